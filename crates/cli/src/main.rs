@@ -1,0 +1,2 @@
+//! The bedplate command.
+fn main() {}
