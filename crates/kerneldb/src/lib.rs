@@ -1,1 +1,14 @@
-//! kerneldb
+//! kerneldb: an ACID key-value database inside eBPF, with a Redis-protocol server answered in the
+//! kernel (BPF-DB, SIGMOD 2025).
+
+mod database;
+mod error;
+mod session;
+mod types;
+
+pub use database::{Config, Database, EngineKind, LogReader, Snapshot, SnapshotItem};
+pub use error::{Error, Result};
+pub use session::Session;
+pub use types::{
+    Durability, KEY_MAX, LogTxn, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Value, Written,
+};

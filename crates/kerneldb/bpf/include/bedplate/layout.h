@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The memory layout that the eBPF programs and user space share.
+ *
+ * This file is the only definition of it: the programs include it, and the Rust side is generated
+ * from it (bindgen) at build time. Everything here is plain C with fixed-width integers and explicit
+ * padding; no field may move without a change of KDB_LAYOUT_VERSION.
+ *
+ * Units: every `*_ns` is nanoseconds, every `*_ms` is milliseconds since the Unix epoch, every `off`
+ * is a byte offset from the start of a partition's arena (0 = none).
+ */
+#ifndef BEDPLATE_LAYOUT_H
+#define BEDPLATE_LAYOUT_H
+
+#define KDB_LAYOUT_VERSION 1u
+#define KDB_MAGIC 0x31626465706c6474ull /* arena superblock */
+
+/* ---- Limits -------------------------------------------------------------------------------- */
+#define KDB_KEY_MAX 255u             /* bytes in a key; at least 1 */
+#define KDB_KEY_BUF 256u             /* key buffers are padded with zeros to a multiple of 8 */
+#define KDB_VAL_MAX 65536u           /* bytes in a value; 0 is allowed */
+#define KDB_TX_LOCKS 128u            /* distinct keys one transaction may lock (read or write) */
+#define KDB_MAX_PARTITIONS 16u
+#define KDB_MAX_CPUS 64u
+#define KDB_MAX_VERSIONS 64u
+#define KDB_SNAPSHOTS 1024u          /* read-only snapshots active at once */
+#define KDB_CACHE_LINE 64u
+
+/* ---- Status: what an operator returns, and which continuation it calls ------------------------ */
+enum kdb_status {
+	KDB_OK = 0,               /* done; for GET: key found */
+	KDB_NOT_FOUND = 1,        /* GET, DELETE: no such key; compare-and-set: no such key */
+	KDB_MISMATCH = 2,         /* compare-and-set: the key holds another value */
+	/* From here on: Error states. The transaction, if any, can only be rolled back. */
+	KDB_ERR_CONFLICT = 16,    /* a lock is held by another transaction (no-wait) */
+	KDB_ERR_NO_MEMORY = 17,   /* no free block, entry or version slot within the memory limit */
+	KDB_ERR_NO_VERSION = 18,  /* every version of the key is still visible to some snapshot */
+	KDB_ERR_WAL_FULL = 19,    /* the log ring is full: the log writer is behind */
+	KDB_ERR_WAL_FAILED = 20,  /* the log cannot be written (disk full, I/O error): read only */
+	KDB_ERR_TOO_LARGE = 21,   /* key or value exceeds the limits above */
+	KDB_ERR_TOO_MANY_LOCKS = 22, /* KDB_TX_LOCKS exceeded */
+	KDB_ERR_STATE = 23,       /* operator not allowed in this transaction state */
+	KDB_ERR_BUSY = 24,        /* an internal latch or snapshot slot could not be had; retry */
+	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
+	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
+};
+
+/* ---- Transaction state, in the session context ------------------------------------------------ */
+enum kdb_tx_state {
+	KDB_TX_NONE = 0,
+	KDB_TX_ACTIVE = 1,        /* read-write, strict two-phase locking */
+	KDB_TX_READ_ONLY = 2,     /* snapshot */
+	KDB_TX_FAILED = 3,        /* met an Error state; ROLLBACK is the only way on */
+	KDB_TX_COMMITTED = 4,     /* commit point passed, versions being stamped, locks being released */
+	KDB_TX_ROLLING_BACK = 5,  /* locks being released without effect */
+};
+
+/* One lock of a transaction; `entry` is unique within the list. */
+struct kdb_lock {
+	__u32 entry;              /* arena offset of the index entry */
+	__u16 partition;
+	__u8 mode;                /* 1 = shared, 2 = exclusive */
+	__u8 slot;                /* exclusive and written: version slot + 1; else 0 */
+	__u32 created;            /* 1 when this transaction created the entry */
+	__s32 live_delta;         /* change of the number of live keys if this commits */
+};
+
+/*
+ * Session context (the paper's `contexts` map). One per session, owned by whoever runs operators for
+ * that session: operators of one session never run concurrently.
+ */
+struct kdb_ctx {
+	__u64 commit_ts;          /* 0 until the commit point; read by others to resolve markers */
+	__u64 tx_seq;             /* number of this session's current transaction; never repeats */
+	__u64 snapshot_ts;        /* READ_ONLY: what this transaction sees; ACTIVE: clock at BEGIN */
+	__u32 state;              /* enum kdb_tx_state */
+	__u32 nlocks;
+	__u32 snapshot_slot;      /* index in kdb_state.snapshots, READ_ONLY only */
+	__u32 nwrites;            /* log records written so far by this transaction */
+	__u32 partitions;         /* bit p: holds locks in partition p */
+	__u32 error;              /* enum kdb_status that made the transaction fail */
+	__u32 flags;              /* KDB_CTX_* */
+	__u32 _pad0;
+	__u64 app[8];             /* for the application; the engine never reads or writes it */
+	struct kdb_lock locks[KDB_TX_LOCKS];
+};
+#define KDB_CTX_NO_WAL 1u         /* this session's writes are not logged (durability off) */
+
+/* I/O buffers of one operator call: the paper's key and value buffers of the context. */
+struct kdb_io {
+	__u32 claimed;            /* 0 free, else owner; compare-and-swap by whoever claims it */
+	__u32 klen;               /* bytes, 1..=KDB_KEY_MAX */
+	__u32 vlen;               /* in: value to SET; out: value of GET */
+	__u32 flags;              /* KDB_IO_* */
+	__u64 expire_ms;          /* in (SET): absolute expiry, 0 = never; out (GET): the same */
+	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
+	__u32 elen;               /* compare-and-set: length of the expected value, in `val` after vlen */
+	__s32 status;             /* out: enum kdb_status */
+	__u64 hash;               /* out: xxh64(key, seed) */
+	__u64 _pad[2];
+	__u8 key[KDB_KEY_BUF];
+	__u8 val[KDB_VAL_MAX + 64];
+	__u8 expect[KDB_VAL_MAX + 64]; /* compare-and-set: expected value */
+};
+#define KDB_IO_IF_ABSENT 1u       /* SET only if the key does not exist (else KDB_MISMATCH) */
+#define KDB_IO_IF_PRESENT 2u      /* SET only if the key exists (else KDB_NOT_FOUND) */
+#define KDB_IO_KEEP_TTL 4u        /* SET keeps the expiry the key has */
+#define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
+
+/* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
+struct kdb_cpu_stats {
+	__u64 gets, get_misses, sets, dels, begins, begins_ro, commits, commits_ro, rollbacks;
+	__u64 conflicts, no_memory, no_version, wal_full;
+	__u64 versions_pruned, gc_entries, read_retries;
+	__s64 live_keys;          /* sum over CPUs = number of keys */
+	__s64 value_bytes;        /* sum over CPUs = bytes of key and value of live keys */
+	__u64 _pad[6];
+};
+
+struct kdb_state {
+	/* line 0: the clock. Commit timestamps are dense: each committed writing transaction takes
+	 * the next one, under `commit_latch`. */
+	__u64 clock;              /* timestamp of the newest commit that is completely visible */
+	__u32 commit_latch;
+	__u32 _pad0;
+	__u64 _pad1[6];
+	/* line 1: snapshots */
+	__u64 active_snapshots;   /* number of slots in use */
+	__u32 snapshot_high;      /* slots at and above this index are free */
+	__u32 _pad2;
+	__u64 _pad3[6];
+	/* line 2: durability, written by the log writer */
+	__u64 durable_ts;         /* every commit up to here is on disk */
+	__u32 wal_failed;         /* 1: writes are refused */
+	__u32 writes_paused;      /* 1: writes are refused with KDB_ERR_BUSY (quiesced checkpoint) */
+	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
+	__u64 hash_seed;
+	__u64 _pad4[4];
+	/* A snapshot slot: 0 = free, else timestamp + 1. See engine/snapshot.h for the protocol. */
+	__u64 snapshots[KDB_SNAPSHOTS];
+	struct kdb_cpu_stats stats[KDB_MAX_CPUS];
+};
+
+/* ---- Arena layout ----------------------------------------------------------------------------- */
+
+/* A version. Unordered within its entry (4.1); a slot with ts == 0 is free. */
+struct kdb_version {
+	__u64 ts;                 /* commit timestamp, or KDB_MARKER | session << 40 | tx_seq low bits */
+	__u32 block;              /* offset of the value block; 0 = tombstone */
+	__u32 len;                /* bytes of the value; bit 31: the block has an expiry */
+};
+#define KDB_MARKER (1ull << 63)
+#define KDB_MARKER_SEQ_BITS 40
+#define KDB_LEN_MASK 0x7fffffffu
+#define KDB_LEN_EXPIRES 0x80000000u
+
+/* Value block: an 8-byte expiry in ms (valid when KDB_LEN_EXPIRES), then the value. */
+struct kdb_block {
+	__u64 expire_ms;          /* on the free list: next block */
+	__u8 data[];
+};
+
+/*
+ * Index entry with inline lock and version array. Entry memory is type-stable: an entry's memory is
+ * only ever reused for an entry of the same class, so a stale pointer to one can be locked and
+ * re-validated. The key follows the version array, padded with zeros to a multiple of 8.
+ */
+struct kdb_entry {
+	__u64 lock;               /* KDB_LOCK_* */
+	__u32 next;               /* bucket chain */
+	__u32 hash;               /* upper half of the key's hash */
+	__u16 klen;
+	__u8 gc_queued;
+	__u8 class_;              /* entry size class */
+	__u32 gc_next;
+	__u64 _pad;
+	struct kdb_version v[];   /* kdb_arena.versions slots, then the key */
+};
+/* Lock word: bits 0-23 exclusive owner's session + 1, 24-39 its lock index, 40-62 readers, 63 dead */
+#define KDB_LOCK_OWNER_MASK 0xffffffull
+#define KDB_LOCK_AUTO 0xffffffull     /* owner of auto-commit operations and the collector */
+#define KDB_LOCK_IDX_SHIFT 24
+#define KDB_LOCK_READER (1ull << 40)
+#define KDB_LOCK_READERS_MASK (0x7fffffull << 40)
+#define KDB_LOCK_DEAD (1ull << 63)
+
+#define KDB_CLASSES 48u
+/* Free list of one size class on one CPU: Treiber stack with tag, and the rest of its current slab. */
+struct kdb_freelist {
+	__u64 head;               /* tag << 32 | offset of the first free block */
+	__u64 slab;               /* blocks left in the slab << 32 | offset of the next */
+};
+
+struct kdb_cpu_alloc {
+	struct kdb_freelist value[KDB_CLASSES];
+	struct kdb_freelist entry[KDB_CLASSES];
+};
+
+/* Log ring of one CPU in one partition: many producers (nested contexts), one consumer. */
+struct kdb_ring {
+	__u64 head;               /* bytes ever reserved; producers, compare-and-swap */
+	__u64 _pad0[7];
+	__u64 tail;               /* bytes ever consumed; consumer */
+	__u64 _pad1[7];
+	__u32 data;               /* arena offset of the ring's memory */
+	__u32 size;               /* bytes, a power of two; 0 = no log */
+	__u64 _pad2[7];
+};
+
+/* A ring record: header, then key (padded to 8), then value (padded to 8). Records never wrap: the
+ * rest of the ring before the end is filled by a KDB_REC_PAD record. */
+struct kdb_rec {
+	__u64 state;              /* its own position in the ring (bytes ever) << 1 | 1 once complete */
+	__u32 size;               /* bytes of the whole record, multiple of 8 */
+	__u16 klen;
+	__u8 type;                /* enum kdb_rec_type */
+	__u8 flags;               /* KDB_REC_EXPIRES */
+	__u64 ts;                 /* AUTO_*, COMMIT: commit timestamp */
+	__u64 txid;               /* WRITE, DELETE, COMMIT, ABORT: session << 40 | tx_seq low bits */
+	__u32 vlen;
+	__u32 index;              /* WRITE, DELETE: 0-based index in its transaction; COMMIT: their count */
+	__u64 expire_ms;
+};
+enum kdb_rec_type {
+	KDB_REC_PAD = 0,
+	KDB_REC_AUTO_PUT = 1,     /* auto-commit SET */
+	KDB_REC_AUTO_DEL = 2,
+	KDB_REC_PUT = 3,          /* SET in a transaction; counts only with its COMMIT */
+	KDB_REC_DEL = 4,
+	KDB_REC_COMMIT = 5,
+	KDB_REC_ABORT = 6,
+	KDB_REC_SKIP = 7,         /* a commit that is not to be logged (durability off); keeps ts dense */
+	KDB_REC_VOID = 8,         /* reserved, then not needed */
+};
+
+/* Superblock of an arena, at offset KDB_SUPER_OFF. Page 0 is never used. */
+#define KDB_SUPER_OFF 4096u
+struct kdb_arena {
+	__u64 magic;
+	__u32 layout_version;
+	__u32 partition;
+	__u32 partitions;
+	__u32 versions;           /* physical version slots per entry */
+	__u32 nbuckets;           /* power of two */
+	__u32 buckets;            /* offset of nbuckets bucket words */
+	__u32 ncpus;
+	__u32 cpus;               /* offset of ncpus struct kdb_cpu_alloc */
+	__u32 rings;              /* offset of ncpus struct kdb_ring */
+	__u32 _pad0;
+	__u64 limit;              /* bytes this arena may ever use, at most 4 GiB */
+	__u64 _pad1;
+	/* line: allocation */
+	__u64 brk;                /* first byte never handed to a slab */
+	__u64 committed;          /* bytes backed by pages; user space raises it ahead of brk */
+	__u64 gc_head;            /* tag << 32 | first entry queued for the collector */
+	__u64 entries;            /* index entries allocated and linked */
+	__u64 _pad2[4];
+};
+/* Bucket word: tag << 32 | offset of the first entry. The tag changes whenever an entry leaves. */
+
+#endif

@@ -1,0 +1,90 @@
+//! Errors of the database, one type for all of its public functions.
+
+use std::io;
+
+/// Why an operation did not happen. Every message says what is wrong; [`Error::hint`] says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A lock is held by another transaction. The transaction, if any, must be rolled back; retry it.
+    #[error("conflict with another transaction")]
+    Conflict,
+    /// The memory limit is reached; nothing was changed.
+    #[error("out of memory: the database is at its memory limit")]
+    NoMemory,
+    /// All versions of the key are still visible to read-only transactions; retry later.
+    #[error("all versions of the key are in use by read-only transactions")]
+    NoVersion,
+    /// The log ring is full; retry once the log writer has caught up.
+    #[error("the write-ahead log ring is full")]
+    WalFull,
+    /// The log cannot be written (disk full, I/O error): the database is read-only until it can.
+    #[error("the write-ahead log cannot be written: the database is read-only")]
+    WalFailed,
+    /// Key or value longer than [`crate::KEY_MAX`] or [`crate::VALUE_MAX`], or an empty key.
+    #[error("{0}")]
+    TooLarge(&'static str),
+    /// The transaction touches more keys than one transaction can lock.
+    #[error("the transaction touches more than {} keys", crate::TX_KEYS_MAX)]
+    TooManyLocks,
+    /// The operator is not allowed in the session's transaction state.
+    #[error("operation not allowed in this transaction state")]
+    State,
+    /// The transaction met an error before and can only be rolled back.
+    #[error("the transaction has failed and can only be rolled back")]
+    Aborted,
+    /// An internal latch could not be had; retry.
+    #[error("busy, retry")]
+    Busy,
+    /// No session is free: raise the limit on sessions.
+    #[error("no free session: {0} are in use")]
+    NoSession(u32),
+    /// The kernel refused something (missing privilege, too old, verifier).
+    #[error("{what}: {source}")]
+    Kernel {
+        /// What was attempted.
+        what: String,
+        /// The kernel's or libbpf's error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A file operation failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted, with the path.
+        what: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// Saved data is damaged where it must not be.
+    #[error("corrupt data: {0}")]
+    Corrupt(String),
+    /// A configuration value is out of range.
+    #[error("invalid configuration: {0}")]
+    Config(String),
+}
+
+/// Result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Whether the same operation may succeed if simply tried again a little later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Error::Conflict | Error::NoVersion | Error::WalFull | Error::Busy)
+    }
+
+    /// What the user can do about it, where something can be done.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Error::NoMemory => Some("raise the memory limit, or delete keys"),
+            Error::WalFailed => Some("free space on the log's disk; writes resume by themselves"),
+            Error::NoSession(_) => Some("raise the maximum number of clients"),
+            Error::Kernel { .. } => Some("run `bedplate doctor`"),
+            _ => None,
+        }
+    }
+
+    /// Wraps an I/O error with what was attempted.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Error::Io { what: what.into(), source }
+    }
+}
