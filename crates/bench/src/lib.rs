@@ -1,1 +1,35 @@
-//! bench
+//! Bedplate's benchmarks: baseline and candidate interleaved in one run, one language for all reports.
+//!
+//! A benchmark has a name, runs in a [`Mode`], tells its progress to a callback, and returns a
+//! [`Report`], which renders itself as a table or as JSON. Nothing in this crate prints.
+//!
+//! ```no_run
+//! use bedplate_bench::{Mode, Options};
+//!
+//! let options = Options::new(Mode::Quick);
+//! let report = bedplate_bench::run("kv-net", &options, &mut |step| {
+//!     eprintln!("{}/{} {}", step.done, step.total, step.label);
+//! })?;
+//! println!("{}", report.to_json());
+//! # Ok::<(), bedplate_bench::Error>(())
+//! ```
+//!
+//! Numbers that matter are ratios of sides that ran interleaved on the same machine; see [`sample`]. An
+//! absolute number belongs to the [`Machine`] of its report.
+
+pub mod bpf;
+pub mod cpu;
+pub mod keys;
+pub mod latency;
+pub mod net;
+pub mod sample;
+
+mod error;
+mod machine;
+mod registry;
+mod report;
+
+pub use error::{Error, Result};
+pub use machine::Machine;
+pub use registry::{Benchmark, Mode, Options, Sink, Step, benchmarks, names, run};
+pub use report::{Fields, Report};

@@ -1,0 +1,49 @@
+//! Why a benchmark could not run or must not be believed.
+
+use std::io;
+
+/// Errors of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No benchmark has this name.
+    #[error("no benchmark is called {0:?}; there are: {names}", names = crate::names().join(", "))]
+    Unknown(String),
+    /// Something that the benchmark needs is not there.
+    #[error("{what}; {hint}")]
+    Missing {
+        /// What is missing.
+        what: String,
+        /// How to get it.
+        hint: &'static str,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// A server answered something else than the protocol and the data demand.
+    #[error("wrong answer from {server}: {problem}")]
+    Protocol {
+        /// Which server.
+        server: String,
+        /// What was wrong.
+        problem: String,
+    },
+    /// The database refused.
+    #[error(transparent)]
+    Database(#[from] bedplate_kerneldb::Error),
+}
+
+/// Result with this crate's error.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Adapter for `map_err`: wraps an I/O error with what was attempted.
+    pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Error {
+        move |source| Error::Io { what: what.into(), source: source.into() }
+    }
+}

@@ -1,0 +1,175 @@
+//! Which keys a workload touches: uniform, or Zipf as in YCSB (paper 6, θ = 0.99).
+
+use std::f64;
+
+use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng};
+use rand_distr::{Distribution as _, Zipf};
+
+/// The skew of YCSB and of the paper's experiments.
+pub const ZIPF_THETA: f64 = 0.99;
+
+/// Distribution of the keys of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Distribution {
+    /// Every key equally likely.
+    Uniform,
+    /// Zipf with θ = 0.99, the popular keys scattered over the key space.
+    Zipf,
+}
+
+impl Distribution {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Distribution::Uniform => "uniform",
+            Distribution::Zipf => "zipf",
+        }
+    }
+}
+
+/// A reproducible stream of key numbers in `0..keys`.
+#[derive(Debug)]
+pub struct KeyStream {
+    keys: u64,
+    zipf: Option<Zipf<f64>>,
+    /// Multiplier of the bijection rank → key; coprime to `keys`.
+    scatter: u64,
+    rng: SmallRng,
+}
+
+impl KeyStream {
+    /// A stream over `keys` keys (at least 1); equal seeds give equal streams.
+    pub fn new(distribution: Distribution, keys: u64, seed: u64) -> Self {
+        let keys = keys.max(1);
+        let zipf = match distribution {
+            Distribution::Uniform => None,
+            Distribution::Zipf => Some(Zipf::new(keys as f64, ZIPF_THETA).expect("θ > 0 and keys ≥ 1")),
+        };
+        KeyStream { keys, zipf, scatter: coprime(keys), rng: SmallRng::seed_from_u64(seed) }
+    }
+
+    /// The next key number.
+    pub fn next_key(&mut self) -> u64 {
+        match &self.zipf {
+            None => self.rng.random_range(0..self.keys),
+            Some(zipf) => {
+                // Ranks are 1..=keys; the key of a rank is a bijection, so that popular keys are not
+                // neighbours in memory or in one bucket.
+                let rank = (zipf.sample(&mut self.rng) as u64).clamp(1, self.keys) - 1;
+                key_of_rank(rank, self.scatter, self.keys)
+            }
+        }
+    }
+
+    /// True with a probability of `percent` in 100.
+    pub fn chance(&mut self, percent: u32) -> bool {
+        self.rng.random_range(0..100) < percent
+    }
+
+    /// The stream's random number generator, for what else the workload draws.
+    pub fn rng(&mut self) -> &mut impl Rng {
+        &mut self.rng
+    }
+}
+
+fn key_of_rank(rank: u64, scatter: u64, keys: u64) -> u64 {
+    (u128::from(rank) * u128::from(scatter) % u128::from(keys)) as u64
+}
+
+/// A multiplier near `keys` × golden ratio that is coprime to `keys`.
+fn coprime(keys: u64) -> u64 {
+    let mut m = (keys as f64 * (f64::consts::GOLDEN_RATIO - 1.0)) as u64 | 1;
+    while gcd(m, keys) != 1 {
+        m += 2;
+    }
+    m
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn counts(distribution: Distribution, keys: u64, draws: usize) -> Vec<u64> {
+        let mut stream = KeyStream::new(distribution, keys, 7);
+        let mut counts = vec![0; keys as usize];
+        for _ in 0..draws {
+            counts[stream.next_key() as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn uniform_touches_all_keys_about_equally() {
+        let counts = counts(Distribution::Uniform, 100, 100_000);
+        // Expected 1000 each, standard deviation 31.5: 6 σ.
+        assert!(counts.iter().all(|c| (810..1190).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn zipf_has_the_textbook_frequencies() {
+        let keys = 1000u64;
+        let draws = 400_000;
+        let mut seen = counts(Distribution::Zipf, keys, draws);
+        seen.sort_unstable_by(|a, b| b.cmp(a));
+        let harmonic: f64 = (1..=keys).map(|r| (r as f64).powf(-ZIPF_THETA)).sum();
+        for rank in [1usize, 2, 3, 10, 50] {
+            let expected = draws as f64 * (rank as f64).powf(-ZIPF_THETA) / harmonic;
+            let got = seen[rank - 1] as f64;
+            assert!((got / expected - 1.0).abs() < 0.1, "rank {rank}: {got}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn popular_keys_are_scattered() {
+        let counts = counts(Distribution::Zipf, 10_000, 200_000);
+        let mut order: Vec<usize> = (0..counts.len()).collect();
+        order.sort_unstable_by_key(|i| std::cmp::Reverse(counts[*i]));
+        let close = order[..10].windows(2).filter(|w| w[0].abs_diff(w[1]) < 100).count();
+        assert!(close <= 1, "the ten most popular keys: {:?}", &order[..10]);
+    }
+
+    #[test]
+    fn equal_seeds_equal_streams() {
+        for d in [Distribution::Uniform, Distribution::Zipf] {
+            let draw = |seed| {
+                let mut s = KeyStream::new(d, 1 << 20, seed);
+                (0..100).map(|_| s.next_key()).collect::<Vec<_>>()
+            };
+            assert_eq!(draw(1), draw(1));
+            assert_ne!(draw(1), draw(2));
+        }
+    }
+
+    #[test]
+    fn chance_is_a_percentage() {
+        let mut s = KeyStream::new(Distribution::Uniform, 1, 3);
+        assert!((0..1000).all(|_| !s.chance(0) && s.chance(100)));
+        let hits = (0..100_000).filter(|_| s.chance(10)).count();
+        assert!((9_400..10_600).contains(&hits), "{hits}");
+    }
+
+    proptest! {
+        #[test]
+        fn rank_to_key_is_a_bijection(keys in 1u64..3000) {
+            let scatter = coprime(keys);
+            let mut seen = vec![false; keys as usize];
+            for rank in 0..keys {
+                seen[key_of_rank(rank, scatter, keys) as usize] = true;
+            }
+            prop_assert!(seen.iter().all(|s| *s));
+        }
+
+        #[test]
+        fn keys_are_in_range(keys in 1u64..u64::from(u32::MAX), seed: u64) {
+            for d in [Distribution::Uniform, Distribution::Zipf] {
+                let mut s = KeyStream::new(d, keys, seed);
+                prop_assert!((0..50).all(|_| s.next_key() < keys));
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The load generator: a few threads, each with an epoll set and its share of the connections.
+//!
+//! *Closed loop*: every connection sends `pipeline` requests, waits for all replies, sends the next.
+//! Latency counts from the sending. *Open loop*: requests are due at a fixed rate whatever the server
+//! does, and latency counts from when a request was due, so that a stalled server is charged for all the
+//! requests that it kept waiting.
+//!
+//! Each thread owns its connections, histogram and counters; nothing is shared while it runs.
+
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+
+use super::wire::{Reply, Stream, Wire};
+use crate::cpu::CpuTime;
+use crate::keys::{Distribution, KeyStream};
+use crate::latency::Latencies;
+use crate::{Error, Result};
+
+/// How requests are timed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loop {
+    /// The next requests follow the last replies.
+    Closed,
+    /// So many requests per second are due, over all connections.
+    Open {
+        /// Requests per second.
+        rate: f64,
+    },
+}
+
+/// A workload on one server.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Connections.
+    pub connections: usize,
+    /// Requests per batch (closed loop only).
+    pub pipeline: usize,
+    /// Generator threads, at most one per connection.
+    pub threads: usize,
+    /// Keys `0..keys` exist.
+    pub keys: u64,
+    /// Bytes of every value.
+    pub value_len: usize,
+    /// Share of SETs in 100 requests.
+    pub set_percent: u32,
+    /// Popularity of keys.
+    pub distribution: Distribution,
+    /// Timing of requests.
+    pub timing: Loop,
+    /// Runs before the measurement begins.
+    pub warm_up: Duration,
+    /// Length of the measurement.
+    pub window: Duration,
+    /// Seed of the key streams.
+    pub seed: u64,
+}
+
+/// What the generator saw during the window.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Right replies.
+    pub replies: u64,
+    /// Error replies.
+    pub refused: u64,
+    /// Latencies of all replies.
+    pub latencies: Latencies,
+    /// Open loop: how late requests were sent (the generator's own fault).
+    pub lag: Latencies,
+    /// The generator's CPU time.
+    pub cpu: CpuTime,
+    /// Length of the window in nanoseconds.
+    pub wall_ns: u64,
+}
+
+impl Seen {
+    /// Right replies per second.
+    pub fn rate(&self) -> f64 {
+        self.replies as f64 * 1e9 / self.wall_ns as f64
+    }
+}
+
+/// Runs a load and returns what it saw; `edge` is called at the beginning and at the end of the window.
+pub fn run<T>(
+    address: SocketAddr,
+    load: &Load,
+    mut edge: impl FnMut() -> Result<T>,
+) -> Result<(Seen, [T; 2])> {
+    let threads = load.threads.clamp(1, load.connections);
+    let mut workers = Vec::with_capacity(threads);
+    for thread in 0..threads {
+        workers.push(Worker::connect(address, load, thread, threads)?);
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = workers.into_iter().map(|w| scope.spawn(move || w.run(start))).collect();
+        let sleep_until = |t: Duration| std::thread::sleep(t.saturating_sub(start.elapsed()));
+        sleep_until(load.warm_up);
+        let begin = edge();
+        sleep_until(load.warm_up + load.window);
+        let end = edge();
+        let mut seen = Seen::default();
+        for worker in running {
+            let s = worker.join().expect("a generator thread does not panic")?;
+            seen.replies += s.replies;
+            seen.refused += s.refused;
+            seen.latencies.merge(&s.latencies);
+            seen.lag.merge(&s.lag);
+            seen.cpu = seen.cpu.plus(s.cpu);
+            seen.wall_ns = seen.wall_ns.max(s.wall_ns);
+        }
+        Ok((seen, [begin?, end?]))
+    })
+}
+
+struct Connection {
+    socket: TcpStream,
+    stream: Stream,
+    /// Whether epoll also reports writability.
+    watches_out: bool,
+}
+
+struct Worker<'a> {
+    load: &'a Load,
+    wire: Wire,
+    keys: KeyStream,
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    /// Nanoseconds between two due requests of this thread.
+    interval_ns: f64,
+    start: Instant,
+    seen: Seen,
+    recording: bool,
+}
+
+impl<'a> Worker<'a> {
+    fn connect(address: SocketAddr, load: &'a Load, thread: usize, threads: usize) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?;
+        let mut connections = Vec::new();
+        for _ in (thread..load.connections).step_by(threads) {
+            let socket = TcpStream::connect(address).map_err(Error::io(format!("connect to {address}")))?;
+            socket.set_nodelay(true).map_err(Error::io("TCP_NODELAY"))?;
+            socket.set_nonblocking(true).map_err(Error::io("O_NONBLOCK"))?;
+            let token = epoll::EventData::new_u64(connections.len() as u64);
+            epoll::add(&epoll, &socket, token, epoll::EventFlags::IN).map_err(Error::io("epoll_ctl"))?;
+            connections.push(Connection { socket, stream: Stream::default(), watches_out: false });
+        }
+        let interval_ns = match load.timing {
+            Loop::Closed => f64::INFINITY,
+            Loop::Open { rate } => 1e9 * threads as f64 / rate,
+        };
+        Ok(Worker {
+            load,
+            wire: Wire::new(load.value_len),
+            keys: KeyStream::new(load.distribution, load.keys, load.seed.wrapping_add(thread as u64)),
+            epoll,
+            connections,
+            interval_ns,
+            start: Instant::now(),
+            seen: Seen::default(),
+            recording: false,
+        })
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn run(mut self, start: Instant) -> Result<Seen> {
+        self.start = start;
+        let (warm, end) =
+            (self.load.warm_up.as_nanos() as u64, (self.load.warm_up + self.load.window).as_nanos() as u64);
+        let open = self.load.timing != Loop::Closed;
+        if open {
+            // Sleeping until a request is due must not be rounded up to the default slack of 50 µs.
+            rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).ok();
+        } else {
+            for c in 0..self.connections.len() {
+                self.send_batch(c)?;
+            }
+        }
+        let mut due = 0.0f64;
+        let mut next = 0usize;
+        let mut cpu = CpuTime::default();
+        let mut began = 0;
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
+        loop {
+            let now = self.now();
+            if !self.recording && now >= warm {
+                self.recording = true;
+                began = now;
+                cpu = CpuTime::of_thread();
+            }
+            if now >= end {
+                self.seen.cpu = CpuTime::of_thread().since(cpu);
+                self.seen.wall_ns = now - began;
+                return Ok(self.seen);
+            }
+            let mut until = end;
+            if open {
+                while due <= now as f64 {
+                    let since = due as u64;
+                    if self.recording {
+                        self.seen.lag.record(now - since);
+                    }
+                    self.request(next, since);
+                    self.flush(next)?;
+                    next = (next + 1) % self.connections.len();
+                    due += self.interval_ns;
+                }
+                until = until.min(due as u64);
+            }
+            let wait = Duration::from_nanos(until.saturating_sub(self.now()));
+            let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+            let ready = match epoll::wait(&self.epoll, &mut events, Some(&wait)) {
+                Ok((ready, _)) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(Error::io("epoll_wait")(e)),
+            };
+            for event in ready {
+                let (flags, token) = (event.flags, event.data.u64() as usize);
+                if flags.contains(epoll::EventFlags::OUT) {
+                    self.flush(token)?;
+                }
+                if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                    self.receive(token)?;
+                    if !open && self.connections[token].stream.pending() == 0 {
+                        self.send_batch(token)?;
+                    }
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, connection: usize, since_ns: u64) {
+        let set = self.keys.chance(self.load.set_percent);
+        let key = self.keys.next_key();
+        self.connections[connection].stream.request(&self.wire, key, set, since_ns);
+    }
+
+    fn send_batch(&mut self, connection: usize) -> Result<()> {
+        let now = self.now();
+        for _ in 0..self.load.pipeline {
+            self.request(connection, now);
+        }
+        self.flush(connection)
+    }
+
+    /// Sends what can be sent; asks for writability if something is left.
+    fn flush(&mut self, connection: usize) -> Result<()> {
+        let c = &mut self.connections[connection];
+        while !c.stream.unsent().is_empty() {
+            match c.socket.write(c.stream.unsent()) {
+                Ok(n) => c.stream.was_sent(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::io("send to the server")(e)),
+            }
+        }
+        let watch = !c.stream.unsent().is_empty();
+        if watch != c.watches_out {
+            c.watches_out = watch;
+            let flags =
+                if watch { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            let token = epoll::EventData::new_u64(connection as u64);
+            epoll::modify(&self.epoll, &c.socket, token, flags).map_err(Error::io("epoll_ctl"))?;
+        }
+        Ok(())
+    }
+
+    /// Receives what is there and checks the replies.
+    fn receive(&mut self, connection: usize) -> Result<()> {
+        let mut buffer = [0u8; 65536];
+        loop {
+            let c = &mut self.connections[connection];
+            let n = match c.socket.read(&mut buffer) {
+                Ok(0) => return Err(Error::io("receive")(io::Error::from(io::ErrorKind::UnexpectedEof))),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(Error::io("receive from the server")(e)),
+            };
+            c.stream.received(&buffer[..n]);
+            let now = self.start.elapsed().as_nanos() as u64;
+            while let Some((reply, since)) = c.stream.reply(&self.wire)? {
+                if !self.recording {
+                    continue;
+                }
+                match reply {
+                    Reply::Right => self.seen.replies += 1,
+                    Reply::Refused => self.seen.refused += 1,
+                }
+                self.seen.latencies.record(now.saturating_sub(since));
+            }
+            if n < buffer.len() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Writes keys `0..keys` with values of `value_len` bytes through one pipelined connection.
+pub fn fill(address: SocketAddr, keys: u64, value_len: usize) -> Result<()> {
+    let wire = Wire::new(value_len);
+    let mut stream = Stream::default();
+    let mut socket = TcpStream::connect(address).map_err(Error::io(format!("connect to {address}")))?;
+    socket.set_nodelay(true).map_err(Error::io("TCP_NODELAY"))?;
+    let mut buffer = [0u8; 65536];
+    let batch = (32_768 / value_len as u64).clamp(1, 256);
+    let mut key = 0;
+    while key < keys {
+        for k in key..(key + batch).min(keys) {
+            stream.request(&wire, k, true, 0);
+        }
+        key = (key + batch).min(keys);
+        socket.write_all(stream.unsent()).map_err(Error::io("send to the server"))?;
+        stream.was_sent(stream.unsent().len());
+        while stream.pending() > 0 {
+            match stream.reply(&wire)? {
+                Some((Reply::Right, _)) => {}
+                Some((Reply::Refused, _)) => {
+                    return Err(Error::Protocol {
+                        server: address.to_string(),
+                        problem: format!("it refused to store the {keys} keys of the workload"),
+                    });
+                }
+                None => match socket.read(&mut buffer).map_err(Error::io("receive from the server"))? {
+                    0 => return Err(Error::io("receive")(io::Error::from(io::ErrorKind::UnexpectedEof))),
+                    n => stream.received(&buffer[..n]),
+                },
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! `kv-net`: the Redis-protocol server against redis-server over loopback TCP (paper 6.1).
+//!
+//! Three servers are up at the same time, all without persistence, on the same cores; those that are not
+//! measured are idle. Sides: `redis`, `server` (Bedplate's server path) and `local` (Bedplate with the
+//! fast path for local clients). In every cell they take turns round by round. [`measure`] defines the
+//! CPU columns; [`load`] the two kinds of loop.
+//!
+//! Ratios are over the closed-loop cells: the smallest `*_min`, the largest `*_max`, the median
+//! `*_median` of the cells' medians.
+
+pub mod load;
+pub mod measure;
+pub mod server;
+pub mod wire;
+
+use std::time::Duration;
+
+use crate::bpf::ProgramType;
+use crate::keys::Distribution;
+use crate::sample::{Samples, interleave, samples};
+use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
+use load::{Load, Loop};
+use measure::{Measured, calibrate_bpf, fill_row, measure};
+use server::Server;
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "kv-net",
+    about: "Redis-protocol server against redis-server: rates, latencies, CPU per request (paper 6.1)",
+    run,
+};
+
+/// One cell of the matrix.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    connections: usize,
+    pipeline: usize,
+    value_len: usize,
+    set_percent: u32,
+}
+
+/// A server under test.
+struct Side {
+    name: &'static str,
+    server: Server,
+    /// Type of its programs that run in the client's context.
+    client_programs: Option<ProgramType>,
+}
+
+struct Plan {
+    keys: u64,
+    rounds: usize,
+    warm_up: Duration,
+    window: Duration,
+    cells: Vec<Cell>,
+}
+
+fn plan(options: &Options) -> Plan {
+    let sets: &[u32] = options.pick(&[10], &[0, 10, 50, 90, 100]);
+    let mut cells = Vec::new();
+    for value_len in [16, 1024] {
+        for connections in [1, 50] {
+            for pipeline in [1, 16] {
+                for &set_percent in sets {
+                    cells.push(Cell { connections, pipeline, value_len, set_percent });
+                }
+            }
+        }
+        if options.mode == crate::Mode::Quick {
+            // The extremes of the mix, where writing costs most.
+            cells.push(Cell { connections: 50, pipeline: 1, value_len, set_percent: 100 });
+        }
+    }
+    Plan {
+        keys: options.pick(50_000, 500_000),
+        rounds: options.pick(3, 7),
+        warm_up: Duration::from_millis(options.pick(60, 200)),
+        window: Duration::from_millis(options.pick(400, 1500)),
+        cells,
+    }
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let memory = options.pick(512 << 20, 3 << 30);
+    let sides = [
+        Side { name: "redis", server: Server::redis(options)?, client_programs: None },
+        Side {
+            name: "server",
+            server: Server::bedplate(options, false, memory)?,
+            client_programs: Some(ProgramType::SkSkb),
+        },
+        Side {
+            name: "local",
+            server: Server::bedplate(options, true, memory)?,
+            client_programs: Some(ProgramType::SkMsg),
+        },
+    ];
+    compare(&plan(options), &sides, options, sink)
+}
+
+/// Paired ratios of one candidate over Redis, one value per closed-loop cell.
+#[derive(Default)]
+struct Ratios {
+    rate: Vec<f64>,
+    cpu: Vec<f64>,
+    machine_cpu: Vec<f64>,
+    p50: Vec<f64>,
+}
+
+impl Ratios {
+    fn add(&mut self, candidate: &[Measured], bpf_ns: f64, redis: &[Measured]) {
+        let over = |f: &dyn Fn(&Measured) -> f64, g: &dyn Fn(&Measured) -> f64| {
+            samples(candidate, f).over(&samples(redis, g))
+        };
+        let (rate, machine) = (|m: &Measured| m.seen.rate(), |m: &Measured| m.machine_cpu_ns());
+        let p50 = |m: &Measured| m.seen.latencies.percentile(50.0) as f64;
+        self.rate.push(over(&rate, &rate));
+        self.cpu.push(over(&|m| m.server_cpu_ns(bpf_ns), &|m| m.server_cpu_ns(0.0)));
+        self.machine_cpu.push(over(&machine, &machine));
+        self.p50.push(over(&p50, &p50));
+    }
+
+    fn fill(&self, side: &str, report: &mut Report) {
+        let of = |values: &[f64]| values.iter().copied().collect::<Samples>();
+        for (name, values, worst_is_max) in [
+            ("rate", &self.rate, false),
+            ("cpu", &self.cpu, true),
+            ("machine_cpu", &self.machine_cpu, true),
+            ("p50", &self.p50, true),
+        ] {
+            let s = of(values);
+            let (end, worst) = if worst_is_max { ("max", s.max()) } else { ("min", s.min()) };
+            report.ratio(&format!("{side}_{name}_over_redis_{end}"), worst);
+            report.ratio(&format!("{side}_{name}_over_redis_median"), s.median());
+        }
+    }
+}
+
+/// Measures all cells; `sides[0]` is the baseline.
+fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("keys", plan.keys)
+        .with("key_bytes", wire::KEY_LEN)
+        .with("rounds", plan.rounds)
+        .with("window_ms", plan.window.as_millis() as u64)
+        .with("distribution", Distribution::Uniform.name())
+        .with("persistence", "none")
+        .with("transport", "loopback TCP");
+    let mut report = Report::new(BENCH.name, config);
+    let mut ratios: Vec<Ratios> = sides.iter().map(|_| Ratios::default()).collect();
+    let mut filled = 0;
+    for (done, cell) in plan.cells.iter().enumerate() {
+        if filled != cell.value_len {
+            sink(Step { done, total: plan.cells.len(), label: "loading keys" });
+            for side in sides {
+                load::fill(side.server.address(), plan.keys, cell.value_len)?;
+            }
+            filled = cell.value_len;
+        }
+        let label = format!(
+            "c{} P{} {} B {} % SET",
+            cell.connections, cell.pipeline, cell.value_len, cell.set_percent
+        );
+        sink(Step { done, total: plan.cells.len(), label: &label });
+        let closed = measure_cell(plan, sides, cell, Loop::Closed)?;
+        let rates: Vec<f64> = closed.rounds.iter().map(|r| samples(r, |m| m.seen.rate()).median()).collect();
+        for (i, side) in sides.iter().enumerate() {
+            report.rows.push(closed.row(cell, side, i, "closed"));
+            ratios[i].add(&closed.rounds[i], closed.bpf_ns[i], &closed.rounds[0]);
+        }
+        if cell.pipeline == 1 && cell.connections > 1 {
+            // Half of what the slowest side can do: every side is offered the same load.
+            let rate = (rates.iter().copied().fold(f64::INFINITY, f64::min) / 2.0).round();
+            let open = measure_cell(plan, sides, cell, Loop::Open { rate })?;
+            for (i, side) in sides.iter().enumerate() {
+                report.rows.push(open.row(cell, side, i, "open"));
+            }
+        }
+    }
+    for (side, ratios) in sides.iter().zip(&ratios).skip(1) {
+        ratios.fill(side.name, &mut report);
+    }
+    Ok(report)
+}
+
+/// Results of one cell by side.
+struct CellResult {
+    rounds: Vec<Vec<Measured>>,
+    bpf_ns: Vec<f64>,
+}
+
+impl CellResult {
+    fn row(&self, cell: &Cell, side: &Side, index: usize, timing: &str) -> Fields {
+        let mut row = Fields::new()
+            .with("loop", timing)
+            .with("clients", cell.connections)
+            .with("pipeline", if timing == "open" { 0 } else { cell.pipeline })
+            .with("value_bytes", cell.value_len)
+            .with("set_pct", cell.set_percent)
+            .with("side", side.name);
+        fill_row(&mut row, &self.rounds[index], self.bpf_ns[index]);
+        row
+    }
+}
+
+fn measure_cell(plan: &Plan, sides: &[Side], cell: &Cell, timing: Loop) -> Result<CellResult> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let load = |round: usize| Load {
+        connections: cell.connections,
+        pipeline: cell.pipeline,
+        threads: cores.min(2),
+        keys: plan.keys,
+        value_len: cell.value_len,
+        set_percent: cell.set_percent,
+        distribution: Distribution::Uniform,
+        timing,
+        warm_up: plan.warm_up,
+        window: plan.window,
+        seed: round as u64 * 1000 + 1,
+    };
+    let calibration = Load { window: plan.window / 2, ..load(usize::MAX / 2000) };
+    let mut bpf_ns = Vec::new();
+    for side in sides {
+        bpf_ns.push(match side.client_programs {
+            Some(kind) => calibrate_bpf(&side.server, &calibration, kind)?,
+            None => 0.0,
+        });
+    }
+    let rounds =
+        interleave(plan.rounds, sides.len(), |side, round| measure(&sides[side].server, &load(round)))?;
+    Ok(CellResult { rounds, bpf_ns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Mode;
+
+    /// The instrument itself: Redis against Redis must be a tie, every reply right, in every kind of cell.
+    #[test]
+    fn redis_against_redis_is_a_tie() {
+        let options = Options::new(Mode::Quick);
+        let side = |name| Side { name, server: Server::redis(&options).unwrap(), client_programs: None };
+        let cell =
+            |connections, pipeline, value_len| Cell { connections, pipeline, value_len, set_percent: 50 };
+        let plan = Plan {
+            keys: 1000,
+            rounds: 5,
+            warm_up: Duration::from_millis(20),
+            window: Duration::from_millis(100),
+            cells: vec![cell(1, 1, 16), cell(50, 1, 16), cell(50, 16, 1024)],
+        };
+        let mut steps = 0;
+        let report = compare(&plan, &[side("redis"), side("again")], &options, &mut |_| steps += 1).unwrap();
+        assert!(steps >= plan.cells.len());
+        assert_eq!(report.rows.len(), 3 * 2 + 2, "closed cells and one open cell, two sides each");
+        for row in &report.rows {
+            assert_eq!(row.number("refused"), Some(0.0));
+            for key in ["rate_per_s", "p50_ns", "p99_ns", "p999_ns", "server_cpu_ns", "client_cpu_ns"] {
+                assert!(row.number(key).unwrap() > 0.0, "{key} in {row:?}");
+            }
+            assert!(row.number("p50_ns") <= row.number("p999_ns"));
+        }
+        // Wide bounds: this checks the bookkeeping, not the machine.
+        for name in ["again_rate_over_redis_median", "again_cpu_over_redis_median"] {
+            assert!((0.6..1.67).contains(&report.ratios[name]), "{name} = {}", report.ratios[name]);
+        }
+    }
+
+    #[test]
+    fn a_missing_server_is_reported_as_such() {
+        let options = Options { redis: "no-such-server".into(), ..Options::new(Mode::Quick) };
+        let e = Server::redis(&options).unwrap_err().to_string();
+        assert!(e.contains("no-such-server"), "{e}");
+        let options = Options { redis: "/bin/false".into(), ..Options::new(Mode::Quick) };
+        assert!(Server::redis(&options).unwrap_err().to_string().contains("ended at once"));
+    }
+
+    #[test]
+    fn a_server_is_gone_when_dropped() {
+        let server = Server::redis(&Options::new(Mode::Quick)).unwrap();
+        let (pid, address) = (server.pid(), server.address());
+        drop(server);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+        assert!(std::net::TcpStream::connect(address).is_err());
+    }
+
+    #[test]
+    fn a_refusing_server_is_an_error_when_filling() {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let peer = std::thread::spawn(move || {
+            let (mut s, _) = listener.accept().unwrap();
+            let mut buffer = [0; 100];
+            s.read_exact(&mut buffer[..10]).unwrap();
+            s.write_all(b"-OOM no memory\r\n").unwrap();
+            s.read_to_end(&mut Vec::new()).ok();
+        });
+        assert!(load::fill(address, 1, 16).unwrap_err().to_string().contains("refused"));
+        peer.join().unwrap();
+    }
+}

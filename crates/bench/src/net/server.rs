@@ -1,0 +1,143 @@
+//! Servers under test, as child processes: started on a free port, gone when dropped.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tempfile::TempDir;
+
+use crate::{Error, Options, Result};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+    _directory: TempDir,
+}
+
+impl Server {
+    /// Redis with no persistence at all.
+    pub fn redis(options: &Options) -> Result<Server> {
+        let directory = directory()?;
+        let port = free_port()?;
+        let mut command = Command::new(&options.redis);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
+        command.args([OsStr::new("--dir"), directory.path().as_os_str()]);
+        Self::start(command, port, directory, "install redis-server, or name one")
+    }
+
+    /// Bedplate with durability off; `fast_path` also lets it answer local clients on their own side.
+    pub fn bedplate(options: &Options, fast_path: bool, memory_bytes: u64) -> Result<Server> {
+        let program = match &options.bedplate {
+            Some(path) => path.clone(),
+            None => std::env::current_exe().map_err(Error::io("path of the running executable"))?,
+        };
+        let directory = directory()?;
+        let port = free_port()?;
+        let mut command = Command::new(program);
+        command.args(["kv", "serve", "--bind", &format!("127.0.0.1:{port}"), "--durability", "off"]);
+        command.args(["--memory", &memory_bytes.to_string()]);
+        command.args([OsStr::new("--data"), directory.path().as_os_str()]);
+        if fast_path {
+            command.arg("--local-fast-path");
+        }
+        Self::start(command, port, directory, "run `bedplate doctor` to see what this kernel lacks")
+    }
+
+    fn start(mut command: Command, port: u16, directory: TempDir, hint: &'static str) -> Result<Server> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: the closure only makes a system call that is safe between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                set_parent_process_death_signal(Some(Signal::TERM))?;
+                Ok(())
+            });
+        }
+        let child = command
+            .spawn()
+            .map_err(|e| Error::Missing { what: format!("{name} does not start: {e}"), hint })?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut server = Server { child, address, _directory: directory };
+        let start = Instant::now();
+        while !answers_ping(address) {
+            let ended = server.child.try_wait().map_err(Error::io("wait for the server"))?;
+            if let Some(status) = ended {
+                return Err(Error::Missing { what: format!("{name} ended at once: {status}"), hint });
+            }
+            if start.elapsed() > START_LIMIT {
+                return Err(Error::Missing { what: format!("{name} does not answer"), hint });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    /// Asks it to end, and insists after a while.
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            kill_process(pid, Signal::TERM).ok();
+        }
+        let start = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if start.elapsed() > STOP_LIMIT {
+                tracing::warn!(pid = self.child.id(), "the server does not end by itself: killing it");
+                self.child.kill().ok();
+                self.child.wait().ok();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn directory() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("bedplate-bench-").tempdir().map_err(Error::io("temporary directory"))
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("bind"))?;
+    Ok(listener.local_addr().map_err(Error::io("local address"))?.port())
+}
+
+fn answers_ping(address: SocketAddr) -> bool {
+    let ping = || -> std::io::Result<[u8; 7]> {
+        let mut socket = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        socket.write_all(b"PING\r\n")?;
+        let mut reply = [0; 7];
+        socket.read_exact(&mut reply)?;
+        Ok(reply)
+    };
+    ping().is_ok_and(|reply| &reply == b"+PONG\r\n")
+}
