@@ -2,7 +2,7 @@
 //!
 //! Three servers are up at the same time, all without persistence, on the same cores; those that are not
 //! measured are idle. Sides: `redis`, `server` (Bedplate's server path) and `local` (Bedplate with the
-//! fast path for local clients). In every cell they take turns round by round. [`measure`] defines the
+//! fast path for local clients). In every cell they take turns round by round. [`mod@measure`] defines the
 //! CPU columns; [`load`] the two kinds of loop.
 //!
 //! Ratios are over the closed-loop cells: the smallest `*_min`, the largest `*_max`, the median
