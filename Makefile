@@ -1,0 +1,76 @@
+# Bedplate: the commands a person needs. `make help` lists them.
+#
+# Every target that builds calls scripts/setup.sh first; it changes nothing when nothing is missing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# cargo where rustup puts it, also for shells that do not have it in their PATH yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+# bindgen must read C with the same clang that compiles the eBPF programs; a machine may have several.
+ifneq ($(wildcard /usr/lib/llvm-19/lib),)
+export LIBCLANG_PATH ?= /usr/lib/llvm-19/lib
+endif
+
+# Loading eBPF programs takes root: when make runs as somebody else, only the finished programs are run
+# through sudo, never the compiler.
+ifneq ($(shell id -u),0)
+SUDO := sudo
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER ?= sudo -E
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER ?= sudo -E
+endif
+
+BIND ?= 127.0.0.1
+PORT ?= 6380
+DATA ?= ./data
+# More options for the server: make run ARGS="--memory 4G --durability sync"
+ARGS ?=
+# What `make bench` runs, and how thoroughly: make bench BENCH=kv-net BENCH_ARGS=--full
+BENCH ?= kv-local
+BENCH_ARGS ?= --quick
+
+.PHONY: help setup build run doctor test fmt lint docs unit bench clean
+
+help: ## Show this list
+	@echo "Bedplate: make TARGET"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Install what is missing (changes nothing when nothing is)
+	@scripts/setup.sh
+
+build: setup ## Build the optimised bedplate command
+	cargo build --locked --release -p bedplate-cli
+
+run: build ## Start the server on 127.0.0.1:6380 with its data in ./data
+	@echo
+	@echo "Bedplate serves Redis clients on $(BIND):$(PORT); data in $(DATA)."
+	@echo "  Talk to it:   redis-cli -h $(BIND) -p $(PORT)"
+	@echo "  Watch it:     $(strip $(SUDO) target/release/bedplate) kv stats --port $(PORT)"
+	@echo "  Stop it:      Ctrl-C"
+	@echo
+	@exec $(SUDO) target/release/bedplate kv serve --bind $(BIND) --port $(PORT) --data-dir $(DATA) $(ARGS)
+
+doctor: build ## Say what this machine allows, component by component
+	@$(SUDO) target/release/bedplate doctor
+
+test: setup fmt lint docs unit ## Check formatting, lints and documentation, then run every test
+
+fmt:
+	cargo fmt --all --check
+
+lint:
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+unit:
+	cargo test --locked --workspace
+
+bench: build ## Run a benchmark: make bench BENCH=kv-local BENCH_ARGS=--quick
+	$(SUDO) target/release/bedplate bench $(BENCH) $(BENCH_ARGS)
+
+clean: ## Delete what was built (not the data)
+	cargo clean

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what building, running and testing Bedplate needs and this machine lacks, and says so.
+#
+# Idempotent and without questions: each need is checked by looking for the thing itself, so a machine
+# that has everything (from whatever source) is left alone and nothing is downloaded.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PATH:$HOME/.cargo/bin"
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+header() { [[ -e "/usr/include/$1" || -e "/usr/include/$(uname -m)-linux-gnu/$1" ]]; }
+
+# ---- System packages --------------------------------------------------------------------------------
+packages=()
+need() { packages+=("$1"); say "missing: $2 (package $1)"; }
+
+have make || need make "make"
+{ have gcc && echo 'int main(void){return 0;}' | gcc -x c - -o /dev/null 2>/dev/null; } || need gcc "a C compiler"
+[[ -e /usr/include/stdio.h ]] || need libc6-dev "the C library's headers"
+have pkg-config || need pkg-config "pkg-config"
+have clang-19 || need clang-19 "clang-19, the compiler of the eBPF programs"
+compgen -G '/usr/lib/llvm-19/lib/libclang*.so*' >/dev/null || need libclang1-19 "libclang 19, for bindgen"
+header libelf.h || need libelf-dev "libelf's headers"
+header zlib.h || need zlib1g-dev "zlib's headers"
+header linux/bpf.h || need linux-libc-dev "the kernel's user-space headers"
+had_redis=yes
+have redis-server || { had_redis=no; need redis-server "redis-server, the tests' and benchmarks' peer"; }
+{ have redis-cli && have redis-benchmark; } || need redis-tools "redis-cli and redis-benchmark"
+/usr/bin/python3 -c 'import redis' 2>/dev/null || need python3-redis "redis-py, a client the tests use"
+have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
+
+if ((${#packages[@]})); then
+  if ! have apt-get; then
+    fail "this is not a Debian or Ubuntu system, so these were not installed: ${packages[*]}" \
+      "install what your distribution calls them, then run this again"
+  fi
+  as_root=()
+  if [[ $(id -u) -ne 0 ]]; then
+    have sudo || fail "installing packages takes root and there is no sudo; as root, run:" \
+      "  apt-get install --no-install-recommends ${packages[*]}"
+    as_root=(sudo)
+  fi
+  say "installing: ${packages[*]}"
+  "${as_root[@]}" apt-get update -qq ||
+    say "apt-get update reported errors; going on with the package lists there are"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" ||
+    fail "apt-get could not install: ${packages[*]}" \
+      "clang-19 is in Debian 12 (main), Debian 13 and Ubuntu 24.04; elsewhere see https://apt.llvm.org"
+  # Debian starts a server as soon as its package is there; nobody asked for one on port 6379.
+  if [[ $had_redis == no && -d /run/systemd/system ]]; then
+    say "stopping the redis-server that its package started"
+    "${as_root[@]}" systemctl disable --now --quiet redis-server || true
+  fi
+fi
+
+# ---- Rust -------------------------------------------------------------------------------------------
+channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
+if ! have cargo; then
+  say "missing: the Rust toolchain; installing rustup for $(id -un)"
+  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+    sh -s -- -y --quiet --no-modify-path --profile minimal --default-toolchain none ||
+    fail "rustup could not be installed; install Rust $channel by hand: https://rustup.rs"
+fi
+if have rustup; then
+  if ! rustup run "$channel" cargo --version >/dev/null 2>&1 ||
+    ! rustup run "$channel" cargo clippy --version >/dev/null 2>&1 ||
+    ! rustup run "$channel" cargo fmt --version >/dev/null 2>&1; then
+    say "installing Rust $channel with rustfmt and clippy"
+    rustup toolchain install "$channel" --profile minimal --component rustfmt,clippy ||
+      fail "Rust $channel could not be installed (no network?); run: rustup toolchain install $channel"
+  fi
+else
+  version=$(cargo --version | cut -d' ' -f2)
+  [[ $(printf '%s\n' "$channel" "$version" | sort -V | head -1) == "$channel" ]] ||
+    fail "cargo $version is older than $channel and there is no rustup; install Rust: https://rustup.rs"
+fi
+
+say "everything is there"
