@@ -1,2 +1,40 @@
-//! The bedplate command.
-fn main() {}
+//! The `bedplate` command.
+//!
+//! One file per command. This is the only place that prints, parses arguments and exits; errors end as one
+//! line on the standard error with a hint where there is one. Logs go to the standard error too and are
+//! chosen with `BEDPLATE_LOG` (for example `debug`).
+
+mod bench;
+mod doctor;
+mod failure;
+mod log;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Database components that use the kernel as their runtime.
+#[derive(Parser)]
+#[command(name = "bedplate", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what this kernel, these privileges and this hardware allow, and what to do about each no.
+    Doctor(doctor::Args),
+    /// Run a benchmark: baseline and candidate interleaved in one run.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::init();
+    let result = match &cli.command {
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
+    };
+    result.unwrap_or_else(|error| failure::report(&error))
+}

@@ -1,0 +1,81 @@
+//! `bedplate bench NAME`: runs one benchmark, shows its progress, prints its report.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bedplate_bench::{Mode, Options, benchmarks, names};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::failure::hinted;
+
+/// Arguments of `bedplate bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The benchmark; without a name they are listed.
+    name: Option<String>,
+    /// A subset of the cells, within two minutes on two cores (the default).
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// Every cell of the paper's experiment.
+    #[arg(long)]
+    full: bool,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// The Redis server to compare with.
+    #[arg(long, value_name = "FILE", default_value = "redis-server")]
+    redis: PathBuf,
+    /// Where benchmarks that write create their files, to be removed afterwards: put it on a disk.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+/// Runs the benchmark.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    let Some(name) = &args.name else {
+        for bench in benchmarks() {
+            writeln!(out, "{:<16} {}", bench.name, bench.about)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !names().contains(&name.as_str()) {
+        return Err(hinted(
+            format!("there is no benchmark {name}"),
+            format!("choose one of: {}", names().join(", ")),
+        ));
+    }
+    let mut options = Options::new(if args.full { Mode::Full } else { Mode::Quick });
+    options.redis.clone_from(&args.redis);
+    options.bedplate = Some(std::env::current_exe().context("finding this executable")?);
+    if let Some(directory) = &args.directory {
+        options.directory.clone_from(directory);
+    }
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{pos}/{len} [{elapsed_precise}] {wide_msg}");
+    bar.set_style(style.context("progress bar")?);
+    let report = bedplate_bench::run(name, &options, &mut |step| {
+        bar.set_length(step.total as u64);
+        bar.set_position(step.done as u64);
+        bar.set_message(step.label.to_owned());
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        writeln!(out, "{}", report.to_json())?
+    } else {
+        writeln!(out, "{}", report.to_table(width()))?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The terminal's width; `None` where the output goes elsewhere, and then tables are as wide as they are.
+fn width() -> Option<u16> {
+    let out = io::stdout();
+    if !io::IsTerminal::is_terminal(&out) {
+        return None;
+    }
+    rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
+}

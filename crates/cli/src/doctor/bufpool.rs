@@ -1,0 +1,122 @@
+//! What bufpool's engine for stock kernels needs: large reservations of address space, and evictions of
+//! many pages with one flush. (Its ring0 engine needs what the component ring0 needs.)
+
+use std::io;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::param::page_size;
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+
+use super::system::{check, setting, size};
+use super::{Check, Component};
+use std::os::fd::AsRawFd;
+
+const BATCH: (&str, &str) =
+    ("process-madvise", "batched eviction (process_madvise(MADV_DONTNEED) on oneself)");
+const RESERVE: (&str, &str) = ("reserve", "reserving address space");
+const LIMIT: (&str, &str) = ("rlimit-as", "limit on address space");
+const MAPS: (&str, &str) = ("overcommit", "overcommit policy");
+
+/// Probes bufpool.
+pub fn probe() -> Component {
+    Component {
+        name: "bufpool",
+        purpose: "a virtual-memory buffer pool without TLB shootdowns, and a B+tree on it",
+        included: false,
+        checks: vec![batched_eviction(), reserve().required(), limit(), overcommit()],
+    }
+}
+
+/// Two pages that are not neighbours are dropped with one call.
+fn batched_eviction() -> Check {
+    let attempt = || -> io::Result<bool> {
+        let page = page_size();
+        let memory = Reservation::new(3 * page, ProtFlags::READ | ProtFlags::WRITE)?;
+        let at = |index: usize| memory.address.cast::<u8>().wrapping_add(index * page);
+        for index in 0..3 {
+            // SAFETY: inside the mapping, which is writable.
+            unsafe { at(index).write_volatile(1) };
+        }
+        let me = pidfd_open(getpid(), PidfdFlags::empty())?;
+        let vector = [0, 2].map(|index| libc::iovec { iov_base: at(index).cast(), iov_len: page });
+        // SAFETY: the vector describes two pages of the mapping, which nothing else uses; dropping the
+        // content of anonymous memory makes it read as zeros.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                me.as_raw_fd(),
+                vector.as_ptr(),
+                vector.len(),
+                libc::MADV_DONTNEED,
+                0,
+            )
+        } as i32)?;
+        // SAFETY: inside the mapping, which is readable.
+        let content = [0, 1, 2].map(|index| unsafe { at(index).read_volatile() });
+        Ok(content == [0, 1, 0])
+    };
+    let advice = "use Linux 6.13 or newer; older kernels evict page by page, with a flush each";
+    match attempt() {
+        Ok(true) => Check::yes(BATCH.0, BATCH.1, "two pages were dropped with one call"),
+        Ok(false) => Check::no(BATCH.0, BATCH.1, "the pages kept their content").advice(advice),
+        Err(error) => Check::no(BATCH.0, BATCH.1, error.to_string()).advice(advice),
+    }
+}
+
+/// The pool reserves as much address space as the data may ever take.
+fn reserve() -> Check {
+    const TIB: usize = 1 << 40;
+    let sizes = [16 * TIB, TIB, TIB / 16];
+    let largest = sizes.into_iter().find(|bytes| Reservation::new(*bytes, ProtFlags::empty()).is_ok());
+    let advice = "raise `ulimit -v`, and set vm.overcommit_memory to 0 or 1";
+    match largest {
+        Some(bytes) if bytes >= TIB => {
+            Check::yes(RESERVE.0, RESERVE.1, format!("{} in one piece", size(bytes as u64)))
+        }
+        Some(bytes) => {
+            Check::partly(RESERVE.0, RESERVE.1, format!("no more than {}", size(bytes as u64))).advice(advice)
+        }
+        None => Check::no(RESERVE.0, RESERVE.1, "not even 64 GiB").advice(advice),
+    }
+}
+
+fn limit() -> Check {
+    match getrlimit(Resource::As).current {
+        None => Check::yes(LIMIT.0, LIMIT.1, "none"),
+        Some(bytes) => Check::partly(LIMIT.0, LIMIT.1, size(bytes)).advice("ulimit -v unlimited"),
+    }
+}
+
+fn overcommit() -> Check {
+    match setting("/proc/sys/vm/overcommit_memory").as_deref() {
+        Some("2") => {
+            Check::partly(MAPS.0, MAPS.1, "strict (vm.overcommit_memory=2): only unwritable reservations")
+                .advice("sysctl vm.overcommit_memory=0, or let the pool commit what it uses")
+        }
+        Some(value) => Check::yes(MAPS.0, MAPS.1, format!("vm.overcommit_memory={value}")),
+        None => Check::unknown(MAPS.0, MAPS.1, "/proc/sys/vm/overcommit_memory cannot be read"),
+    }
+}
+
+/// Anonymous private memory that is unmapped when dropped.
+struct Reservation {
+    address: *mut std::ffi::c_void,
+    bytes: usize,
+}
+
+impl Reservation {
+    fn new(bytes: usize, protection: ProtFlags) -> io::Result<Reservation> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let address = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
+        Ok(Reservation { address, bytes })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; nothing refers to it any more. A failure would leave address
+        // space reserved until the process ends.
+        let _ = unsafe { munmap(self.address, self.bytes) };
+    }
+}

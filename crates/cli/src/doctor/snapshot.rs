@@ -1,0 +1,226 @@
+//! What snapshot's userfaultfd engine needs: write protection of shared memory, seen by the process
+//! itself. (Its ring0 engine needs what the component ring0 needs.)
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::system::{check, is_denied, setting};
+use super::{Check, Component};
+
+const UFFD: (&str, &str) = ("userfaultfd", "userfaultfd");
+const FEATURES: (&str, &str) = ("uffd-wp-shmem", "write protection of shared memory (WP_HUGETLBFS_SHMEM)");
+const ARM: (&str, &str) = ("uffd-arm", "arming a memfd mapping");
+const ASYNC: (&str, &str) = ("uffd-wp-async", "asynchronous write tracking (WP_ASYNC)");
+const SCAN: (&str, &str) = ("pagemap-scan", "finding written pages (PAGEMAP_SCAN)");
+const COPY: (&str, &str) = ("process-vm-writev", "writing into the snapshot process (process_vm_writev)");
+
+// From linux/userfaultfd.h and linux/fs.h.
+const UFFD_API: u64 = 0xaa;
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
+const UFFD_USER_MODE_ONLY: i32 = 1;
+const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const REGISTER_MODE_WP: u64 = 2;
+const WRITEPROTECT_MODE_WP: u64 = 1;
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+
+const PAGE: usize = 4096;
+
+/// Probes snapshot.
+pub fn probe() -> Component {
+    let mut checks = Vec::new();
+    let opened = open(&mut checks);
+    match opened {
+        Some((uffd, kernel_faults)) => armed(&mut checks, &uffd, kernel_faults),
+        None => checks.extend([FEATURES, ARM, ASYNC].map(|(id, subject)| {
+            let required = id != ASYNC.0;
+            let check = Check::unknown(id, subject, "userfaultfd could not be opened");
+            if required { check.required() } else { check }
+        })),
+    }
+    checks.push(pagemap_scan());
+    checks.push(copy());
+    Component {
+        name: "snapshot",
+        purpose: "instant memory snapshots; Redis BGSAVE without the pause",
+        included: false,
+        checks,
+    }
+}
+
+/// Opens a userfaultfd in the best way allowed; the flag says whether faults of the kernel itself (a
+/// read(2) into an armed page) are handled too.
+fn open(checks: &mut Vec<Check>) -> Option<(OwnedFd, bool)> {
+    match userfaultfd(libc::O_CLOEXEC) {
+        Ok(fd) => {
+            checks
+                .push(Check::yes(UFFD.0, UFFD.1, "handles faults of programs and of the kernel").required());
+            return Some((fd, true));
+        }
+        Err(error) if !is_denied(&error) => {
+            let check = Check::no(UFFD.0, UFFD.1, error.to_string());
+            checks.push(check.advice("use a kernel with CONFIG_USERFAULTFD=y").required());
+            return None;
+        }
+        Err(_) => {}
+    }
+    if let Some(fd) = device() {
+        checks.push(Check::yes(UFFD.0, UFFD.1, "through /dev/userfaultfd").required());
+        return Some((fd, true));
+    }
+    let sysctl = setting("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "absent".to_owned());
+    let advice =
+        "give this user access to /dev/userfaultfd (Linux 6.1), or sysctl vm.unprivileged_userfaultfd=1";
+    match userfaultfd(libc::O_CLOEXEC | UFFD_USER_MODE_ONLY) {
+        Ok(fd) => {
+            let reason = format!(
+                "only faults of programs, not of system calls that write into armed pages \
+                 (vm.unprivileged_userfaultfd={sysctl})"
+            );
+            checks.push(Check::partly(UFFD.0, UFFD.1, reason).advice(advice).required());
+            Some((fd, false))
+        }
+        Err(error) => {
+            let reason = format!("{error} (vm.unprivileged_userfaultfd={sysctl})");
+            checks.push(Check::no(UFFD.0, UFFD.1, reason).advice(advice).required());
+            None
+        }
+    }
+}
+
+fn userfaultfd(flags: i32) -> io::Result<OwnedFd> {
+    // SAFETY: userfaultfd(2) takes flags only.
+    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32)?;
+    // SAFETY: a descriptor that was just created for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn device() -> Option<OwnedFd> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok()?;
+    // SAFETY: this request takes flags by value.
+    let fd = check(unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) }).ok()?;
+    // SAFETY: a descriptor that was just created for us.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An ioctl of userfaultfd whose argument is an array of 64-bit words, as all of its structures are.
+fn request<const N: usize>(fd: impl AsFd, request: libc::c_ulong, words: &mut [u64; N]) -> io::Result<i32> {
+    debug_assert_eq!((request >> 16 & 0x3fff) as usize, N * 8, "the size is part of the request");
+    // SAFETY: the kernel reads and writes as many bytes as the request number says, which is the array.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, words.as_mut_ptr()) })
+}
+
+/// Negotiates the features and arms one page of a memfd.
+fn armed(checks: &mut Vec<Check>, uffd: &OwnedFd, kernel_faults: bool) {
+    // A descriptor negotiates once: what it could do is asked of another one.
+    let flags = libc::O_CLOEXEC | if kernel_faults { 0 } else { UFFD_USER_MODE_ONLY };
+    let offered = userfaultfd(flags).or_else(|e| device().ok_or(e)).and_then(|fd| {
+        let mut api = [UFFD_API, 0, 0];
+        request(&fd, UFFDIO_API, &mut api)?;
+        Ok(api[1])
+    });
+    let offered = match offered {
+        Ok(features) => features,
+        Err(error) => {
+            checks.push(Check::unknown(FEATURES.0, FEATURES.1, error.to_string()).required());
+            return;
+        }
+    };
+    let needed = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM;
+    let has = offered & needed == needed;
+    checks.push(if has {
+        let extra = if offered & FEATURE_WP_UNPOPULATED != 0 { ", also of pages not there yet" } else { "" };
+        Check::yes(FEATURES.0, FEATURES.1, format!("offered{extra}")).required()
+    } else {
+        Check::no(FEATURES.0, FEATURES.1, format!("not offered (features {offered:#x})"))
+            .advice("use Linux 5.19 or newer on x86-64")
+            .required()
+    });
+    checks.push(match arm(uffd, offered & (needed | FEATURE_WP_UNPOPULATED)) {
+        Ok(()) => Check::yes(ARM.0, ARM.1, "a page was write-protected").required(),
+        Err(why) => Check::no(ARM.0, ARM.1, why).advice("use Linux 5.19 or newer on x86-64").required(),
+    });
+    checks.push(if offered & FEATURE_WP_ASYNC != 0 {
+        Check::yes(ASYNC.0, ASYNC.1, "offered")
+    } else {
+        Check::no(ASYNC.0, ASYNC.1, "not offered; pages are armed at each snapshot instead of ahead of it")
+            .advice("use Linux 6.7 or newer")
+    });
+}
+
+fn arm(uffd: &OwnedFd, features: u64) -> Result<(), String> {
+    let text = |what: &'static str| move |e: io::Error| format!("{what}: {e}");
+    request(uffd, UFFDIO_API, &mut [UFFD_API, features, 0]).map_err(text("negotiating features"))?;
+    with_memfd_page(|address| {
+        let mut register = [address as u64, PAGE as u64, REGISTER_MODE_WP, 0];
+        request(uffd, UFFDIO_REGISTER, &mut register).map_err(text("registering a page"))?;
+        let mut protect = [address as u64, PAGE as u64, WRITEPROTECT_MODE_WP];
+        request(uffd, UFFDIO_WRITEPROTECT, &mut protect).map_err(text("protecting a page"))?;
+        Ok(())
+    })
+}
+
+/// Calls `f` with a page of shared memory that has been written to. `f` must not write to it.
+fn with_memfd_page<T>(f: impl FnOnce(usize) -> Result<T, String>) -> Result<T, String> {
+    let memory = memfd_create("bedplate-doctor", MemfdFlags::CLOEXEC).map_err(|e| format!("memfd: {e}"))?;
+    ftruncate(&memory, PAGE as u64).map_err(|e| format!("memfd: {e}"))?;
+    // SAFETY: a new shared mapping at an address of the kernel's choice, written once before `f`.
+    let address = unsafe {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let address = mmap(std::ptr::null_mut(), PAGE, prot, MapFlags::SHARED, &memory, 0)
+            .map_err(|e| format!("mapping a memfd: {e}"))?;
+        address.cast::<u8>().write_volatile(1);
+        address
+    };
+    let result = f(address as usize);
+    // SAFETY: the mapping made above; nothing refers to it any more.
+    unsafe { munmap(address, PAGE) }.map_err(|e| format!("unmapping a memfd: {e}"))?;
+    result
+}
+
+fn pagemap_scan() -> Check {
+    let attempt = || {
+        let pagemap =
+            std::fs::File::open("/proc/self/pagemap").map_err(|e| format!("/proc/self/pagemap: {e}"))?;
+        with_memfd_page(|address| {
+            let (start, end) = (address as u64, (address + PAGE) as u64);
+            let mut found = [0u64; 3];
+            let out = found.as_mut_ptr() as u64;
+            // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted,
+            // mask, anyof, return.
+            let mut arg = [96, 0, start, end, 0, out, 1, 0, 0, PAGE_IS_PRESENT, 0, PAGE_IS_PRESENT];
+            let regions = request(&pagemap, PAGEMAP_SCAN, &mut arg).map_err(|e| e.to_string())?;
+            if regions == 1 { Ok(()) } else { Err(format!("{regions} regions found instead of 1")) }
+        })
+    };
+    match attempt() {
+        Ok(()) => Check::yes(SCAN.0, SCAN.1, "found a page"),
+        Err(why) => Check::no(SCAN.0, SCAN.1, why)
+            .advice("use Linux 6.7 or newer; without it written pages are found by their faults"),
+    }
+}
+
+/// A process may write into itself unless a filter forbids the call altogether.
+fn copy() -> Check {
+    let (source, mut target) = ([7u8; 1], [0u8; 1]);
+    let from = libc::iovec { iov_base: source.as_ptr() as *mut _, iov_len: 1 };
+    let to = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: both vectors describe one live byte each; the source is only read.
+    let wrote = unsafe { libc::process_vm_writev(libc::getpid(), &from, 1, &to, 1, 0) };
+    match check(wrote as i32) {
+        Ok(_) if target == source => Check::yes(COPY.0, COPY.1, "wrote one byte"),
+        Ok(_) => Check::no(COPY.0, COPY.1, "a write had no effect").advice("use a stock Linux kernel"),
+        Err(error) => Check::no(COPY.0, COPY.1, error.to_string())
+            .advice("allow process_vm_writev in the container's seccomp profile"),
+    }
+}

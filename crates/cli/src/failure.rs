@@ -1,0 +1,75 @@
+//! How a command fails: one line that says what is wrong, one that says what to do, and a non-zero exit.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// An error of the command itself, with what the user can do about it.
+#[derive(Debug)]
+pub struct Hinted {
+    message: String,
+    hint: String,
+}
+
+impl fmt::Display for Hinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Hinted {}
+
+/// An error with a hint.
+pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+    Hinted { message: message.into(), hint: hint.into() }.into()
+}
+
+/// What the user can do about an error, if any of its causes knows.
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(hinted) = cause.downcast_ref::<Hinted>() {
+            return Some(hinted.hint.clone());
+        }
+        cause.downcast_ref::<bedplate_kerneldb::Error>()?.hint().map(str::to_owned)
+    })
+}
+
+/// Prints the error; the exit code is 1. A reader that went away (`bedplate … | head`) is no error.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(closed) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {}", one_line(&format!("{error:#}")));
+    if let Some(hint) = hint(error) {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::FAILURE
+}
+
+/// Errors of the kernel's verifier have many lines; scripts and people want one.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn the_hint_is_found_under_added_context() {
+        let error = Err::<(), _>(hinted("no server", "start one")).context("stats").unwrap_err();
+        assert_eq!(hint(&error).as_deref(), Some("start one"));
+        let kernel: anyhow::Error = bedplate_kerneldb::Error::NoMemory.into();
+        assert!(hint(&kernel.context("loading")).is_some());
+        assert_eq!(hint(&anyhow::anyhow!("plain")), None);
+    }
+
+    #[test]
+    fn messages_become_one_line() {
+        assert_eq!(one_line("a\n  b\n\n"), "a; b");
+    }
+}

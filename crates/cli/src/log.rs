@@ -1,0 +1,13 @@
+//! Logging: to the standard error, chosen by `BEDPLATE_LOG` in the syntax of tracing's filters.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Starts logging; `info` and above unless told otherwise.
+pub fn init() {
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .with_env_var("BEDPLATE_LOG")
+        .from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+}
