@@ -1,19 +1,29 @@
 //! kerneldb: an ACID key-value database inside eBPF, with a Redis-protocol server answered in the
 //! kernel (BPF-DB, SIGMOD 2025).
 
+mod arena;
+mod bpf;
 pub mod checkpoint;
+mod config;
 mod database;
 mod error;
+mod layout;
 pub mod recovery;
 mod session;
+mod stats;
 pub mod store;
+mod trace;
 mod types;
 pub mod wal;
 
-pub use database::{Config, Database, EngineKind, LogReader, Snapshot, SnapshotItem};
+pub use arena::{LogReader, Snapshot, SnapshotItem};
+pub use config::{Config, EngineKind};
+pub use database::Database;
 pub use error::{Error, Result};
 pub use session::Session;
+pub use stats::Stats;
 pub use store::{Store, StoreConfig};
+pub use trace::{TRACE_KEY, TRACE_OPS, Trace, TraceOutcome};
 pub use types::{
     Durability, KEY_MAX, LogTxn, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Value, Written,
 };

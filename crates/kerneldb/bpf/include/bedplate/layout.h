@@ -61,8 +61,7 @@ struct kdb_lock {
 	__u16 partition;
 	__u8 mode;                /* 1 = shared, 2 = exclusive */
 	__u8 slot;                /* exclusive and written: version slot + 1; else 0 */
-	__u32 created;            /* 1 when this transaction created the entry */
-	__s32 live_delta;         /* change of the number of live keys if this commits */
+	__u64 _pad;
 };
 
 /*
@@ -80,7 +79,7 @@ struct kdb_ctx {
 	__u32 partitions;         /* bit p: holds locks in partition p */
 	__u32 error;              /* enum kdb_status that made the transaction fail */
 	__u32 flags;              /* KDB_CTX_* */
-	__u32 _pad0;
+	__u32 session;            /* index of this element */
 	__u64 app[8];             /* for the application; the engine never reads or writes it */
 	struct kdb_lock locks[KDB_TX_LOCKS];
 };
@@ -94,7 +93,7 @@ struct kdb_io {
 	__u32 flags;              /* KDB_IO_* */
 	__u64 expire_ms;          /* in (SET): absolute expiry, 0 = never; out (GET): the same */
 	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
-	__u32 elen;               /* compare-and-set: length of the expected value, in `val` after vlen */
+	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
 	__u64 hash;               /* out: xxh64(key, seed) */
 	__u64 _pad[2];
@@ -105,6 +104,7 @@ struct kdb_io {
 #define KDB_IO_IF_ABSENT 1u       /* SET only if the key does not exist (else KDB_MISMATCH) */
 #define KDB_IO_IF_PRESENT 2u      /* SET only if the key exists (else KDB_NOT_FOUND) */
 #define KDB_IO_KEEP_TTL 4u        /* SET keeps the expiry the key has */
+#define KDB_IO_IF_EQUAL 16u        /* compare-and-set: SET only if the value equals `expect` */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
@@ -136,7 +136,8 @@ struct kdb_state {
 	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
 	__u64 hash_seed;
 	__u64 _pad4[4];
-	/* A snapshot slot: 0 = free, else timestamp + 1. See engine/snapshot.h for the protocol. */
+	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), else timestamp + 2.
+	 * See engine/snapshot.h for the protocol. */
 	__u64 snapshots[KDB_SNAPSHOTS];
 	struct kdb_cpu_stats stats[KDB_MAX_CPUS];
 };
@@ -168,12 +169,12 @@ struct kdb_block {
 struct kdb_entry {
 	__u64 lock;               /* KDB_LOCK_* */
 	__u32 next;               /* bucket chain */
-	__u32 hash;               /* upper half of the key's hash */
+	__u32 hash;               /* lower half of the key's hash: bucket and tag */
 	__u16 klen;
 	__u8 gc_queued;
 	__u8 class_;              /* entry size class */
 	__u32 gc_next;
-	__u64 _pad;
+	__u64 changes;            /* bumped before a committed version leaves; readers re-check it */
 	struct kdb_version v[];   /* kdb_arena.versions slots, then the key */
 };
 /* Lock word: bits 0-23 exclusive owner's session + 1, 24-39 its lock index, 40-62 readers, 63 dead */
@@ -235,6 +236,21 @@ enum kdb_rec_type {
 
 /* Superblock of an arena, at offset KDB_SUPER_OFF. Page 0 is never used. */
 #define KDB_SUPER_OFF 4096u
+#define KDB_SLAB_BYTES 65536u
+/* Configuration of a loaded object: constants to the verifier and the JIT (section .rodata.kdb). */
+struct kdb_config {
+	__u32 partition;          /* which partition's arena this object is bound to */
+	__u32 partitions;
+	__u32 versions;           /* as configured, 1..=64; 1 = single-version mode */
+	__u32 slots;              /* physical version slots, max(versions, 2) */
+	__u32 buckets;            /* offset of the bucket words */
+	__u32 bucket_mask;
+	__u32 cpus;               /* offset of the per-CPU allocator state */
+	__u32 ncpus;
+	__u32 rings;              /* offset of the log rings; 0 = no log */
+	__u32 wal;                /* 1: writes are logged */
+	__u64 seed;               /* of the key hash */
+};
 struct kdb_arena {
 	__u64 magic;
 	__u32 layout_version;
@@ -252,9 +268,12 @@ struct kdb_arena {
 	/* line: allocation */
 	__u64 brk;                /* first byte never handed to a slab */
 	__u64 committed;          /* bytes backed by pages; user space raises it ahead of brk */
-	__u64 gc_head;            /* tag << 32 | first entry queued for the collector */
+	__u64 gc_head;            /* first entry queued for the collector (compare-and-swap) */
+	__u64 gc_rest;            /* collector: rest of the chain it took off the queue */
+	__u64 gc_latch;           /* 1 while a collector runs */
+	__u64 gc_visited;         /* collector: entries visited by the current call */
 	__u64 entries;            /* index entries allocated and linked */
-	__u64 _pad2[4];
+	__u64 _pad2[1];
 };
 /* Bucket word: tag << 32 | offset of the first entry. The tag changes whenever an entry leaves. */
 

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Auto-commit operators: GET, SET, DELETE and compare-and-set as transactions of their own.
+ *
+ * GET takes no lock. The writers prepare block and log record first, then lock, check, install and
+ * commit with interrupts off; nothing of a failed one stays behind.
+ */
+#ifndef BEDPLATE_ENGINE_AUTO_H
+#define BEDPLATE_ENGINE_AUTO_H
+
+#include "common.h"
+
+/* Reads the newest version at or before `snapshot`; `registered` snapshots need no validation. */
+__noinline int read_version(struct kdb_io *io, __u64 snapshot, int registered)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_found found;
+	struct kdb_pos pos;
+	__u32 i;
+
+	USE_ARENA();
+	if (!io || !state)
+		return KDB_ERR_BUSY;
+	pos.hash = io->hash;
+	bpf_for(i, 0, 4096) {
+		if (i)
+			kdb_stats(state)->read_retries++;
+		index_find(io, &pos);
+		if (!pos.entry) {
+			if (pos_unchanged(&pos))
+				return KDB_NOT_FOUND;
+			continue;
+		}
+		__u64 changes = LOAD(&entry_at(pos.entry)->changes);
+		barrier();
+		if (!version_find(pos.entry, snapshot, &found))
+			continue;
+		if (!found.ts) {
+			if ((registered || LOAD(&entry_at(pos.entry)->changes) == changes) && pos_unchanged(&pos))
+				return KDB_NOT_FOUND;
+			continue;
+		}
+		int live = is_live(state, found.block, found.len);
+		if (live)
+			io_result(io, found.ts, found.block, found.len);
+		if (registered || (version_unchanged(pos.entry, &found) && pos_unchanged(&pos)))
+			return live ? KDB_OK : KDB_NOT_FOUND;
+	}
+	return KDB_ERR_BUSY;
+}
+
+/* GET (auto-commit): key found, key not found. */
+__noinline int kdb_get_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = check_key(io);
+	if (status)
+		return status;
+	status = read_version(io, TS_LATEST, 0);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
+}
+
+/* What an auto-commit writer prepared before it locks. */
+struct kdb_write {
+	__u32 block;    /* 0 = delete */
+	__u32 len;      /* with KDB_LEN_EXPIRES */
+	struct kdb_wal_rec rec;
+};
+
+/* Compares the value in the arena with io->expect[0..elen]. */
+__noinline int value_equals(struct kdb_io *io, __u32 data)
+{
+	__u32 i, words, tail;
+	int equal = 1;
+
+	USE_ARENA();
+	if (!io || io->elen > KDB_VAL_MAX)
+		return 0;
+	words = io->elen / 8;
+	tail = io->elen & 7;
+	bpf_for(i, 0, words) {
+		__u32 off = (i * 8) & (KDB_VAL_MAX - 1);
+		if (*AT(__u64, data + off) != *word_of(&io->expect[off])) {
+			equal = 0;
+			break;
+		}
+	}
+	if (equal && tail) {
+		__u32 off = words * 8;
+		if (off > KDB_VAL_MAX)
+			return 0;
+		__u64 mask = (1ull << (tail * 8)) - 1;
+		if ((*AT(__u64, data + off) ^ *word_of(&io->expect[off])) & mask)
+			equal = 0;
+	}
+	return equal;
+}
+
+/* Whether the write may go ahead, given the version it would replace. */
+static __always_inline int check_condition(struct kdb_state *state, struct kdb_io *io, __u32 flags,
+					   __u32 block, __u32 len)
+{
+	int live = is_live(state, block, len);
+
+	if ((flags & KDB_IO_IF_ABSENT) && live)
+		return KDB_MISMATCH;
+	if ((flags & KDB_IO_IF_PRESENT) && !live)
+		return KDB_NOT_FOUND;
+	if (flags & KDB_IO_IF_EQUAL) {
+		if (!live)
+			return KDB_NOT_FOUND;
+		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block + sizeof(struct kdb_block)))
+			return KDB_MISMATCH;
+	}
+	return KDB_OK;
+}
+
+/* Locks the key's entry for an auto-commit writer, creating it if need be. */
+__noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 *out)
+{
+	struct kdb_pos pos;
+	__u32 i;
+
+	USE_ARENA();
+	if (!io || !out)
+		return KDB_ERR_STATE;
+	pos.hash = io->hash;
+	bpf_for(i, 0, 512) {
+		index_find(io, &pos);
+		if (!pos.entry) {
+			if (!pos_unchanged(&pos))
+				continue;
+			if (flags & KDB_IO_IF_PRESENT)
+				return KDB_NOT_FOUND;
+			__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO);
+			if (!entry)
+				return KDB_ERR_NO_MEMORY;
+			if (entry_link(&pos, entry)) {
+				__sync_fetch_and_add(&super()->entries, 1);
+				*out = entry;
+				return KDB_OK;
+			}
+			*(volatile __u64 __arena *)&entry_at(entry)->lock = KDB_LOCK_DEAD;
+			entry_free(entry);
+			continue;
+		}
+		struct kdb_entry __arena *e = entry_at(pos.entry);
+		__u64 word = LOAD(&e->lock);
+		if (word & KDB_LOCK_DEAD)
+			continue;
+		if (word) {
+			/* Another auto-commit writer is about to be done; a transaction is not. */
+			if ((word & KDB_LOCK_OWNER_MASK) != KDB_LOCK_AUTO)
+				return KDB_ERR_CONFLICT;
+			continue;
+		}
+		if (CAS(&e->lock, 0, KDB_LOCK_AUTO) != 0)
+			continue;
+		if (entry_matches(pos.entry, io, tag_of(io->hash))) {
+			*out = pos.entry;
+			return KDB_OK;
+		}
+		unlock_exclusive(pos.entry);
+	}
+	return KDB_ERR_CONFLICT;
+}
+
+/* Locks, checks, installs and commits what was prepared. Interrupts are off. */
+__noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_scan scan = {};
+	__u32 entry = 0, old_block = 0, old_len = 0;
+	__u64 ts;
+	int status;
+
+	USE_ARENA();
+	if (!io || !w || !state)
+		return KDB_ERR_STATE;
+	status = auto_lock(io, flags, &entry);
+	if (status)
+		return status;
+	version_scan(entry, &scan);
+	if (scan.newest != NO_SLOT) {
+		struct kdb_version __arena *v = slot_at(entry, scan.newest);
+		old_block = v->block;
+		old_len = v->len;
+	}
+	status = check_condition(state, io, flags, old_block, old_len);
+	if (!status && (flags & KDB_IO_REPLAY) && scan.newest_ts > io->commit_ts)
+		status = KDB_MISMATCH;
+	if (status)
+		goto unlock;
+	if (scan.free == NO_SLOT) {
+		version_prune(entry, &scan);
+		if (scan.free == NO_SLOT) {
+			status = KDB_ERR_NO_VERSION;
+			goto unlock;
+		}
+	}
+	if ((flags & KDB_IO_KEEP_TTL) && w->block) {
+		__u64 expiry = is_live(state, old_block, old_len) ? block_expiry(old_block, old_len) : 0;
+		if (expiry) {
+			ASTORE64(w->block, expiry);
+			w->len |= KDB_LEN_EXPIRES;
+			if (w->rec.off)
+				rec_at(&w->rec)->expire_ms = expiry;
+		}
+	}
+	struct kdb_version __arena *v = slot_at(entry, scan.free);
+	v->block = w->block;
+	v->len = w->len;
+	barrier();
+	if (flags & KDB_IO_REPLAY) {
+		ts = io->commit_ts;
+		*(volatile __u64 __arena *)&v->ts = ts;
+	} else if (SINGLE_VERSION && !kdb_config.wal) {
+		/* Nobody compares timestamps of different keys. */
+		ts = scan.newest_ts + 1;
+		*(volatile __u64 __arena *)&v->ts = ts;
+	} else {
+		if (!latch_acquire(state)) {
+			status = KDB_ERR_BUSY;
+			goto unlock;
+		}
+		ts = state->clock + 1;
+		*(volatile __u64 __arena *)&v->ts = ts;
+		latch_publish(state, ts);
+	}
+	if (w->rec.off) {
+		rec_at(&w->rec)->ts = ts;
+		wal_complete(&w->rec);
+	}
+	io->commit_ts = ts;
+	account(state, io->klen, old_block, old_len, w->block, w->len);
+	if (scan.newest != NO_SLOT || !w->block)
+		tidy(entry);
+	unlock_exclusive(entry);
+	return KDB_OK;
+unlock:
+	if (scan.newest == NO_SLOT)
+		gc_queue(entry);
+	unlock_exclusive(entry);
+	return status;
+}
+
+static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_write w = {};
+	unsigned long irq;
+	__u32 flags, vlen;
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = check_key(io);
+	if (status)
+		return status;
+	status = check_writable(state);
+	if (status)
+		return status;
+	flags = io->flags | extra;
+	vlen = delete ? 0 : io->vlen;
+	if (vlen > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	if (!delete) {
+		w.block = block_alloc(vlen);
+		if (!w.block)
+			return count_error(state, KDB_ERR_NO_MEMORY);
+		w.len = vlen;
+		if (io->expire_ms && !(flags & KDB_IO_KEEP_TTL)) {
+			ASTORE64(w.block, io->expire_ms);
+			w.len |= KDB_LEN_EXPIRES;
+		}
+		copy_value_in(io, w.block + sizeof(struct kdb_block), vlen);
+	}
+	if (kdb_config.wal && !(flags & KDB_IO_REPLAY)) {
+		int ok;
+		if (ctx->flags & KDB_CTX_NO_WAL)
+			ok = wal_prepare_bare(&w.rec, KDB_REC_SKIP, 0, 0);
+		else
+			ok = wal_prepare(&w.rec, io, delete ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT, vlen);
+		if (!ok) {
+			if (w.block)
+				block_free(w.block, vlen);
+			return count_error(state, KDB_ERR_WAL_FULL);
+		}
+		if (flags & KDB_IO_KEEP_TTL)
+			rec_at(&w.rec)->expire_ms = 0;
+	}
+	bpf_local_irq_save(&irq);
+	status = auto_commit(io, &w, flags);
+	if (status) {
+		wal_void(&w.rec);
+		if (w.block)
+			block_free(w.block, vlen);
+	}
+	bpf_local_irq_restore(&irq);
+	if (delete)
+		kdb_stats(state)->dels++;
+	else
+		kdb_stats(state)->sets++;
+	return status ? count_error(state, status) : KDB_OK;
+}
+
+/* SET (auto-commit): OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
+__noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return auto_write(ctx, io, 0, 0);
+}
+
+/* DELETE (auto-commit): OK, key not found, Error. */
+__noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return auto_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+}
+
+/* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */
+__noinline int kdb_cas_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return auto_write(ctx, io, 0, KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL | KDB_IO_KEEP_TTL);
+}
+
+#endif

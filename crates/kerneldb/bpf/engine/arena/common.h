@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * What the operators share: argument checks, expiry, the commit latch, the collector's queue.
+ *
+ * Order of locks: entry lock (trylock, no-wait), then commit latch. The latch is held for a handful of
+ * instructions with interrupts off, so that neither an interrupt nor preemption can meet it held by
+ * its own CPU.
+ */
+#ifndef BEDPLATE_ENGINE_COMMON_H
+#define BEDPLATE_ENGINE_COMMON_H
+
+#include "version.h"
+#include "wal.h"
+
+/* Single-version mode (paper 6.9): no snapshots; readers that must not be disturbed lock. */
+#define SINGLE_VERSION (kdb_config.versions == 1)
+
+static __always_inline int check_key(struct kdb_io *io)
+{
+	if (io->klen == 0 || io->klen > KDB_KEY_MAX)
+		return KDB_ERR_TOO_LARGE;
+	io->hash = kdb_hash(io);
+	if (kdb_config.partitions > 1 && kdb_partition_of(io->hash) != kdb_config.partition)
+		return KDB_ERR_PARTITION;
+	return KDB_OK;
+}
+
+static __always_inline int check_writable(struct kdb_state *state)
+{
+	if (kdb_config.wal && READ_ONCE(state->wal_failed))
+		return KDB_ERR_WAL_FAILED;
+	return READ_ONCE(state->writes_paused) ? KDB_ERR_BUSY : KDB_OK;
+}
+
+static __always_inline __u64 now_ms(struct kdb_state *state)
+{
+	return bpf_ktime_get_ns() / 1000000 + state->clock_offset_ms;
+}
+
+/* Expiry of a block in ms, 0 = never. */
+static __always_inline __u64 block_expiry(__u32 block, __u32 len)
+{
+	return len & KDB_LEN_EXPIRES ? ALOAD64(block) : 0;
+}
+
+static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 len)
+{
+	if (!block)
+		return 0;
+	if (!(len & KDB_LEN_EXPIRES))
+		return 1;
+	return now_ms(state) < block_expiry(block, len);
+}
+
+static __always_inline int latch_acquire(struct kdb_state *state)
+{
+	__u32 i;
+
+	bpf_for(i, 0, 1 << 20) {
+		if (!READ_ONCE(state->commit_latch) &&
+		    !__sync_val_compare_and_swap(&state->commit_latch, 0, 1))
+			return 1;
+	}
+	return 0;
+}
+
+/* Publishes `ts`; the exchange is a full barrier between it and the look at active snapshots. */
+static __always_inline void latch_publish(struct kdb_state *state, __u64 ts)
+{
+	__sync_lock_test_and_set(&state->clock, ts);
+	barrier();
+	WRITE_ONCE(state->commit_latch, 0);
+}
+
+/* Queues an entry for the background collector; under its exclusive lock or before it is linked. */
+static __always_inline void gc_queue(__u32 entry)
+{
+	struct kdb_entry __arena *e = entry_at(entry);
+	struct kdb_arena __arena *s = super();
+	__u32 i;
+
+	if (e->gc_queued)
+		return;
+	e->gc_queued = 1;
+	bpf_for(i, 0, 1 << 20) {
+		__u64 head = LOAD(&s->gc_head);
+		*(volatile __u32 __arena *)&e->gc_next = head;
+		if (CAS(&s->gc_head, head, (__u64)entry) == head)
+			return;
+	}
+}
+
+/* After a commit or roll-back on an entry, before its exclusive lock is released. */
+__noinline int tidy(__u32 entry)
+{
+	struct kdb_scan scan = {};
+
+	USE_ARENA();
+	version_scan(entry, &scan);
+	version_prune(entry, &scan);
+	if (scan.others || scan.newest == NO_SLOT || !slot_at(entry, scan.newest)->block)
+		gc_queue(entry);
+	return 0;
+}
+
+static __always_inline void unlock_exclusive(__u32 entry)
+{
+	barrier();
+	*(volatile __u64 __arena *)&entry_at(entry)->lock = 0;
+}
+
+/* Accounts a committed change: what the newest version was, what it is now. Interrupts are off. */
+static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 old_block, __u32 old_len,
+				    __u32 new_block, __u32 new_len)
+{
+	struct kdb_cpu_stats *stats = kdb_stats(state);
+
+	if (old_block) {
+		stats->live_keys--;
+		stats->value_bytes -= klen + (old_len & KDB_LEN_MASK);
+	}
+	if (new_block) {
+		stats->live_keys++;
+		stats->value_bytes += klen + (new_len & KDB_LEN_MASK);
+	}
+}
+
+static __always_inline int count_error(struct kdb_state *state, int status)
+{
+	struct kdb_cpu_stats *stats = kdb_stats(state);
+
+	if (status == KDB_ERR_CONFLICT)
+		stats->conflicts++;
+	else if (status == KDB_ERR_NO_MEMORY)
+		stats->no_memory++;
+	else if (status == KDB_ERR_NO_VERSION)
+		stats->no_version++;
+	else if (status == KDB_ERR_WAL_FULL)
+		stats->wal_full++;
+	return status;
+}
+
+/* Copies a version's value out and says what it was. */
+static __always_inline void io_result(struct kdb_io *io, __u64 ts, __u32 block, __u32 len)
+{
+	io->commit_ts = ts;
+	io->vlen = len & KDB_LEN_MASK;
+	io->expire_ms = block_expiry(block, len);
+	copy_value_out(io, block + sizeof(struct kdb_block), len & KDB_LEN_MASK);
+}
+
+#endif

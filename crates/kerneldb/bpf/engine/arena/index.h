@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The hash index: bucket words with chains of entries.
+ *
+ * Readers and inserters take no lock. A bucket word is {tag, first entry}; an insert swaps in a new
+ * first entry by compare-and-swap of the whole word, so two inserts of one key cannot both succeed. Only
+ * the collector removes entries, one at a time: it locks the entry for good (dead), unlinks it, bumps
+ * the tag, and only then frees the memory. Whoever found an entry without locking it must see the tag
+ * unchanged after its last look at the entry; whoever locked one must see its key unchanged.
+ */
+#ifndef BEDPLATE_ENGINE_INDEX_H
+#define BEDPLATE_ENGINE_INDEX_H
+
+#include "../hash.h"
+#include "alloc.h"
+#include "copy.h"
+
+struct kdb_pos {
+	__u64 hash;
+	__u64 word;   /* bucket word seen before the chain was walked */
+	__u32 bucket; /* offset of the bucket word */
+	__u32 entry;  /* 0 = not found */
+};
+
+static __always_inline __u32 tag_of(__u64 hash)
+{
+	return (__u32)hash;
+}
+
+static __always_inline int pos_unchanged(const struct kdb_pos *pos)
+{
+	barrier();
+	return ALOAD64(pos->bucket) >> 32 == pos->word >> 32;
+}
+
+static __always_inline int entry_matches(__u32 off, struct kdb_io *io, __u32 tag)
+{
+	struct kdb_entry __arena *e = entry_at(off);
+
+	return LOAD(&e->hash) == tag && LOAD(&e->klen) == io->klen && key_equal(io, entry_key_off(off));
+}
+
+/* Walks the chain of pos->hash. With entry == 0 the key was absent at some moment if pos_unchanged(). */
+static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
+{
+	__u32 tag = tag_of(pos->hash), off, i;
+
+	pos->bucket = kdb_config.buckets + ((__u32)pos->hash & kdb_config.bucket_mask) * 8;
+	pos->word = ALOAD64(pos->bucket);
+	pos->entry = 0;
+	off = (__u32)pos->word;
+	/* Most chains are this short; the loop below costs a kernel function call per step. */
+	for (int j = 0; j < 2; j++) {
+		if (!off)
+			return;
+		if (entry_matches(off, io, tag)) {
+			pos->entry = off;
+			return;
+		}
+		off = LOAD(&entry_at(off)->next);
+	}
+	bpf_for(i, 0, 1 << 16) {
+		if (!off)
+			break;
+		if (entry_matches(off, io, tag)) {
+			pos->entry = off;
+			break;
+		}
+		off = LOAD(&entry_at(off)->next);
+	}
+}
+
+/* A new entry with `lock` as its lock word, not linked yet; 0 when out of memory. */
+static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 lock)
+{
+	__u32 class = size_class(entry_bytes(io->klen)), i;
+	__u32 off = alloc_class(class, LINK_ENTRY);
+
+	if (!off)
+		return 0;
+	struct kdb_entry __arena *e = entry_at(off);
+	e->hash = tag_of(hash);
+	e->klen = io->klen;
+	e->class_ = class;
+	e->gc_queued = 0;
+	e->gc_next = 0;
+	bpf_for(i, 0, kdb_config.slots) {
+		ASTORE64((__u64)slot_at(off, i), 0);
+	}
+	copy_key_in(io, entry_key_off(off));
+	barrier();
+	/* Stale pointers to this memory may exist: the lock word comes last, it was `dead` until now. */
+	*(volatile __u64 __arena *)&e->lock = lock;
+	return off;
+}
+
+/* Links a new entry; fails when the bucket changed since index_find(). */
+static __always_inline int entry_link(struct kdb_pos *pos, __u32 entry)
+{
+	entry_at(entry)->next = (__u32)pos->word;
+	barrier();
+	return CAS(AT(__u64, pos->bucket), pos->word, (pos->word & ~0xffffffffull) | entry) == pos->word;
+}
+
+/* Unlinks an entry that is locked dead. Only the collector calls this, and only one collector runs. */
+__noinline int entry_unlink(__u32 entry)
+{
+	__u32 bucket = kdb_config.buckets + (LOAD(&entry_at(entry)->hash) & kdb_config.bucket_mask) * 8;
+	__u32 next = LOAD(&entry_at(entry)->next), i;
+
+	USE_ARENA();
+	bpf_for(i, 0, 1 << 16) {
+		__u64 word = ALOAD64(bucket);
+		__u64 tag = ((word >> 32) + 1) << 32;
+		__u32 prev = (__u32)word, j;
+
+		if (prev == entry) {
+			if (CAS(AT(__u64, bucket), word, tag | next) == word)
+				return 1;
+			continue;
+		}
+		bpf_for(j, 0, 1 << 16) {
+			__u32 after = LOAD(&entry_at(prev)->next);
+			if (!prev || after == entry)
+				break;
+			prev = after;
+		}
+		if (!prev)
+			return 0;
+		/* Entries in the middle change only here. */
+		*(volatile __u32 __arena *)&entry_at(prev)->next = next;
+		bpf_for(j, 0, 1 << 16) {
+			word = ALOAD64(bucket);
+			if (CAS(AT(__u64, bucket), word, word + (1ull << 32)) == word)
+				return 1;
+		}
+		return 0;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Transactions: strict two-phase locking with no-wait for read-write ones, snapshots for read-only ones
+ * (ROMV), paper 4.2.
+ *
+ * Locks are inline in the entries; the session's context lists those it holds. A write is installed at
+ * SET time under a marker, so COMMIT has one commit point whatever it wrote: the store of the timestamp
+ * into the context, under the latch. Stamping the versions and releasing the locks comes after it, per
+ * partition (kdb_release() in the programs of every partition in ctx->partitions).
+ */
+#ifndef BEDPLATE_ENGINE_TX_H
+#define BEDPLATE_ENGINE_TX_H
+
+#include "auto.h"
+
+#define MODE_SHARED 1
+#define MODE_EXCLUSIVE 2
+
+static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx, int status)
+{
+	ctx->state = KDB_TX_FAILED;
+	ctx->error = status;
+	return count_error(state, status);
+}
+
+static __always_inline struct kdb_lock *lock_at(struct kdb_ctx *ctx, __u32 i)
+{
+	return &ctx->locks[i & (KDB_TX_LOCKS - 1)];
+}
+
+static __always_inline __u64 owner_word(const struct kdb_ctx *ctx, __u32 index)
+{
+	return (ctx->session + 1) | (__u64)index << KDB_LOCK_IDX_SHIFT;
+}
+
+/* Index of the entry in the transaction's lock list, or nlocks. */
+__noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
+{
+	__u32 i, n;
+
+	if (!ctx)
+		return 0;
+	n = ctx->nlocks;
+	bpf_for(i, 0, n) {
+		struct kdb_lock *l = lock_at(ctx, i);
+		if (l->entry == entry && l->partition == kdb_config.partition)
+			return i;
+	}
+	return n;
+}
+
+/* Locks the key's entry for the transaction, creating it if need be: so absence is locked as well. */
+__noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
+{
+	struct kdb_pos pos;
+	__u32 i, n, tries;
+
+	USE_ARENA();
+	if (!ctx || !io || !out)
+		return KDB_ERR_STATE;
+	pos.hash = io->hash;
+	tries = 512;
+	if (SINGLE_VERSION)
+		tries = 4096;
+	bpf_for(i, 0, tries) {
+		__u64 mine;
+
+		index_find(io, &pos);
+		n = ctx->nlocks;
+		mine = mode == MODE_EXCLUSIVE ? owner_word(ctx, n) : KDB_LOCK_READER;
+		if (!pos.entry) {
+			if (!pos_unchanged(&pos))
+				continue;
+			if (n >= KDB_TX_LOCKS)
+				return KDB_ERR_TOO_MANY_LOCKS;
+			__u32 entry = entry_create(io, io->hash, mine);
+			if (!entry)
+				return KDB_ERR_NO_MEMORY;
+			if (!entry_link(&pos, entry)) {
+				*(volatile __u64 __arena *)&entry_at(entry)->lock = KDB_LOCK_DEAD;
+				entry_free(entry);
+				continue;
+			}
+			__sync_fetch_and_add(&super()->entries, 1);
+			pos.entry = entry;
+			goto locked;
+		}
+		struct kdb_entry __arena *e = entry_at(pos.entry);
+		__u64 word = LOAD(&e->lock);
+		__u64 owner = word & KDB_LOCK_OWNER_MASK;
+		__u64 readers = word & KDB_LOCK_READERS_MASK;
+
+		if (word & KDB_LOCK_DEAD)
+			continue;
+		if (owner == ctx->session + 1) {
+			*out = (word >> KDB_LOCK_IDX_SHIFT) & 0xffff;
+			return KDB_OK;
+		}
+		if (owner == KDB_LOCK_AUTO)
+			continue;
+		if (owner) {
+			if (SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY)
+				continue;
+			return KDB_ERR_CONFLICT;
+		}
+		if (readers) {
+			__u32 held = held_index(ctx, pos.entry);
+			if (held < n) {
+				*out = held;
+				if (mode == MODE_SHARED)
+					return KDB_OK;
+				/* Upgrade, if this is the only reader. */
+				if (readers != KDB_LOCK_READER)
+					return KDB_ERR_CONFLICT;
+				if (CAS(&e->lock, word, owner_word(ctx, held)) != word)
+					continue;
+				lock_at(ctx, held)->mode = MODE_EXCLUSIVE;
+				return KDB_OK;
+			}
+			if (mode == MODE_EXCLUSIVE)
+				return KDB_ERR_CONFLICT;
+		}
+		if (n >= KDB_TX_LOCKS)
+			return KDB_ERR_TOO_MANY_LOCKS;
+		__u64 want = mode == MODE_EXCLUSIVE ? mine : word + KDB_LOCK_READER;
+		if (CAS(&e->lock, word, want) != word)
+			continue;
+		if (!entry_matches(pos.entry, io, tag_of(io->hash))) {
+			/* The memory serves another key by now. */
+			if (mode == MODE_EXCLUSIVE)
+				unlock_exclusive(pos.entry);
+			else
+				__sync_fetch_and_add(&e->lock, -KDB_LOCK_READER);
+			continue;
+		}
+locked:;
+		struct kdb_lock *l = lock_at(ctx, n);
+		l->entry = pos.entry;
+		l->partition = kdb_config.partition;
+		l->mode = mode;
+		l->slot = 0;
+		ctx->nlocks = n + 1;
+		ctx->partitions |= 1u << (kdb_config.partition & 31);
+		*out = n;
+		return KDB_OK;
+	}
+	return KDB_ERR_CONFLICT;
+}
+
+/* The value a transaction sees under its lock: its own write, else the newest committed one. */
+__noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_scan scan = {};
+	__u64 ts = 0;
+	__u32 slot;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	struct kdb_lock *l = lock_at(ctx, index);
+	if (l->slot) {
+		slot = l->slot - 1;
+	} else {
+		version_scan(l->entry, &scan);
+		if (scan.newest == NO_SLOT)
+			return KDB_NOT_FOUND;
+		slot = scan.newest;
+		ts = scan.newest_ts;
+	}
+	struct kdb_version __arena *v = slot_at(l->entry, slot);
+	__u32 block = v->block, len = v->len;
+	if (!is_live(state, block, len))
+		return KDB_NOT_FOUND;
+	io_result(io, ts, block, len);
+	return KDB_OK;
+}
+
+static __always_inline void tx_start(struct kdb_ctx *ctx, __u32 tx_state)
+{
+	/* Markers of the last transaction are gone from all entries by now; see resolve(). */
+	WRITE_ONCE(ctx->commit_ts, 0);
+	barrier();
+	WRITE_ONCE(ctx->tx_seq, ctx->tx_seq + 1);
+	ctx->nlocks = 0;
+	ctx->nwrites = 0;
+	ctx->partitions = 0;
+	ctx->error = 0;
+	ctx->state = tx_state;
+}
+
+/* BEGIN: OK, Error. */
+__noinline int kdb_begin(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+
+	if (!ctx || !state || ctx->state != KDB_TX_NONE)
+		return KDB_ERR_STATE;
+	tx_start(ctx, KDB_TX_ACTIVE);
+	ctx->snapshot_ts = READ_ONCE(state->clock);
+	kdb_stats(state)->begins++;
+	return KDB_OK;
+}
+
+/* BEGIN (read-only): OK; KDB_ERR_BUSY when KDB_SNAPSHOTS are active. */
+__noinline int kdb_begin_ro(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+
+	if (!ctx || !state || ctx->state != KDB_TX_NONE)
+		return KDB_ERR_STATE;
+	if (!SINGLE_VERSION && snapshot_register(state, ctx))
+		return KDB_ERR_BUSY;
+	tx_start(ctx, KDB_TX_READ_ONLY);
+	kdb_stats(state)->begins_ro++;
+	return KDB_OK;
+}
+
+static __always_inline int tx_check(struct kdb_ctx *ctx, __u32 want)
+{
+	if (ctx->state == want)
+		return KDB_OK;
+	return ctx->state == KDB_TX_FAILED ? KDB_ERR_ABORTED : KDB_ERR_STATE;
+}
+
+static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	__u32 index = 0;
+	int status = check_key(io);
+
+	if (status)
+		return status;
+	status = tx_lock(ctx, io, MODE_SHARED, &index);
+	if (status)
+		return tx_fail(state, ctx, status);
+	status = locked_read(ctx, io, index);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
+}
+
+/* GET: key found, key not found, Error. */
+__noinline int kdb_get(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_ACTIVE);
+	return status ? status : locking_get(state, ctx, io);
+}
+
+/* GET (read-only): key found, key not found. */
+__noinline int kdb_get_ro(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	if (status)
+		return status;
+	if (SINGLE_VERSION)
+		return locking_get(state, ctx, io);
+	status = check_key(io);
+	if (status)
+		return status;
+	status = read_version(io, ctx->snapshot_ts, 1);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
+}
+
+/* Puts a prepared version into the locked entry, under the transaction's marker. */
+__noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, struct kdb_write *w,
+				 __u32 flags)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_scan scan = {};
+	__u32 block = 0, len = 0, slot;
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !w || !state)
+		return KDB_ERR_STATE;
+	struct kdb_lock *l = lock_at(ctx, index);
+	version_scan(l->entry, &scan);
+	slot = l->slot ? l->slot - 1 : scan.newest;
+	if (slot != NO_SLOT) {
+		struct kdb_version __arena *v = slot_at(l->entry, slot);
+		block = v->block;
+		len = v->len;
+	}
+	status = check_condition(state, io, flags, block, len);
+	if (status)
+		return status;
+	if ((flags & KDB_IO_KEEP_TTL) && w->block && is_live(state, block, len) && block_expiry(block, len)) {
+		__u64 expiry = block_expiry(block, len);
+		ASTORE64(w->block, expiry);
+		w->len |= KDB_LEN_EXPIRES;
+		if (w->rec.off)
+			rec_at(&w->rec)->expire_ms = expiry;
+	}
+	if (l->slot) {
+		/* Nobody else looks at an uncommitted version's block. */
+		struct kdb_version __arena *v = slot_at(l->entry, slot);
+		v->block = w->block;
+		v->len = w->len;
+		if (block)
+			block_free(block, len & KDB_LEN_MASK);
+		return KDB_OK;
+	}
+	if (scan.free == NO_SLOT) {
+		version_prune(l->entry, &scan);
+		if (scan.free == NO_SLOT)
+			return KDB_ERR_NO_VERSION;
+	}
+	struct kdb_version __arena *v = slot_at(l->entry, scan.free);
+	v->block = w->block;
+	v->len = w->len;
+	barrier();
+	*(volatile __u64 __arena *)&v->ts = marker_of(ctx);
+	l->slot = scan.free + 1;
+	return KDB_OK;
+}
+
+static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_write w = {};
+	__u32 flags, vlen, index = 0;
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_ACTIVE);
+	if (status)
+		return status;
+	status = check_key(io);
+	if (status)
+		return status;
+	flags = io->flags | extra;
+	vlen = delete ? 0 : io->vlen;
+	if (vlen > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	status = check_writable(state);
+	if (status)
+		return tx_fail(state, ctx, status);
+	if (!delete) {
+		w.block = block_alloc(vlen);
+		if (!w.block)
+			return tx_fail(state, ctx, KDB_ERR_NO_MEMORY);
+		w.len = vlen;
+		if (io->expire_ms && !(flags & KDB_IO_KEEP_TTL)) {
+			ASTORE64(w.block, io->expire_ms);
+			w.len |= KDB_LEN_EXPIRES;
+		}
+		copy_value_in(io, w.block + sizeof(struct kdb_block), vlen);
+	}
+	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL)) {
+		if (!wal_prepare(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, vlen)) {
+			status = KDB_ERR_WAL_FULL;
+			goto fail;
+		}
+		if (flags & KDB_IO_KEEP_TTL)
+			rec_at(&w.rec)->expire_ms = 0;
+		rec_at(&w.rec)->txid = marker_of(ctx) & ~KDB_MARKER;
+		rec_at(&w.rec)->index = ctx->nwrites;
+	}
+	status = tx_lock(ctx, io, MODE_EXCLUSIVE, &index);
+	if (!status)
+		status = tx_install(ctx, io, index, &w, flags);
+	if (status)
+		goto fail;
+	io->commit_ts = 0;
+	if (w.rec.off) {
+		ctx->nwrites++;
+		wal_complete(&w.rec);
+	}
+	if (delete)
+		kdb_stats(state)->dels++;
+	else
+		kdb_stats(state)->sets++;
+	return KDB_OK;
+fail:
+	wal_void(&w.rec);
+	if (w.block)
+		block_free(w.block, vlen);
+	return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
+}
+
+/* SET: OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
+__noinline int kdb_set(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return tx_write(ctx, io, 0, 0);
+}
+
+/* DELETE: OK, key not found, Error. */
+__noinline int kdb_del(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return tx_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+}
+
+/* Compare-and-set: OK, key not found, KDB_MISMATCH, Error. */
+__noinline int kdb_cas(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return tx_write(ctx, io, 0, KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL | KDB_IO_KEEP_TTL);
+}
+
+/* Stamps (commit) or drops (roll-back) one written version and releases its exclusive lock. */
+__noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_scan scan = {};
+	unsigned long irq;
+
+	USE_ARENA();
+	if (!ctx || !state)
+		return 0;
+	struct kdb_lock *l = lock_at(ctx, index);
+	__u32 entry = l->entry, slot = l->slot;
+
+	bpf_local_irq_save(&irq);
+	if (slot && ctx->commit_ts) {
+		struct kdb_version __arena *v = slot_at(entry, slot - 1);
+		__u32 old_block = 0, old_len = 0;
+
+		version_scan(entry, &scan);
+		if (scan.newest != NO_SLOT) {
+			old_block = slot_at(entry, scan.newest)->block;
+			old_len = slot_at(entry, scan.newest)->len;
+		}
+		*(volatile __u64 __arena *)&v->ts = ctx->commit_ts;
+		account(state, entry_at(entry)->klen, old_block, old_len, v->block, v->len);
+	} else if (slot) {
+		version_drop(entry, slot - 1);
+	}
+	tidy(entry);
+	unlock_exclusive(entry);
+	bpf_local_irq_restore(&irq);
+	return 0;
+}
+
+/* Finishes the transaction in this program's partition. */
+__noinline int release(struct kdb_ctx *ctx)
+{
+	__u32 i, n;
+
+	USE_ARENA();
+	if (!ctx)
+		return 0;
+	n = ctx->nlocks;
+	bpf_for(i, 0, n) {
+		struct kdb_lock *l = lock_at(ctx, i);
+
+		if (l->partition != kdb_config.partition)
+			continue;
+		if (l->mode == MODE_EXCLUSIVE) {
+			release_exclusive(ctx, i);
+			continue;
+		}
+		__u32 entry = l->entry;
+		struct kdb_entry __arena *e = entry_at(entry);
+		/* A key that was only looked for leaves an empty entry: the last reader queues it. */
+		if (CAS(&e->lock, KDB_LOCK_READER, KDB_LOCK_AUTO) == KDB_LOCK_READER) {
+			tidy(entry);
+			unlock_exclusive(entry);
+		} else {
+			__sync_fetch_and_add(&e->lock, -KDB_LOCK_READER);
+		}
+	}
+	ctx->partitions &= ~(1u << (kdb_config.partition & 31));
+	if (!ctx->partitions) {
+		ctx->nlocks = 0;
+		barrier();
+		ctx->state = KDB_TX_NONE;
+	}
+	return 0;
+}
+
+/* After COMMIT or ROLL BACK of a transaction in several partitions: the others' share of the work. */
+__noinline int kdb_release(struct kdb_ctx *ctx)
+{
+	USE_ARENA();
+	if (!ctx || (ctx->state != KDB_TX_COMMITTED && ctx->state != KDB_TX_ROLLING_BACK))
+		return KDB_ERR_STATE;
+	release(ctx);
+	return KDB_OK;
+}
+
+/* The commit point. */
+__noinline int tx_commit_point(struct kdb_ctx *ctx, struct kdb_wal_rec *rec)
+{
+	struct kdb_state *state = kdb_state();
+	unsigned long irq;
+	int status = KDB_OK;
+
+	USE_ARENA();
+	if (!ctx || !rec || !state)
+		return KDB_ERR_STATE;
+	bpf_local_irq_save(&irq);
+	if (latch_acquire(state)) {
+		__u64 ts = state->clock + 1;
+
+		WRITE_ONCE(ctx->commit_ts, ts);
+		latch_publish(state, ts);
+		if (rec->off) {
+			rec_at(rec)->ts = ts;
+			wal_complete(rec);
+		}
+	} else {
+		status = KDB_ERR_BUSY;
+	}
+	bpf_local_irq_restore(&irq);
+	return status;
+}
+
+static __always_inline int tx_has_writes(struct kdb_ctx *ctx)
+{
+	__u32 i, n = ctx->nlocks;
+	int writes = 0;
+
+	bpf_for(i, 0, n) {
+		if (lock_at(ctx, i)->slot) {
+			writes = 1;
+			break;
+		}
+	}
+	return writes;
+}
+
+/* COMMIT: OK, Error (then the transaction is failed and has to be rolled back). */
+__noinline int kdb_commit(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_wal_rec rec = {};
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_ACTIVE);
+	if (status)
+		return status;
+	if (tx_has_writes(ctx)) {
+		status = check_writable(state);
+		if (!status && kdb_config.wal) {
+			__u64 txid = marker_of(ctx) & ~KDB_MARKER;
+			int ok = ctx->nwrites
+					 ? wal_prepare_bare(&rec, KDB_REC_COMMIT, txid, ctx->nwrites)
+					 : wal_prepare_bare(&rec, KDB_REC_SKIP, 0, 0);
+			if (!ok)
+				status = KDB_ERR_WAL_FULL;
+		}
+		if (!status)
+			status = tx_commit_point(ctx, &rec);
+		if (status) {
+			wal_void(&rec);
+			return tx_fail(state, ctx, status);
+		}
+	}
+	ctx->state = KDB_TX_COMMITTED;
+	kdb_stats(state)->commits++;
+	release(ctx);
+	return KDB_OK;
+}
+
+/* COMMIT (read-only): OK. */
+__noinline int kdb_commit_ro(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	if (status)
+		return status;
+	kdb_stats(state)->commits_ro++;
+	if (SINGLE_VERSION) {
+		ctx->state = KDB_TX_COMMITTED;
+		release(ctx);
+	} else {
+		snapshot_release(state, ctx);
+		ctx->state = KDB_TX_NONE;
+	}
+	return KDB_OK;
+}
+
+/* ROLL BACK: OK, also without a transaction. */
+__noinline int kdb_rollback(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_wal_rec rec = {};
+
+	USE_ARENA();
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	if (ctx->state == KDB_TX_NONE)
+		return KDB_OK;
+	if (ctx->state == KDB_TX_READ_ONLY && !SINGLE_VERSION) {
+		snapshot_release(state, ctx);
+		ctx->state = KDB_TX_NONE;
+		return KDB_OK;
+	}
+	if (ctx->state == KDB_TX_COMMITTED || ctx->state == KDB_TX_ROLLING_BACK) {
+		/* Its owner died half way through: finish what was decided. */
+		release(ctx);
+		return KDB_OK;
+	}
+	/* Only a courtesy to the log reader, which forgets the writes at the session's next one anyway. */
+	if (kdb_config.wal && ctx->nwrites &&
+	    wal_prepare_bare(&rec, KDB_REC_ABORT, marker_of(ctx) & ~KDB_MARKER, ctx->nwrites))
+		wal_complete(&rec);
+	ctx->state = KDB_TX_ROLLING_BACK;
+	kdb_stats(state)->rollbacks++;
+	release(ctx);
+	return KDB_OK;
+}
+
+#endif

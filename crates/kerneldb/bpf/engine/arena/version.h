@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The unordered version array of an entry (paper 4.1): finding, installing, pruning.
+ *
+ * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker
+ * {session, transaction number} instead of a timestamp; the session's context says whether, and when,
+ * that transaction committed, so a commit of many keys is one store. Readers take no lock:
+ *  - a chosen version is valid if its slot still carries the same timestamp (or the one that its marker
+ *    resolved to) after its block was copied: a slot is emptied before its block is freed;
+ *  - "nothing found" is valid if `changes` did not move: it is bumped before a committed version leaves;
+ *  - a registered snapshot needs neither: what it needs is never pruned.
+ */
+#ifndef BEDPLATE_ENGINE_VERSION_H
+#define BEDPLATE_ENGINE_VERSION_H
+
+#include "../snapshot.h"
+#include "index.h"
+
+#define MARKER_SEQ_MASK ((1ull << KDB_MARKER_SEQ_BITS) - 1)
+#define NO_SLOT KDB_MAX_VERSIONS
+#define TS_LATEST (KDB_MARKER - 1)
+
+static __always_inline __u64 marker_of(const struct kdb_ctx *ctx)
+{
+	return KDB_MARKER | (__u64)ctx->session << KDB_MARKER_SEQ_BITS | (ctx->tx_seq & MARKER_SEQ_MASK);
+}
+
+/* Commit timestamp behind a marker read from `slot`: 0 = not committed, 1 in *changed = look again. */
+static __always_inline __u64 resolve(__u64 marker, struct kdb_version __arena *v, int *changed)
+{
+	__u32 session = (marker & ~KDB_MARKER) >> KDB_MARKER_SEQ_BITS;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+	__u64 ts = 0;
+
+	if (ctx && (READ_ONCE(ctx->tx_seq) & MARKER_SEQ_MASK) == (marker & MARKER_SEQ_MASK))
+		ts = READ_ONCE(ctx->commit_ts);
+	barrier();
+	/* The context belongs to this transaction only while the slot still carries its marker. */
+	if (LOAD(&v->ts) != marker)
+		*changed = 1;
+	return ts;
+}
+
+struct kdb_found {
+	__u64 ts;    /* commit timestamp; 0 = none */
+	__u32 slot;
+	__u32 block;
+	__u32 len;   /* with KDB_LEN_EXPIRES */
+};
+
+/* The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again. */
+__noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found)
+{
+	int changed = 0;
+	__u32 i;
+
+	USE_ARENA();
+	if (!found)
+		return 0;
+
+	found->ts = 0;
+	found->slot = NO_SLOT;
+	bpf_for(i, 0, kdb_config.slots) {
+		struct kdb_version __arena *v = slot_at(entry, i);
+		__u64 ts = LOAD(&v->ts);
+
+		if (ts & KDB_MARKER)
+			ts = resolve(ts, v, &changed);
+		if (ts > found->ts && ts <= snapshot) {
+			found->ts = ts;
+			found->slot = i;
+		}
+	}
+	if (changed)
+		return 0;
+	if (found->ts) {
+		struct kdb_version __arena *v = slot_at(entry, found->slot);
+		barrier();
+		found->block = LOAD(&v->block);
+		found->len = LOAD(&v->len);
+	}
+	return 1;
+}
+
+/* Whether the slot still holds what version_find() found there. */
+static __always_inline int version_unchanged(__u32 entry, const struct kdb_found *found)
+{
+	barrier();
+	__u64 ts = LOAD(&slot_at(entry, found->slot)->ts);
+	/* It may have been stamped meanwhile, or still carry its marker. */
+	return ts == found->ts || (ts & KDB_MARKER);
+}
+
+/* Under the exclusive lock: newest committed version, a free slot. */
+struct kdb_scan {
+	__u64 newest_ts;
+	__u32 newest;
+	__u32 free;
+	__u32 others; /* committed versions besides the newest */
+};
+
+/* A global function: verified once, and its results are unknown numbers to its callers' verification. */
+__noinline int version_scan(__u32 entry, struct kdb_scan *scan)
+{
+	__u32 i;
+
+	USE_ARENA();
+	if (!scan)
+		return 0;
+
+	scan->newest_ts = 0;
+	scan->newest = NO_SLOT;
+	scan->free = NO_SLOT;
+	scan->others = 0;
+	bpf_for(i, 0, kdb_config.slots) {
+		__u64 ts = slot_at(entry, i)->ts;
+
+		if (!ts) {
+			scan->free = i;
+		} else if (!(ts & KDB_MARKER)) {
+			/* Counted in memory: a counter in a register keeps the verifier's loop from converging. */
+			WRITE_ONCE(scan->others, READ_ONCE(scan->others) + 1);
+			if (ts > scan->newest_ts) {
+				scan->newest_ts = ts;
+				scan->newest = i;
+			}
+		}
+	}
+	if (READ_ONCE(scan->others))
+		WRITE_ONCE(scan->others, READ_ONCE(scan->others) - 1);
+	return 0;
+}
+
+static __always_inline void version_drop(__u32 entry, __u32 slot)
+{
+	struct kdb_version __arena *v = slot_at(entry, slot);
+	__u32 block = v->block, len = v->len & KDB_LEN_MASK;
+
+	*(volatile __u64 __arena *)&v->ts = 0;
+	barrier();
+	if (block)
+		block_free(block, len);
+}
+
+/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */
+__noinline __u64 versions_needed(__u32 entry)
+{
+	struct kdb_state *state = kdb_state();
+	__u64 needed = 0;
+	__u32 s, i, high;
+
+	USE_ARENA();
+	if (!state)
+		return ~0ull;
+	high = READ_ONCE(state->snapshot_high);
+	if (high > KDB_SNAPSHOTS)
+		high = KDB_SNAPSHOTS;
+	bpf_for(s, 0, high) {
+		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+		__u64 best_ts = 0, best = 0;
+
+		if (!snapshot)
+			continue;
+		if (snapshot == 1)
+			return ~0ull;
+		bpf_for(i, 0, kdb_config.slots) {
+			__u64 ts = slot_at(entry, i)->ts;
+			if (ts > best_ts && ts <= snapshot - 2) {
+				best_ts = ts;
+				best = 1ull << (i & 63);
+			}
+		}
+		needed |= best;
+	}
+	return needed;
+}
+
+/*
+ * Cooperative collection under the exclusive lock: drops committed versions that no snapshot needs,
+ * and a newest tombstone that stands alone. `scan` is the entry's state before, and after.
+ */
+__noinline int version_prune(__u32 entry, struct kdb_scan *scan)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_entry __arena *e = entry_at(entry);
+	__u64 needed = 0;
+	__u32 i;
+
+	USE_ARENA();
+	if (!state || !scan)
+		return 0;
+	if (scan->newest == NO_SLOT)
+		return 0;
+	if (scan->others) {
+		if (READ_ONCE(state->active_snapshots))
+			needed = versions_needed(entry);
+		e->changes++;
+		barrier();
+		bpf_for(i, 0, kdb_config.slots) {
+			__u64 ts = slot_at(entry, i)->ts;
+			if (!ts || (ts & KDB_MARKER) || i == scan->newest || (needed & (1ull << (i & 63))))
+				continue;
+			version_drop(entry, i);
+			kdb_stats(state)->versions_pruned++;
+		}
+		version_scan(entry, scan);
+	}
+	/* A tombstone hides older versions from newer readers; alone it means the same as nothing. */
+	if (!scan->others && scan->newest < NO_SLOT && !slot_at(entry, scan->newest)->block) {
+		e->changes++;
+		barrier();
+		version_drop(entry, scan->newest);
+		version_scan(entry, scan);
+	}
+	return 0;
+}
+
+#endif

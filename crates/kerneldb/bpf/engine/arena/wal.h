@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The producers' side of the log rings (paper 4.3): one ring per CPU in each partition's arena.
+ *
+ * A producer reserves space by compare-and-swap of `head` (an interrupt may nest one producer into
+ * another), fills the record, and completes it by storing its own position | 1 into `state`. The
+ * consumer zeroes what it has consumed before it moves `tail`, so an incomplete record never looks
+ * complete. A reserved record that turns out not to be needed is completed as VOID.
+ */
+#ifndef BEDPLATE_ENGINE_WAL_H
+#define BEDPLATE_ENGINE_WAL_H
+
+#include "arena.h"
+#include "copy.h"
+
+#define PAD8(n) (((n) + 7) & ~7u)
+
+struct kdb_wal_rec {
+	__u64 pos; /* position in the ring (bytes ever) */
+	__u32 off; /* arena offset of the record; 0 = nothing is logged */
+};
+
+static __always_inline struct kdb_rec __arena *rec_at(const struct kdb_wal_rec *rec)
+{
+	return AT(struct kdb_rec, rec->off);
+}
+
+/* Reserves a record; 0 when the ring is full. */
+__noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), i;
+
+	USE_ARENA();
+	if (!rec)
+		return 0;
+	rec->off = 0;
+	if (cpu >= kdb_config.ncpus)
+		return 0;
+	struct kdb_ring __arena *ring = AT(struct kdb_ring, kdb_config.rings + cpu * sizeof(struct kdb_ring));
+	__u32 size = ring->size, data = ring->data;
+
+	bpf_for(i, 0, 1 << 12) {
+		__u64 head = LOAD(&ring->head);
+		__u32 at = head & (size - 1), room = size - at;
+		__u64 start = room < bytes ? head + room : head;
+
+		if (start + bytes - LOAD(&ring->tail) > size)
+			return 0;
+		if (CAS(&ring->head, head, start + bytes) != head)
+			continue;
+		if (start != head && room >= 16) {
+			struct kdb_rec __arena *pad = AT(struct kdb_rec, data + at);
+			pad->size = room;
+			pad->type = KDB_REC_PAD;
+			barrier();
+			*(volatile __u64 __arena *)&pad->state = head << 1 | 1;
+		}
+		rec->pos = start;
+		rec->off = data + (start & (size - 1));
+		rec_at(rec)->size = bytes;
+		return 1;
+	}
+	return 0;
+}
+
+static __always_inline void wal_complete(const struct kdb_wal_rec *rec)
+{
+	barrier();
+	*(volatile __u64 __arena *)&rec_at(rec)->state = rec->pos << 1 | 1;
+}
+
+static __always_inline void wal_void(const struct kdb_wal_rec *rec)
+{
+	if (!rec->off)
+		return;
+	rec_at(rec)->type = KDB_REC_VOID;
+	wal_complete(rec);
+}
+
+/* Reserves a record for a change of io's key and fills all but what is known only at commit. */
+static __always_inline int wal_prepare(struct kdb_wal_rec *rec, struct kdb_io *io, __u32 type, __u32 vlen)
+{
+	__u32 key_bytes = PAD8(io->klen);
+
+	if (!wal_reserve(rec, sizeof(struct kdb_rec) + key_bytes + PAD8(vlen)))
+		return 0;
+	struct kdb_rec __arena *r = rec_at(rec);
+	r->klen = io->klen;
+	r->type = type;
+	r->flags = 0;
+	r->ts = 0;
+	r->txid = 0;
+	r->vlen = vlen;
+	r->index = 0;
+	r->expire_ms = io->expire_ms;
+	copy_key_in(io, rec->off + sizeof(struct kdb_rec));
+	if (vlen)
+		copy_value_in(io, rec->off + sizeof(struct kdb_rec) + key_bytes, vlen);
+	return 1;
+}
+
+/* A record without key and value: COMMIT, ABORT, SKIP. */
+static __always_inline int wal_prepare_bare(struct kdb_wal_rec *rec, __u32 type, __u64 txid, __u32 index)
+{
+	if (!wal_reserve(rec, sizeof(struct kdb_rec)))
+		return 0;
+	struct kdb_rec __arena *r = rec_at(rec);
+	r->klen = 0;
+	r->type = type;
+	r->flags = 0;
+	r->ts = 0;
+	r->txid = txid;
+	r->vlen = 0;
+	r->index = index;
+	r->expire_ms = 0;
+	return 1;
+}
+
+#endif

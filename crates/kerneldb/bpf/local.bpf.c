@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+/*
+ * Operators for user space, run by BPF_PROG_TEST_RUN (paper, figure 6b): one operator a call, or a
+ * prepared trace of operations in one call. Arguments: operator, session, I/O buffer.
+ */
+#include <bedplate/kdb.h>
+#include <bedplate/local.h>
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kdb_trace);
+} kdb_traces SEC(".maps");
+
+struct local_args {
+	__u64 op;
+	__u64 session;
+	__u64 io;
+};
+
+static __always_inline int run(__u64 op, struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	switch (op) {
+	case KDB_OP_BEGIN:
+		return kdb_begin(ctx);
+	case KDB_OP_BEGIN_RO:
+		return kdb_begin_ro(ctx);
+	case KDB_OP_GET:
+		return kdb_get(ctx, io);
+	case KDB_OP_GET_RO:
+		return kdb_get_ro(ctx, io);
+	case KDB_OP_GET_AUTO:
+		return kdb_get_auto(ctx, io);
+	case KDB_OP_SET:
+		return kdb_set(ctx, io);
+	case KDB_OP_SET_AUTO:
+		return kdb_set_auto(ctx, io);
+	case KDB_OP_DEL:
+		return kdb_del(ctx, io);
+	case KDB_OP_DEL_AUTO:
+		return kdb_del_auto(ctx, io);
+	case KDB_OP_CAS:
+		return kdb_cas(ctx, io);
+	case KDB_OP_CAS_AUTO:
+		return kdb_cas_auto(ctx, io);
+	case KDB_OP_COMMIT:
+		return kdb_commit(ctx);
+	case KDB_OP_COMMIT_RO:
+		return kdb_commit_ro(ctx);
+	case KDB_OP_ROLLBACK:
+		return kdb_rollback(ctx);
+	case KDB_OP_RELEASE:
+		return kdb_release(ctx);
+	}
+	return KDB_ERR_STATE;
+}
+
+SEC("raw_tp")
+int kdb_local(struct local_args *args)
+{
+	__u32 session = args->session, io_index = args->io;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+	struct kdb_io *io = bpf_map_lookup_elem(&kdb_ios, &io_index);
+
+	if (!ctx || !io)
+		return KDB_ERR_STATE;
+	io->status = run(args->op, ctx, io);
+	return 0;
+}
+
+/* An empty call: what one BPF_PROG_TEST_RUN costs by itself. */
+SEC("raw_tp")
+int kdb_local_noop(struct local_args *args)
+{
+	return 0;
+}
+
+/* Background collection; the budget comes as `op`. The number of visited entries is the result. */
+SEC("raw_tp")
+int kdb_local_collect(struct local_args *args)
+{
+	return kdb_collect(args->op);
+}
+
+/* Runs a trace of auto-commit operations in one call: the arguments are trace, session, I/O buffer. */
+SEC("raw_tp")
+int kdb_local_batch(struct local_args *args)
+{
+	__u32 session = args->session, io_index = args->io, trace_index = args->op, i, n;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+	struct kdb_io *io = bpf_map_lookup_elem(&kdb_ios, &io_index);
+	struct kdb_trace *trace = bpf_map_lookup_elem(&kdb_traces, &trace_index);
+
+	if (!ctx || !io || !trace)
+		return KDB_ERR_STATE;
+	n = trace->count;
+	bpf_for(i, 0, n) {
+		struct kdb_trace_op *op = &trace->ops[i & (KDB_TRACE_OPS - 1)];
+		int status;
+
+		io->klen = KDB_TRACE_KEY;
+		io->flags = 0;
+		io->expire_ms = 0;
+		*(__u64 *)&io->key[0] = op->key[0];
+		*(__u64 *)&io->key[8] = op->key[1];
+		if (op->vlen == KDB_TRACE_GET) {
+			status = kdb_get_auto(ctx, io);
+			if (status == KDB_OK)
+				trace->found++;
+		} else {
+			io->vlen = op->vlen;
+			status = kdb_set_auto(ctx, io);
+		}
+		if (status >= KDB_ERR_CONFLICT) {
+			trace->errors++;
+			trace->last_error = status;
+		}
+	}
+	return 0;
+}

@@ -1,0 +1,68 @@
+//! Compiles the eBPF objects with clang-19 and generates the shared layout's Rust types.
+
+use std::{env, ffi::OsStr, path::PathBuf, process::Command};
+
+use libbpf_cargo::SkeletonBuilder;
+
+/// The eBPF programs need a clang that knows arenas' address spaces and the v4 instruction set.
+fn clang() -> String {
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let candidates =
+        env::var("CLANG").into_iter().chain(["clang-19", "clang-20", "clang-21", "clang"].map(String::from));
+    for candidate in candidates {
+        if Command::new(&candidate).arg("--version").output().is_ok_and(|out| out.status.success()) {
+            return candidate;
+        }
+    }
+    panic!("clang 19 or newer is needed to compile the eBPF programs: run `make setup`, or set CLANG");
+}
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap());
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
+    let include = root.join("bpf/include");
+    println!("cargo:rerun-if-changed=bpf");
+
+    let multiarch = Command::new("gcc").arg("-print-multiarch").output();
+    let multiarch = multiarch.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
+    let system = format!("/usr/include/{}", multiarch.trim());
+    let clang = clang();
+    for (source, name, define) in [("bpf/local.bpf.c", "local_arena", "-DKDB_ENGINE_ARENA")] {
+        SkeletonBuilder::new()
+            .source(root.join(source))
+            .clang(&clang)
+            .clang_args([
+                OsStr::new("-I"),
+                include.as_os_str(),
+                OsStr::new("-I"),
+                OsStr::new(&system),
+                OsStr::new("-O2"),
+                OsStr::new("-g"),
+                OsStr::new("-mcpu=v4"),
+                OsStr::new("-Wall"),
+                OsStr::new("-Wno-unused-function"),
+                OsStr::new("-Werror"),
+                OsStr::new(define),
+            ])
+            .obj(out.join(format!("{name}.bpf.o")))
+            .build()
+            .unwrap_or_else(|e| panic!("{source}: {e:#}"));
+    }
+
+    bindgen::Builder::default()
+        .header_contents(
+            "shared.h",
+            "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n",
+        )
+        .clang_arg(format!("-I{}", include.display()))
+        .clang_arg(format!("-I{system}"))
+        .allowlist_item("kdb_.*|KDB_.*")
+        .prepend_enum_name(false)
+        .derive_default(false)
+        .layout_tests(true)
+        .generate_comments(false)
+        .generate()
+        .expect("bindgen of layout.h")
+        .write_to_file(out.join("layout.rs"))
+        .expect("write layout.rs");
+}

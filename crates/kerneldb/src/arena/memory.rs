@@ -1,0 +1,87 @@
+//! One partition: its arena, and the growth of the memory behind it.
+//!
+//! The kernel side hands out memory below `committed` only. Growing touches pages first and raises
+//! `committed` afterwards; one thread at a time grows (`growth` lock).
+
+use std::{
+    mem::offset_of,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::Geometry;
+use crate::{
+    bpf::ArenaMapping,
+    layout::{KDB_SUPER_OFF, kdb_arena},
+};
+
+/// Memory is grown in steps of this size.
+const STEP: u64 = 8 << 20;
+
+/// A partition's arena and geometry.
+pub(crate) struct Partition {
+    pub arena: ArenaMapping,
+    pub geometry: Geometry,
+    growth: Mutex<()>,
+}
+
+impl Partition {
+    /// Formats a new arena and commits the first step of its heap.
+    pub(crate) fn create(arena: ArenaMapping, geometry: Geometry) -> Self {
+        geometry.format(&arena);
+        let partition = Partition { arena, geometry, growth: Mutex::new(()) };
+        partition.grow();
+        partition
+    }
+
+    fn super_word(&self, field: usize) -> &AtomicU64 {
+        self.arena.word(u64::from(KDB_SUPER_OFF) + field as u64)
+    }
+
+    /// First byte that was never handed out.
+    pub(crate) fn brk(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, brk)).load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are backed by memory.
+    pub(crate) fn committed(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, committed)).load(Ordering::Relaxed)
+    }
+
+    /// Number of index entries (deleted ones that were not collected yet included).
+    pub(crate) fn entries(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, entries)).load(Ordering::Relaxed)
+    }
+
+    /// Whether the collector has something to do.
+    pub(crate) fn has_garbage(&self) -> bool {
+        self.super_word(offset_of!(kdb_arena, gc_head)).load(Ordering::Relaxed) != 0
+            || self.super_word(offset_of!(kdb_arena, gc_rest)).load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether less memory is ready than the kernel side may need before the next look.
+    pub(crate) fn wants_memory(&self) -> bool {
+        let committed = self.committed();
+        committed < self.geometry.limit && committed - self.brk().min(committed) < 2 * STEP
+    }
+
+    /// Commits one more step; false at the limit.
+    pub(crate) fn grow(&self) -> bool {
+        let _growing = self.growth.lock().unwrap_or_else(|e| e.into_inner());
+        let committed = self.committed();
+        let target = (committed + STEP).min(self.geometry.limit);
+        if target == committed {
+            return false;
+        }
+        self.arena.commit(committed, target);
+        self.super_word(offset_of!(kdb_arena, committed)).store(target, Ordering::Release);
+        true
+    }
+
+    /// Commits everything up to the limit, or `bytes` of the heap.
+    pub(crate) fn grow_to(&self, bytes: u64) {
+        while self.committed() - self.geometry.heap < bytes && self.grow() {}
+    }
+}

@@ -1,0 +1,13 @@
+//! User space's view of the arena engine: formatting and growing arenas, reading snapshots straight from
+//! the mapped memory, and consuming the log rings. Writing is the operators' business alone (`bpf/`).
+
+mod format;
+mod log;
+mod memory;
+mod snapshot;
+
+pub(crate) use format::{Geometry, MIN_ARENA};
+pub use log::LogReader;
+pub(crate) use memory::Partition;
+pub(crate) use snapshot::StateView;
+pub use snapshot::{Snapshot, SnapshotItem};

@@ -1,0 +1,204 @@
+//! Registered snapshots, read straight from the mapped arenas.
+//!
+//! Registration follows `bpf/engine/snapshot.h`. While a snapshot at timestamp S is registered, the version
+//! of each key that is the newest at or before S stays where it is, so its bytes can be borrowed; entries
+//! that have such a version are neither unlinked nor reused.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::Partition;
+use crate::{
+    Error, Result,
+    database::Inner,
+    layout::{
+        KDB_LEN_EXPIRES, KDB_LEN_MASK, KDB_MARKER_SEQ_BITS, KDB_SNAPSHOTS, MARKER, kdb_block, kdb_entry,
+        kdb_version,
+    },
+};
+
+/// A registered snapshot: a consistent view of all commits up to [`Snapshot::timestamp`], read straight
+/// from the mapped arenas without system calls. Writers are not stopped; versions it needs are kept
+/// until it is dropped. At most 1024 snapshots and read-only transactions exist at once.
+pub struct Snapshot<'db> {
+    db: &'db Inner,
+    slot: usize,
+    timestamp: u64,
+}
+
+/// One key of a snapshot, borrowed from the arena.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotItem<'a> {
+    /// Key bytes.
+    pub key: &'a [u8],
+    /// Value bytes.
+    pub value: &'a [u8],
+    /// Absolute expiry in milliseconds since the Unix epoch.
+    pub expire_at_ms: Option<u64>,
+    /// Commit timestamp of the version.
+    pub commit_ts: u64,
+}
+
+impl<'db> Snapshot<'db> {
+    pub(crate) fn register(db: &'db Inner) -> Result<Self> {
+        let state = db.state();
+        state.active_snapshots.fetch_add(1, Ordering::SeqCst);
+        for slot in 0..KDB_SNAPSHOTS as usize {
+            if state.snapshots[slot].compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                state.snapshot_high.fetch_max(slot as u32 + 1, Ordering::SeqCst);
+                let timestamp = state.clock.load(Ordering::SeqCst);
+                state.snapshots[slot].store(timestamp + 2, Ordering::SeqCst);
+                return Ok(Snapshot { db, slot, timestamp });
+            }
+        }
+        state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
+        Err(Error::Busy)
+    }
+
+    /// Every commit up to and including this timestamp is visible, none after it.
+    pub fn timestamp(&self) -> u64 {
+        self.timestamp
+    }
+
+    /// Number of scan positions (index buckets over all partitions); `scan` takes positions below it.
+    pub fn positions(&self) -> u64 {
+        self.db.partitions.iter().map(|p| u64::from(p.geometry.nbuckets)).sum()
+    }
+
+    /// Calls `f` for every key visible at positions `from..to`, in no particular order. Keys past their
+    /// expiry that were not collected yet are included.
+    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+        let mut chain = Vec::new();
+        let mut first = 0;
+        for partition in &self.db.partitions {
+            let count = u64::from(partition.geometry.nbuckets);
+            let begin = from.clamp(first, first + count) - first;
+            let end = to.clamp(first, first + count) - first;
+            for bucket in begin..end {
+                collect_chain(partition, bucket, &mut chain);
+                for &entry in &chain {
+                    if let Some(item) = self.visible(partition, entry) {
+                        f(item);
+                    }
+                }
+            }
+            first += count;
+        }
+    }
+
+    /// The version of an entry that this snapshot sees, unless it is a tombstone.
+    fn visible<'a>(&'a self, partition: &'a Partition, entry: u64) -> Option<SnapshotItem<'a>> {
+        let (slot, commit_ts) = loop {
+            if let Ok(found) = self.newest(partition, entry) {
+                break found?;
+            }
+        };
+        let version: *const kdb_version = partition.arena.at(slot);
+        fence(Ordering::Acquire);
+        // SAFETY: in bounds; a version needed by a registered snapshot does not change any more.
+        let (block, len) = unsafe {
+            ((&raw const (*version).block).read_volatile(), (&raw const (*version).len).read_volatile())
+        };
+        if block == 0 {
+            return None;
+        }
+        let head: *const kdb_entry = partition.arena.at(entry);
+        // SAFETY: in bounds; the key of an entry with a needed version does not change.
+        let klen = unsafe { (&raw const (*head).klen).read_volatile() };
+        let block = u64::from(block);
+        let data = block + size_of::<kdb_block>() as u64;
+        // SAFETY: key and block stay unchanged while this snapshot, which the slices borrow, is registered.
+        let (key, value) = unsafe {
+            (
+                partition.arena.bytes(partition.geometry.key_of(entry), usize::from(klen)),
+                partition.arena.bytes(data, (len & KDB_LEN_MASK) as usize),
+            )
+        };
+        let expires = len & KDB_LEN_EXPIRES != 0;
+        let expire_at_ms = expires.then(|| partition.arena.word(block).load(Ordering::Relaxed));
+        Some(SnapshotItem { key, value, expire_at_ms, commit_ts })
+    }
+
+    /// Offset and timestamp of the newest version at or before the snapshot; `Err` = look again.
+    fn newest(&self, partition: &Partition, entry: u64) -> std::result::Result<Option<(u64, u64)>, ()> {
+        let mut best = None;
+        for i in 0..u64::from(partition.geometry.slots) {
+            let slot = entry + size_of::<kdb_entry>() as u64 + i * size_of::<kdb_version>() as u64;
+            let word = partition.arena.word(slot);
+            let mut ts = word.load(Ordering::Acquire);
+            if ts & MARKER != 0 {
+                let marker = ts;
+                ts = self.db.resolve(marker);
+                if word.load(Ordering::Acquire) != marker {
+                    return Err(());
+                }
+            }
+            if ts != 0 && ts <= self.timestamp && best.is_none_or(|(_, t)| ts > t) {
+                best = Some((slot, ts));
+            }
+        }
+        Ok(best)
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        let state = self.db.state();
+        state.snapshots[self.slot].store(0, Ordering::SeqCst);
+        state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Offsets of a bucket's entries; looked up again when an entry left the bucket meanwhile.
+fn collect_chain(partition: &Partition, bucket: u64, chain: &mut Vec<u64>) {
+    let word = partition.arena.word(partition.geometry.buckets + bucket * 8);
+    loop {
+        chain.clear();
+        let before = word.load(Ordering::Acquire);
+        let mut entry = before & 0xffff_ffff;
+        let mut steps = 0;
+        while entry != 0 && steps < 1 << 20 && entry + size_of::<kdb_entry>() as u64 <= partition.arena.len()
+        {
+            chain.push(entry);
+            let head: *const kdb_entry = partition.arena.at(entry);
+            // SAFETY: in bounds and aligned to four bytes by construction of the chain; if the entry was
+            // reused meanwhile, the value read is thrown away below.
+            entry = u64::from(unsafe { (&raw const (*head).next).read_volatile() });
+            steps += 1;
+        }
+        fence(Ordering::Acquire);
+        if word.load(Ordering::Acquire) >> 32 == before >> 32 {
+            return;
+        }
+    }
+}
+
+/// Atomic view of the engine's global state; same layout as `kdb_state`'s head.
+#[repr(C)]
+pub(crate) struct StateView {
+    pub clock: AtomicU64,
+    pub commit_latch: AtomicU32,
+    _pad0: u32,
+    _pad1: [u64; 6],
+    pub active_snapshots: AtomicU64,
+    pub snapshot_high: AtomicU32,
+    _pad2: u32,
+    _pad3: [u64; 6],
+    pub durable_ts: AtomicU64,
+    pub wal_failed: AtomicU32,
+    pub writes_paused: AtomicU32,
+    pub clock_offset_ms: AtomicU64,
+    pub hash_seed: AtomicU64,
+    _pad4: [u64; 4],
+    pub snapshots: [AtomicU64; KDB_SNAPSHOTS as usize],
+}
+
+const _: () = {
+    use crate::layout::kdb_state;
+    use std::mem::offset_of;
+    assert!(offset_of!(StateView, active_snapshots) == offset_of!(kdb_state, active_snapshots));
+    assert!(offset_of!(StateView, durable_ts) == offset_of!(kdb_state, durable_ts));
+    assert!(offset_of!(StateView, hash_seed) == offset_of!(kdb_state, hash_seed));
+    assert!(offset_of!(StateView, snapshots) == offset_of!(kdb_state, snapshots));
+    assert!(size_of::<StateView>() == offset_of!(kdb_state, stats));
+    assert!(KDB_MARKER_SEQ_BITS < 63);
+};

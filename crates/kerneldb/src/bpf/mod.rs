@@ -1,0 +1,19 @@
+//! Platform code: loading the eBPF objects, mapping their maps, running their programs.
+//!
+//! Everything that talks to the kernel's BPF interface is here; the rest of the crate sees mapped memory
+//! and program handles.
+
+mod mapping;
+mod object;
+mod program;
+
+pub(crate) use mapping::{ArenaMapping, ArrayMapping, Reservation};
+pub(crate) use object::{LoadedObject, MapFds, ObjectSpec, load};
+pub(crate) use program::Program;
+
+use crate::Error;
+
+/// Wraps an error of libbpf with what was attempted.
+pub(crate) fn kernel_error(what: impl Into<String>, source: libbpf_rs::Error) -> Error {
+    Error::Kernel { what: what.into(), source: Box::new(source) }
+}

@@ -1,0 +1,103 @@
+//! Loading an eBPF object: configuration constants, map sizes, and maps shared with loaded objects.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use libbpf_rs::{MapCore, Object, ObjectBuilder};
+
+use super::{Program, kernel_error};
+use crate::{Error, Result, layout::kdb_config};
+
+/// Maps by name, to be reused by further objects.
+pub(crate) type MapFds = HashMap<String, OwnedFd>;
+
+/// What to load and how.
+pub(crate) struct ObjectSpec<'a> {
+    /// Name in error messages.
+    pub name: &'a str,
+    /// The ELF object.
+    pub elf: &'a [u8],
+    /// Constants of the engine (section `.rodata.kdb`).
+    pub config: kdb_config,
+    /// Maps to share instead of creating them.
+    pub reuse: &'a MapFds,
+    /// `max_entries` by map name.
+    pub entries: &'a [(&'a str, u32)],
+    /// Address of the arena's window, when the arena is created by this load.
+    pub arena_address: Option<u64>,
+}
+
+/// A loaded object. Dropping it unloads programs and maps that nothing else holds.
+pub(crate) struct LoadedObject {
+    object: Object,
+}
+
+// SAFETY: libbpf objects are plain memory and descriptors; after loading, this type only reads them.
+unsafe impl Send for LoadedObject {}
+// SAFETY: as above: `&self` methods only look up descriptors.
+unsafe impl Sync for LoadedObject {}
+
+/// Verifies and loads an object.
+pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
+    let what = |step: &str| format!("cannot {step} the eBPF programs ({})", spec.name);
+    let mut open = ObjectBuilder::default()
+        .name(spec.name)
+        .and_then(|b| b.open_memory(spec.elf))
+        .map_err(|e| kernel_error(what("open"), e))?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name.ends_with(".rodata.kdb") {
+            // SAFETY: kdb_config is plain data without padding, so all of its bytes are initialized.
+            let bytes = unsafe {
+                std::slice::from_raw_parts((&raw const spec.config).cast::<u8>(), size_of::<kdb_config>())
+            };
+            map.initial_value_mut()
+                .and_then(|value| value.get_mut(..bytes.len()))
+                .ok_or_else(|| Error::Config(format!("{name} has an unexpected size")))?
+                .copy_from_slice(bytes);
+            continue;
+        }
+        if let Some((_, entries)) = spec.entries.iter().find(|(n, _)| *n == name) {
+            map.set_max_entries(*entries).map_err(|e| kernel_error(what("size the maps of"), e))?;
+        }
+        if let Some(fd) = spec.reuse.get(&name) {
+            map.reuse_fd(fd.as_fd()).map_err(|e| kernel_error(what("share the maps of"), e))?;
+        } else if name == "kdb_arena"
+            && let Some(address) = spec.arena_address
+        {
+            map.set_map_extra(address).map_err(|e| kernel_error(what("place the arena of"), e))?;
+        }
+    }
+    let object = open.load().map_err(|e| kernel_error(what("load"), e))?;
+    Ok(LoadedObject { object })
+}
+
+impl LoadedObject {
+    /// Descriptor of a map.
+    pub(crate) fn map_fd(&self, name: &str) -> Result<BorrowedFd<'_>> {
+        self.object
+            .maps()
+            .find(|m| m.name() == name)
+            // SAFETY: the descriptor is owned by the object, which the result borrows.
+            .map(|m| unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&m.as_fd())) })
+            .ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))
+    }
+
+    /// Duplicates a map's descriptor, for sharing the map with further objects.
+    pub(crate) fn share_map(&self, name: &str) -> Result<OwnedFd> {
+        self.map_fd(name)?.try_clone_to_owned().map_err(|e| Error::io("cannot duplicate a map descriptor", e))
+    }
+
+    /// Handle to a program.
+    pub(crate) fn program(&self, name: &str) -> Result<Program> {
+        let program = self
+            .object
+            .progs()
+            .find(|p| p.name() == name)
+            .ok_or_else(|| Error::Config(format!("the eBPF object has no program {name}")))?;
+        let fd = program.as_fd().try_clone_to_owned();
+        Ok(Program::new(fd.map_err(|e| Error::io("cannot duplicate a program descriptor", e))?))
+    }
+}

@@ -1,0 +1,43 @@
+//! Running a program by `BPF_PROG_TEST_RUN`.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys;
+
+use crate::{Error, Result};
+
+/// Handle to a loaded program. Cheap to share; calls may run concurrently.
+pub(crate) struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Program { fd }
+    }
+
+    /// Runs a raw tracepoint program once on the current CPU with up to twelve arguments; returns what it
+    /// returned.
+    pub(crate) fn run(&self, args: &mut [u64]) -> Result<u32> {
+        // SAFETY: all-zero is a valid value of this plain C structure.
+        let mut opts: libbpf_sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };
+        opts.sz = size_of_val(&opts) as _;
+        opts.ctx_in = args.as_mut_ptr().cast();
+        opts.ctx_size_in = size_of_val(args) as _;
+        // SAFETY: the descriptor is open, and the options point to `args`, which outlives the call.
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.fd.as_raw_fd(), &mut opts) };
+        if result != 0 {
+            return Err(Error::io(
+                "cannot run an eBPF program",
+                std::io::Error::from_raw_os_error(result.unsigned_abs() as i32),
+            ));
+        }
+        Ok(opts.retval)
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,74 @@
+//! How to create a database.
+
+use crate::{Error, Result, layout::KDB_MAX_PARTITIONS};
+
+/// Which storage engine holds the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// Arenas (kernel 6.9 and newer).
+    #[default]
+    Arena,
+    /// The paper's hash maps per size class.
+    HashMap,
+}
+
+/// How to create a database.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Storage engine.
+    pub engine: EngineKind,
+    /// Partitions, 1..=16; one arena of at most 4 GiB each.
+    pub partitions: u32,
+    /// Memory limit in bytes over all partitions; at least 16 MiB a partition.
+    pub memory_bytes: u64,
+    /// Sessions at once, 1..=65536. Each takes about 2 KiB of kernel memory.
+    pub max_sessions: u32,
+    /// Versions per key, 1..=64; 1 = single-version mode (paper 6.9): read-only transactions lock.
+    pub versions: u32,
+    /// Size of each log ring in bytes (power of two, per CPU and partition); 0 = no log.
+    pub wal_ring_bytes: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            engine: EngineKind::Arena,
+            partitions: 1,
+            memory_bytes: 1 << 30,
+            max_sessions: 4096,
+            versions: 4,
+            wal_ring_bytes: 0,
+        }
+    }
+}
+
+impl Config {
+    /// Says what is wrong, if anything.
+    pub(crate) fn check(&self) -> Result<()> {
+        let fail = |text: String| Err(Error::Config(text));
+        if !(1..=KDB_MAX_PARTITIONS).contains(&self.partitions) {
+            return fail(format!("partitions must be 1 to {KDB_MAX_PARTITIONS}"));
+        }
+        if !(1..=64).contains(&self.versions) {
+            return fail("versions must be 1 to 64".into());
+        }
+        if !(1..=65_536).contains(&self.max_sessions) {
+            return fail("sessions must be 1 to 65536".into());
+        }
+        if self.wal_ring_bytes != 0 && !self.wal_ring_bytes.is_power_of_two() || self.wal_ring_bytes > 1 << 30
+        {
+            return fail("the log ring size must be a power of two, at most 1 GiB".into());
+        }
+        if self.wal_ring_bytes != 0 && self.wal_ring_bytes < 1 << 18 {
+            return fail("the log ring must have at least 256 KiB, to hold the largest value".into());
+        }
+        if self.memory_bytes > u64::from(self.partitions) << 32 {
+            return fail(format!(
+                "{} bytes need {} partitions of at most 4 GiB",
+                self.memory_bytes,
+                self.memory_bytes.div_ceil(1 << 32)
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! The shared memory layout, generated from `bpf/include/bedplate/layout.h` and `local.h`.
+
+#![allow(missing_docs, non_camel_case_types, dead_code)]
+#![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks, reason = "generated code")]
+#![allow(clippy::all, reason = "generated code")]
+
+include!(concat!(env!("OUT_DIR"), "/layout.rs"));
+
+/// [`KDB_MARKER`] as the unsigned number that it is in C.
+pub const MARKER: u64 = KDB_MARKER as u64;
