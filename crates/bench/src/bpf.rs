@@ -4,8 +4,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::{io, mem};
 
 pub use libbpf_rs::ProgramType;
-use libbpf_rs::libbpf_sys;
+
+use crate::{Error, Result};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys};
 
 /// One loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,32 @@ pub fn programs() -> Vec<Program> {
             insns: p.xlated_prog_insns.len() / 8,
         })
         .collect()
+}
+
+/// Identifiers of all programs loaded in the kernel.
+pub fn program_ids() -> Vec<u32> {
+    ProgInfoIter::default().map(|p| p.id).collect()
+}
+
+/// The hash maps that are used by programs which are not in `before`; an error without any.
+pub fn hash_maps_of_programs_since(before: &[u32]) -> Result<Vec<MapHandle>> {
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let mut ids: Vec<u32> = ProgInfoIter::with_query_opts(options)
+        .filter(|p| !before.contains(&p.id))
+        .flat_map(|p| p.map_ids)
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    // A map may be gone by now; then it was not among those asked for.
+    let maps = ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
+    let maps: Vec<_> = maps.filter(|m| m.map_type() == MapType::Hash).collect();
+    if maps.is_empty() {
+        return Err(Error::Missing {
+            what: "the hash-map engine has no hash maps here".to_owned(),
+            hint: "run as root, with a build that has the hash-map engine",
+        });
+    }
+    Ok(maps)
 }
 
 /// Switches run-time statistics of all programs on while it lives. They cost two clock reads per run,

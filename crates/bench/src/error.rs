@@ -46,4 +46,9 @@ impl Error {
     pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Error {
         move |source| Error::Io { what: what.into(), source: source.into() }
     }
+
+    /// The engine's data or progress was not what it must be.
+    pub(crate) fn engine(problem: String) -> Error {
+        Error::Protocol { server: "the engine".to_owned(), problem }
+    }
 }

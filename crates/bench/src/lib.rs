@@ -21,13 +21,18 @@ pub mod bpf;
 pub mod cpu;
 pub mod keys;
 pub mod latency;
+pub mod local;
 pub mod net;
 pub mod sample;
 
+mod checkpoint;
 mod error;
 mod machine;
+mod partitions;
 mod registry;
 mod report;
+mod versions;
+mod wal;
 
 pub use error::{Error, Result};
 pub use machine::Machine;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Error, Report, Result, net};
+use crate::{Error, Report, Result, checkpoint, local, net, partitions, versions, wal};
 
 /// How long a benchmark may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,8 @@ pub struct Benchmark {
     pub(crate) run: fn(&Options, Sink<'_>) -> Result<Report>,
 }
 
-const ALL: &[Benchmark] = &[net::BENCH];
+const ALL: &[Benchmark] =
+    &[local::BENCH, net::BENCH, wal::BENCH, checkpoint::BENCH, versions::BENCH, partitions::BENCH];
 
 /// All benchmarks.
 pub fn benchmarks() -> &'static [Benchmark] {

@@ -105,29 +105,22 @@ impl Report {
         serde_json::to_string(self).expect("string keys and finite numbers always serialize")
     }
 
-    /// Tables for people: configuration, rows, ratios. `width` is the terminal's width in columns.
+    /// Tables for people: configuration, rows (those in sequence that have the same fields share a table),
+    /// ratios. `width` is the terminal's width in columns.
     pub fn to_table(&self, width: Option<u16>) -> String {
         let mut text = format!("{}\n{}\n", self.bench, self.machine);
         let config: Vec<String> = self.config.iter().map(|(k, v)| format!("{k}={}", show(v))).collect();
         if !config.is_empty() {
             text += &format!("{}\n", config.join("  "));
         }
-        let mut columns: Vec<&str> = Vec::new();
-        for row in &self.rows {
-            for key in row.keys() {
-                if !columns.contains(&key) {
-                    columns.push(key);
-                }
-            }
-        }
-        if !self.rows.is_empty() {
+        for rows in self.rows.chunk_by(|a, b| a.keys().eq(b.keys())) {
             let mut table = table(width);
-            table.set_header(columns.iter().map(|c| c.replace('_', " ")));
-            for row in &self.rows {
-                table.add_row(columns.iter().map(|c| row.get(c).map_or(String::new(), show)));
+            table.set_header(rows[0].keys().map(|c| c.replace('_', " ")));
+            for row in rows {
+                table.add_row(row.iter().map(|(_, value)| show(value)));
             }
-            for (i, column) in columns.iter().enumerate() {
-                let numeric = self.rows.iter().filter_map(|r| r.get(column)).all(|v| !v.is_string());
+            for (i, column) in rows[0].keys().enumerate() {
+                let numeric = !rows.iter().any(|r| r.get(column).is_some_and(Value::is_string));
                 if let (true, Some(c)) = (numeric, table.column_mut(i)) {
                     c.set_cell_alignment(CellAlignment::Right);
                 }

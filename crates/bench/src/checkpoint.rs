@@ -1,0 +1,236 @@
+//! `kv-checkpoint`: an online checkpoint from the mapped arenas against the paper's way, dumping the
+//! hash maps entry by entry through the `bpf` system call (paper 6.6), and what writers notice of it.
+//!
+//! The baseline reads every entry of every hash map of the hash-map engine (next key, lookup: two system
+//! calls an entry, as `bpftool map dump` does) and writes nothing anywhere. The candidate makes complete
+//! checkpoint images, checksums included: once into a sink, like the baseline, and once into a file
+//! with fsync. `speedup_over_syscall_dump` is the baseline's time per map entry ÷ the candidate's time
+//! per key into the sink. (The baseline has at least two map entries per key: index and value.)
+
+use std::fs::File;
+use std::io::{BufWriter, Write, sink};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bedplate_kerneldb::{Config, Database, EngineKind, store::dump};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::bpf;
+use crate::keys::Distribution;
+use crate::latency::Latencies;
+use crate::local::driver::{OnePerCall, Outcome};
+use crate::local::run::{filled, memory_need, require_memory};
+use crate::local::trace::{Workload, draw};
+use crate::sample::{Samples, interleave, samples};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "kv-checkpoint",
+    about: "online checkpoint against dumping maps by system calls; writers' latency (paper 6.6)",
+    run,
+};
+
+/// Ways to read everything out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    ArenaToSink,
+    ArenaToFile,
+    HashMapsBySyscall,
+}
+
+const WAYS: [Way; 3] = [Way::ArenaToSink, Way::ArenaToFile, Way::HashMapsBySyscall];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::ArenaToSink => "arena snapshot to sink",
+            Way::ArenaToFile => "arena snapshot to file, fsync",
+            Way::HashMapsBySyscall => "hash maps by bpf(2)",
+        }
+    }
+}
+
+/// One reading of everything.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    entries: u64,
+    took: Duration,
+}
+
+impl Reading {
+    fn per_entry_ns(&self) -> f64 {
+        self.took.as_nanos() as f64 / self.entries as f64
+    }
+}
+
+fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
+    let data: &[(u64, usize)] =
+        options.pick(&[(300_000, 16), (50_000, 1024)], &[(4_000_000, 16), (1_000_000, 1024)]);
+    let rounds = options.pick(3, 5);
+    let writer_time = Duration::from_secs(options.pick(4, 15));
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("rounds", rounds)
+        .with("writer_rate_per_s", WRITER_RATE)
+        .with("writer_window_ms", writer_time.as_millis() as u64);
+    let mut report = Report::new(BENCH.name, config);
+    let (mut speedups, mut p99s) = (Vec::new(), Vec::new());
+    for (done, &(keys, value_len)) in data.iter().enumerate() {
+        let label = format!("{keys} keys of {value_len} B");
+        progress(Step { done, total: data.len(), label: &label });
+        let workload = Workload { keys, value_len, set_percent: 100, distribution: Distribution::Uniform };
+        require_memory(2 * memory_need(&workload, Config::default().versions))?;
+        let arena = filled(&workload, Config::default())?;
+        let before = bpf::program_ids();
+        let hash = filled(&workload, Config { engine: EngineKind::HashMap, ..Config::default() })?;
+        let maps = bpf::hash_maps_of_programs_since(&before)?;
+        let readings = interleave(rounds, WAYS.len(), |side, _| match WAYS[side] {
+            Way::ArenaToSink => to_sink(&arena),
+            Way::ArenaToFile => to_file(&arena, options),
+            Way::HashMapsBySyscall => by_syscall(&maps),
+        })?;
+        drop(hash);
+        for (way, readings) in WAYS.iter().zip(&readings) {
+            let per_entry = samples(readings, Reading::per_entry_ns);
+            report.rows.push(
+                Fields::new()
+                    .with("kind", "reading")
+                    .with("keys", keys)
+                    .with("value_bytes", value_len)
+                    .with("way", way.name())
+                    .with("entries", readings[0].entries)
+                    .with("took_ns", samples(readings, |r| r.took.as_nanos() as f64).median())
+                    .with("per_entry_ns", per_entry.median())
+                    .with("spread", per_entry.spread()),
+            );
+        }
+        let per_entry = |i: usize| samples(&readings[i], Reading::per_entry_ns);
+        speedups.push(per_entry(2).over(&per_entry(0)));
+        progress(Step { done, total: data.len(), label: &format!("{label}: writers") });
+        p99s.push(writers(&arena, &workload, writer_time, options, &mut report)?);
+    }
+    let (speedups, p99s): (Samples, Samples) = (speedups.into_iter().collect(), p99s.into_iter().collect());
+    report.ratio("speedup_over_syscall_dump", speedups.min());
+    report.ratio("writer_p99_during_over_before", p99s.max());
+    Ok(report)
+}
+
+fn to_sink(database: &Database) -> Result<Reading> {
+    let start = Instant::now();
+    let info = dump(database, &mut sink(), &mut |_| {})?;
+    Ok(Reading { entries: info.entries, took: start.elapsed() })
+}
+
+fn to_file(database: &Database, options: &Options) -> Result<Reading> {
+    let file = tempfile::tempfile_in(&options.directory).map_err(Error::io("create a checkpoint file"))?;
+    let start = Instant::now();
+    let info = dump_to(database, file)?;
+    Ok(Reading { entries: info, took: start.elapsed() })
+}
+
+/// Writes a checkpoint image to a file, on disk when this returns; the number of keys in it.
+fn dump_to(database: &Database, file: File) -> Result<u64> {
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let info = dump(database, &mut out, &mut |_| {})?;
+    out.flush().map_err(Error::io("write a checkpoint"))?;
+    out.get_ref().sync_all().map_err(Error::io("fsync a checkpoint"))?;
+    Ok(info.entries)
+}
+
+/// Reads all entries of the maps, two system calls an entry.
+fn by_syscall(maps: &[MapHandle]) -> Result<Reading> {
+    let start = Instant::now();
+    let (mut entries, mut bytes) = (0u64, 0u64);
+    for map in maps {
+        for key in map.keys() {
+            let value = map.lookup(&key, MapFlags::empty()).map_err(|e| Error::Io {
+                what: "read a map's entry".to_owned(),
+                source: std::io::Error::other(e),
+            })?;
+            if let Some(value) = value {
+                entries += 1;
+                bytes += (key.len() + value.len()) as u64;
+            }
+        }
+    }
+    std::hint::black_box(bytes);
+    if entries == 0 {
+        return Err(Error::engine("its hash maps are empty".to_owned()));
+    }
+    Ok(Reading { entries, took: start.elapsed() })
+}
+
+/// SETs per second of the writer: well below what it could do, so that latency is not queueing.
+const WRITER_RATE: u64 = 20_000;
+
+/// Latencies of a paced writer before and during checkpoints into files (one after the other without a
+/// pause); returns p99 during ÷ p99 before.
+fn writers(
+    database: &Database,
+    workload: &Workload,
+    time: Duration,
+    options: &Options,
+    report: &mut Report,
+) -> Result<f64> {
+    let mut writer = OnePerCall::new(database, workload)?;
+    let trace = draw(workload, 1 << 16, 11);
+    let mut write = |running: &dyn Fn() -> bool| -> Result<(Latencies, Outcome)> {
+        let (mut latencies, mut outcome) = (Latencies::default(), Outcome::default());
+        let start = Instant::now();
+        for (i, op) in trace.iter().cycle().enumerate() {
+            let due = Duration::from_nanos(i as u64 * 1_000_000_000 / WRITER_RATE);
+            while start.elapsed() < due {
+                std::hint::spin_loop();
+            }
+            if due >= time && !running() {
+                break;
+            }
+            let before = Instant::now();
+            writer.one(*op, &mut outcome)?;
+            latencies.record(before.elapsed().as_nanos() as u64);
+        }
+        Ok((latencies, outcome))
+    };
+    let before = write(&|| false)?;
+    let (stop, finished) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (during, checkpoints) = std::thread::scope(|scope| {
+        let checkpointer = scope.spawn(|| -> Result<u64> {
+            let mut n = 0;
+            let result = loop {
+                let file =
+                    tempfile::tempfile_in(&options.directory).map_err(Error::io("create a checkpoint file"));
+                if let Err(e) = file.and_then(|f| dump_to(database, f)) {
+                    break Err(e);
+                }
+                n += 1;
+                if stop.load(Ordering::Relaxed) {
+                    break Ok(n);
+                }
+            };
+            finished.store(true, Ordering::Relaxed);
+            result
+        });
+        let during = write(&|| {
+            stop.store(true, Ordering::Relaxed);
+            !finished.load(Ordering::Relaxed)
+        });
+        stop.store(true, Ordering::Relaxed);
+        (during, checkpointer.join().expect("the checkpointing thread does not panic"))
+    });
+    let (during, checkpoints) = (during?, checkpoints?);
+    for (phase, (latencies, outcome), checkpoints) in
+        [("before", &before, 0), ("during", &during, checkpoints)]
+    {
+        let mut row = Fields::new()
+            .with("kind", "writer")
+            .with("keys", workload.keys)
+            .with("value_bytes", workload.value_len)
+            .with("phase", phase)
+            .with("checkpoints", checkpoints)
+            .with("writes", outcome.done)
+            .with("rolled_back", outcome.rolled_back);
+        latencies.fill(&mut row);
+        report.rows.push(row);
+    }
+    Ok(during.0.percentile(99.0) as f64 / before.0.percentile(99.0) as f64)
+}
