@@ -48,6 +48,8 @@ static __always_inline __u32 entry_bytes(__u32 klen)
 }
 
 /* Loads and stores that the compiler neither repeats nor merges; x86 keeps their order (TSO). */
+/* Plain stores may be merged into a memset, which the compiler does not cast to the arena. */
+#define STORE(p, v) (*(volatile typeof(*(p)) *)(p) = (v))
 #define LOAD(p) (*(volatile typeof(*(p)) *)(p))
 #define ALOAD64(off) (*(volatile __u64 __arena *)AT(__u64, off))
 #define ASTORE64(off, v) (*(volatile __u64 __arena *)AT(__u64, off) = (v))

@@ -10,41 +10,53 @@
 
 #include "common.h"
 
+#define READ_AGAIN (-1)
+
+/* One attempt at reading the newest version at or before `snapshot`. */
+static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io, __u64 snapshot, int registered)
+{
+	struct kdb_found found = {};
+	struct kdb_pos pos;
+
+	pos.hash = io->hash;
+	index_find(io, &pos);
+	if (!pos.entry)
+		return pos_unchanged(&pos) ? KDB_NOT_FOUND : READ_AGAIN;
+	__u64 changes = LOAD(&entry_at(pos.entry)->changes);
+	barrier();
+	if (!version_find(pos.entry, snapshot, &found))
+		return READ_AGAIN;
+	if (!found.ts) {
+		if (!registered && LOAD(&entry_at(pos.entry)->changes) != changes)
+			return READ_AGAIN;
+		return pos_unchanged(&pos) ? KDB_NOT_FOUND : READ_AGAIN;
+	}
+	int live = is_live(state, found.block, found.len);
+	if (live)
+		io_result(io, found.ts, found.block, found.len);
+	if (!registered && !(version_unchanged(pos.entry, &found) && pos_unchanged(&pos)))
+		return READ_AGAIN;
+	return live ? KDB_OK : KDB_NOT_FOUND;
+}
+
 /* Reads the newest version at or before `snapshot`; `registered` snapshots need no validation. */
 __noinline int read_version(struct kdb_io *io, __u64 snapshot, int registered)
 {
 	struct kdb_state *state = kdb_state();
-	struct kdb_found found;
-	struct kdb_pos pos;
+	int status;
 	__u32 i;
 
 	USE_ARENA();
 	if (!io || !state)
 		return KDB_ERR_BUSY;
-	pos.hash = io->hash;
+	status = read_once(state, io, snapshot, registered);
+	if (status != READ_AGAIN)
+		return status;
 	bpf_for(i, 0, 4096) {
-		if (i)
-			kdb_stats(state)->read_retries++;
-		index_find(io, &pos);
-		if (!pos.entry) {
-			if (pos_unchanged(&pos))
-				return KDB_NOT_FOUND;
-			continue;
-		}
-		__u64 changes = LOAD(&entry_at(pos.entry)->changes);
-		barrier();
-		if (!version_find(pos.entry, snapshot, &found))
-			continue;
-		if (!found.ts) {
-			if ((registered || LOAD(&entry_at(pos.entry)->changes) == changes) && pos_unchanged(&pos))
-				return KDB_NOT_FOUND;
-			continue;
-		}
-		int live = is_live(state, found.block, found.len);
-		if (live)
-			io_result(io, found.ts, found.block, found.len);
-		if (registered || (version_unchanged(pos.entry, &found) && pos_unchanged(&pos)))
-			return live ? KDB_OK : KDB_NOT_FOUND;
+		kdb_stats(state)->read_retries++;
+		status = read_once(state, io, snapshot, registered);
+		if (status != READ_AGAIN)
+			return status;
 	}
 	return KDB_ERR_BUSY;
 }
@@ -123,52 +135,63 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 	return KDB_OK;
 }
 
-/* Locks the key's entry for an auto-commit writer, creating it if need be. */
-__noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 *out)
+#define LOCK_AGAIN (-1)
+
+/* One attempt at locking the key's entry for an auto-commit writer, creating it if need be. */
+static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 *out)
 {
 	struct kdb_pos pos;
+
+	pos.hash = io->hash;
+	index_find(io, &pos);
+	if (!pos.entry) {
+		if (!pos_unchanged(&pos))
+			return LOCK_AGAIN;
+		if (flags & KDB_IO_IF_PRESENT)
+			return KDB_NOT_FOUND;
+		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO);
+		if (!entry)
+			return KDB_ERR_NO_MEMORY;
+		if (!entry_link(&pos, entry)) {
+			STORE(&entry_at(entry)->lock, KDB_LOCK_DEAD);
+			entry_free(entry);
+			return LOCK_AGAIN;
+		}
+		__sync_fetch_and_add(&super()->entries, 1);
+		*out = entry;
+		return KDB_OK;
+	}
+	struct kdb_entry __arena *e = entry_at(pos.entry);
+	__u64 word = CAS(&e->lock, 0, KDB_LOCK_AUTO);
+	if (word) {
+		/* Another auto-commit writer is about to be done; a transaction is not. */
+		if ((word & KDB_LOCK_DEAD) || (word & KDB_LOCK_OWNER_MASK) == KDB_LOCK_AUTO)
+			return LOCK_AGAIN;
+		return KDB_ERR_CONFLICT;
+	}
+	if (entry_matches(pos.entry, io, tag_of(io->hash))) {
+		*out = pos.entry;
+		return KDB_OK;
+	}
+	unlock_exclusive(pos.entry);
+	return LOCK_AGAIN;
+}
+
+__noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 *out)
+{
+	int status;
 	__u32 i;
 
 	USE_ARENA();
 	if (!io || !out)
 		return KDB_ERR_STATE;
-	pos.hash = io->hash;
+	status = auto_lock_once(io, flags, out);
+	if (status != LOCK_AGAIN)
+		return status;
 	bpf_for(i, 0, 512) {
-		index_find(io, &pos);
-		if (!pos.entry) {
-			if (!pos_unchanged(&pos))
-				continue;
-			if (flags & KDB_IO_IF_PRESENT)
-				return KDB_NOT_FOUND;
-			__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO);
-			if (!entry)
-				return KDB_ERR_NO_MEMORY;
-			if (entry_link(&pos, entry)) {
-				__sync_fetch_and_add(&super()->entries, 1);
-				*out = entry;
-				return KDB_OK;
-			}
-			*(volatile __u64 __arena *)&entry_at(entry)->lock = KDB_LOCK_DEAD;
-			entry_free(entry);
-			continue;
-		}
-		struct kdb_entry __arena *e = entry_at(pos.entry);
-		__u64 word = LOAD(&e->lock);
-		if (word & KDB_LOCK_DEAD)
-			continue;
-		if (word) {
-			/* Another auto-commit writer is about to be done; a transaction is not. */
-			if ((word & KDB_LOCK_OWNER_MASK) != KDB_LOCK_AUTO)
-				return KDB_ERR_CONFLICT;
-			continue;
-		}
-		if (CAS(&e->lock, 0, KDB_LOCK_AUTO) != 0)
-			continue;
-		if (entry_matches(pos.entry, io, tag_of(io->hash))) {
-			*out = pos.entry;
-			return KDB_OK;
-		}
-		unlock_exclusive(pos.entry);
+		status = auto_lock_once(io, flags, out);
+		if (status != LOCK_AGAIN)
+			return status;
 	}
 	return KDB_ERR_CONFLICT;
 }
@@ -241,8 +264,17 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	}
 	io->commit_ts = ts;
 	account(state, io->klen, old_block, old_len, w->block, w->len);
-	if (scan.newest != NO_SLOT || !w->block)
+	if (w->block && !scan.others && !READ_ONCE(state->active_snapshots)) {
+		/* The common case: at most one older version, and nobody needs it. */
+		if (scan.newest < NO_SLOT) {
+			entry_at(entry)->changes++;
+			barrier();
+			version_drop(entry, scan.newest);
+			kdb_stats(state)->versions_pruned++;
+		}
+	} else {
 		tidy(entry);
+	}
 	unlock_exclusive(entry);
 	return KDB_OK;
 unlock:

@@ -27,9 +27,11 @@ __noinline int copy_value_in(struct kdb_io *io, __u32 dst, __u32 len)
 	if (!io || len > KDB_VAL_MAX)
 		return 0;
 	__u32 full = len / 64;
-	bpf_for(i, 0, full) {
-		__u32 off = (i * 64) & (KDB_VAL_MAX - 1);
-		copy_in_64(dst + off, (const __u64 *)&io->val[off]);
+	if (full) {
+		bpf_for(i, 0, full) {
+			__u32 off = (i * 64) & (KDB_VAL_MAX - 1);
+			copy_in_64(dst + off, (const __u64 *)&io->val[off]);
+		}
 	}
 	__u32 base = full * 64;
 	if (base > KDB_VAL_MAX)
@@ -54,13 +56,15 @@ __noinline int copy_value_out(struct kdb_io *io, __u32 src, __u32 len)
 	if (!io || len > KDB_VAL_MAX)
 		return 0;
 	__u32 full = len / 64;
-	bpf_for(i, 0, full) {
-		__u32 off = (i * 64) & (KDB_VAL_MAX - 1);
-		__u64 *d = (__u64 *)&io->val[off];
-		__u64 __arena *s = AT(__u64, src + off);
+	if (full) {
+		bpf_for(i, 0, full) {
+			__u32 off = (i * 64) & (KDB_VAL_MAX - 1);
+			__u64 *d = (__u64 *)&io->val[off];
+			__u64 __arena *s = AT(__u64, src + off);
 #pragma unroll
-		for (int j = 0; j < 8; j++)
-			d[j] = s[j];
+			for (int j = 0; j < 8; j++)
+				d[j] = s[j];
+		}
 	}
 	__u32 base = full * 64;
 	if (base > KDB_VAL_MAX)
@@ -81,7 +85,13 @@ static __always_inline void copy_key_in(struct kdb_io *io, __u32 dst)
 {
 	__u32 i, words = WORDS(io->klen);
 
-	bpf_for(i, 0, words) {
+	*AT(__u64, dst) = *word_of(&io->key[0]);
+	if (words < 2)
+		return;
+	*AT(__u64, dst + 8) = *word_of(&io->key[8]);
+	if (words == 2)
+		return;
+	bpf_for(i, 2, words) {
 		__u32 off = (i * 8) & (KDB_KEY_BUF - 8);
 		*AT(__u64, dst + off) = *word_of(&io->key[off]);
 	}

@@ -79,11 +79,11 @@ static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 l
 	if (!off)
 		return 0;
 	struct kdb_entry __arena *e = entry_at(off);
-	e->hash = tag_of(hash);
-	e->klen = io->klen;
-	e->class_ = class;
-	e->gc_queued = 0;
-	e->gc_next = 0;
+	STORE(&e->hash, tag_of(hash));
+	STORE(&e->klen, io->klen);
+	STORE(&e->class_, class);
+	STORE(&e->gc_queued, 0);
+	STORE(&e->gc_next, 0);
 	bpf_for(i, 0, kdb_config.slots) {
 		ASTORE64((__u64)slot_at(off, i), 0);
 	}

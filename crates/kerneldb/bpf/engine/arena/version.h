@@ -46,32 +46,46 @@ struct kdb_found {
 	__u32 slot;
 	__u32 block;
 	__u32 len;   /* with KDB_LEN_EXPIRES */
+	int changed; /* a slot changed while it was looked at */
 };
+
+/* Slots that are looked at without the cost of the verifier-bounded loop (a kernel call per step). */
+#define UNROLLED_SLOTS 4
+
+static __always_inline void find_in_slot(__u32 entry, __u32 i, __u64 snapshot, struct kdb_found *found)
+{
+	struct kdb_version __arena *v = slot_at(entry, i);
+	__u64 ts = LOAD(&v->ts);
+
+	if (ts & KDB_MARKER)
+		ts = resolve(ts, v, &found->changed);
+	if (ts > found->ts && ts <= snapshot) {
+		found->ts = ts;
+		found->slot = i;
+	}
+}
 
 /* The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again. */
 __noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found)
 {
-	int changed = 0;
 	__u32 i;
 
 	USE_ARENA();
 	if (!found)
 		return 0;
-
 	found->ts = 0;
 	found->slot = NO_SLOT;
-	bpf_for(i, 0, kdb_config.slots) {
-		struct kdb_version __arena *v = slot_at(entry, i);
-		__u64 ts = LOAD(&v->ts);
-
-		if (ts & KDB_MARKER)
-			ts = resolve(ts, v, &changed);
-		if (ts > found->ts && ts <= snapshot) {
-			found->ts = ts;
-			found->slot = i;
-		}
+	found->changed = 0;
+#pragma unroll
+	for (int j = 0; j < UNROLLED_SLOTS; j++) {
+		if (j < kdb_config.slots)
+			find_in_slot(entry, j, snapshot, found);
 	}
-	if (changed)
+	if (kdb_config.slots > UNROLLED_SLOTS) {
+		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
+			find_in_slot(entry, i, snapshot, found);
+	}
+	if (found->changed)
 		return 0;
 	if (found->ts) {
 		struct kdb_version __arena *v = slot_at(entry, found->slot);
@@ -99,6 +113,22 @@ struct kdb_scan {
 	__u32 others; /* committed versions besides the newest */
 };
 
+static __always_inline void scan_slot(__u32 entry, __u32 i, struct kdb_scan *scan)
+{
+	__u64 ts = slot_at(entry, i)->ts;
+
+	if (!ts) {
+		scan->free = i;
+	} else if (!(ts & KDB_MARKER)) {
+		/* Counted in memory: a counter in a register keeps the verifier's loop from converging. */
+		WRITE_ONCE(scan->others, READ_ONCE(scan->others) + 1);
+		if (ts > scan->newest_ts) {
+			scan->newest_ts = ts;
+			scan->newest = i;
+		}
+	}
+}
+
 /* A global function: verified once, and its results are unknown numbers to its callers' verification. */
 __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 {
@@ -107,24 +137,18 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 	USE_ARENA();
 	if (!scan)
 		return 0;
-
 	scan->newest_ts = 0;
 	scan->newest = NO_SLOT;
 	scan->free = NO_SLOT;
 	scan->others = 0;
-	bpf_for(i, 0, kdb_config.slots) {
-		__u64 ts = slot_at(entry, i)->ts;
-
-		if (!ts) {
-			scan->free = i;
-		} else if (!(ts & KDB_MARKER)) {
-			/* Counted in memory: a counter in a register keeps the verifier's loop from converging. */
-			WRITE_ONCE(scan->others, READ_ONCE(scan->others) + 1);
-			if (ts > scan->newest_ts) {
-				scan->newest_ts = ts;
-				scan->newest = i;
-			}
-		}
+#pragma unroll
+	for (int j = 0; j < UNROLLED_SLOTS; j++) {
+		if (j < kdb_config.slots)
+			scan_slot(entry, j, scan);
+	}
+	if (kdb_config.slots > UNROLLED_SLOTS) {
+		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
+			scan_slot(entry, i, scan);
 	}
 	if (READ_ONCE(scan->others))
 		WRITE_ONCE(scan->others, READ_ONCE(scan->others) - 1);

@@ -50,8 +50,8 @@ __noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 			continue;
 		if (start != head && room >= 16) {
 			struct kdb_rec __arena *pad = AT(struct kdb_rec, data + at);
-			pad->size = room;
-			pad->type = KDB_REC_PAD;
+			STORE(&pad->size, room);
+			STORE(&pad->type, KDB_REC_PAD);
 			barrier();
 			*(volatile __u64 __arena *)&pad->state = head << 1 | 1;
 		}
@@ -85,14 +85,14 @@ static __always_inline int wal_prepare(struct kdb_wal_rec *rec, struct kdb_io *i
 	if (!wal_reserve(rec, sizeof(struct kdb_rec) + key_bytes + PAD8(vlen)))
 		return 0;
 	struct kdb_rec __arena *r = rec_at(rec);
-	r->klen = io->klen;
-	r->type = type;
-	r->flags = 0;
-	r->ts = 0;
-	r->txid = 0;
-	r->vlen = vlen;
-	r->index = 0;
-	r->expire_ms = io->expire_ms;
+	STORE(&r->klen, io->klen);
+	STORE(&r->type, type);
+	STORE(&r->flags, 0);
+	STORE(&r->ts, 0);
+	STORE(&r->txid, 0);
+	STORE(&r->vlen, vlen);
+	STORE(&r->index, 0);
+	STORE(&r->expire_ms, io->expire_ms);
 	copy_key_in(io, rec->off + sizeof(struct kdb_rec));
 	if (vlen)
 		copy_value_in(io, rec->off + sizeof(struct kdb_rec) + key_bytes, vlen);
@@ -105,14 +105,14 @@ static __always_inline int wal_prepare_bare(struct kdb_wal_rec *rec, __u32 type,
 	if (!wal_reserve(rec, sizeof(struct kdb_rec)))
 		return 0;
 	struct kdb_rec __arena *r = rec_at(rec);
-	r->klen = 0;
-	r->type = type;
-	r->flags = 0;
-	r->ts = 0;
-	r->txid = txid;
-	r->vlen = 0;
-	r->index = index;
-	r->expire_ms = 0;
+	STORE(&r->klen, 0);
+	STORE(&r->type, type);
+	STORE(&r->flags, 0);
+	STORE(&r->ts, 0);
+	STORE(&r->txid, txid);
+	STORE(&r->vlen, 0);
+	STORE(&r->index, index);
+	STORE(&r->expire_ms, 0);
 	return 1;
 }
 

@@ -1,0 +1,36 @@
+//! What the tests on a real kernel share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use bedplate_kerneldb::{Config, Database};
+
+/// Whether eBPF programs can be loaded here; says why not, once per test.
+pub fn can_run() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: loading eBPF programs needs root");
+        return false;
+    }
+    true
+}
+
+/// A small database.
+pub fn small() -> Config {
+    Config { memory_bytes: 64 << 20, max_sessions: 64, ..Config::default() }
+}
+
+/// Configurations in which every operator has to behave the same.
+pub fn variants() -> Vec<(&'static str, Database)> {
+    [
+        ("default", small()),
+        ("single version", Config { versions: 1, ..small() }),
+        ("eight versions", Config { versions: 8, ..small() }),
+        ("log", Config { wal_ring_bytes: 1 << 20, ..small() }),
+        (
+            "three partitions",
+            Config { partitions: 3, memory_bytes: 96 << 20, wal_ring_bytes: 1 << 20, ..small() },
+        ),
+    ]
+    .into_iter()
+    .map(|(name, config)| (name, Database::create(config).unwrap_or_else(|e| panic!("{name}: {e}"))))
+    .collect()
+}
