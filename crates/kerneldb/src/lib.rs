@@ -6,6 +6,7 @@ mod bpf;
 pub mod checkpoint;
 mod config;
 mod database;
+mod disk;
 mod error;
 mod layout;
 pub mod recovery;

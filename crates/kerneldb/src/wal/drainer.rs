@@ -1,0 +1,133 @@
+//! First stage: takes transactions out of the rings as fast as they come, and never waits for the
+//! disk, so that the rings only fill when the disk is behind by `max_unsynced_bytes`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::WalConfig;
+use super::encoder::Encoder;
+use super::shared::{Shared, lock};
+use super::source::LogSource;
+
+/// Bytes taken per call of the source.
+const DRAIN_BYTES: usize = 1 << 20;
+/// The rings are looked at this often while something happens.
+const TICK: Duration = Duration::from_millis(1);
+/// Somebody waits for a commit whose record, or an earlier one's, is not complete yet: it takes a
+/// moment at most, so look again soon, but not forever.
+const RETRY: Duration = Duration::from_micros(30);
+const RETRIES: u32 = 30;
+
+/// Runs on a thread of its own: see [`super::Wal::start`].
+pub(crate) struct Drainer {
+    config: WalConfig,
+    shared: Arc<Shared>,
+    encoder: Encoder,
+    queued_bytes: usize,
+    last_notify: Instant,
+    /// Ended in order.
+    finished: bool,
+}
+
+impl Drainer {
+    pub(crate) fn new(config: WalConfig, shared: Arc<Shared>, start_ts: u64) -> Drainer {
+        Drainer {
+            config,
+            shared,
+            encoder: Encoder::new(start_ts),
+            queued_bytes: 0,
+            last_notify: Instant::now(),
+            finished: false,
+        }
+    }
+
+    /// Moves transactions from `source` to the flusher until the log is stopped.
+    pub(crate) fn run(mut self, source: &mut dyn LogSource) {
+        let mut quiet = 0u32;
+        let mut retries = 0u32;
+        while self.encoder.broken().is_none() {
+            // Before the drain: what was committed before the stop is then seen by the last one.
+            let stopping = self.shared.stop.load(Ordering::Acquire);
+            if !stopping && self.shared.unsynced.load(Ordering::Relaxed) >= self.config.max_unsynced_bytes {
+                self.notify();
+                self.shared.sleep(TICK);
+                continue;
+            }
+            let (txns, bytes) = self.drain(source);
+            if txns > 0 {
+                quiet = 0;
+                retries = 0;
+            }
+            if bytes >= DRAIN_BYTES / 2 {
+                continue;
+            }
+            if stopping && txns == 0 {
+                break;
+            }
+            if self.shared.drain_wanted() && retries < RETRIES {
+                retries += 1;
+                std::thread::sleep(RETRY);
+                continue;
+            }
+            let pause = if self.queued_bytes > 0 { TICK } else { self.pause(quiet) };
+            quiet = quiet.saturating_add(1);
+            if self.shared.sleep(pause) {
+                quiet = 0;
+                retries = 0;
+            }
+        }
+        match self.encoder.broken() {
+            Some(why) => {
+                tracing::error!(why, "the write-ahead log cannot go on: its source lost transactions");
+            }
+            None => self.finished = true,
+        }
+    }
+
+    /// Grows from a tick to the configured sleep while nothing happens.
+    fn pause(&self, quiet: u32) -> Duration {
+        // 50 quiet ticks first: a pause of a few milliseconds in a busy phase is not idleness.
+        let doublings = quiet.saturating_sub(50).min(10);
+        (TICK * (1 << doublings)).min(self.config.idle_sleep.max(TICK))
+    }
+
+    fn drain(&mut self, source: &mut dyn LogSource) -> (usize, usize) {
+        let txns = source.drain(DRAIN_BYTES, &mut self.encoder);
+        let frames = self.encoder.take_frames();
+        let bytes: usize = frames.iter().map(|f| f.len()).sum();
+        if bytes > 0 {
+            self.shared.unsynced.fetch_add(bytes, Ordering::Relaxed);
+            self.shared.drained.store(self.encoder.last_ts(), Ordering::Release);
+            let mut queue = lock(&self.shared.queue);
+            queue.frames.extend(frames);
+            self.encoder.spare.append(&mut queue.spare);
+            self.queued_bytes += bytes;
+        }
+        let due = self.queued_bytes >= self.config.write_threshold
+            || self.last_notify.elapsed() >= TICK
+            || self.config.durability == crate::Durability::Sync;
+        // Somebody may want a sync of what was only written so far.
+        if (self.queued_bytes > 0 && due) || self.shared.sync_wanted() {
+            self.notify();
+        }
+        (txns, bytes)
+    }
+
+    fn notify(&mut self) {
+        self.queued_bytes = 0;
+        self.last_notify = Instant::now();
+        lock(&self.shared.queue).notified = true;
+        self.shared.queue_ready.notify_one();
+    }
+}
+
+impl Drop for Drainer {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.shared.queue);
+        queue.closed = true;
+        queue.broken |= !self.finished;
+        drop(queue);
+        self.shared.queue_ready.notify_one();
+    }
+}
