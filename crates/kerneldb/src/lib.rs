@@ -6,6 +6,7 @@ mod bpf;
 pub mod checkpoint;
 mod config;
 mod database;
+mod datadir;
 mod disk;
 mod error;
 mod layout;
@@ -14,6 +15,7 @@ mod session;
 mod stats;
 pub mod store;
 mod trace;
+mod transfer;
 mod types;
 pub mod wal;
 

@@ -1,9 +1,22 @@
 //! Checkpoints: consistent images of the whole database, taken while writers go on (paper 6.6).
+//!
+//! The paper dumps its maps entry by entry through system calls, with writers stopped. Here a snapshot
+//! is scanned straight from mapped memory into large writes; it keeps the versions that it needs.
+//!
+//! - `source`: what is scanned
+//! - `format`: the file format, also that of dumps
+//! - `files`: writing (complete or not at all), finding, reading, removing
+//! - `background`: the thread that takes them by time, by log size and on demand
+
+pub(crate) mod background;
+pub(crate) mod files;
+mod format;
+pub(crate) mod source;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// When checkpoints are taken, and how.
 #[derive(Clone, Debug)]
@@ -80,6 +93,31 @@ pub struct CheckpointStatus {
 }
 
 /// Reads a checkpoint or dump file completely and checks every checksum and count.
-pub fn verify(_path: &Path, _progress: &mut dyn FnMut(Progress)) -> Result<CheckpointInfo> {
-    todo!()
+pub fn verify(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<CheckpointInfo> {
+    let io = |e| Error::io(format!("reading {}", path.display()), e);
+    let file = std::fs::File::open(path).map_err(io)?;
+    let total = file.metadata().map_err(io)?.len();
+    let input = std::io::BufReader::with_capacity(1 << 20, file);
+    let info = files::read(input, path, total, &mut |_, _| Ok(()), progress)?;
+    if total > info.bytes {
+        return Err(Error::Corrupt(format!("{}: bytes follow the footer", path.display())));
+    }
+    Ok(info)
+}
+
+impl CheckpointConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        let problem = if self.keep == 0 {
+            "at least one checkpoint must be kept"
+        } else if self.interval.is_some_and(|i| i < Duration::from_secs(1)) {
+            "the checkpoint interval must be 1 s at least"
+        } else if self.log_bytes.is_some_and(|b| b < 1 << 20) {
+            "the log size between checkpoints must be 1 MiB at least"
+        } else if self.rate_limit.is_some_and(|r| r < 1 << 16) {
+            "the checkpoint rate must be 64 KiB per second at least"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Config(problem.into()))
+    }
 }

@@ -317,9 +317,9 @@ impl DiskFile for FaultyFile {
         let Node { data, durable, lost, .. } = node;
         let before = std::mem::replace(durable, data.clone());
         for &(start, end) in lost.iter() {
-            for at in start..end {
+            for (at, byte) in durable.iter_mut().enumerate().take(end).skip(start) {
                 if !dirty.iter().any(|&(from, to)| from <= at && at < to) {
-                    durable[at] = before.get(at).copied().unwrap_or(0);
+                    *byte = before.get(at).copied().unwrap_or(0);
                 }
             }
         }

@@ -22,7 +22,11 @@ mod settle;
 mod shared;
 mod source;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thread_tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -32,6 +36,7 @@ use std::time::Duration;
 
 use drainer::Drainer;
 use files::LogFiles;
+pub(crate) use files::remove_segments;
 use flusher::Flusher;
 pub(crate) use flusher::Report;
 use shared::{Shared, lock};
@@ -188,11 +193,6 @@ impl Wal {
         }
         let lost = self.shared.durable_ts() < self.shared.drained.load(Ordering::Acquire);
         if lost { Err(Error::WalFailed) } else { Ok(()) }
-    }
-
-    /// Removes the segments of which nothing after `ts` is needed.
-    pub(crate) fn truncate(&self, ts: u64) -> Result<usize> {
-        files::remove_segments(&*self.dir, ts).map_err(|e| Error::io("removing log segments", e))
     }
 
     /// Every commit up to this timestamp is on disk. One atomic load.

@@ -1,16 +1,16 @@
 //! The log against a model: random transactions, faults at random calls, crashes at random points.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 
 use super::encoder::Encoder;
-use super::files::{LogFiles, list_segments, remove_segments, segment_name};
+use super::files::{list_segments, remove_segments, segment_name};
 use super::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, SegmentHeader, check_payload};
 use super::replay::{Apply, Options, Replayed, replay};
 use super::source::{OpRef, TxnSink};
+use super::testing::{Writer, feed};
 use crate::disk::Dir;
 use crate::disk::faulty::{Faults, FaultyDir};
 use crate::{Error, LogTxn, Op, Result};
@@ -50,35 +50,8 @@ fn read(dir: &dyn Dir, after: u64, force: bool) -> Result<(Vec<LogTxn>, Replayed
     Ok((collect.txns, done))
 }
 
-fn feed(encoder: &mut Encoder, txn: &LogTxn) {
-    encoder.begin(txn.commit_ts);
-    for op in &txn.ops {
-        encoder.op(op.into());
-    }
-    encoder.end();
-}
-
-/// A writer without threads: what the drainer and the flusher do, step by step.
-struct Writer {
-    encoder: Encoder,
-    files: LogFiles,
-}
-
-impl Writer {
-    fn new(dir: &FaultyDir, done: &Replayed) -> Writer {
-        // Smaller than the knob's range, so that rotation happens.
-        let files = LogFiles::new(Arc::new(dir.clone()), ID, 2000, done.next_seq, done.last_ts);
-        Writer { encoder: Encoder::new(done.last_ts), files }
-    }
-
-    fn add(&mut self, txns: &[LogTxn]) {
-        for txn in txns {
-            feed(&mut self.encoder, txn);
-        }
-        for frame in self.encoder.take_frames() {
-            self.files.push(frame);
-        }
-    }
+fn writer(dir: &FaultyDir, done: &Replayed) -> Writer {
+    Writer::new(dir, ID, done.last_ts, done.next_seq)
 }
 
 fn txn(ts: u64, n: usize, size: usize) -> LogTxn {
@@ -97,14 +70,14 @@ fn fresh() -> Replayed {
 /// A log of `n` transactions in frames of `per_frame`, all synced.
 fn written(n: u64, per_frame: usize) -> (FaultyDir, Vec<LogTxn>) {
     let dir = FaultyDir::new();
-    let mut writer = Writer::new(&dir, &fresh());
+    let mut log = writer(&dir, &fresh());
     let txns: Vec<_> = (1..=n).map(|ts| txn(ts, ts as usize % 3, 10)).collect();
     for chunk in txns.chunks(per_frame) {
-        writer.add(chunk);
-        writer.files.sync().unwrap();
+        log.add(chunk);
+        log.sync().unwrap();
     }
-    assert_eq!(writer.files.durable_ts(), n);
-    assert_eq!(writer.files.pending_bytes(), 0);
+    assert_eq!(log.durable_ts(), n);
+    assert_eq!(log.pending_bytes(), 0);
     (dir, txns)
 }
 
@@ -144,10 +117,10 @@ fn cut_at_every_byte_is_a_prefix() {
         assert_eq!(got, txns[..got.len()], "cut at {cut}");
         assert_eq!(done.last_ts, got.len() as u64);
         // The log goes on behind the cut.
-        let mut writer = Writer::new(&dir, &done);
+        let mut log = writer(&dir, &done);
         let more: Vec<_> = (1..=3).map(|i| txn(done.last_ts + i, 2, 5)).collect();
-        writer.add(&more);
-        writer.files.sync().unwrap();
+        log.add(&more);
+        log.sync().unwrap();
         let (again, _) = read(&dir, 0, false).unwrap();
         assert_eq!(again, [got, more].concat());
     }
@@ -201,10 +174,10 @@ fn forced_recovery_goes_on_and_stays() {
     dir.put(&name, bad);
     let (got, done) = read(&dir, 0, true).unwrap();
     assert_eq!(got, txns[..first_ts as usize - 1]);
-    let mut writer = Writer::new(&dir, &done);
+    let mut log = writer(&dir, &done);
     let more = [txn(first_ts, 2, 3)];
-    writer.add(&more);
-    writer.files.sync().unwrap();
+    log.add(&more);
+    log.sync().unwrap();
     // From now on it is a normal log.
     let (again, done) = read(&dir, 0, false).unwrap();
     assert_eq!(again, [got, more.to_vec()].concat());
@@ -252,20 +225,20 @@ fn truncation_keeps_what_a_checkpoint_needs() {
 #[test]
 fn a_failed_fsync_is_never_believed_later() {
     let dir = FaultyDir::new();
-    let mut writer = Writer::new(&dir, &fresh());
+    let mut log = writer(&dir, &fresh());
     let txns: Vec<_> = (1..=9).map(|ts| txn(ts, 2, 20)).collect();
-    writer.add(&txns[..3]);
-    writer.files.sync().unwrap();
-    writer.add(&txns[3..6]);
+    log.add(&txns[..3]);
+    log.sync().unwrap();
+    log.add(&txns[3..6]);
     dir.set_faults(Faults { sync_fails: true, ..Faults::default() });
     for _ in 0..3 {
-        assert!(writer.files.sync().is_err());
-        assert_eq!(writer.files.durable_ts(), 3);
+        assert!(log.sync().is_err());
+        assert_eq!(log.durable_ts(), 3);
     }
     dir.set_faults(Faults::default());
-    writer.add(&txns[6..]);
-    writer.files.sync().unwrap();
-    assert_eq!(writer.files.durable_ts(), 9);
+    log.add(&txns[6..]);
+    log.sync().unwrap();
+    assert_eq!(log.durable_ts(), 9);
     // Whatever the disk forgot of the failed attempts, all is there.
     for choice in 0..2 {
         let after = dir.crash(&mut |n| (n - 1) * choice);
@@ -278,15 +251,15 @@ fn a_failed_fsync_is_never_believed_later() {
 #[test]
 fn a_full_disk_loses_nothing() {
     let dir = FaultyDir::new();
-    let mut writer = Writer::new(&dir, &fresh());
+    let mut log = writer(&dir, &fresh());
     let txns: Vec<_> = (1..=200).map(|ts| txn(ts, 3, 30)).collect();
     dir.set_faults(Faults { capacity: Some(6000), ..Faults::default() });
     let mut failed = 0;
     for (i, one) in txns.iter().enumerate() {
-        writer.add(std::slice::from_ref(one));
-        if writer.files.sync().is_err() {
+        log.add(std::slice::from_ref(one));
+        if log.sync().is_err() {
             failed += 1;
-            let durable = writer.files.durable_ts();
+            let durable = log.durable_ts();
             assert!(durable <= i as u64);
             let crashed = dir.crash(&mut |_| 0);
             assert_eq!(read(&crashed, 0, false).unwrap().1.last_ts, durable);
@@ -296,7 +269,7 @@ fn a_full_disk_loses_nothing() {
         }
     }
     assert!(failed > 50);
-    assert_eq!(writer.files.durable_ts(), 200);
+    assert_eq!(log.durable_ts(), 200);
     assert_eq!(read(&dir.crash(&mut |_| 0), 0, false).unwrap().0, txns);
 }
 
@@ -318,8 +291,8 @@ fn a_value_cannot_pose_as_a_frame() {
     feed(&mut fake, &txn(51, 1, 1));
     let fake = fake.take_frames()[0].finish(100, 1, super::frame::salt(&[0; 16])).to_vec();
     let dir = FaultyDir::new();
-    let mut writer = Writer::new(&dir, &fresh());
-    writer.add(&[LogTxn {
+    let mut log = writer(&dir, &fresh());
+    log.add(&[LogTxn {
         commit_ts: 1,
         ops: (0..8)
             .map(|pad| Op::Put {
@@ -329,7 +302,7 @@ fn a_value_cannot_pose_as_a_frame() {
             })
             .collect(),
     }]);
-    writer.files.sync().unwrap();
+    log.sync().unwrap();
     let name = segment_name(1, 1);
     let mut bytes = dir.contents(&name).unwrap();
     bytes[SEGMENT_HEADER + FRAME_HEADER] ^= 1;
@@ -379,7 +352,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// exactly a prefix of what was committed.
 fn run(steps: &[Step], rng: &mut TestRng) {
     let mut dir = FaultyDir::new();
-    let mut writer = Writer::new(&dir, &fresh());
+    let mut log = writer(&dir, &fresh());
     let mut committed: Vec<LogTxn> = Vec::new();
     let (mut durable, mut checkpoint) = (0, 0);
     for step in steps {
@@ -388,14 +361,14 @@ fn run(steps: &[Step], rng: &mut TestRng) {
                 let more: Vec<_> = (0..*txns)
                     .map(|i| txn((committed.len() + 1 + i) as u64, rng.random_range(0..4), *size))
                     .collect();
-                writer.add(&more);
+                log.add(&more);
                 committed.extend(more);
             }
             // Errors are part of the game: the writer stays usable.
-            Step::Write => drop(writer.files.write()),
+            Step::Write => drop(log.write()),
             Step::Sync => {
-                if writer.files.sync().is_ok() {
-                    assert_eq!(writer.files.durable_ts(), committed.len() as u64);
+                if log.sync().is_ok() {
+                    assert_eq!(log.durable_ts(), committed.len() as u64);
                 }
             }
             Step::Checkpoint(part) => {
@@ -411,7 +384,7 @@ fn run(steps: &[Step], rng: &mut TestRng) {
                 dir.set_faults(Faults { capacity: *capacity, ..Faults::default() });
             }
             Step::Crash | Step::Kill => {
-                durable = durable.max(writer.files.durable_ts());
+                durable = durable.max(log.durable_ts());
                 dir = match step {
                     Step::Crash => dir.crash(&mut |n| rng.random_range(0..n)),
                     _ => dir,
@@ -421,10 +394,10 @@ fn run(steps: &[Step], rng: &mut TestRng) {
                 assert!(done.last_ts >= durable, "{} of {durable} recovered", done.last_ts);
                 assert_eq!(got, committed[checkpoint as usize..done.last_ts as usize]);
                 committed.truncate(done.last_ts as usize);
-                writer = Writer::new(&dir, &done);
+                log = writer(&dir, &done);
             }
         }
-        durable = durable.max(writer.files.durable_ts());
+        durable = durable.max(log.durable_ts());
     }
 }
 

@@ -1,0 +1,54 @@
+//! What a checkpoint is made of.
+
+use std::time::Duration;
+
+use crate::{Database, Error, Result, Snapshot, SnapshotItem};
+
+/// A consistent image that can be scanned piece by piece. [`Snapshot`] is the real one.
+pub(crate) trait SnapshotSource {
+    /// Every commit up to and including this timestamp is in it, none after.
+    fn timestamp(&self) -> u64;
+    /// Number of scan positions.
+    fn positions(&self) -> u64;
+    /// Number of keys, roughly; 0 = not known.
+    fn expected(&self) -> u64;
+    /// Hands over the keys at positions `from..to`.
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>));
+}
+
+/// A snapshot of a database.
+pub(crate) struct DatabaseSnapshot<'db> {
+    database: &'db Database,
+    snapshot: Snapshot<'db>,
+}
+
+impl<'db> DatabaseSnapshot<'db> {
+    /// Takes one; waits a moment if all snapshot slots are taken.
+    pub(crate) fn take(database: &'db Database) -> Result<Self> {
+        for _ in 0..100 {
+            match database.snapshot() {
+                Err(Error::Busy) => std::thread::sleep(Duration::from_millis(2)),
+                other => return Ok(DatabaseSnapshot { database, snapshot: other? }),
+            }
+        }
+        Err(Error::Busy)
+    }
+}
+
+impl SnapshotSource for DatabaseSnapshot<'_> {
+    fn timestamp(&self) -> u64 {
+        self.snapshot.timestamp()
+    }
+
+    fn positions(&self) -> u64 {
+        self.snapshot.positions()
+    }
+
+    fn expected(&self) -> u64 {
+        self.database.len()
+    }
+
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+        self.snapshot.scan(from, to, f);
+    }
+}
