@@ -134,6 +134,10 @@ pub(crate) fn recover<T: ReplayTarget>(
     let mut target = make()?;
     let mut passed_over = 0;
     let mut loaded = None;
+    if sources.repair {
+        // A checkpoint that was just named must not lose its name in the next crash.
+        sources.checkpoint.sync().map_err(|e| Error::io("syncing the checkpoints' directory", e))?;
+    }
     let found = files::list(sources.checkpoint).map_err(|e| Error::io("listing checkpoints", e))?;
     for ts in found {
         match load(sources, ts, &target, progress) {

@@ -16,7 +16,8 @@ use crate::wal::testing::Writer;
 
 const ID: [u8; 16] = *b"id of a database";
 
-type Map = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
+type Stored = (Vec<u8>, Option<u64>);
+type Map = BTreeMap<Vec<u8>, Stored>;
 
 fn apply(map: &mut Map, txn: &LogTxn) {
     for op in &txn.ops {
@@ -55,7 +56,7 @@ impl ReplayTarget for Model {
 
 /// A snapshot of a map.
 struct Image {
-    items: Vec<(Vec<u8>, (Vec<u8>, Option<u64>))>,
+    items: Vec<(Vec<u8>, Stored)>,
     ts: u64,
 }
 
@@ -329,7 +330,7 @@ fn run(steps: &[Step], rng: &mut TestRng) {
                 // Recovery itself may be interrupted, too.
                 if rng.random_range(0..3) == 0 {
                     let at = disk.wal.calls() + rng.random_range(1..6);
-                    disk.set_faults(Faults { at: [(at, libc::EIO)].into(), ..Faults::default() });
+                    disk.wal.set_faults(Faults { at: [(at, libc::EIO)].into(), ..Faults::default() });
                     let _ = disk.recover(false);
                     let mut choose = |n| rng.random_range(0..n);
                     disk = Disk {
