@@ -1,8 +1,8 @@
 //! The database: the loaded programs, their maps and the mapped arenas.
 //!
 //! `Inner` owns everything and is shared by sessions; `Database` is the public handle and runs the
-//! background thread. Locks, in order: `free_sessions`, then a partition's growth lock; neither is held
-//! while a program runs.
+//! background thread. Locks, in order: `housekeeping`, `free_sessions`, a partition's growth lock; only
+//! the first is held while a program runs.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use std::{
 
 use crate::{
     Error, LogTxn, Result, Session,
-    arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView},
+    arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::Config,
     layout::{
@@ -55,6 +55,7 @@ pub(crate) struct Inner {
     pub traces: ArrayMapping<kdb_trace>,
     states: ArrayMapping<kdb_state>,
     free_sessions: Mutex<Vec<u32>>,
+    housekeeping: Mutex<()>,
     log_reader_taken: AtomicBool,
     pub seed: u64,
 }
@@ -144,6 +145,11 @@ impl Inner {
 
     /// One round of background work; returns whether there may be more.
     fn housekeep(&self) -> Result<bool> {
+        let _only_one = self.housekeeping.lock().unwrap_or_else(|e| e.into_inner());
+        self.housekeep_locked()
+    }
+
+    fn housekeep_locked(&self) -> Result<bool> {
         let mut more = false;
         for (partition, programs) in self.partitions.iter().zip(&self.programs) {
             if partition.wants_memory() {
@@ -257,6 +263,7 @@ impl Database {
             states: ArrayMapping::new(programs[0].object.map_fd("kdb_states")?, 1)?,
             traces: ArrayMapping::new(programs[0].object.map_fd("kdb_traces")?, traces)?,
             free_sessions: Mutex::new((0..config.max_sessions).rev().collect()),
+            housekeeping: Mutex::new(()),
             log_reader_taken: AtomicBool::new(false),
             config,
             partitions,
@@ -326,6 +333,16 @@ impl Database {
     /// What the engine counted so far.
     pub fn stats(&self) -> Stats {
         self.inner.stats()
+    }
+
+    /// Checks every invariant of the mapped memory: index, versions, and that each byte of the heap is
+    /// accounted for. No operator may run and no transaction may be open meanwhile; [`Error::Corrupt`]
+    /// says what is wrong.
+    pub fn verify(&self) -> Result<Verified> {
+        // The collector is the only other one at work: let it finish, and keep it from starting.
+        let _quiet = self.inner.housekeeping.lock().unwrap_or_else(|e| e.into_inner());
+        while self.inner.housekeep_locked()? {}
+        verify(&self.inner)
     }
 
     /// How the database was created.

@@ -19,7 +19,7 @@ mod transfer;
 mod types;
 pub mod wal;
 
-pub use arena::{LogReader, Snapshot, SnapshotItem};
+pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;
 pub use error::{Error, Result};

@@ -5,9 +5,12 @@ mod format;
 mod log;
 mod memory;
 mod snapshot;
+mod verify;
 
 pub(crate) use format::{Geometry, MIN_ARENA};
 pub use log::LogReader;
 pub(crate) use memory::Partition;
 pub(crate) use snapshot::StateView;
 pub use snapshot::{Snapshot, SnapshotItem};
+pub use verify::Verified;
+pub(crate) use verify::verify;

@@ -244,18 +244,18 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	barrier();
 	if (flags & KDB_IO_REPLAY) {
 		ts = io->commit_ts;
-		*(volatile __u64 __arena *)&v->ts = ts;
+		STORE(&v->ts, ts);
 	} else if (SINGLE_VERSION && !kdb_config.wal) {
 		/* Nobody compares timestamps of different keys. */
 		ts = scan.newest_ts + 1;
-		*(volatile __u64 __arena *)&v->ts = ts;
+		STORE(&v->ts, ts);
 	} else {
 		if (!latch_acquire(state)) {
 			status = KDB_ERR_BUSY;
 			goto unlock;
 		}
 		ts = state->clock + 1;
-		*(volatile __u64 __arena *)&v->ts = ts;
+		STORE(&v->ts, ts);
 		latch_publish(state, ts);
 	}
 	if (w->rec.off) {

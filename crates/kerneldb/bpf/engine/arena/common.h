@@ -84,7 +84,7 @@ static __always_inline void gc_queue(__u32 entry)
 	e->gc_queued = 1;
 	bpf_for(i, 0, 1 << 20) {
 		__u64 head = LOAD(&s->gc_head);
-		*(volatile __u32 __arena *)&e->gc_next = head;
+		STORE(&e->gc_next, head);
 		if (CAS(&s->gc_head, head, (__u64)entry) == head)
 			return;
 	}
@@ -106,7 +106,7 @@ __noinline int tidy(__u32 entry)
 static __always_inline void unlock_exclusive(__u32 entry)
 {
 	barrier();
-	*(volatile __u64 __arena *)&entry_at(entry)->lock = 0;
+	STORE(&entry_at(entry)->lock, 0);
 }
 
 /* Accounts a committed change: what the newest version was, what it is now. Interrupts are off. */

@@ -23,7 +23,7 @@ __noinline int collect_one(__u32 entry)
 		__u32 i;
 		bpf_for(i, 0, 1 << 20) {
 			__u64 head = LOAD(&s->gc_head);
-			*(volatile __u32 __arena *)&e->gc_next = head;
+			STORE(&e->gc_next, head);
 			if (CAS(&s->gc_head, head, (__u64)entry) == head)
 				break;
 		}
@@ -33,7 +33,7 @@ __noinline int collect_one(__u32 entry)
 	version_scan(entry, &scan);
 	version_prune(entry, &scan);
 	if (scan.newest == NO_SLOT) {
-		*(volatile __u64 __arena *)&e->lock = KDB_LOCK_DEAD;
+		STORE(&e->lock, KDB_LOCK_DEAD);
 		if (entry_unlink(entry)) {
 			entry_free(entry);
 			__sync_fetch_and_add(&super()->entries, -1ull);
@@ -73,7 +73,7 @@ __noinline int kdb_collect(__u32 budget)
 	s->gc_rest = entry;
 	visited = s->gc_visited;
 	barrier();
-	*(volatile __u64 __arena *)&s->gc_latch = 0;
+	STORE(&s->gc_latch, 0);
 	return visited;
 }
 

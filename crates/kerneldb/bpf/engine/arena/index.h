@@ -90,7 +90,7 @@ static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 l
 	copy_key_in(io, entry_key_off(off));
 	barrier();
 	/* Stale pointers to this memory may exist: the lock word comes last, it was `dead` until now. */
-	*(volatile __u64 __arena *)&e->lock = lock;
+	STORE(&e->lock, lock);
 	return off;
 }
 
@@ -128,7 +128,7 @@ __noinline int entry_unlink(__u32 entry)
 		if (!prev)
 			return 0;
 		/* Entries in the middle change only here. */
-		*(volatile __u32 __arena *)&entry_at(prev)->next = next;
+		STORE(&entry_at(prev)->next, next);
 		bpf_for(j, 0, 1 << 16) {
 			word = ALOAD64(bucket);
 			if (CAS(AT(__u64, bucket), word, word + (1ull << 32)) == word)

@@ -77,7 +77,7 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 			if (!entry)
 				return KDB_ERR_NO_MEMORY;
 			if (!entry_link(&pos, entry)) {
-				*(volatile __u64 __arena *)&entry_at(entry)->lock = KDB_LOCK_DEAD;
+				STORE(&entry_at(entry)->lock, KDB_LOCK_DEAD);
 				entry_free(entry);
 				continue;
 			}
@@ -325,7 +325,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	v->block = w->block;
 	v->len = w->len;
 	barrier();
-	*(volatile __u64 __arena *)&v->ts = marker_of(ctx);
+	STORE(&v->ts, marker_of(ctx));
 	l->slot = scan.free + 1;
 	return KDB_OK;
 }
@@ -437,7 +437,11 @@ __noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
 			old_block = slot_at(entry, scan.newest)->block;
 			old_len = slot_at(entry, scan.newest)->len;
 		}
-		*(volatile __u64 __arena *)&v->ts = ctx->commit_ts;
+		__u64 ts = ctx->commit_ts;
+		/* Without a clock, auto-commit writers count up each key's own timestamps. */
+		if (SINGLE_VERSION && ts <= scan.newest_ts)
+			ts = scan.newest_ts + 1;
+		STORE(&v->ts, ts);
 		account(state, entry_at(entry)->klen, old_block, old_len, v->block, v->len);
 	} else if (slot) {
 		version_drop(entry, slot - 1);

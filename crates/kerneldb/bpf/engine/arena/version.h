@@ -160,7 +160,7 @@ static __always_inline void version_drop(__u32 entry, __u32 slot)
 	struct kdb_version __arena *v = slot_at(entry, slot);
 	__u32 block = v->block, len = v->len & KDB_LEN_MASK;
 
-	*(volatile __u64 __arena *)&v->ts = 0;
+	STORE(&v->ts, 0);
 	barrier();
 	if (block)
 		block_free(block, len);

@@ -1,0 +1,241 @@
+//! Checks every invariant of the mapped arenas.
+//!
+//! The database must be quiet: no operator runs and no transaction is open while this looks. Every byte of
+//! the heap is accounted for: it belongs to exactly one index entry, one value block of a version, one free
+//! list, or the uncarved rest of a slab.
+
+use std::collections::HashMap;
+
+use super::Partition;
+use crate::{
+    Error, Result,
+    database::Inner,
+    layout::{
+        KDB_CLASSES, KDB_LEN_MASK, KDB_SLAB_BYTES, MARKER, kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist,
+        kdb_version,
+    },
+};
+
+/// What was found to be in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Index entries.
+    pub entries: u64,
+    /// Keys with a value.
+    pub keys: u64,
+    /// Versions, the current ones included.
+    pub versions: u64,
+    /// Bytes in entries and blocks that are in use.
+    pub used_bytes: u64,
+    /// Bytes on free lists and in the rests of slabs.
+    pub free_bytes: u64,
+}
+
+/// Bytes in a block of a size class; the same as `class_bytes()` in `bpf/engine/arena/alloc.h`.
+fn class_bytes(class: u64) -> u64 {
+    if class < 8 {
+        return (class + 1) * 16;
+    }
+    let (power, quarter) = ((class - 8) / 4 + 7, (class - 8) % 4);
+    (1 << power) + ((quarter + 1) << (power - 2))
+}
+
+/// Size class of an allocation; the same as `size_class()` there.
+fn size_class(bytes: u64) -> u64 {
+    (0..u64::from(KDB_CLASSES)).find(|c| class_bytes(*c) >= bytes).unwrap_or(u64::from(KDB_CLASSES))
+}
+
+/// Pieces of the heap by offset: size and what they are.
+type Pieces = HashMap<u64, (u64, &'static str)>;
+
+/// Checks all partitions of a quiet database.
+pub(crate) fn verify(db: &Inner) -> Result<Verified> {
+    let clock = db.state().clock.load(std::sync::atomic::Ordering::SeqCst);
+    let mut total = Verified::default();
+    for (index, partition) in db.partitions.iter().enumerate() {
+        let fail = |text: String| Error::Corrupt(format!("partition {index}: {text}"));
+        let mut pieces = Pieces::new();
+        let mut checker = Checker { db, partition, index: index as u32, clock, pieces: &mut pieces };
+        let found = checker.index_and_versions().map_err(fail)?;
+        let free = checker.free_memory().map_err(fail)?;
+        checker.coverage().map_err(fail)?;
+        if found.entries != partition.entries() {
+            return Err(fail(format!(
+                "{} entries are linked, {} counted",
+                found.entries,
+                partition.entries()
+            )));
+        }
+        total.entries += found.entries;
+        total.keys += found.keys;
+        total.versions += found.versions;
+        total.used_bytes += found.used_bytes;
+        total.free_bytes += free;
+    }
+    Ok(total)
+}
+
+struct Checker<'a> {
+    db: &'a Inner,
+    partition: &'a Partition,
+    index: u32,
+    clock: u64,
+    pieces: &'a mut Pieces,
+}
+
+type Check<T> = std::result::Result<T, String>;
+
+impl Checker<'_> {
+    fn claim(&mut self, offset: u64, bytes: u64, what: &'static str) -> Check<()> {
+        let heap = self.partition.geometry.heap..self.partition.brk();
+        if !heap.contains(&offset) || offset + bytes > heap.end {
+            return Err(format!("{what} at {offset:#x} is outside of the heap"));
+        }
+        match self.pieces.insert(offset, (bytes, what)) {
+            None => Ok(()),
+            Some((_, other)) => Err(format!("{what} and {other} are both at {offset:#x}")),
+        }
+    }
+
+    fn index_and_versions(&mut self) -> Check<Verified> {
+        let geometry = self.partition.geometry;
+        let mut found = Verified::default();
+        for bucket in 0..u64::from(geometry.nbuckets) {
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            let mut entry = u64::from(self.word(geometry.buckets + bucket * 8) as u32);
+            while entry != 0 {
+                let head: *const kdb_entry = self.partition.arena.at(entry);
+                // SAFETY: in bounds, and nothing changes the arena by contract.
+                let (lock, next, hash, klen, class) =
+                    unsafe { ((*head).lock, (*head).next, (*head).hash, (*head).klen, (*head).class_) };
+                if lock != 0 {
+                    return Err(format!("entry {entry:#x} is locked ({lock:#x})"));
+                }
+                // SAFETY: as above; `bytes` checks the bounds.
+                let key = unsafe { self.partition.arena.bytes(geometry.key_of(entry), usize::from(klen)) };
+                let full = xxhash_rust::xxh64::xxh64(key, self.db.seed);
+                if full as u32 != hash || u64::from(hash & (geometry.nbuckets - 1)) != bucket {
+                    return Err(format!("entry {entry:#x} is in the wrong bucket"));
+                }
+                if self.db.partition_of(key) != self.index {
+                    return Err(format!("entry {entry:#x} is in the wrong partition"));
+                }
+                if keys.iter().any(|k| k == key) {
+                    return Err(format!("a key has two entries, one at {entry:#x}"));
+                }
+                keys.push(key.to_vec());
+                let bytes = class_bytes(u64::from(class));
+                let needed = geometry.key_of(entry) - entry + u64::from(klen).next_multiple_of(8);
+                if size_class(needed) != u64::from(class) {
+                    return Err(format!("entry {entry:#x} has the wrong size class"));
+                }
+                self.claim(entry, bytes, "an entry")?;
+                found.entries += 1;
+                found.used_bytes += bytes;
+                self.versions(entry, &mut found)?;
+                entry = u64::from(next);
+            }
+        }
+        Ok(found)
+    }
+
+    fn versions(&mut self, entry: u64, found: &mut Verified) -> Check<()> {
+        let (mut newest, mut live) = (0, false);
+        let mut seen = Vec::new();
+        for i in 0..u64::from(self.partition.geometry.slots) {
+            let at = entry + size_of::<kdb_entry>() as u64 + i * size_of::<kdb_version>() as u64;
+            let slot: *const kdb_version = self.partition.arena.at(at);
+            // SAFETY: in bounds, and nothing changes the arena by contract.
+            let (ts, block, len) = unsafe { ((*slot).ts, (*slot).block, (*slot).len) };
+            if ts == 0 {
+                continue;
+            }
+            if ts & MARKER != 0 {
+                return Err(format!("entry {entry:#x} has an uncommitted version"));
+            }
+            let unordered = self.db.config.versions == 1 && self.db.config.wal_ring_bytes == 0;
+            if ts > self.clock && !unordered || seen.contains(&ts) {
+                return Err(format!("entry {entry:#x} has a version with an impossible timestamp {ts}"));
+            }
+            seen.push(ts);
+            if block != 0 {
+                let bytes = u64::from(len & KDB_LEN_MASK) + size_of::<kdb_block>() as u64;
+                let bytes = class_bytes(size_class(bytes));
+                self.claim(u64::from(block), bytes, "a value block")?;
+                found.used_bytes += bytes;
+            }
+            if ts > newest {
+                (newest, live) = (ts, block != 0);
+            }
+            found.versions += 1;
+        }
+        found.keys += u64::from(live);
+        Ok(())
+    }
+
+    /// Claims all free blocks and rests of slabs; returns their bytes.
+    fn free_memory(&mut self) -> Check<u64> {
+        let mut free = 0;
+        for cpu in 0..u64::from(self.partition.geometry.ncpus) {
+            let lists = self.partition.geometry.cpus + cpu * size_of::<kdb_cpu_alloc>() as u64;
+            for list in 0..2 * u64::from(KDB_CLASSES) {
+                let link = if list < u64::from(KDB_CLASSES) { 0 } else { 8 };
+                let bytes = class_bytes(list % u64::from(KDB_CLASSES));
+                let at = lists + list * size_of::<kdb_freelist>() as u64;
+                let mut block = u64::from(self.word(at) as u32);
+                while block != 0 {
+                    self.claim(block, bytes, "a free block")?;
+                    free += bytes;
+                    block = u64::from(self.word(block + link) as u32);
+                }
+                let slab = self.word(at + 8);
+                for i in 0..slab >> 32 {
+                    self.claim(u64::from(slab as u32) + i * bytes, bytes, "a slab's rest")?;
+                    free += bytes;
+                }
+            }
+        }
+        Ok(free)
+    }
+
+    /// No two pieces overlap, and gaps are only what is left over at the end of slabs.
+    fn coverage(&self) -> Check<()> {
+        let mut pieces: Vec<_> = self.pieces.iter().map(|(at, (bytes, what))| (*at, *bytes, *what)).collect();
+        pieces.sort_unstable();
+        let mut end = self.partition.geometry.heap;
+        for (at, bytes, what) in pieces {
+            if at < end {
+                return Err(format!("{what} at {at:#x} overlaps what is before it"));
+            }
+            if at - end >= u64::from(KDB_SLAB_BYTES) {
+                return Err(format!("{} bytes before {at:#x} are lost", at - end));
+            }
+            end = at + bytes;
+        }
+        let lost = self.partition.brk() - end;
+        if lost >= u64::from(KDB_SLAB_BYTES) {
+            return Err(format!("{lost} bytes at the end of the heap are lost"));
+        }
+        Ok(())
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        self.partition.arena.word(offset).load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_cover_all_sizes_tightly() {
+        for bytes in 1..=65_544 {
+            let class = size_class(bytes);
+            assert!(class_bytes(class) >= bytes);
+            assert!(class == 0 || class_bytes(class - 1) < bytes);
+            assert!(class_bytes(class) <= bytes.max(64) * 5 / 4 + 16, "{bytes}");
+        }
+        assert!(size_class(65_544) < u64::from(KDB_CLASSES));
+    }
+}
