@@ -32,6 +32,7 @@ mod partitions;
 mod registry;
 mod report;
 mod versions;
+mod voter;
 mod wal;
 
 pub use error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{Error, Report, Result, checkpoint, local, net, partitions, versions, wal};
+use crate::{Error, Report, Result, checkpoint, local, net, partitions, versions, voter, wal};
 
 /// How long a benchmark may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +82,15 @@ pub struct Benchmark {
     pub(crate) run: fn(&Options, Sink<'_>) -> Result<Report>,
 }
 
-const ALL: &[Benchmark] =
-    &[local::BENCH, net::BENCH, wal::BENCH, checkpoint::BENCH, versions::BENCH, partitions::BENCH];
+const ALL: &[Benchmark] = &[
+    local::BENCH,
+    net::BENCH,
+    wal::BENCH,
+    checkpoint::BENCH,
+    versions::BENCH,
+    partitions::BENCH,
+    voter::BENCH,
+];
 
 /// All benchmarks.
 pub fn benchmarks() -> &'static [Benchmark] {
