@@ -105,18 +105,24 @@ impl Report {
         serde_json::to_string(self).expect("string keys and finite numbers always serialize")
     }
 
-    /// Tables for people: configuration, rows (those in sequence that have the same fields share a table),
-    /// ratios. `width` is the terminal's width in columns.
+    /// Tables for people: configuration, rows (those with the same fields share a table), ratios. `width` is the terminal's width in columns.
     pub fn to_table(&self, width: Option<u16>) -> String {
         let mut text = format!("{}\n{}\n", self.bench, self.machine);
         let config: Vec<String> = self.config.iter().map(|(k, v)| format!("{k}={}", show(v))).collect();
         if !config.is_empty() {
             text += &format!("{}\n", config.join("  "));
         }
-        for rows in self.rows.chunk_by(|a, b| a.keys().eq(b.keys())) {
+        let mut kinds: Vec<Vec<&Fields>> = Vec::new();
+        for row in &self.rows {
+            match kinds.iter_mut().find(|kind| kind[0].keys().eq(row.keys())) {
+                Some(kind) => kind.push(row),
+                None => kinds.push(vec![row]),
+            }
+        }
+        for rows in kinds {
             let mut table = table(width);
             table.set_header(rows[0].keys().map(|c| c.replace('_', " ")));
-            for row in rows {
+            for row in &rows {
                 table.add_row(row.iter().map(|(_, value)| show(value)));
             }
             for (i, column) in rows[0].keys().enumerate() {
