@@ -27,7 +27,10 @@ fn main() {
     let multiarch = multiarch.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
     let system = format!("/usr/include/{}", multiarch.trim());
     let clang = clang();
-    for (source, name, define) in [("bpf/local.bpf.c", "local_arena", "-DKDB_ENGINE_ARENA")] {
+    for (source, name, define) in [
+        ("bpf/local.bpf.c", "local_arena", "-DKDB_ENGINE_ARENA"),
+        ("bpf/examples/voter.bpf.c", "voter", "-DKDB_ENGINE_ARENA"),
+    ] {
         SkeletonBuilder::new()
             .source(root.join(source))
             .clang(&clang)

@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    Error, LogTxn, Result, Session,
+    Application, Error, LogTxn, Result, Session,
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::Config,
@@ -303,6 +303,12 @@ impl Database {
     /// Opens a session.
     pub fn session(&self) -> Result<Session> {
         Session::open(self.inner.clone())
+    }
+
+    /// Loads an eBPF object of an application, bound to the data of one partition. It includes
+    /// `bedplate/kdb.h` (folder `bpf/include` of this crate).
+    pub fn load_application(&self, elf: &[u8], partition: u32) -> Result<Application> {
+        Application::load(self.inner.clone(), elf, partition)
     }
 
     /// Claims a trace, for running many operations in one call. [`Error::Busy`] if all are in use.

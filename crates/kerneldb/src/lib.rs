@@ -1,6 +1,7 @@
 //! kerneldb: an ACID key-value database inside eBPF, with a Redis-protocol server answered in the
 //! kernel (BPF-DB, SIGMOD 2025).
 
+mod application;
 mod arena;
 mod bpf;
 pub mod checkpoint;
@@ -20,6 +21,7 @@ mod transfer;
 mod types;
 pub mod wal;
 
+pub use application::{Application, VOTER};
 pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;

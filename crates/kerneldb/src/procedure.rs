@@ -6,45 +6,57 @@
 //! `kdb_contexts` and the index of its I/O buffer in `kdb_ios`. A procedure takes a byte string and
 //! returns one: both are in the buffer's `val`, with `vlen` bytes.
 
-use std::sync::Arc;
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
 
 use crate::{
-    Database, Error, Result, Session, VALUE_MAX,
-    bpf::{self, LoadedObject, ObjectSpec, Program},
+    Application, Database, Error, Result, Session, VALUE_MAX,
+    bpf::Program,
     database::Inner,
     session::{self, Io},
 };
 
-/// A loaded procedure. `Send + Sync`: every call uses the caller's session. Dropping it unloads it.
+/// A program of an application. `Send + Sync`: every call uses the caller's session.
 pub struct Procedure {
     db: Arc<Inner>,
     program: Program,
-    _object: LoadedObject,
 }
 
 impl Database {
-    /// Loads the program `entry` of a compiled object on this database's data.
-    ///
-    /// [`Error::Kernel`] if the verifier refuses it; [`Error::Config`] if the object has no such program,
-    /// or the database has more than one partition (a program sees the keys of one).
+    /// Loads a compiled object that is one procedure, on a database with one partition: the program
+    /// `entry` of [`Database::load_application`].
     pub fn load_procedure(&self, elf: &[u8], entry: &str) -> Result<Procedure> {
-        let db = self.inner();
-        if db.config.partitions != 1 {
+        if self.config().partitions != 1 {
             return Err(Error::Config("procedures need a database with one partition".into()));
         }
-        let object = bpf::load(&ObjectSpec {
-            name: entry,
-            elf,
-            config: db.object_config(0),
-            reuse: &db.share_maps(0)?,
-            entries: &[],
-            arena_address: None,
-        })?;
-        Ok(Procedure { db: db.clone(), program: object.program(entry)?, _object: object })
+        Application::load(self.inner().clone(), elf, 0)?.procedure(entry)
     }
 }
 
 impl Procedure {
+    pub(crate) fn new(db: Arc<Inner>, program: Program) -> Self {
+        Procedure { db, program }
+    }
+
+    /// Runs a raw tracepoint program for a session on the current CPU. It gets the session's index, the
+    /// index of an I/O buffer, and up to ten arguments; returns what it returned.
+    pub fn run(&self, session: &mut Session, arguments: &[u64]) -> Result<u32> {
+        if !session.belongs_to(&self.db) {
+            return Err(Error::State);
+        }
+        if arguments.len() > 10 {
+            return Err(Error::Config("a procedure has at most ten arguments".into()));
+        }
+        let io = Io::claim(&self.db);
+        let mut args = [0; 12];
+        args[0] = u64::from(session.index());
+        args[1] = u64::from(io.index());
+        args[2..2 + arguments.len()].copy_from_slice(arguments);
+        self.program.run(&mut args[..2 + arguments.len()])
+    }
+
     /// Calls the procedure with `input` as its byte string and returns the byte string that it left.
     ///
     /// The session must belong to the same database and have no transaction open ([`Error::State`]); a
@@ -67,5 +79,11 @@ impl Procedure {
             let len = ((*buffer).vlen as usize).min(VALUE_MAX);
             std::slice::from_raw_parts((&raw const (*buffer).val).cast::<u8>(), len).to_vec()
         })
+    }
+}
+
+impl AsFd for Procedure {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
     }
 }

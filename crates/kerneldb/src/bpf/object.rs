@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use libbpf_rs::{MapCore, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
 use super::{Program, kernel_error};
 use crate::{Error, Result, layout::kdb_config};
@@ -83,6 +83,13 @@ impl LoadedObject {
             // SAFETY: the descriptor is owned by the object, which the result borrows.
             .map(|m| unsafe { BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&m.as_fd())) })
             .ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))
+    }
+
+    /// Updates one element of a map.
+    pub(crate) fn update_map(&self, name: &str, key: &[u8], value: &[u8]) -> Result<()> {
+        let map = self.object.maps().find(|m| m.name() == name);
+        let map = map.ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))?;
+        map.update(key, value, MapFlags::ANY).map_err(|e| kernel_error(format!("cannot update {name}"), e))
     }
 
     /// Duplicates a map's descriptor, for sharing the map with further objects.
