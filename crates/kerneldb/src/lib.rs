@@ -13,6 +13,7 @@ mod error;
 mod layout;
 mod procedure;
 pub mod recovery;
+pub mod resp;
 mod session;
 mod stats;
 pub mod store;

@@ -1,0 +1,22 @@
+//! The Redis wire protocol: requests in (RESP arrays of bulk strings and inline commands), replies out
+//! (RESP2 and RESP3).
+//!
+//! Owns no sockets and no commands. [`RequestParser`] is fed whatever arrived, in any portions, and hands
+//! out one request at a time whose arguments are borrowed from its buffer; [`Writer`] appends replies to
+//! a byte vector. Nothing here is shared between threads.
+
+mod args;
+mod float;
+mod inline;
+mod number;
+mod parser;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use args::{Args, OwnedArgs};
+pub use float::LongDouble;
+pub use inline::split_args;
+pub use number::{format_i64, parse_i64};
+pub use parser::{Limits, ProtocolError, RequestParser};
+pub use writer::{Protocol, Writer};
