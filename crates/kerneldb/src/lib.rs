@@ -5,7 +5,11 @@ mod application;
 mod arena;
 mod bpf;
 pub mod checkpoint;
+<<<<<<< HEAD
 mod config;
+=======
+pub mod command;
+>>>>>>> 4e53698 (kerneldb: Redis commands, connection state machine, differential tests)
 mod database;
 mod datadir;
 mod disk;

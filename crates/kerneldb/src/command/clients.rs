@@ -1,0 +1,190 @@
+//! The registry of connections, for CLIENT LIST, KILL and PAUSE.
+//!
+//! Any thread may look; each entry's own connection updates it. Locks: the registry's map, then one
+//! entry's text; both are held for a few instructions only.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the server knows about a connection when it accepts it.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// Address of the client, `ip:port`.
+    pub addr: String,
+    /// Address of the server that it connected to.
+    pub local_addr: String,
+    /// File descriptor.
+    pub fd: i32,
+}
+
+/// A connection as others see it.
+#[derive(Debug)]
+pub struct Client {
+    /// Number of the connection; never reused while the server runs.
+    pub id: u64,
+    /// Its two ends.
+    pub peer: Peer,
+    created_ms: u64,
+    killed: AtomicBool,
+    pub(super) state: ClientState,
+    text: Mutex<ClientText>,
+}
+
+/// Numbers that change with every command.
+#[derive(Debug, Default)]
+pub(super) struct ClientState {
+    pub active_ms: AtomicU64,
+    /// Queued commands of MULTI, plus 1; 0 = no MULTI.
+    pub queued: AtomicU64,
+    pub buffered: AtomicU64,
+    pub pending_output: AtomicU64,
+    pub resp: AtomicU8,
+    pub no_evict: AtomicBool,
+    pub no_touch: AtomicBool,
+    pub transaction: AtomicBool,
+}
+
+/// What the client said about itself, and its last command.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClientText {
+    pub name: String,
+    pub lib_name: String,
+    pub lib_ver: String,
+    pub command: &'static str,
+    pub subcommand: &'static str,
+}
+
+impl Client {
+    pub(super) fn text(&self) -> MutexGuard<'_, ClientText> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the connection has to be closed because of CLIENT KILL.
+    pub fn killed(&self) -> bool {
+        self.killed.load(Relaxed)
+    }
+
+    /// Its line in CLIENT LIST.
+    pub fn describe(&self, now_ms: u64) -> String {
+        let s = &self.state;
+        let text = self.text().clone();
+        let age = now_ms.saturating_sub(self.created_ms) / 1000;
+        let idle = now_ms.saturating_sub(s.active_ms.load(Relaxed)) / 1000;
+        let multi = s.queued.load(Relaxed) as i64 - 1;
+        let mut flags = String::new();
+        if multi >= 0 || s.transaction.load(Relaxed) {
+            flags.push('x');
+        }
+        if s.no_evict.load(Relaxed) {
+            flags.push('e');
+        }
+        if s.no_touch.load(Relaxed) {
+            flags.push('T');
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        let mut line = format!(
+            "id={} addr={} laddr={} fd={} name={} age={age} idle={idle} flags={flags} db=0 sub=0 psub=0 \
+             ssub=0 multi={multi} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={} oll=0 \
+             omem=0 tot-mem=0 events=r cmd={}",
+            self.id,
+            self.peer.addr,
+            self.peer.local_addr,
+            self.peer.fd,
+            text.name,
+            s.buffered.load(Relaxed),
+            s.pending_output.load(Relaxed),
+            if text.command.is_empty() { "NULL" } else { text.command },
+        );
+        if !text.subcommand.is_empty() {
+            let _ = write!(line, "|{}", text.subcommand);
+        }
+        let _ = write!(
+            line,
+            " user=default redir=-1 resp={} lib-name={} lib-ver={}",
+            s.resp.load(Relaxed),
+            text.lib_name,
+            text.lib_ver
+        );
+        line
+    }
+}
+
+/// All connections of a server.
+#[derive(Debug, Default)]
+pub struct Clients {
+    last_id: AtomicU64,
+    map: Mutex<BTreeMap<u64, Arc<Client>>>,
+    kills: AtomicU64,
+    pause_until_ms: AtomicU64,
+    pause_reads_too: AtomicBool,
+}
+
+impl Clients {
+    /// Adds a connection.
+    pub(super) fn register(&self, peer: Peer, now_ms: u64) -> Arc<Client> {
+        let state = ClientState { active_ms: now_ms.into(), resp: 2.into(), ..Default::default() };
+        let client = Arc::new(Client {
+            id: self.last_id.fetch_add(1, Relaxed) + 1,
+            peer,
+            created_ms: now_ms,
+            killed: AtomicBool::new(false),
+            state,
+            text: Mutex::default(),
+        });
+        self.map().insert(client.id, Arc::clone(&client));
+        client
+    }
+
+    pub(super) fn unregister(&self, id: u64) {
+        self.map().remove(&id);
+    }
+
+    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of connections.
+    pub fn len(&self) -> usize {
+        self.map().len()
+    }
+
+    /// Whether there is no connection.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All connections, oldest first.
+    pub fn list(&self) -> Vec<Arc<Client>> {
+        self.map().values().cloned().collect()
+    }
+
+    /// Marks a connection to be closed. False if it is gone.
+    pub fn kill(&self, id: u64) -> bool {
+        let Some(client) = self.map().get(&id).cloned() else { return false };
+        client.killed.store(true, Relaxed);
+        self.kills.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Number of kills so far. When it changes, the server looks for connections that are
+    /// [`Client::killed`], because those may never send anything again.
+    pub fn kills(&self) -> u64 {
+        self.kills.load(Relaxed)
+    }
+
+    /// CLIENT PAUSE: until then writes, or everything, wait. 0 ends it.
+    pub(super) fn pause(&self, until_ms: u64, reads_too: bool) {
+        self.pause_reads_too.store(reads_too, Relaxed);
+        self.pause_until_ms.store(until_ms, Relaxed);
+    }
+
+    /// Milliseconds that a command has to wait because of CLIENT PAUSE.
+    pub(super) fn paused_ms(&self, now_ms: u64, writes: bool) -> u64 {
+        let until = self.pause_until_ms.load(Relaxed);
+        if until > now_ms && (writes || self.pause_reads_too.load(Relaxed)) { until - now_ms } else { 0 }
+    }
+}

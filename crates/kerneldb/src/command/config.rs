@@ -1,0 +1,46 @@
+//! CONFIG and its subcommands.
+
+use super::exec::{Ctx, Fail, Run};
+use super::glob::glob_match;
+use super::introspect::help;
+use super::operators::Operators;
+use super::services::Services;
+use super::spec::{Spec, wrong_arity};
+use crate::resp::Args;
+
+pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spec, args: Args<'_>) -> Run {
+    let shared = ctx.services.shared();
+    match spec.name {
+        "get" => {
+            let wanted = |name: &str| args.from(2).any(|p| glob_match(p, name.as_bytes(), true));
+            let found: Vec<_> = shared.settings.all().filter(|(name, _)| wanted(name)).collect();
+            ctx.out.map(found.len());
+            for (name, value) in found {
+                ctx.out.bulk(name.as_bytes());
+                ctx.out.bulk(value.as_bytes());
+            }
+        }
+        "set" => {
+            if !args.len().is_multiple_of(2) {
+                return Err(Fail::Reply(wrong_arity("config|set")));
+            }
+            let pairs: Vec<_> = args.from(2).step_by(2).zip(args.from(3).step_by(2)).collect();
+            shared.settings.change(&pairs)?;
+            ctx.out.ok();
+        }
+        "resetstat" => {
+            shared.counters.reset();
+            ctx.out.ok();
+        }
+        _ => help(
+            &mut ctx.out,
+            "CONFIG",
+            &[
+                ("GET <pattern>", "Return parameters matching the glob-like <pattern> and their values."),
+                ("SET <directive> <value>", "Set the configuration <directive> to <value>."),
+                ("RESETSTAT", "Reset statistics reported by the INFO command."),
+            ],
+        ),
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! INCR and its relatives.
+
+use super::exec::{Ctx, Fail, NOT_INTEGER, Run, integer};
+use super::operators::Operators;
+use super::services::Services;
+use super::spec::Cmd;
+use super::string::KEEP_TTL;
+use crate::resp::{Args, LongDouble, format_i64, parse_i64};
+
+pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let key = args.get(1);
+    let by = match cmd {
+        Cmd::Incrbyfloat => return by_float(ctx, key, args.get(2)),
+        Cmd::Incr => 1,
+        Cmd::Decr => -1,
+        Cmd::Incrby => integer(args.get(2))?,
+        _ => {
+            let by = integer(args.get(2))?;
+            by.checked_neg().ok_or_else(|| Fail::from("ERR decrement would overflow"))?
+        }
+    };
+    let old = match ctx.get(key)? {
+        Some(value) => parse_i64(&value.data).ok_or_else(|| Fail::from(NOT_INTEGER))?,
+        None => 0,
+    };
+    let new = old.checked_add(by).ok_or_else(|| Fail::from("ERR increment or decrement would overflow"))?;
+    let mut text = Vec::with_capacity(20);
+    format_i64(&mut text, new);
+    ctx.set(key, &text, KEEP_TTL)?;
+    ctx.out.integer(new);
+    Ok(())
+}
+
+fn by_float<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, key: &[u8], by: &[u8]) -> Run {
+    let number = |text| match LongDouble::parse(text) {
+        Some(number) => Ok(number),
+        None if is_infinity(text) => Err(Fail::from("ERR increment would produce NaN or Infinity")),
+        None => Err(Fail::from("ERR value is not a valid float")),
+    };
+    let old = ctx.get(key)?;
+    let old = number(old.as_ref().map_or(b"0", |v| &v.data[..]))?;
+    let sum = old.add(&number(by)?);
+    let sum = sum.ok_or_else(|| Fail::from("ERR increment would produce NaN or Infinity"))?.format();
+    ctx.set(key, sum.as_bytes(), KEEP_TTL)?;
+    ctx.out.bulk(sum.as_bytes());
+    Ok(())
+}
+
+fn is_infinity(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"-").or(text.strip_prefix(b"+")).unwrap_or(text);
+    text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity")
+}

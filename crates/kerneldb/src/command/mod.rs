@@ -1,0 +1,62 @@
+//! The commands: what a request means, and the state machine of a connection.
+//!
+//! [`Connection`] turns bytes into bytes. It runs commands through [`Operators`] (a session of the
+//! database, or a model) and [`Services`] (the server around it), both with static dispatch, and never
+//! blocks: what has to wait comes back as a [`Progress`].
+//!
+//! Every command that touches several keys, or reads and writes, is one transaction. Reads of several keys
+//! use a snapshot. Errors that pass by themselves (a lock, a full log ring) are tried again for
+//! `lock-timeout` milliseconds, except inside of an interactive transaction, where they are the client's
+//! to handle.
+//!
+//! Differences to Redis: keys are 1 to 255 bytes, values at most 65,536, all values are strings, there is
+//! one database, and a transaction reads with locks, or writes, at most 128 keys.
+
+mod admin;
+mod client;
+mod clients;
+mod config;
+mod connection;
+
+mod counter;
+mod exec;
+mod expire;
+mod generic;
+mod glob;
+mod info;
+mod introspect;
+mod keyspace;
+mod multi;
+mod operators;
+mod request;
+mod services;
+mod session;
+mod settings;
+mod spec;
+mod string;
+mod table;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+use exec::Fail;
+
+pub use clients::{Client, Clients, Peer};
+pub use connection::{Connection, Progress};
+pub use expire::{ExpireCycle, expire_cycle};
+pub use glob::glob_match;
+pub use operators::Operators;
+pub use services::{Counters, Job, Memory, Services, Shared};
+pub use settings::{Settings, Startup};
+
+/// Version of Redis whose commands and replies these are.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+/// Bytes for humans, as INFO prints them.
+fn format_bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+    match UNITS.iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{:.2}{unit}", bytes as f64 / *size as f64),
+        None => format!("{bytes}B"),
+    }
+}

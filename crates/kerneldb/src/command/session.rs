@@ -1,0 +1,148 @@
+//! Commands about the connection itself: HELLO, AUTH, PING and the like.
+
+use super::request::{Core, ReplyMode, Step};
+use super::exec::{Ctx, NOT_INTEGER, Run, is};
+use super::operators::Operators;
+use super::services::Services;
+use super::spec::{Cmd, wrong_arity};
+use super::{Fail, REDIS_VERSION, multi};
+use crate::resp::{Args, Protocol, parse_i64};
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+pub(super) fn run<S: Operators, V: Services>(
+    core: &mut Core,
+    ctx: &mut Ctx<'_, S, V>,
+    cmd: Cmd,
+    args: Args<'_>,
+) -> Run<Step> {
+    match cmd {
+        Cmd::Ping if args.len() > 2 => return Err(Fail::Reply(wrong_arity("ping"))),
+        Cmd::Ping if args.len() == 2 => ctx.out.bulk(args.get(1)),
+        Cmd::Ping => ctx.out.simple("PONG"),
+        Cmd::Echo => ctx.out.bulk(args.get(1)),
+        Cmd::Time => {
+            let now = ctx.services.now();
+            ctx.out.array(2);
+            ctx.out.bulk(now.as_secs().to_string().as_bytes());
+            ctx.out.bulk(now.subsec_micros().to_string().as_bytes());
+        }
+        Cmd::Select => match parse_i64(args.get(1)) {
+            None => return Err(NOT_INTEGER.into()),
+            Some(0) => ctx.out.ok(),
+            Some(_) => return Err("ERR DB index is out of range".into()),
+        },
+        Cmd::Auth => {
+            auth(core, args)?;
+            ctx.out.ok();
+        }
+        Cmd::Hello => hello(core, ctx, args)?,
+        Cmd::Reset => {
+            reset(core, ctx)?;
+            ctx.out.simple("RESET");
+        }
+        _ => {
+            ctx.out.ok();
+            return Ok(Step::Close);
+        }
+    }
+    Ok(Step::Done)
+}
+
+fn auth(core: &mut Core, args: Args<'_>) -> Run {
+    match args.len() {
+        2 if !core.shared.settings.needs_password() => Err("ERR AUTH <password> called without any password \
+             configured for the default user. Are you sure your configuration is correct?"
+            .into()),
+        2 => login(core, b"default", args.get(1)),
+        3 => login(core, args.get(1), args.get(2)),
+        _ => Err(super::exec::SYNTAX.into()),
+    }
+}
+
+fn login(core: &mut Core, user: &[u8], password: &[u8]) -> Run {
+    let settings = &core.shared.settings;
+    let right = !settings.needs_password() || settings.is_password(password);
+    if !right || user != b"default" {
+        return Err(WRONG_PASSWORD.into());
+    }
+    core.authenticated = true;
+    Ok(())
+}
+
+fn hello<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let protocol = if args.len() == 1 {
+        core.protocol
+    } else {
+        match parse_i64(args.get(1)) {
+            Some(2) => Protocol::Resp2,
+            Some(3) => Protocol::Resp3,
+            Some(_) => return Err("NOPROTO unsupported protocol version".into()),
+            None => return Err("ERR Protocol version is not an integer or out of range".into()),
+        }
+    };
+    let (mut credentials, mut name) = (None, None);
+    let mut i = 2;
+    while i < args.len() {
+        let arg = args.get(i);
+        if is(arg, "auth") && i + 2 < args.len() {
+            credentials = Some((args.get(i + 1), args.get(i + 2)));
+            i += 3;
+        } else if is(arg, "setname") && i + 1 < args.len() {
+            name = Some(args.get(i + 1));
+            i += 2;
+        } else {
+            return Err(Fail::Reply([b"ERR Syntax error in HELLO option '", arg, b"'"].concat()));
+        }
+    }
+    if let Some((user, password)) = credentials {
+        login(core, user, password)?;
+    }
+    if !core.authenticated {
+        return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+                    <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
+                    RESP protocol version at the same time"
+            .into());
+    }
+    if let Some(name) = name {
+        super::client::set_name(core, name)?;
+    }
+    core.protocol = protocol;
+    let out = &mut ctx.out;
+    out.set_protocol(protocol);
+    out.map(7);
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        out.bulk(field.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"proto");
+    out.integer(protocol.version());
+    out.bulk(b"id");
+    out.integer(core.client.id as i64);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        out.bulk(field.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"modules");
+    out.array(0);
+    Ok(())
+}
+
+/// As if the client had just connected.
+fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> Run {
+    if ctx.store.in_transaction() {
+        ctx.store.rollback()?;
+    }
+    multi::end(core);
+    core.tx_failed = false;
+    core.protocol = Protocol::Resp2;
+    ctx.out.set_protocol(Protocol::Resp2);
+    core.authenticated = !core.shared.settings.needs_password();
+    core.reply_mode = ReplyMode::On;
+    core.durability = core.shared.settings.startup().durability;
+    core.durability_applied = false;
+    core.client.text().name.clear();
+    core.client.state.no_evict.store(false, std::sync::atomic::Ordering::Relaxed);
+    core.client.state.no_touch.store(false, std::sync::atomic::Ordering::Relaxed);
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! What is known about a command without running it: name, arity, flags and where its keys are.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::table::COMMANDS;
+use crate::resp::Args;
+
+/// Flags of commands, as bits; [`flags::NAMES`] has their names in COMMAND.
+pub(super) mod flags {
+    pub const RO: u32 = 1;
+    pub const W: u32 = 1 << 1;
+    pub const OOM: u32 = 1 << 2;
+    pub const ADMIN: u32 = 1 << 3;
+    pub const NOSCRIPT: u32 = 1 << 4;
+    pub const LOADING: u32 = 1 << 5;
+    pub const STALE: u32 = 1 << 6;
+    pub const FAST: u32 = 1 << 7;
+    pub const NO_AUTH: u32 = 1 << 8;
+    pub const NO_ASYNC: u32 = 1 << 9;
+    pub const NO_MULTI: u32 = 1 << 10;
+    pub const ALLOW_BUSY: u32 = 1 << 11;
+    pub const SKIP_SLOWLOG: u32 = 1 << 12;
+
+    pub const NAMES: &[(u32, &str)] = &[
+        (W, "write"),
+        (RO, "readonly"),
+        (OOM, "denyoom"),
+        (ADMIN, "admin"),
+        (NOSCRIPT, "noscript"),
+        (LOADING, "loading"),
+        (STALE, "stale"),
+        (SKIP_SLOWLOG, "skip_slowlog"),
+        (FAST, "fast"),
+        (NO_AUTH, "no_auth"),
+        (NO_ASYNC, "no_async_loading"),
+        (NO_MULTI, "no_multi"),
+        (ALLOW_BUSY, "allow_busy"),
+    ];
+}
+
+/// Identity of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cmd {
+    Append,
+    Auth,
+    Bedplate,
+    Begin,
+    Bgsave,
+    Cas,
+    Client,
+    Command,
+    Commit,
+    Config,
+    Copy,
+    Dbsize,
+    Decr,
+    Decrby,
+    Del,
+    Discard,
+    Echo,
+    Exec,
+    Exists,
+    Expire,
+    Expireat,
+    Expiretime,
+    Flushall,
+    Flushdb,
+    Get,
+    Getdel,
+    Getex,
+    Getrange,
+    Getset,
+    Hello,
+    Incr,
+    Incrby,
+    Incrbyfloat,
+    Info,
+    Keys,
+    Lastsave,
+    Memory,
+    Mget,
+    Mset,
+    Msetnx,
+    Multi,
+    Object,
+    Persist,
+    Pexpire,
+    Pexpireat,
+    Pexpiretime,
+    Ping,
+    Psetex,
+    Pttl,
+    Quit,
+    Randomkey,
+    Rename,
+    Renamenx,
+    Reset,
+    Rollback,
+    Save,
+    Scan,
+    Select,
+    Set,
+    Setex,
+    Setnx,
+    Setrange,
+    Shutdown,
+    Strlen,
+    Substr,
+    Time,
+    Touch,
+    Ttl,
+    Type,
+    Unlink,
+    Unwatch,
+    Wait,
+    Waitaof,
+    Watch,
+}
+
+/// A command or subcommand.
+#[derive(Debug)]
+pub(super) struct Spec {
+    /// Which one; `None` for a subcommand.
+    pub cmd: Option<Cmd>,
+    /// Lower-case name.
+    pub name: &'static str,
+    /// Arguments with the name (and subcommand) counted; negative = at least so many.
+    pub arity: i32,
+    /// [`flags`].
+    pub flags: u32,
+    /// First key, last key (negative: from the end), step; 0 = no keys.
+    pub keys: (i32, i32, i32),
+    /// ACL categories without `@`, separated by spaces.
+    pub acl: &'static str,
+    /// Group of the documentation.
+    pub group: &'static str,
+    /// Version of Redis that brought it, or of Bedplate for its own.
+    pub since: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// Subcommands.
+    pub subs: &'static [Spec],
+}
+
+/// For the table.
+#[expect(clippy::too_many_arguments, reason = "one line of the table per command")]
+pub(super) const fn command(
+    cmd: Cmd,
+    name: &'static str,
+    arity: i32,
+    flags: u32,
+    keys: (i32, i32, i32),
+    acl: &'static str,
+    group: &'static str,
+    since: &'static str,
+    summary: &'static str,
+    subs: &'static [Spec],
+) -> Spec {
+    Spec { cmd: Some(cmd), name, arity, flags, keys, acl, group, since, summary, subs }
+}
+
+/// For the table.
+pub(super) const fn subcommand(
+    name: &'static str,
+    arity: i32,
+    flags: u32,
+    keys: (i32, i32, i32),
+    acl: &'static str,
+    since: &'static str,
+) -> Spec {
+    Spec { cmd: None, name, arity, flags, keys, acl, group: "", since, summary: "", subs: &[] }
+}
+
+impl Spec {
+    /// Whether it has one of the flags.
+    pub fn has(&self, flags: u32) -> bool {
+        self.flags & flags != 0
+    }
+
+    fn takes(&self, count: usize) -> bool {
+        let count = count as i32;
+        if self.arity >= 0 { count == self.arity } else { count >= -self.arity }
+    }
+
+    /// Indexes of the arguments that are keys.
+    pub fn key_indexes(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let (first, last, step) = self.keys;
+        let last = if last < 0 { count as i32 + last } else { last };
+        let range = if first > 0 { first..last.min(count as i32 - 1) + 1 } else { 0..0 };
+        range.step_by(step.max(1) as usize).map(|i| i as usize)
+    }
+}
+
+/// A request that names a command rightly.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resolved {
+    /// The command.
+    pub cmd: Cmd,
+    /// Its entry, or its subcommand's: flags and keys are those.
+    pub spec: &'static Spec,
+    /// Name for messages.
+    pub parent: &'static Spec,
+}
+
+/// Finds the command of a request by name.
+pub(super) fn find(name: &[u8]) -> Option<&'static Spec> {
+    static INDEX: OnceLock<HashMap<&'static [u8], &'static Spec>> = OnceLock::new();
+    let index = INDEX.get_or_init(|| COMMANDS.iter().map(|s| (s.name.as_bytes(), s)).collect());
+    let mut lower = [0u8; 16];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    index.get(&*lower).copied()
+}
+
+/// Finds the command of a request and checks its arity; the error is the reply without its `-`.
+pub(super) fn resolve(args: Args<'_>) -> Result<Resolved, Vec<u8>> {
+    let parent = find(args.get(0)).ok_or_else(|| unknown_command(args))?;
+    let cmd = parent.cmd.expect("the table's own entries are commands");
+    if !parent.takes(args.len()) {
+        return Err(wrong_arity(parent.name));
+    }
+    if parent.subs.is_empty() || args.len() < 2 {
+        return Ok(Resolved { cmd, spec: parent, parent });
+    }
+    let name = args.get(1);
+    let spec = parent.subs.iter().find(|s| name.eq_ignore_ascii_case(s.name.as_bytes()));
+    let spec = spec.ok_or_else(|| {
+        let name = String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
+        format!("ERR unknown subcommand '{name}'. Try {} HELP.", parent.name.to_ascii_uppercase()).into_bytes()
+    })?;
+    if !spec.takes(args.len()) {
+        return Err(wrong_arity(&format!("{}|{}", parent.name, spec.name)));
+    }
+    Ok(Resolved { cmd, spec, parent })
+}
+
+pub(super) fn wrong_arity(name: &str) -> Vec<u8> {
+    format!("ERR wrong number of arguments for '{name}' command").into_bytes()
+}
+
+/// Redis's text: the name and as many arguments as fit in 128 bytes or so.
+fn unknown_command(args: Args<'_>) -> Vec<u8> {
+    let cut = |arg: &[u8], limit: usize| -> Vec<u8> {
+        arg.iter().copied().take(limit).take_while(|c| *c != 0).collect()
+    };
+    let mut shown = Vec::new();
+    for arg in args.from(1) {
+        if shown.len() >= 128 {
+            break;
+        }
+        let limit = 128 - shown.len();
+        shown.push(b'\'');
+        shown.extend(cut(arg, limit));
+        shown.extend_from_slice(b"' ");
+    }
+    let name = cut(args.get(0), 128);
+    [b"ERR unknown command '", &name[..], b"', with args beginning with: ", &shown].concat()
+}

@@ -1,0 +1,212 @@
+//! The same random commands to a real Redis and to this crate: every reply must be the same to the byte.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::redis::{Redis, RedisClient};
+use super::{Client, encode};
+use crate::command::Startup;
+use crate::command::tests::model::Model;
+
+type Words = Vec<String>;
+
+fn any_of(words: &'static [&'static str]) -> impl Strategy<Value = String> {
+    prop::sample::select(words).prop_map(str::to_owned)
+}
+
+fn key() -> impl Strategy<Value = String> {
+    any_of(&["a", "b", "c", "k[1]"])
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        Just("9223372036854775807".to_string()),
+        Just(" 1".to_string()),
+        (-1000i64..1000).prop_map(|n| n.to_string()),
+        (-1000i64..1000, 0u32..1000).prop_map(|(n, f)| format!("{n}.{f}")),
+        "[a-z\u{e4}\n ]{0,12}",
+        "x{40,50}",
+    ]
+}
+
+fn number() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => (-20i64..20).prop_map(|n| n.to_string()),
+        1 => Just(i64::MIN.to_string()),
+        1 => Just(i64::MAX.to_string()),
+        1 => Just("x".to_string()),
+    ]
+}
+
+fn float() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => (-1000i64..1000, 0u32..100_000).prop_map(|(n, f)| format!("{n}.{f}")),
+        2 => (-99i64..99, -12i32..12).prop_map(|(n, e)| format!("{n}e{e}")),
+        1 => any_of(&["inf", "nan", "1e400", "", "1.", ".5", "+3", "abc", "1e-400", "1e5000", "-0"]),
+    ]
+}
+
+/// Far enough in the future that both servers print the same, or in the past.
+fn seconds() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => (100i64..200).prop_map(|s| (s * 100).to_string()),
+        1 => any_of(&["0", "-1", "x", "9223372036854775807", "-9223372036854775808"]),
+    ]
+}
+
+fn unix_time() -> impl Strategy<Value = String> {
+    prop_oneof![6 => (40i64..60).prop_map(|s| (s * 100_000_000).to_string()), 1 => any_of(&["1", "0", "-5"])]
+}
+
+fn words(parts: &[&str]) -> Words {
+    parts.iter().map(|p| p.to_string()).collect()
+}
+
+fn set_options() -> impl Strategy<Value = Words> {
+    let option = prop_oneof![
+        4 => any_of(&["NX", "xx", "GET", "KEEPTTL", "bogus"]).prop_map(|o| words(&[&o])),
+        2 => (any_of(&["EX", "ex"]), seconds()).prop_map(|(o, s)| words(&[&o, &s])),
+        1 => seconds().prop_map(|s| words(&["PX", &(s + "000")])),
+        1 => unix_time().prop_map(|s| words(&["EXAT", &s])),
+    ];
+    prop::collection::vec(option, 0..3).prop_map(|o| o.concat())
+}
+
+/// Commands that do not delete.
+fn keeping() -> impl Strategy<Value = Words> {
+    prop_oneof![
+        2 => (any_of(&["get", "STRLEN", "ttl", "TYPE", "expiretime", "incr", "DECR", "persist"]), key())
+            .prop_map(|(c, k)| words(&[&c, &k])),
+        3 => (key(), value(), set_options()).prop_map(|(k, v, o)| [words(&["SET", &k, &v]), o].concat()),
+        2 => (any_of(&["setnx", "getset", "append"]), key(), value()).prop_map(|(c, k, v)| words(&[&c, &k, &v])),
+        2 => (any_of(&["incrby", "decrby"]), key(), number()).prop_map(|(c, k, n)| words(&[&c, &k, &n])),
+        1 => (key(), float()).prop_map(|(k, n)| words(&["incrbyfloat", &k, &n])),
+        1 => (any_of(&["getrange", "substr"]), key(), number(), number())
+            .prop_map(|(c, k, a, b)| words(&[&c, &k, &a, &b])),
+        1 => (key(), -2i64..70, value()).prop_map(|(k, o, v)| words(&["setrange", &k, &o.to_string(), &v])),
+        1 => (key(), (100u32..200), value()).prop_map(|(k, s, v)| words(&["setex", &k, &format!("{s}00"), &v])),
+        1 => prop::collection::vec(key(), 1..5).prop_map(|k| [words(&["mget"]), k].concat()),
+        1 => (any_of(&["exists", "touch"]), prop::collection::vec(key(), 1..4))
+            .prop_map(|(c, k)| [words(&[&c]), k].concat()),
+        1 => (any_of(&["mset", "MSETNX"]), prop::collection::vec((key(), value()), 1..4))
+            .prop_map(|(c, kv)| kv.into_iter().fold(words(&[&c]), |w, (k, v)| [w, vec![k, v]].concat())),
+        1 => (key(), key(), prop_oneof![Just(None), Just(Some("REPLACE")), Just(Some("foo"))])
+            .prop_map(|(a, b, o)| [words(&["copy", &a, &b]), o.map(|o| words(&[o])).unwrap_or_default()].concat()),
+        1 => key().prop_map(|k| words(&["getex", &k])),
+        1 => key().prop_map(|k| words(&["getex", &k, "persist"])),
+        1 => Just(words(&["dbsize"])),
+    ]
+}
+
+/// Commands that may delete, or that are wrong.
+fn deleting() -> impl Strategy<Value = Words> {
+    let conditions = prop::collection::vec(any_of(&["NX", "xx", "GT", "LT", "foo"]), 0..3);
+    prop_oneof![
+        2 => (any_of(&["del", "unlink"]), prop::collection::vec(key(), 1..3)).prop_map(|(c, k)| [words(&[&c]), k].concat()),
+        1 => key().prop_map(|k| words(&["getdel", &k])),
+        2 => (key(), unix_time(), conditions).prop_map(|(k, s, c)| [words(&["expireat", &k, &s]), c].concat()),
+        1 => (any_of(&["expire", "pexpire"]), key(), seconds())
+            .prop_map(|(c, k, s)| words(&[&c, &k, &(if c == "expire" { s } else { s + "000" })])),
+        1 => (key(), unix_time()).prop_map(|(k, s)| words(&["getex", &k, "exat", &s])),
+        1 => (any_of(&["rename", "RENAMENX"]), key(), key()).prop_map(|(c, a, b)| words(&[&c, &a, &b])),
+        1 => Just(words(&["flushall"])),
+        1 => prop::collection::vec("[a-z]{1,9}", 0..4).prop_map(|w| [words(&["nosuch"]), w].concat()),
+        1 => (any_of(&["get", "set", "mset", "client", "config|get"]), prop::collection::vec(key(), 0..4))
+            .prop_map(|(c, k)| [words(&[&c]), k].concat()),
+        1 => any_of(&["", "*", "[ab]", "k\\[*", "?", "[^a]"]).prop_map(|p| words(&["keys", &p])),
+    ]
+}
+
+fn transactional() -> impl Strategy<Value = Words> {
+    prop_oneof![
+        3 => Just(words(&["multi"])),
+        3 => Just(words(&["EXEC"])),
+        1 => Just(words(&["discard"])),
+        1 => Just(words(&["unwatch"])),
+    ]
+}
+
+/// KEYS has no order.
+fn normalize(command: &Words, reply: Vec<u8>) -> Vec<u8> {
+    if !command[0].eq_ignore_ascii_case("keys") || !reply.starts_with(b"*") {
+        return reply;
+    }
+    let mut parts: Vec<&[u8]> = reply.split(|c| *c == b'\n').collect();
+    parts.sort();
+    parts.concat()
+}
+
+fn compare(
+    commands: &[(usize, Words)],
+    redis: &mut [RedisClient],
+) -> Result<(), TestCaseError> {
+    let model = Model::new(Startup::default());
+    let mut ours: Vec<Client> = redis.iter().map(|_| Client::new(&model)).collect();
+    for client in redis.iter_mut() {
+        client.call(b"RESET\r\n");
+        client.call(b"FLUSHALL\r\n");
+    }
+    for (who, command) in commands {
+        let request = encode(command);
+        let expected = normalize(command, redis[*who].call(&request));
+        ours[*who].feed(&request);
+        ours[*who].finish();
+        let reply = normalize(command, std::mem::take(&mut ours[*who].out));
+        prop_assert_eq!(
+            reply.escape_ascii().to_string(),
+            expected.escape_ascii().to_string(),
+            "client {} {:?}",
+            who,
+            command
+        );
+    }
+    drop(ours);
+    prop_assert_eq!(model.locks(), 0);
+    Ok(())
+}
+
+fn check(cases: u32, redis: &mut [RedisClient], strategy: impl Strategy<Value = Vec<(usize, Words)>>) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let redis = std::cell::RefCell::new(redis);
+    TestRunner::new(config)
+        .run(&strategy, |commands| compare(&commands, *redis.borrow_mut()))
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn one_client() {
+    let Some(redis) = Redis::start() else { return };
+    let command = prop_oneof![6 => keeping(), 3 => deleting()];
+    let commands = prop::collection::vec(command.prop_map(|c| (0, c)), 1..60);
+    check(150, &mut [redis.connect()], commands);
+}
+
+#[test]
+fn two_clients_with_transactions() {
+    let Some(redis) = Redis::start() else { return };
+    // A key that is created and deleted again between WATCH and EXEC counts as changed in Redis, and as
+    // what it is here: absent at both times. So nothing is deleted in this test.
+    let watch = prop::collection::vec(key(), 1..3).prop_map(|k| [words(&["watch"]), k].concat());
+    let command = prop_oneof![6 => no_past(keeping()), 3 => transactional(), 1 => watch];
+    let commands = prop::collection::vec((0usize..2, command), 1..60);
+    check(150, &mut [redis.connect(), redis.connect()], commands);
+}
+
+#[test]
+fn one_client_with_deletions_in_transactions() {
+    let Some(redis) = Redis::start() else { return };
+    // Commands on all keys do not see a transaction's own writes.
+    let local = prop_oneof![4 => keeping(), 3 => deleting(), 2 => transactional()]
+        .prop_filter("commands on all keys", |c| {
+            !["keys", "dbsize", "flushall"].contains(&&c[0].to_ascii_lowercase()[..])
+        });
+    check(150, &mut [redis.connect()], prop::collection::vec(local.prop_map(|c| (0, c)), 1..60));
+}
+
+/// Without SET ... EXAT in the past, which deletes, and DBSIZE, which a transaction does not see change.
+fn no_past(commands: impl Strategy<Value = Words>) -> impl Strategy<Value = Words> {
+    commands.prop_filter("deletes", |c| {
+        c[0] != "dbsize" && !c.windows(2).any(|w| w[0] == "EXAT" && w[1].len() < 5)
+    })
+}

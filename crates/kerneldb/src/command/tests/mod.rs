@@ -1,0 +1,75 @@
+//! Tests of the commands on a model of the database, and against a real Redis.
+
+mod differential;
+mod model;
+mod redis;
+mod replies;
+mod states;
+
+use std::sync::Arc;
+
+use super::{Connection, Peer, Progress, Startup};
+use crate::resp::{Protocol, Writer};
+use model::{Model, ModelSession};
+
+/// A client with its connection and session.
+struct Client {
+    connection: Connection,
+    session: ModelSession,
+    model: Arc<Model>,
+    out: Vec<u8>,
+}
+
+impl Client {
+    fn new(model: &Arc<Model>) -> Client {
+        let peer = Peer { addr: "127.0.0.1:1".into(), local_addr: "127.0.0.1:6380".into(), fd: 7 };
+        Client {
+            connection: Connection::new(model, peer),
+            session: model.session(),
+            model: Arc::clone(model),
+            out: Vec::new(),
+        }
+    }
+
+    fn process(&mut self) -> Progress {
+        self.connection.process(&mut self.session, &self.model, &mut self.out)
+    }
+
+    fn feed(&mut self, input: &[u8]) -> Progress {
+        self.connection.feed(input);
+        self.process()
+    }
+
+    fn take(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.out)).into_owned()
+    }
+
+    /// Sends an inline command and waits for its reply, through retries.
+    fn send(&mut self, line: &str) -> String {
+        self.connection.feed(format!("{line}\r\n").as_bytes());
+        self.finish();
+        self.take()
+    }
+
+    /// Runs until no more time is needed.
+    fn finish(&mut self) -> Progress {
+        loop {
+            match self.process() {
+                Progress::RetryAfter(pause) => std::thread::sleep(pause),
+                other => return other,
+            }
+        }
+    }
+}
+
+fn one() -> Client {
+    Client::new(&Model::new(Startup::default()))
+}
+
+fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&mut out, Protocol::Resp2);
+    writer.array(args.len());
+    args.iter().for_each(|arg| writer.bulk(arg.as_ref()));
+    out
+}

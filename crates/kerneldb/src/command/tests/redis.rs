@@ -1,0 +1,96 @@
+//! A real Redis for comparison.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A redis-server without persistence on a free port; killed when dropped.
+pub struct Redis {
+    child: Child,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl Redis {
+    /// `None`, with a message, if there is no redis-server of version 7 here.
+    pub fn start() -> Option<Redis> {
+        let version = Command::new("redis-server").arg("--version").output();
+        let version = version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
+        if !version.contains("v=7.0.") {
+            eprintln!("skipped: redis-server 7.0 is not installed (found {version:?})");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Some(Redis { child, port, _dir: dir })
+    }
+
+    pub fn connect(&self) -> RedisClient {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match TcpStream::connect(("127.0.0.1", self.port)) {
+                Ok(stream) => {
+                    stream.set_nodelay(true).unwrap();
+                    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                    return RedisClient { stream, buffer: Vec::new() };
+                }
+                Err(error) if Instant::now() > deadline => panic!("redis-server does not answer: {error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct RedisClient {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl RedisClient {
+    /// Sends raw bytes and returns one reply, or what came before the connection was closed.
+    pub fn call(&mut self, request: &[u8]) -> Vec<u8> {
+        self.stream.write_all(request).unwrap();
+        let mut chunk = [0; 65536];
+        loop {
+            if let Some(len) = reply_len(&self.buffer) {
+                return self.buffer.drain(..len).collect();
+            }
+            match self.stream.read(&mut chunk).unwrap() {
+                0 => return std::mem::take(&mut self.buffer),
+                n => self.buffer.extend_from_slice(&chunk[..n]),
+            }
+        }
+    }
+}
+
+/// Length of the first complete reply.
+pub fn reply_len(bytes: &[u8]) -> Option<usize> {
+    let line = bytes.windows(2).position(|w| w == b"\r\n")?;
+    let number = || std::str::from_utf8(&bytes[1..line]).unwrap().parse::<i64>().unwrap();
+    let end = line + 2;
+    match bytes[0] {
+        b'$' | b'=' if number() >= 0 => Some(end + number() as usize + 2).filter(|len| *len <= bytes.len()),
+        kind @ (b'*' | b'%' | b'~' | b'>') => {
+            let values = number().max(0) * if kind == b'%' { 2 } else { 1 };
+            (0..values).try_fold(end, |at, _| Some(at + reply_len(&bytes[at..])?))
+        }
+        _ => Some(end),
+    }
+}
