@@ -179,7 +179,7 @@ fn one_client() {
     let Some(redis) = Redis::start() else { return };
     let command = prop_oneof![6 => keeping(), 3 => deleting()];
     let commands = prop::collection::vec(command.prop_map(|c| (0, c)), 1..60);
-    check(150, &mut [redis.connect()], commands);
+    check(200, &mut [redis.connect()], commands);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn two_clients_with_transactions() {
     let watch = prop::collection::vec(key(), 1..3).prop_map(|k| [words(&["watch"]), k].concat());
     let command = prop_oneof![6 => no_past(keeping()), 3 => transactional(), 1 => watch];
     let commands = prop::collection::vec((0usize..2, command), 1..60);
-    check(150, &mut [redis.connect(), redis.connect()], commands);
+    check(200, &mut [redis.connect(), redis.connect()], commands);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn one_client_with_deletions_in_transactions() {
         .prop_filter("commands on all keys", |c| {
             !["keys", "dbsize", "flushall"].contains(&&c[0].to_ascii_lowercase()[..])
         });
-    check(150, &mut [redis.connect()], prop::collection::vec(local.prop_map(|c| (0, c)), 1..60));
+    check(200, &mut [redis.connect()], prop::collection::vec(local.prop_map(|c| (0, c)), 1..60));
 }
 
 /// Without SET ... EXAT in the past, which deletes, and DBSIZE, which a transaction does not see change.
