@@ -5,11 +5,8 @@ mod application;
 mod arena;
 mod bpf;
 pub mod checkpoint;
-<<<<<<< HEAD
-mod config;
-=======
 pub mod command;
->>>>>>> 4e53698 (kerneldb: Redis commands, connection state machine, differential tests)
+mod config;
 mod database;
 mod datadir;
 mod disk;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::request::{Core, Step, Wait};
 use super::exec::{Ctx, Fail, NOT_INTEGER, Run, SYNTAX, integer, is};
 use super::introspect::help;
 use super::operators::Operators;
+use super::request::{Core, Step, Wait};
 use super::services::{Job, Services};
 use super::spec::{Cmd, Resolved};
 use crate::Durability;
@@ -161,11 +161,7 @@ fn bedplate<S: Operators, V: Services>(
     Ok(Step::Done)
 }
 
-fn durability<S: Operators, V: Services>(
-    core: &mut Core,
-    ctx: &mut Ctx<'_, S, V>,
-    args: Args<'_>,
-) -> Run {
+fn durability<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     const MODES: [(&str, Durability); 3] =
         [("off", Durability::Off), ("async", Durability::Async), ("sync", Durability::Sync)];
     if args.len() == 2 {
@@ -181,7 +177,7 @@ fn durability<S: Operators, V: Services>(
     if ctx.store.in_transaction() {
         return Err("ERR the durability cannot be changed inside a transaction".into());
     }
-    ctx.store.set_durability(durability)?;
+    ctx.store.set_durability(durability);
     core.durability = durability;
     core.durability_applied = true;
     ctx.out.ok();

@@ -1,13 +1,12 @@
 //! CLIENT and its subcommands.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::clients::Client;
-use super::request::{Core, ReplyMode};
 use super::exec::{Ctx, Fail, Run, SYNTAX, is};
 use super::introspect::help;
 use super::operators::Operators;
+use super::request::{Core, ReplyMode};
 use super::services::Services;
 use super::spec::Spec;
 use crate::resp::{Args, parse_i64};
@@ -148,6 +147,9 @@ fn list<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: A
     Ok(())
 }
 
+/// A condition of CLIENT KILL.
+type Filter<'a> = Box<dyn Fn(&Client) -> bool + 'a>;
+
 fn kill<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let me = core.client.id;
     let clients = &core.shared.clients;
@@ -164,7 +166,7 @@ fn kill<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: A
         return Err(SYNTAX.into());
     }
     let mut skip_me = true;
-    let mut filters: Vec<Box<dyn Fn(&Arc<Client>) -> bool + '_>> = Vec::new();
+    let mut filters: Vec<Filter<'_>> = Vec::new();
     for i in (2..args.len()).step_by(2) {
         let (option, value) = (args.get(i), args.get(i + 1));
         if is(option, "id") {

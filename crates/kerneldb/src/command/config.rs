@@ -1,11 +1,11 @@
 //! CONFIG and its subcommands.
 
-use super::exec::{Ctx, Fail, Run};
+use super::exec::{Ctx, Run, SYNTAX};
 use super::glob::glob_match;
 use super::introspect::help;
 use super::operators::Operators;
 use super::services::Services;
-use super::spec::{Spec, wrong_arity};
+use super::spec::Spec;
 use crate::resp::Args;
 
 pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spec, args: Args<'_>) -> Run {
@@ -22,7 +22,7 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spe
         }
         "set" => {
             if !args.len().is_multiple_of(2) {
-                return Err(Fail::Reply(wrong_arity("config|set")));
+                return Err(SYNTAX.into());
             }
             let pairs: Vec<_> = args.from(2).step_by(2).zip(args.from(3).step_by(2)).collect();
             shared.settings.change(&pairs)?;

@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::clients::{Client, Peer};
-use super::request::{Core, ReplyMode, Step};
 use super::exec::Ctx;
 use super::multi::Multi;
 use super::operators::Operators;
+use super::request::{Core, ReplyMode, Step};
 use super::services::{Counters, Services, Shared};
 use super::spec;
 use crate::Durability;
@@ -100,14 +100,13 @@ impl Connection {
         !self.closing && (self.core.wait.is_none() || self.parser.buffered() < READ_AHEAD)
     }
 
-    /// Whether the kernel may answer the next request by itself: there is no partial request, no queued
-    /// or watched or held anything, no open transaction that failed, and plain replies are wanted.
+    /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
+    /// queued, watched or held back, and plain replies are wanted. The session may have a transaction open.
     pub fn at_rest(&self) -> bool {
         self.parser.is_empty()
             && self.core.multi.is_none()
             && self.core.watched.is_empty()
             && self.core.wait.is_none()
-            && !self.core.tx_failed
             && self.core.authenticated
             && self.core.reply_mode == ReplyMode::On
             && self.held.is_empty()
@@ -140,11 +139,6 @@ impl Connection {
         }
         multi.broken |= !parser.is_empty();
         self.core.multi = Some(multi);
-    }
-
-    /// Says that the session's open transaction has failed elsewhere.
-    pub fn import_failed_transaction(&mut self) {
-        self.core.tx_failed = true;
     }
 
     /// Appends a reply made elsewhere, behind all replies so far; with `ts` > 0 it waits for that commit.
@@ -181,8 +175,8 @@ impl Connection {
 
     fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Progress {
         if !self.core.durability_applied && !store.in_transaction() {
-            // A store that cannot is asked again before the next requests.
-            self.core.durability_applied = store.set_durability(self.core.durability).is_ok();
+            store.set_durability(self.core.durability);
+            self.core.durability_applied = true;
         }
         loop {
             self.release(services, out);
@@ -238,8 +232,7 @@ impl Connection {
         let now_ms = services.now().as_millis() as u64;
         let target = if self.held.is_empty() { &mut *out } else { &mut self.held };
         let mark = target.len();
-        let mut ctx =
-            Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
+        let mut ctx = Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
         let step = core.request(&mut ctx, self.parser.args());
         let commit_ts = ctx.commit_ts;
         if matches!(step, Step::Again(_)) {

@@ -141,8 +141,8 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
         Mset if args.len() == 3 => Access::Single,
         Getex if args.len() == 2 => Access::Single,
         Del | Unlink | Mset | Msetnx | Incr | Decr | Incrby | Decrby | Incrbyfloat | Append | Setrange
-        | Getset | Getdel | Getex | Expire | Pexpire | Expireat | Pexpireat | Persist | Rename
-        | Renamenx | Copy => Access::ReadWrite,
+        | Getset | Getdel | Getex | Expire | Pexpire | Expireat | Pexpireat | Persist | Rename | Renamenx
+        | Copy => Access::ReadWrite,
         _ => Access::Nothing,
     }
 }

@@ -181,17 +181,22 @@ pub fn expire_cycle<S: Operators, V: Services>(
 /// Deletes the key unless it was written again: then the session sees it.
 fn delete_expired<S: Operators>(store: &mut S, key: &[u8]) -> Result<bool> {
     store.begin()?;
-    let deleted = match store.get(key) {
-        // The engine still has the expired version: writing over it and deleting that frees it.
-        Ok(None) => store.set(key, b"", SetOptions::default()).and_then(|_| store.delete(key)).map(|_| true),
-        Ok(Some(_)) => Ok(false),
-        Err(error) => Err(error),
-    };
-    match deleted {
+    match purge(store, key) {
         Ok(true) => store.commit().map(|_| true),
         other => {
             store.rollback()?;
             other
         }
     }
+}
+
+/// Deletes an expired key in the open transaction; false if it does exist. DELETE alone does nothing to a
+/// key that nobody can see, so it is written first.
+pub(super) fn purge<S: Operators>(store: &mut S, key: &[u8]) -> Result<bool> {
+    if store.get(key)?.is_some() {
+        return Ok(false);
+    }
+    store.set(key, b"", SetOptions::default())?;
+    store.delete(key)?;
+    Ok(true)
 }

@@ -49,7 +49,11 @@ fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if
         ctx.set(to, &value.data, same_expiry(&value))?;
         ctx.delete(from)?;
     }
-    if if_absent { ctx.out.integer(done.into()) } else { ctx.out.ok() }
+    if if_absent {
+        ctx.out.integer(done.into())
+    } else {
+        ctx.out.ok()
+    }
     Ok(())
 }
 
@@ -114,10 +118,12 @@ fn object<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) ->
     } else if is(args.get(1), "idletime") {
         ctx.out.integer(0);
     } else {
-        return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+        return Err(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
                     that when switching between policies at runtime LRU and LFU data will take some time to \
                     adjust."
-            .into());
+                .into(),
+        );
     }
     Ok(())
 }

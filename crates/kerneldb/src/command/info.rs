@@ -3,9 +3,9 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::request::Core;
 use super::exec::{Ctx, Run, is};
 use super::operators::Operators;
+use super::request::Core;
 use super::services::Services;
 use super::{REDIS_VERSION, format_bytes};
 use crate::Durability;

@@ -25,7 +25,7 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spe
             for name in args.from(2) {
                 match by_name(name) {
                     Some((parent, found)) => describe(out, found, parent),
-                    None => out.null_array(),
+                    None => out.null(),
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! writes and are no part of its serializability, except FLUSHALL's deletions.
 
 use super::exec::{Ctx, Run, SYNTAX, integer, is};
+use super::expire::purge;
 use super::glob::glob_match;
 use super::operators::Operators;
 use super::services::Services;
@@ -104,7 +105,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
             if visible(&item, now_ms) {
                 seen += 1;
                 // Each key of the portion with the same probability.
-                if xxhash_rust::xxh64::xxh64(item.key, random) % seen == 0 {
+                if xxhash_rust::xxh64::xxh64(item.key, random).is_multiple_of(seen) {
                     found = Some(item.key.to_vec());
                 }
             }
@@ -129,14 +130,13 @@ const FLUSH_POSITIONS: u64 = 2048;
 
 /// Deletes the keys at some positions from `from` on; returns where to go on, `None` at the end. Every
 /// key that existed when FLUSHALL began is deleted; it is not one transaction.
-pub(super) fn flush_step<S: Operators, V: Services>(
-    ctx: &mut Ctx<'_, S, V>,
-    from: u64,
-) -> Run<Option<u64>> {
+pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, from: u64) -> Run<Option<u64>> {
     let positions = ctx.services.positions();
     let to = (from + FLUSH_POSITIONS).min(positions);
-    for key in keys_at(ctx, from, to)? {
-        ctx.delete(&key)?;
+    for (key, expired) in keys_at(ctx, from, to)? {
+        if !ctx.delete(&key)? && expired {
+            ctx.transaction(false, |ctx| Ok(purge(ctx.store, &key).map(drop)?))?;
+        }
     }
     Ok((to < positions).then_some(to))
 }
@@ -144,14 +144,16 @@ pub(super) fn flush_step<S: Operators, V: Services>(
 /// Deletes all keys in the open transaction.
 pub(super) fn flush_in_transaction<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
     let positions = ctx.services.positions();
-    for key in keys_at(ctx, 0, positions)? {
+    for (key, _) in keys_at(ctx, 0, positions)? {
         ctx.delete(&key)?;
     }
     Ok(())
 }
 
-fn keys_at<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, from: u64, to: u64) -> Run<Vec<Vec<u8>>> {
+/// Keys, and whether they are expired.
+fn keys_at<S: Operators, V: Services>(ctx: &Ctx<'_, S, V>, from: u64, to: u64) -> Run<Vec<(Vec<u8>, bool)>> {
     let mut keys = Vec::new();
-    ctx.services.scan(from, to, &mut |item| keys.push(item.key.to_vec()))?;
+    let now_ms = ctx.now_ms;
+    ctx.services.scan(from, to, &mut |item| keys.push((item.key.to_vec(), !visible(&item, now_ms))))?;
     Ok(keys)
 }

@@ -5,9 +5,9 @@
 //! EXEC compares them inside of its transaction. A transient error of the store starts the whole EXEC
 //! again; any other one, or too many of them, aborts it with nothing written.
 
-use super::request::{Core, Step};
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
+use super::request::{Core, Step};
 use super::services::Services;
 use super::spec::{Cmd, Resolved, flags};
 use crate::TX_KEYS_MAX;
@@ -133,7 +133,6 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
         run_queue(core, ctx, &multi)
     });
     core.in_exec = false;
-    core.tx_failed = false;
     match done {
         Err(Fail::Store(error)) if error.is_transient() => {
             ctx.out.truncate(mark);

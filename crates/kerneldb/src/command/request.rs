@@ -64,8 +64,6 @@ pub(super) struct Core {
     pub watched: Vec<Watched>,
     /// EXEC is running: requests must not wait and not retry on their own.
     pub in_exec: bool,
-    /// The open transaction met an error of the store.
-    pub tx_failed: bool,
     pub durability: Durability,
     pub durability_applied: bool,
     pub reply_mode: ReplyMode,
@@ -95,7 +93,6 @@ impl Core {
             multi: None,
             watched: Vec::new(),
             in_exec: false,
-            tx_failed: false,
             durability: shared.settings.startup().durability,
             durability_applied: false,
             reply_mode: ReplyMode::On,
@@ -119,8 +116,10 @@ impl Core {
             }
         };
         self.note_command(resolved);
-        let at_once =
-            matches!(resolved.cmd, Cmd::Exec | Cmd::Discard | Cmd::Multi | Cmd::Watch | Cmd::Quit | Cmd::Reset);
+        let at_once = matches!(
+            resolved.cmd,
+            Cmd::Exec | Cmd::Discard | Cmd::Multi | Cmd::Watch | Cmd::Quit | Cmd::Reset
+        );
         if !at_once && let Some(multi) = &mut self.multi {
             let queued = multi.queue(resolved, args, self.shared.settings.input_limit());
             match queued {
@@ -211,7 +210,10 @@ impl Core {
             Counters::add(&self.shared.counters.retries);
         }
         let Some(error) = error else { return Step::Done };
-        if error.is_transient() && !in_transaction && let Some(pause) = self.backoff() {
+        if error.is_transient()
+            && !in_transaction
+            && let Some(pause) = self.backoff()
+        {
             return Step::Again(pause);
         }
         if matches!(error, crate::Error::Conflict) {
@@ -229,7 +231,8 @@ impl Core {
     /// How long to sleep before the next attempt; `None` when the time for attempts is over.
     fn backoff(&mut self) -> Option<Duration> {
         let retry = self.retry.get_or_insert_with(|| Retry { since: Instant::now(), attempts: 0 });
-        let left = Duration::from_millis(self.shared.settings.lock_timeout_ms()).checked_sub(retry.since.elapsed())?;
+        let left = Duration::from_millis(self.shared.settings.lock_timeout_ms())
+            .checked_sub(retry.since.elapsed())?;
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
         // Connections that met each other should not do so again.
@@ -275,7 +278,7 @@ impl Core {
     }
 
     fn data<S: Operators, V: Services>(
-        &mut self,
+        &self,
         ctx: &mut Ctx<'_, S, V>,
         resolved: Resolved,
         args: Args<'_>,
@@ -283,20 +286,16 @@ impl Core {
         if !ctx.store.in_transaction() {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
-        if self.tx_failed {
+        if ctx.store.is_failed() {
             return Err(Fail::Store(crate::Error::Aborted));
         }
-        let run = exec::data(resolved.cmd, ctx, args);
-        if matches!(run, Err(Fail::Store(_))) {
-            self.tx_failed = true;
-        }
-        run
+        exec::data(resolved.cmd, ctx, args)
     }
 
     fn flush<S: Operators, V: Services>(&mut self, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run<Step> {
         keyspace::check_flush(args)?;
         if ctx.store.in_transaction() {
-            keyspace::flush_in_transaction(ctx).inspect_err(|_| self.tx_failed = true)?;
+            keyspace::flush_in_transaction(ctx)?;
         } else {
             let from = if let Some(Wait::Flush(from)) = self.wait { from } else { 0 };
             if let Some(next) = keyspace::flush_step(ctx, from)? {

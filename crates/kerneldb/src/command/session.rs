@@ -1,8 +1,8 @@
 //! Commands about the connection itself: HELLO, AUTH, PING and the like.
 
-use super::request::{Core, ReplyMode, Step};
 use super::exec::{Ctx, NOT_INTEGER, Run, is};
 use super::operators::Operators;
+use super::request::{Core, ReplyMode, Step};
 use super::services::Services;
 use super::spec::{Cmd, wrong_arity};
 use super::{Fail, REDIS_VERSION, multi};
@@ -51,9 +51,11 @@ pub(super) fn run<S: Operators, V: Services>(
 
 fn auth(core: &mut Core, args: Args<'_>) -> Run {
     match args.len() {
-        2 if !core.shared.settings.needs_password() => Err("ERR AUTH <password> called without any password \
+        2 if !core.shared.settings.needs_password() => {
+            Err("ERR AUTH <password> called without any password \
              configured for the default user. Are you sure your configuration is correct?"
-            .into()),
+                .into())
+        }
         2 => login(core, b"default", args.get(1)),
         3 => login(core, args.get(1), args.get(2)),
         _ => Err(super::exec::SYNTAX.into()),
@@ -99,10 +101,12 @@ fn hello<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
         login(core, user, password)?;
     }
     if !core.authenticated {
-        return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+        return Err(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
                     <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
                     RESP protocol version at the same time"
-            .into());
+                .into(),
+        );
     }
     if let Some(name) = name {
         super::client::set_name(core, name)?;
@@ -134,7 +138,6 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
         ctx.store.rollback()?;
     }
     multi::end(core);
-    core.tx_failed = false;
     core.protocol = Protocol::Resp2;
     ctx.out.set_protocol(Protocol::Resp2);
     core.authenticated = !core.shared.settings.needs_password();

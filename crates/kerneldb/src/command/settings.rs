@@ -57,11 +57,14 @@ pub struct Settings {
     output_bytes: AtomicU64,
 }
 
+/// Parses and stores a value; the error says what is wrong with it.
+type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
+
 /// How a parameter is read and, if it can be changed, written.
 struct Parameter {
     name: &'static str,
     get: fn(&Settings) -> String,
-    set: Option<fn(&Settings, &[u8]) -> Result<(), &'static str>>,
+    set: Option<Setter>,
 }
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
@@ -256,12 +259,12 @@ impl Settings {
                 return failed(&shown, "duplicate parameter");
             }
         }
-        let mut undo = Vec::new();
+        let mut undo: Vec<(Setter, String)> = Vec::new();
         for (name, value) in pairs {
             let Some(Parameter { name, get, set: Some(set) }) = find(name) else { continue };
             let before = get(self);
             if let Err(why) = set(self, value) {
-                for (set, before) in undo as Vec<(fn(&Settings, &[u8]) -> Result<(), &'static str>, String)> {
+                for (set, before) in undo {
                     // What was read out of it is always accepted again.
                     let _ = set(self, before.as_bytes());
                 }

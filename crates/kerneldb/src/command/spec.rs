@@ -228,7 +228,8 @@ pub(super) fn resolve(args: Args<'_>) -> Result<Resolved, Vec<u8>> {
     let spec = parent.subs.iter().find(|s| name.eq_ignore_ascii_case(s.name.as_bytes()));
     let spec = spec.ok_or_else(|| {
         let name = String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
-        format!("ERR unknown subcommand '{name}'. Try {} HELP.", parent.name.to_ascii_uppercase()).into_bytes()
+        format!("ERR unknown subcommand '{name}'. Try {} HELP.", parent.name.to_ascii_uppercase())
+            .into_bytes()
     })?;
     if !spec.takes(args.len()) {
         return Err(wrong_arity(&format!("{}|{}", parent.name, spec.name)));

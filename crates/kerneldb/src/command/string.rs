@@ -182,7 +182,11 @@ fn mset<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_a
     for (key, value) in pairs() {
         ctx.set(key, value, SetOptions::default())?;
     }
-    if if_absent { ctx.out.integer(1) } else { ctx.out.ok() }
+    if if_absent {
+        ctx.out.integer(1)
+    } else {
+        ctx.out.ok()
+    }
     Ok(())
 }
 

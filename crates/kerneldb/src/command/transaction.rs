@@ -3,15 +3,15 @@
 //! Locks are held between requests. A conflict is the client's to handle: the transaction has failed, and
 //! everything but COMMIT (which says so) and ROLLBACK is refused.
 
-use super::request::{Core, Step};
 use super::exec::{Ctx, Run, SYNTAX, is};
 use super::operators::Operators;
+use super::request::{Core, Step};
 use super::services::Services;
 use super::spec::Cmd;
 use crate::resp::Args;
 
 pub(super) fn run<S: Operators, V: Services>(
-    core: &mut Core,
+    core: &Core,
     ctx: &mut Ctx<'_, S, V>,
     cmd: Cmd,
     args: Args<'_>,
@@ -36,12 +36,10 @@ pub(super) fn run<S: Operators, V: Services>(
             } else {
                 ctx.store.begin()?;
             }
-            core.tx_failed = false;
         }
         Cmd::Commit if !open => return Err("ERR COMMIT without BEGIN".into()),
         Cmd::Commit => {
-            let failed = std::mem::take(&mut core.tx_failed);
-            if failed {
+            if ctx.store.is_failed() {
                 ctx.store.rollback()?;
                 return Err("TXFAILED the transaction had failed and was rolled back".into());
             }
@@ -50,7 +48,6 @@ pub(super) fn run<S: Operators, V: Services>(
         }
         _ if !open => return Err("ERR ROLLBACK without BEGIN".into()),
         _ => {
-            core.tx_failed = false;
             ctx.store.rollback()?;
         }
     }

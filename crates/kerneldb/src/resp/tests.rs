@@ -128,7 +128,8 @@ fn a_large_string_in_small_portions_takes_linear_time() {
 #[test]
 fn quoting() {
     let words = |line: &str| {
-        split_args(line.as_bytes()).map(|w| w.iter().map(|w| w.escape_ascii().to_string()).collect::<Vec<_>>())
+        split_args(line.as_bytes())
+            .map(|w| w.iter().map(|w| w.escape_ascii().to_string()).collect::<Vec<_>>())
     };
     let ok = |words: &[&str]| Some(words.iter().map(|w| w.to_string()).collect::<Vec<_>>());
     assert_eq!(words("  a\tb  "), ok(&["a", "b"]));

@@ -68,7 +68,8 @@ fn set_options() -> impl Strategy<Value = Words> {
         4 => any_of(&["NX", "xx", "GET", "KEEPTTL", "bogus"]).prop_map(|o| words(&[&o])),
         2 => (any_of(&["EX", "ex"]), seconds()).prop_map(|(o, s)| words(&[&o, &s])),
         1 => seconds().prop_map(|s| words(&["PX", &(s + "000")])),
-        1 => unix_time().prop_map(|s| words(&["EXAT", &s])),
+        // Not in the past: Redis deletes such a key when somebody looks, which DBSIZE shows.
+        1 => (40i64..60).prop_map(|s| words(&["EXAT", &(s * 100_000_000).to_string()])),
     ];
     prop::collection::vec(option, 0..3).prop_map(|o| o.concat())
 }
@@ -137,10 +138,7 @@ fn normalize(command: &Words, reply: Vec<u8>) -> Vec<u8> {
     parts.concat()
 }
 
-fn compare(
-    commands: &[(usize, Words)],
-    redis: &mut [RedisClient],
-) -> Result<(), TestCaseError> {
+fn compare(commands: &[(usize, Words)], redis: &mut [RedisClient]) -> Result<(), TestCaseError> {
     let model = Model::new(Startup::default());
     let mut ours: Vec<Client> = redis.iter().map(|_| Client::new(&model)).collect();
     for client in redis.iter_mut() {
@@ -188,7 +186,7 @@ fn two_clients_with_transactions() {
     // A key that is created and deleted again between WATCH and EXEC counts as changed in Redis, and as
     // what it is here: absent at both times. So nothing is deleted in this test.
     let watch = prop::collection::vec(key(), 1..3).prop_map(|k| [words(&["watch"]), k].concat());
-    let command = prop_oneof![6 => no_past(keeping()), 3 => transactional(), 1 => watch];
+    let command = prop_oneof![6 => local(keeping()), 3 => transactional(), 1 => watch];
     let commands = prop::collection::vec((0usize..2, command), 1..60);
     check(200, &mut [redis.connect(), redis.connect()], commands);
 }
@@ -204,9 +202,7 @@ fn one_client_with_deletions_in_transactions() {
     check(200, &mut [redis.connect()], prop::collection::vec(local.prop_map(|c| (0, c)), 1..60));
 }
 
-/// Without SET ... EXAT in the past, which deletes, and DBSIZE, which a transaction does not see change.
-fn no_past(commands: impl Strategy<Value = Words>) -> impl Strategy<Value = Words> {
-    commands.prop_filter("deletes", |c| {
-        c[0] != "dbsize" && !c.windows(2).any(|w| w[0] == "EXAT" && w[1].len() < 5)
-    })
+/// Without DBSIZE, which a transaction does not see change.
+fn local(commands: impl Strategy<Value = Words>) -> impl Strategy<Value = Words> {
+    commands.prop_filter("on all keys", |c| c[0] != "dbsize")
 }

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::command::{Job, Memory, Operators, Services, Shared, Startup};
-use crate::{
-    Durability, Error, Result, SetCondition, SetOptions, SnapshotItem, TX_KEYS_MAX, Value, Written,
-};
+use crate::{Durability, Error, Result, SetCondition, SetOptions, SnapshotItem, TX_KEYS_MAX, Value, Written};
 
 #[derive(Clone, Debug)]
 struct Version {
@@ -301,6 +299,10 @@ impl Operators for ModelSession {
         self.tx.is_some()
     }
 
+    fn is_failed(&self) -> bool {
+        self.tx.as_ref().is_some_and(|tx| tx.failed)
+    }
+
     fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         self.operator(|s| {
             if s.tx.as_ref().is_some_and(|tx| tx.snapshot.is_none()) {
@@ -354,8 +356,7 @@ impl Operators for ModelSession {
         Ok(())
     }
 
-    fn set_durability(&mut self, durability: Durability) -> Result<()> {
+    fn set_durability(&mut self, durability: Durability) {
         self.durability = Some(durability);
-        Ok(())
     }
 }

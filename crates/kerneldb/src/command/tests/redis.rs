@@ -64,6 +64,19 @@ pub struct RedisClient {
 }
 
 impl RedisClient {
+    /// Sends raw bytes that are not answered.
+    pub fn send(&mut self, request: &[u8]) {
+        self.stream.write_all(request).unwrap();
+    }
+
+    /// Everything until the connection is closed.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut rest = std::mem::take(&mut self.buffer);
+        // A reset after the close is an end as well.
+        let _ = self.stream.read_to_end(&mut rest);
+        rest
+    }
+
     /// Sends raw bytes and returns one reply, or what came before the connection was closed.
     pub fn call(&mut self, request: &[u8]) -> Vec<u8> {
         self.stream.write_all(request).unwrap();
