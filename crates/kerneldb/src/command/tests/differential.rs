@@ -5,8 +5,8 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::redis::{Redis, RedisClient};
 use super::{Client, encode};
-use crate::command::Startup;
 use crate::command::tests::model::Model;
+use crate::command::{Operators, Services, Startup};
 
 type Words = Vec<String>;
 
@@ -138,12 +138,16 @@ fn normalize(command: &Words, reply: Vec<u8>) -> Vec<u8> {
     parts.concat()
 }
 
-fn compare(commands: &[(usize, Words)], redis: &mut [RedisClient]) -> Result<(), TestCaseError> {
-    let model = Model::new(Startup::default());
-    let mut ours: Vec<Client> = redis.iter().map(|_| Client::new(&model)).collect();
-    for client in redis.iter_mut() {
-        client.call(b"RESET\r\n");
-        client.call(b"FLUSHALL\r\n");
+/// Runs the commands on both sides, which start empty.
+fn compare<S: Operators, V: Services>(
+    commands: &[(usize, Words)],
+    redis: &mut [RedisClient],
+    ours: &mut [Client<S, V>],
+) -> Result<(), TestCaseError> {
+    for (theirs, ours) in redis.iter_mut().zip(ours.iter_mut()) {
+        for start in ["RESET", "FLUSHALL"] {
+            assert_eq!(ours.send(start).as_bytes(), theirs.call(format!("{start}\r\n").as_bytes()));
+        }
     }
     for (who, command) in commands {
         let request = encode(command);
@@ -159,47 +163,65 @@ fn compare(commands: &[(usize, Words)], redis: &mut [RedisClient]) -> Result<(),
             command
         );
     }
-    drop(ours);
-    prop_assert_eq!(model.locks(), 0);
+    for ours in ours {
+        prop_assert!(!ours.session.in_transaction());
+    }
     Ok(())
 }
 
-fn check(cases: u32, redis: &mut [RedisClient], strategy: impl Strategy<Value = Vec<(usize, Words)>>) {
+fn check<S: Operators, V: Services>(
+    cases: u32,
+    redis: &mut [RedisClient],
+    ours: &mut [Client<S, V>],
+    strategy: impl Strategy<Value = Vec<(usize, Words)>>,
+) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let redis = std::cell::RefCell::new(redis);
+    let sides = std::cell::RefCell::new((redis, ours));
     TestRunner::new(config)
-        .run(&strategy, |commands| compare(&commands, *redis.borrow_mut()))
+        .run(&strategy, |commands| {
+            let (redis, ours) = &mut *sides.borrow_mut();
+            compare(&commands, redis, ours)
+        })
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[test]
-fn one_client() {
+/// All properties, with two clients each.
+pub(super) fn check_all<S: Operators, V: Services>(cases: u32, mut client: impl FnMut() -> Client<S, V>) {
     let Some(redis) = Redis::start() else { return };
-    let command = prop_oneof![6 => keeping(), 3 => deleting()];
-    let commands = prop::collection::vec(command.prop_map(|c| (0, c)), 1..60);
-    check(200, &mut [redis.connect()], commands);
+    let mut theirs = [redis.connect(), redis.connect()];
+    let mut ours = [client(), client()];
+    check(cases, &mut theirs, &mut ours, one_client());
+    check(cases, &mut theirs, &mut ours, two_clients_with_transactions());
+    check(cases, &mut theirs, &mut ours, one_client_with_deletions_in_transactions());
 }
 
 #[test]
-fn two_clients_with_transactions() {
-    let Some(redis) = Redis::start() else { return };
+fn on_the_model() {
+    let model = Model::new(Startup::default());
+    check_all(200, || Client::new(&model));
+    assert_eq!(model.locks(), 0);
+}
+
+fn one_client() -> impl Strategy<Value = Vec<(usize, Words)>> {
+    let command = prop_oneof![6 => keeping(), 3 => deleting()];
+    prop::collection::vec(command.prop_map(|c| (0, c)), 1..60)
+}
+
+fn two_clients_with_transactions() -> impl Strategy<Value = Vec<(usize, Words)>> {
     // A key that is created and deleted again between WATCH and EXEC counts as changed in Redis, and as
     // what it is here: absent at both times. So nothing is deleted in this test.
     let watch = prop::collection::vec(key(), 1..3).prop_map(|k| [words(&["watch"]), k].concat());
     let command = prop_oneof![6 => local(keeping()), 3 => transactional(), 1 => watch];
-    let commands = prop::collection::vec((0usize..2, command), 1..60);
-    check(200, &mut [redis.connect(), redis.connect()], commands);
+    prop::collection::vec((0usize..2, command), 1..60)
 }
 
-#[test]
-fn one_client_with_deletions_in_transactions() {
-    let Some(redis) = Redis::start() else { return };
+fn one_client_with_deletions_in_transactions() -> impl Strategy<Value = Vec<(usize, Words)>> {
     // Commands on all keys do not see a transaction's own writes.
     let local = prop_oneof![4 => keeping(), 3 => deleting(), 2 => transactional()]
         .prop_filter("commands on all keys", |c| {
             !["keys", "dbsize", "flushall"].contains(&&c[0].to_ascii_lowercase()[..])
         });
-    check(200, &mut [redis.connect()], prop::collection::vec(local.prop_map(|c| (0, c)), 1..60));
+    prop::collection::vec(local.prop_map(|c| (0, c)), 1..60)
 }
 
 /// Without DBSIZE, which a transaction does not see change.

@@ -1,5 +1,6 @@
 //! Tests of the commands on a model of the database, and against a real Redis.
 
+mod database;
 mod differential;
 mod model;
 mod redis;
@@ -8,31 +9,32 @@ mod states;
 
 use std::sync::Arc;
 
-use super::{Connection, Peer, Progress, Startup};
+use super::{Connection, Operators, Peer, Progress, Services, Startup};
 use crate::resp::{Protocol, Writer};
 use model::{Model, ModelSession};
 
 /// A client with its connection and session.
-struct Client {
+struct Client<S = ModelSession, V = Arc<Model>> {
     connection: Connection,
-    session: ModelSession,
-    model: Arc<Model>,
+    session: S,
+    services: V,
     out: Vec<u8>,
 }
 
 impl Client {
     fn new(model: &Arc<Model>) -> Client {
+        Client::with(model.session(), Arc::clone(model))
+    }
+}
+
+impl<S: Operators, V: Services> Client<S, V> {
+    fn with(session: S, services: V) -> Self {
         let peer = Peer { addr: "127.0.0.1:1".into(), local_addr: "127.0.0.1:6380".into(), fd: 7 };
-        Client {
-            connection: Connection::new(model, peer),
-            session: model.session(),
-            model: Arc::clone(model),
-            out: Vec::new(),
-        }
+        Client { connection: Connection::new(&services, peer), session, services, out: Vec::new() }
     }
 
     fn process(&mut self) -> Progress {
-        self.connection.process(&mut self.session, &self.model, &mut self.out)
+        self.connection.process(&mut self.session, &self.services, &mut self.out)
     }
 
     fn feed(&mut self, input: &[u8]) -> Progress {
