@@ -94,6 +94,7 @@ fn sizes() {
                 }
             }
         }
+        db.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(matches!(s.get(b""), Err(Error::TooLarge(_))));
         assert!(matches!(s.get(&[0; KEY_MAX + 1]), Err(Error::TooLarge(_))));
         let huge = vec![0; VALUE_MAX + 1];

@@ -64,7 +64,8 @@ impl Partition {
     /// Whether less memory is ready than the kernel side may need before the next look.
     pub(crate) fn wants_memory(&self) -> bool {
         let committed = self.committed();
-        committed < self.geometry.limit && committed - self.brk().min(committed) < 2 * STEP
+        let ahead = (self.geometry.limit / 16).clamp(2 * STEP, 8 * STEP);
+        committed < self.geometry.limit && committed - self.brk().min(committed) < ahead
     }
 
     /// Commits one more step; false at the limit.
