@@ -30,6 +30,7 @@ fn main() {
     for (source, name, define) in [
         ("bpf/local.bpf.c", "local_arena", "-DKDB_ENGINE_ARENA"),
         ("bpf/examples/voter.bpf.c", "voter", "-DKDB_ENGINE_ARENA"),
+        ("bpf/server/server.bpf.c", "server_arena", "-DKDB_ENGINE_ARENA"),
     ] {
         SkeletonBuilder::new()
             .source(root.join(source))
@@ -52,20 +53,24 @@ fn main() {
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
     }
 
-    bindgen::Builder::default()
-        .header_contents(
-            "shared.h",
-            "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n",
-        )
-        .clang_arg(format!("-I{}", include.display()))
-        .clang_arg(format!("-I{system}"))
-        .allowlist_item("kdb_.*|KDB_.*")
-        .prepend_enum_name(false)
-        .derive_default(false)
-        .layout_tests(true)
-        .generate_comments(false)
-        .generate()
-        .expect("bindgen of layout.h")
-        .write_to_file(out.join("layout.rs"))
-        .expect("write layout.rs");
+    let engine = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n";
+    let server = "#include <linux/types.h>\n#include \"server/layout.h\"\n";
+    for (headers, items, file) in
+        [(engine, "kdb_.*|KDB_.*", "layout.rs"), (server, "srv_.*|SRV_.*", "server_layout.rs")]
+    {
+        bindgen::Builder::default()
+            .header_contents("shared.h", headers)
+            .clang_arg(format!("-I{}", include.display()))
+            .clang_arg(format!("-I{}", root.join("bpf").display()))
+            .clang_arg(format!("-I{system}"))
+            .allowlist_item(items)
+            .prepend_enum_name(false)
+            .derive_default(false)
+            .layout_tests(true)
+            .generate_comments(false)
+            .generate()
+            .expect("bindgen of the shared layout")
+            .write_to_file(out.join(file))
+            .expect("write the shared layout");
+    }
 }

@@ -30,6 +30,7 @@ impl Application {
             name: "kdb_application",
             elf,
             config: db.object_config(partition),
+            constants: &[],
             reuse: &db.share_maps(partition)?,
             entries: &[],
             arena_address: None,

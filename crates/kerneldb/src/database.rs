@@ -239,6 +239,7 @@ impl Database {
                 name: "kdb_local",
                 elf: LOCAL_ARENA,
                 config: geometry.config(seed),
+                constants: &[],
                 reuse: &shared,
                 entries: &[
                     ("kdb_arena", (limit / 4096) as u32),

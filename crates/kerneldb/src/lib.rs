@@ -15,6 +15,7 @@ mod layout;
 mod procedure;
 pub mod recovery;
 pub mod resp;
+pub mod server;
 mod session;
 mod stats;
 pub mod store;

@@ -14,8 +14,6 @@ use crate::{
 pub struct Session {
     db: Arc<Inner>,
     index: u32,
-    /// Whether the index goes back to the pool when this is dropped.
-    owned: bool,
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
@@ -111,13 +109,7 @@ impl Drop for Io<'_> {
 impl Session {
     pub(crate) fn open(db: Arc<Inner>) -> Result<Self> {
         let index = db.claim_session()?;
-        Ok(Session { db, index, owned: true, _not_sync: PhantomData })
-    }
-
-    /// A handle to a session index that somebody else owns (a connection of the server). The caller
-    /// makes sure that no operator of that session runs in the kernel meanwhile.
-    pub(crate) fn attach(db: Arc<Inner>, index: u32) -> Self {
-        Session { db, index, owned: false, _not_sync: PhantomData }
+        Ok(Session { db, index, _not_sync: PhantomData })
     }
 
     /// Index of the session's context.
@@ -338,9 +330,6 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.owned {
-            return;
-        }
         match self.rollback() {
             Ok(()) => self.db.release_session(self.index),
             // Its locks are still held: the index must not serve anybody else.

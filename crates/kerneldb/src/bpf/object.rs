@@ -2,10 +2,10 @@
 
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::{Program, kernel_error};
 use crate::{Error, Result, layout::kdb_config};
@@ -21,6 +21,8 @@ pub(crate) struct ObjectSpec<'a> {
     pub elf: &'a [u8],
     /// Constants of the engine (section `.rodata.kdb`).
     pub config: kdb_config,
+    /// Contents of further constant sections, by the section's name.
+    pub constants: &'a [(&'a str, &'a [u8])],
     /// Maps to share instead of creating them.
     pub reuse: &'a MapFds,
     /// `max_entries` by map name.
@@ -53,6 +55,13 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
             let bytes = unsafe {
                 std::slice::from_raw_parts((&raw const spec.config).cast::<u8>(), size_of::<kdb_config>())
             };
+            map.initial_value_mut()
+                .and_then(|value| value.get_mut(..bytes.len()))
+                .ok_or_else(|| Error::Config(format!("{name} has an unexpected size")))?
+                .copy_from_slice(bytes);
+            continue;
+        }
+        if let Some((_, bytes)) = spec.constants.iter().find(|(section, _)| name.ends_with(section)) {
             map.initial_value_mut()
                 .and_then(|value| value.get_mut(..bytes.len()))
                 .ok_or_else(|| Error::Config(format!("{name} has an unexpected size")))?
@@ -95,6 +104,27 @@ impl LoadedObject {
     /// Duplicates a map's descriptor, for sharing the map with further objects.
     pub(crate) fn share_map(&self, name: &str) -> Result<OwnedFd> {
         self.map_fd(name)?.try_clone_to_owned().map_err(|e| Error::io("cannot duplicate a map descriptor", e))
+    }
+
+    /// Handle to a map, for system calls on it.
+    pub(crate) fn map(&self, name: &str) -> Result<MapHandle> {
+        let map = self
+            .object
+            .maps()
+            .find(|m| m.name() == name)
+            .ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))?;
+        MapHandle::try_from(&map).map_err(|e| kernel_error(format!("cannot share the map {name}"), e))
+    }
+
+    /// Binds a program to the sockets that are put into a socket map from now on, for as long as the map
+    /// exists.
+    pub(crate) fn attach_to_sockmap(&self, program: &str, map: BorrowedFd<'_>) -> Result<()> {
+        self.object
+            .progs_mut()
+            .find(|p| p.name() == program)
+            .ok_or_else(|| Error::Config(format!("the eBPF object has no program {program}")))?
+            .attach_sockmap(map.as_raw_fd())
+            .map_err(|e| kernel_error(format!("cannot attach {program}"), e))
     }
 
     /// Handle to a program.

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The server's maps. They outlive the programs: a reload reuses them, so nothing here may be a global
+ * variable. Sizes marked "set by the loader" are placeholders.
+ */
+#ifndef BEDPLATE_SERVER_MAPS_H
+#define BEDPLATE_SERVER_MAPS_H
+
+#include "layout.h"
+
+/* Request bytes of one verdict run. Claimed by compare-and-swap: a run can be interrupted, or
+ * preempted, by another one on the same CPU. The header's room lies before the bytes, so that a
+ * record can be made in place wherever the unanswered rest begins. */
+struct srv_input {
+	__u32 claimed;
+	__u32 pos;                /* next byte to parse */
+	__u32 len;                /* bytes in the packet */
+	__u32 opos;               /* bytes of replies so far */
+	__u32 limit;              /* most bytes of replies */
+	__u32 commands;
+	__u32 flags;              /* of the connection */
+	__u32 nargs;              /* of the command being parsed */
+	__u32 arg[4], arglen[4];  /* its arguments: position and length */
+	__u8 bytes[SRV_CHUNK_BUF];
+};
+#define SRV_HEAD ((__u32)sizeof(struct srv_record)) /* offset of request byte 0 in `bytes` */
+
+struct srv_small {
+	__u8 bytes[SRV_INLINE_BYTES];
+};
+
+struct { __uint(type, BPF_MAP_TYPE_SOCKMAP); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } srv_socks SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 1); __type(key, __u64); __type(value, __u32); } srv_cookies SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_conn); } srv_conns SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_small); } srv_smalls SEC(".maps"); /* set by the loader: SRV_INLINE per connection */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_input); } srv_inputs SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_output); } srv_outputs SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } srv_records SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_stats); } srv_counters SEC(".maps");
+/* The programs behind the trampolines: [0] is the one in use. */
+struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u32); } srv_verdicts SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u32); } srv_senders SEC(".maps");
+
+#endif

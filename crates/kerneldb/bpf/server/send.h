@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The sending half: runs for everything that leaves through a connection's socket. If it is a carrier,
+ * its content becomes the oldest reply that waits; what the event loop sends passes unchanged.
+ *
+ * Wrong bytes are never sent: the carrier must have the expected length, and TCP must have taken all
+ * of the reply before it (write_seq tells), else the connection is broken.
+ */
+#ifndef BEDPLATE_SERVER_SEND_H
+#define BEDPLATE_SERVER_SEND_H
+
+#include "handover.h"
+#include "sock.h"
+
+/*
+ * Makes room for `len` bytes in one piece at the start of the message: either its own first bytes or, if
+ * it is shorter than that, a new page in front of them. Then srv_trim() drops what was there before.
+ */
+static __always_inline int srv_open(struct sk_msg_md *msg, __u32 from, __u32 len)
+{
+	if (len > from && bpf_msg_push_data(msg, 0, len, 0))
+		return -1;
+	return bpf_msg_pull_data(msg, 0, len, 0) ? -1 : 0;
+}
+
+static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len)
+{
+	if (len > from)
+		return bpf_msg_pop_data(msg, len, from, 0) ? -1 : 0;
+	return len < from && bpf_msg_pop_data(msg, len, from - len, 0) ? -1 : 0;
+}
+
+/* Copies `len` bytes at `src`, which has room for SRV_REPLY_BUF or, if `small`, SRV_INLINE_BYTES. */
+#define SRV_FILL(msg, src, len, mask)                                                              \
+	({                                                                                         \
+		__u32 whole = (len) / 64, at, k;                                                   \
+		bpf_for(k, 0, whole) {                                                             \
+			__u32 q = (k * 64) & (mask) & ~63u;                                        \
+			__u64 *d = (void *)(long)(msg)->data, *s = (void *)&(src)[q];              \
+			asm volatile("" : "+r"(d));                                                \
+			d = (void *)d + q;                                                         \
+			if ((void *)(d + 8) > (void *)(long)(msg)->data_end)                       \
+				break;                                                             \
+			d[0] = s[0]; d[1] = s[1]; d[2] = s[2]; d[3] = s[3];                        \
+			d[4] = s[4]; d[5] = s[5]; d[6] = s[6]; d[7] = s[7];                        \
+		}                                                                                  \
+		at = whole * 64;                                                                   \
+		bpf_for(k, at, (len)) {                                                            \
+			__u32 q = k & (mask);                                                      \
+			__u8 *d = (void *)(long)(msg)->data;                                       \
+			asm volatile("" : "+r"(d));                                                \
+			d += q;                                                                    \
+			if ((void *)(d + 1) > (void *)(long)(msg)->data_end)                       \
+				break;                                                             \
+			*d = (src)[q];                                                             \
+		}                                                                                  \
+	})
+
+static __always_inline int srv_send(struct sk_msg_md *msg)
+{
+	struct bpf_sock *sk = msg->sk;
+	struct tcp_sock *tp;
+	struct srv_conn *conn;
+	struct srv_reply *r;
+	__u32 *found, idx, slot, len, size = msg->size, seq;
+	__u64 cookie, sent;
+	int failed;
+
+	if (!sk)
+		return SK_DROP;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return SK_DROP;
+	cookie = ((struct sock *)tp)->__sk_common.skc_cookie.counter;
+	seq = tp->write_seq;
+	found = bpf_map_lookup_elem(&srv_cookies, &cookie);
+	if (!found)
+		return SK_DROP; /* being closed: what comes now is a carrier without a reply */
+	idx = *found;
+	conn = bpf_map_lookup_elem(&srv_conns, &idx);
+	if (!conn || conn->broken)
+		return SK_DROP;
+	if (conn->next_seq && (__u32)conn->next_seq != seq) {
+		/* No wonder if the peer has reset the connection: the event loop hears of that anyway. */
+		if (((struct sock *)tp)->__sk_common.skc_state != SRV_TCP_CLOSE)
+			srv_break(conn, idx, SRV_SHORT_SEND), conn->_pad1[0] = ((__u64)((struct sock *)tp)->__sk_common.skc_state) << 32 | (seq - (__u32)conn->next_seq), conn->_pad1[1] = (__u64)(conn->queued - conn->sent) << 32 | size;
+		return SK_DROP;
+	}
+	sent = conn->sent;
+	if (sent == conn->queued) {
+		/* The event loop sends. */
+		conn->next_seq = 0;
+		return SK_PASS;
+	}
+	r = &conn->fifo[sent & (SRV_FIFO - 1)];
+	slot = r->slot;
+	len = r->len;
+	if (size != r->carrier || len < 1 || len > SRV_REPLY_MAX) {
+		srv_break(conn, idx, SRV_CARRIER_SIZE);
+		return SK_DROP;
+	}
+	failed = srv_open(msg, size, len);
+	if (slot == SRV_NO_SLOT) {
+		__u32 at = idx * SRV_INLINE + (sent & (SRV_INLINE - 1));
+		struct srv_small *small = bpf_map_lookup_elem(&srv_smalls, &at);
+
+		if (small && !failed)
+			SRV_FILL(msg, small->bytes, len, SRV_INLINE_BYTES - 1);
+	} else {
+		struct srv_output *out = bpf_map_lookup_elem(&srv_outputs, &slot);
+
+		if (out) {
+			if (!failed)
+				SRV_FILL(msg, out->bytes, len, SRV_REPLY_MAX - 1);
+			SRV_RELEASE(out);
+		}
+	}
+	conn->next_seq = 1ull << 32 | (seq + len);
+	conn->sent_bytes += len;
+	/* A locked operation: `sent` is visible before `want_drained` is read; the event loop does the
+	 * two in the opposite order, so one of both sides always notices the other. */
+	__sync_fetch_and_add(&conn->sent, 1);
+	if (failed || srv_trim(msg, size, len)) {
+		srv_break(conn, idx, SRV_NO_PAGES);
+		return SK_DROP;
+	}
+	if (*(volatile __u32 *)&conn->want_drained && sent + 1 == *(volatile __u64 *)&conn->queued) {
+		struct srv_record note = { .conn = idx, .generation = conn->generation, .kind = SRV_DRAINED };
+
+		/* Without room the event loop looks again by itself after a while. */
+		bpf_ringbuf_output(&srv_records, &note, sizeof(note), 0);
+	}
+	return SK_PASS;
+}
+
+#endif

@@ -1,0 +1,158 @@
+//! Loads, attaches and exchanges the server's eBPF programs.
+//!
+//! The maps belong to the first object and are reused by every later one, so a reload keeps all
+//! connections: it only swaps the entries of the two program arrays behind the attached trampolines.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::ServerConfig;
+use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_stats};
+use super::table::Table;
+use crate::bpf::{self, ArrayMapping, LoadedObject, MapFds, ObjectSpec, kernel_error};
+use crate::database::Inner;
+use crate::{Error, Result};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
+
+/// Reply buffers per CPU. Each holds the replies to one packet until it is sent, if they are long.
+const OUTPUTS_PER_CPU: u32 = 32;
+/// Request buffers per CPU: how deep verdict runs can nest (softirqs in preempted process contexts).
+const INPUTS_PER_CPU: u32 = 4;
+
+/// Maps of a later object that are those of the first one.
+const SHARED_MAPS: [&str; 10] = [
+    "srv_socks",
+    "srv_cookies",
+    "srv_conns",
+    "srv_smalls",
+    "srv_inputs",
+    "srv_outputs",
+    "srv_records",
+    "srv_counters",
+    "srv_verdicts",
+    "srv_senders",
+];
+
+/// The loaded programs and their maps.
+pub(super) struct Programs {
+    database: Arc<Inner>,
+    maps: Vec<MapHandle>,
+    config: srv_config,
+    /// Holds the trampolines, which stay for the life of the server.
+    _first: LoadedObject,
+    /// The object whose programs are in the program arrays, if it is not the first one.
+    current: Mutex<Option<LoadedObject>>,
+}
+
+fn load(
+    database: &Inner,
+    config: &srv_config,
+    reuse: &MapFds,
+    entries: &[(&str, u32)],
+) -> Result<LoadedObject> {
+    // SAFETY: `srv_config` is integers without padding, so all of its bytes are initialized.
+    let constants = unsafe {
+        std::slice::from_raw_parts(std::ptr::from_ref(config).cast::<u8>(), size_of::<srv_config>())
+    };
+    bpf::load(&ObjectSpec {
+        name: "kdb_server",
+        elf: OBJECT,
+        config: database.object_config(0),
+        constants: &[(".rodata.srv", constants)],
+        reuse,
+        entries,
+        arena_address: None,
+    })
+}
+
+impl Programs {
+    /// Loads the programs with maps for `max_clients` connections and attaches the trampolines.
+    pub(super) fn load(database: Arc<Inner>, server: &ServerConfig) -> Result<Programs> {
+        let cpus =
+            libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
+        let config = srv_config {
+            cpus,
+            inputs: cpus * INPUTS_PER_CPU,
+            outputs: cpus * OUTPUTS_PER_CPU,
+            ios: database.ios.len(),
+        };
+        let entries = [
+            ("srv_socks", server.max_clients),
+            ("srv_cookies", server.max_clients),
+            ("srv_conns", server.max_clients),
+            ("srv_smalls", server.max_clients * SRV_INLINE),
+            ("srv_inputs", config.inputs),
+            ("srv_outputs", config.outputs),
+            ("srv_records", server.records_bytes),
+        ];
+        let first = load(&database, &config, &database.share_maps(0)?, &entries)?;
+        let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
+        let programs = Programs { database, maps, config, _first: first, current: Mutex::new(None) };
+        programs.activate(&programs._first)?;
+        for entry in ["srv_verdict_entry", "srv_sender_entry"] {
+            programs._first.attach_to_sockmap(entry, programs.map("srv_socks").as_fd())?;
+        }
+        Ok(programs)
+    }
+
+    /// Loads the programs again and lets them take over; connections stay.
+    pub(super) fn reload(&self) -> Result<()> {
+        let mut reuse = self.database.share_maps(0)?;
+        for (name, map) in SHARED_MAPS.iter().zip(&self.maps) {
+            let fd = map.as_fd().try_clone_to_owned();
+            reuse.insert((*name).into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
+        }
+        let object = load(&self.database, &self.config, &reuse, &[])?;
+        let mut current = self.current.lock().unwrap_or_else(|e| e.into_inner());
+        self.activate(&object)?;
+        *current = Some(object);
+        Ok(())
+    }
+
+    /// Puts an object's programs behind the trampolines.
+    fn activate(&self, object: &LoadedObject) -> Result<()> {
+        for (array, name) in [("srv_verdicts", "srv_verdict"), ("srv_senders", "srv_sender")] {
+            let program = object.program(name)?;
+            let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
+            self.map(array)
+                .update(&0u32.to_ne_bytes(), &fd, MapFlags::ANY)
+                .map_err(|e| kernel_error("cannot exchange the server's programs", e))?;
+        }
+        Ok(())
+    }
+
+    /// One of [`SHARED_MAPS`].
+    pub(super) fn map(&self, name: &str) -> &MapHandle {
+        &self.maps[SHARED_MAPS.iter().position(|n| *n == name).expect("a known map")]
+    }
+
+    /// Maps the connection table.
+    pub(super) fn table(&self) -> Result<Table> {
+        let conns = self.map("srv_conns");
+        let outputs = self.map("srv_outputs");
+        Ok(Table::new(
+            ArrayMapping::<srv_conn>::new(conns.as_fd(), conns.max_entries())?,
+            ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
+        ))
+    }
+
+    /// The kernel's counters, summed over CPUs.
+    pub(super) fn stats(&self) -> Result<srv_stats> {
+        let per_cpu = self
+            .map("srv_counters")
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| kernel_error("cannot read the server's counters", e))?
+            .unwrap_or_default();
+        let mut sum = [0u64; size_of::<srv_stats>() / 8];
+        for cpu in &per_cpu {
+            for (at, word) in sum.iter_mut().zip(cpu.chunks_exact(8)) {
+                *at = at.wrapping_add(u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+            }
+        }
+        // SAFETY: `srv_stats` is u64 fields only, so the array has its size, alignment and meaning.
+        Ok(unsafe { std::mem::transmute::<[u64; size_of::<srv_stats>() / 8], srv_stats>(sum) })
+    }
+}

@@ -1,0 +1,64 @@
+//! What the server counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::layout::srv_stats;
+
+/// Counters of the event loop; shared with the handle.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) clients: AtomicU64,
+    pub(super) accepted: AtomicU64,
+    pub(super) refused: AtomicU64,
+}
+
+/// Figures of a running server. All but `clients` count from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Connections now.
+    pub clients: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections refused because of the maximum of clients or sessions.
+    pub refused: u64,
+    /// Packets seen by the kernel's side.
+    pub packets: u64,
+    /// Request bytes received.
+    pub request_bytes: u64,
+    /// Commands answered in the kernel.
+    pub kernel_commands: u64,
+    /// Packets that carried replies of the kernel.
+    pub kernel_replies: u64,
+    /// Reply bytes sent by the kernel.
+    pub kernel_reply_bytes: u64,
+    /// Packets, or rests of packets, handed to user space.
+    pub handed: u64,
+    /// Their bytes.
+    pub handed_bytes: u64,
+    /// Handed over because no buffer was free in the kernel.
+    pub no_buffer: u64,
+    /// Handed over because a client's send buffer was too full.
+    pub back_pressure: u64,
+    /// Connections that the kernel gave up; always 0 unless the records' buffer overflows.
+    pub broken: u64,
+}
+
+impl ServerStats {
+    pub(super) fn new(kernel: &srv_stats, user: &Counters) -> Self {
+        ServerStats {
+            clients: user.clients.load(Ordering::Relaxed),
+            accepted: user.accepted.load(Ordering::Relaxed),
+            refused: user.refused.load(Ordering::Relaxed),
+            packets: kernel.packets,
+            request_bytes: kernel.bytes,
+            kernel_commands: kernel.commands,
+            kernel_replies: kernel.replies,
+            kernel_reply_bytes: kernel.reply_bytes,
+            handed: kernel.handed,
+            handed_bytes: kernel.handed_bytes,
+            no_buffer: kernel.no_buffer,
+            back_pressure: kernel.back_pressure,
+            broken: kernel.broken,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The connection table that is shared with the eBPF programs: `struct srv_conn` by index.
+//!
+//! Who writes which field, and why that needs no lock, is said in `bpf/server/layout.h`. This side is
+//! the event loop's thread alone; [`Table::close`] may only be called when the connection's socket is
+//! closed, because then no program works on the connection any more.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::layout::{SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, srv_conn, srv_output};
+use crate::bpf::ArrayMapping;
+
+/// `done` of a connection that the kernel must not answer: `handed` never gets there.
+pub(super) const NEVER: u64 = u64::MAX;
+
+pub(super) struct Table {
+    conns: ArrayMapping<srv_conn>,
+    outputs: ArrayMapping<srv_output>,
+}
+
+/// One connection's shared state.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<'a> {
+    conn: *mut srv_conn,
+    _table: &'a Table,
+}
+
+macro_rules! field {
+    ($self:ident, $type:ident, $field:ident) => {{
+        // SAFETY: Within the mapped table, which the lifetime keeps; aligned by the layout.
+        unsafe { $type::from_ptr(&raw mut (*$self.conn).$field) }
+    }};
+}
+
+impl Table {
+    pub(super) fn new(conns: ArrayMapping<srv_conn>, outputs: ArrayMapping<srv_output>) -> Self {
+        Table { conns, outputs }
+    }
+
+    pub(super) fn conn(&self, index: u32) -> Shared<'_> {
+        Shared { conn: self.conns.get(index), _table: self }
+    }
+
+    /// Prepares a free index for a connection and returns its generation.
+    pub(super) fn open(&self, index: u32, session: u32, done: u64) -> u32 {
+        let conn = self.conn(index);
+        field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
+        field!(conn, AtomicU64, done).store(done, Ordering::Relaxed);
+        field!(conn, AtomicU32, flags).store(SRV_CONN_OPEN, Ordering::Release);
+        field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
+    }
+
+    /// Frees an index after its socket was closed: replies that were not sent give their buffers back.
+    pub(super) fn close(&self, index: u32) {
+        let conn = self.conn(index);
+        let (sent, queued) = (conn.sent(), conn.queued());
+        for at in sent..queued {
+            // SAFETY: Within the mapped table; no program uses a closed connection.
+            let reply = unsafe { (*conn.conn).fifo[at as usize % SRV_FIFO as usize] };
+            if reply.slot != SRV_NO_SLOT {
+                let output = self.outputs.get(reply.slot);
+                // SAFETY: Within the mapped array; this connection held the claim.
+                let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*output).claimed) };
+                claimed.store(0, Ordering::Release);
+            }
+        }
+        let generation = field!(conn, AtomicU32, generation).load(Ordering::Relaxed).wrapping_add(1);
+        // SAFETY: As above: nobody else looks at this element now, and all zeros is a closed one.
+        unsafe { conn.conn.write_bytes(0, 1) };
+        field!(conn, AtomicU32, generation).store(generation, Ordering::Release);
+    }
+
+    /// Number of claimed reply buffers, for leak checks.
+    pub(super) fn claimed_outputs(&self) -> u32 {
+        let claimed = |i: &u32| {
+            let output = self.outputs.get(*i);
+            // SAFETY: Within the mapped array.
+            let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*output).claimed) };
+            claimed.load(Ordering::Acquire) != 0
+        };
+        (0..self.outputs.len()).filter(claimed).count() as u32
+    }
+}
+
+impl Shared<'_> {
+    /// Replies that the kernel has queued so far.
+    pub(super) fn queued(self) -> u64 {
+        field!(self, AtomicU64, queued).load(Ordering::Acquire)
+    }
+
+    /// Replies of the kernel that TCP has taken so far.
+    pub(super) fn sent(self) -> u64 {
+        field!(self, AtomicU64, sent).load(Ordering::Acquire)
+    }
+
+    /// Records handed over so far.
+    pub(super) fn handed(self) -> u64 {
+        field!(self, AtomicU64, handed).load(Ordering::Acquire)
+    }
+
+    /// Whether every reply of the kernel has been sent. If not, a record of kind SRV_DRAINED follows
+    /// when it has.
+    pub(super) fn drained(self) -> bool {
+        if self.sent() == self.queued() {
+            return true;
+        }
+        let want = field!(self, AtomicU32, want_drained);
+        want.store(1, Ordering::Relaxed);
+        // sk_msg counts, then looks at `want_drained`; one of both sides notices the other.
+        fence(Ordering::SeqCst);
+        if self.sent() != self.queued() {
+            return false;
+        }
+        want.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Gives the connection back to the kernel: everything up to record `handed` is dealt with. If more
+    /// was handed over in the meantime, the connection stays with user space.
+    pub(super) fn give_back(self, handed: u64, sync: bool) {
+        let flags = SRV_CONN_OPEN | if sync { SRV_CONN_SYNC } else { 0 };
+        field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
+        field!(self, AtomicU32, flags).store(flags, Ordering::Relaxed);
+        field!(self, AtomicU64, done).store(handed, Ordering::Release);
+    }
+
+    /// Why the kernel gave the connection up; 0 if it did not.
+    pub(super) fn broken(self) -> u32 {
+        field!(self, AtomicU32, broken).load(Ordering::Acquire)
+    }
+
+    /// When bytes last arrived, in ns of CLOCK_MONOTONIC; 0 = never.
+    pub(super) fn last_ns(self) -> u64 {
+        field!(self, AtomicU64, last_ns).load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,80 @@
+//! A client on a raw socket, and replies to compare with.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A request as an array of bulk strings.
+pub fn request(args: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        out.extend(bulk(arg));
+    }
+    out
+}
+
+/// A bulk string.
+pub fn bulk(bytes: &[u8]) -> Vec<u8> {
+    let mut out = format!("${}\r\n", bytes.len()).into_bytes();
+    out.extend(bytes);
+    out.extend(b"\r\n");
+    out
+}
+
+/// A request from words.
+pub fn words(line: &str) -> Vec<u8> {
+    request(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+}
+
+pub struct Client {
+    pub socket: TcpStream,
+}
+
+impl Client {
+    pub fn new(addr: SocketAddr) -> Self {
+        let socket = TcpStream::connect(addr).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Client { socket }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    /// Reads exactly what is expected.
+    pub fn expect(&mut self, expected: &[u8]) {
+        let mut got = vec![0; expected.len()];
+        let mut n = 0;
+        while n < got.len() {
+            match self.socket.read(&mut got[n..]) {
+                Ok(0) => panic!("closed after {:?}", String::from_utf8_lossy(&got[..n])),
+                Ok(k) => n += k,
+                Err(e) => panic!("{e} after {n} of {}: {:?}", got.len(), String::from_utf8_lossy(&got[..n])),
+            }
+        }
+        if got != expected {
+            let at = got.iter().zip(expected).position(|(a, b)| a != b).unwrap();
+            let part = |b: &[u8]| {
+                String::from_utf8_lossy(&b[at.saturating_sub(30)..b.len().min(at + 60)]).into_owned()
+            };
+            panic!("differs at {at} of {}: got {:?}, expected {:?}", got.len(), part(&got), part(expected));
+        }
+    }
+
+    /// One request and its reply.
+    pub fn ask(&mut self, line: &str, reply: &str) {
+        self.send(&words(line));
+        self.expect(format!("{reply}\r\n").as_bytes());
+    }
+
+    /// Reads until the server closes the connection.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        match self.socket.read_to_end(&mut all) {
+            Ok(_) => all,
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => all,
+            Err(e) => panic!("{e} after {:?}", String::from_utf8_lossy(&all)),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The protocol over real sockets: what the kernel answers, what user space answers, and both mixed.
+
+mod common;
+mod server;
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use common::can_run;
+use redis::Commands;
+use server::{Random, bulk, config, request, start, words};
+
+#[test]
+fn redis_crate() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let client = redis::Client::open(format!("redis://{}/", running.addr)).unwrap();
+    {
+        let mut con = client.get_connection().unwrap();
+        let () = con.set("key", "value").unwrap();
+        assert_eq!(con.get::<_, String>("key").unwrap(), "value");
+        assert_eq!(con.get::<_, Option<String>>("none").unwrap(), None);
+        assert_eq!(con.incr::<_, _, i64>("n", 5).unwrap(), 5);
+        assert_eq!(con.del::<_, i64>(&["key", "n", "none"]).unwrap(), 2);
+        let (a, b): (i64, String) =
+            redis::pipe().atomic().incr("m", 1).set("s", "x").ignore().get("s").query(&mut con).unwrap();
+        assert_eq!((a, b.as_str()), (1, "x"));
+    }
+    running.finish();
+}
+
+#[test]
+fn the_kernel_answers() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let mut c = running.client();
+    c.ask("PING", "+PONG");
+    let before = running.server.stats().unwrap();
+    for line in ["SET a 1", "set b 2", "SeT c 3"] {
+        c.ask(line, "+OK");
+    }
+    c.ask("GET a", "$1\r\n1");
+    c.ask("GET missing", "$-1");
+    c.ask("DEL a", ":1");
+    c.ask("DEL a", ":0");
+    c.ask("BEGIN", "+OK");
+    c.ask("SET b 5", "+OK");
+    c.ask("GET b", "$1\r\n5");
+    c.ask("ROLLBACK", "+OK");
+    c.ask("GET b", "$1\r\n2");
+    c.ask("BEGIN", "+OK");
+    c.ask("SET b 6", "+OK");
+    c.ask("COMMIT", "+OK");
+    c.send(b"PING\r\nGET b\r\nping\n");
+    c.expect(b"+PONG\r\n$1\r\n6\r\n+PONG\r\n");
+    let after = running.server.stats().unwrap();
+    assert_eq!(after.kernel_commands - before.kernel_commands, 18, "{after:?}");
+    assert_eq!(after.handed, before.handed, "all of it is the kernel's");
+    drop(c);
+    running.finish();
+}
+
+/// Commands of every kind with their replies; the last value is long enough to be split anywhere.
+fn conversation() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let value: Vec<u8> = (0..60u8).map(|i| i.wrapping_mul(37)).collect();
+    vec![
+        (request(&[b"SET", b"k", &value]), b"+OK\r\n".to_vec()),
+        (words("GET k"), bulk(&value)),
+        (words("ECHO xyz"), bulk(b"xyz")),
+        (words("PING"), b"+PONG\r\n".to_vec()),
+        (words("STRLEN k"), b":60\r\n".to_vec()),
+        (words("GET none"), b"$-1\r\n".to_vec()),
+        (b"PING\r\n".to_vec(), b"+PONG\r\n".to_vec()),
+        (words("BEGIN"), b"+OK\r\n".to_vec()),
+        (words("APPEND k !"), b":61\r\n".to_vec()),
+        (words("ROLLBACK"), b"+OK\r\n".to_vec()),
+        (words("NOSUCH a"), b"-ERR unknown command 'NOSUCH', with args beginning with: 'a' \r\n".to_vec()),
+        (words("DEL k"), b":1\r\n".to_vec()),
+    ]
+}
+
+#[test]
+fn split_at_every_byte() {
+    if !can_run() {
+        return;
+    }
+    for kernel_path in [true, false] {
+        let running = start(server::config_with(kernel_path));
+        let (input, output): (Vec<_>, Vec<_>) = conversation().into_iter().unzip();
+        let (input, output) = (input.concat(), output.concat());
+        let mut c = running.client();
+        for at in 1..input.len() {
+            c.send(&input[..at]);
+            if at % 3 == 0 {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            c.send(&input[at..]);
+            c.expect(&output);
+        }
+        for byte in &input {
+            c.send(&[*byte]);
+        }
+        c.expect(&output);
+        drop(c);
+        running.finish();
+    }
+}
+
+/// Thousands of commands of both kinds, in chunks that fall anywhere, sometimes waited for and sometimes
+/// not: every reply in its place.
+#[test]
+fn mixed_pipelines_stay_in_order() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let mut c = running.client();
+            scope.spawn(move || {
+                let mut random = Random(thread * 77 + 1);
+                let mut values: Vec<Option<Vec<u8>>> = vec![None; 40];
+                for _ in 0..400 {
+                    let (mut input, mut output) = (Vec::new(), Vec::new());
+                    // Short batches are the kernel's alone, so the connection goes back and forth.
+                    let kernel_only = random.below(3) == 0;
+                    for _ in 0..1 + random.below(30) {
+                        let slot = random.below(values.len());
+                        let key = format!("{thread}:{slot}");
+                        match random.below(if kernel_only { 7 } else { 10 }) {
+                            0..=2 => {
+                                let length = [0, 1, 16, 200, 1000, 5000][random.below(6)];
+                                let value = vec![b'a' + random.below(26) as u8; length];
+                                input.extend(request(&[b"SET", key.as_bytes(), &value]));
+                                output.extend(b"+OK\r\n");
+                                values[slot] = Some(value);
+                            }
+                            3..=5 => {
+                                input.extend(words(&format!("GET {key}")));
+                                output.extend(values[slot].as_ref().map_or(b"$-1\r\n".to_vec(), |v| bulk(v)));
+                            }
+                            6 => {
+                                input.extend(words(&format!("DEL {key}")));
+                                output.extend(
+                                    format!(":{}\r\n", u8::from(values[slot].take().is_some())).bytes(),
+                                );
+                            }
+                            7 => {
+                                let text = random.next().to_string();
+                                input.extend(words(&format!("ECHO {text}")));
+                                output.extend(bulk(text.as_bytes()));
+                            }
+                            8 => {
+                                input.extend(words(&format!("STRLEN {key}")));
+                                let length = values[slot].as_ref().map_or(0, Vec::len);
+                                output.extend(format!(":{length}\r\n").bytes());
+                            }
+                            _ => {
+                                input.extend(b"PING\r\n");
+                                output.extend(b"+PONG\r\n");
+                            }
+                        }
+                    }
+                    let mut rest = &input[..];
+                    while !rest.is_empty() {
+                        let n = if kernel_only { rest.len() } else { 1 + random.below(rest.len()) };
+                        c.send(&rest[..n]);
+                        rest = &rest[n..];
+                    }
+                    c.expect(&output);
+                }
+            });
+        }
+    });
+    let stats = running.server.stats().unwrap();
+    assert!(stats.kernel_commands > 1000 && stats.handed > 500, "both sides took part: {stats:?}");
+    running.finish();
+}
+
+#[test]
+fn large_values() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let mut c = running.client();
+    for length in [1000, 1024, 1025, 4096, 16_000, 32_000, 32_768, 40_000, 65_535, 65_536] {
+        let value: Vec<u8> = (0..length).map(|i| (i * 31 % 251) as u8).collect();
+        c.send(&request(&[b"SET", b"big", &value]));
+        c.expect(b"+OK\r\n");
+        for _ in 0..3 {
+            c.send(&[words("GET big"), words("PING"), words("GET big")].concat());
+            c.expect(&[bulk(&value), b"+PONG\r\n".to_vec(), bulk(&value)].concat());
+        }
+    }
+    c.send(&request(&[b"SET", b"big", &vec![b'x'; 65_537]]));
+    c.expect(b"-ERR value exceeds the limit of 65536 bytes\r\n");
+    c.send(&request(&[b"GET", &[b'k'; 256]]));
+    c.expect(b"-ERR key exceeds the limit of 255 bytes\r\n");
+    c.send(&request(&[b"SET", b"", b"v"]));
+    c.expect(b"-ERR empty keys are not supported\r\n");
+    c.send(&request(&[b"SET", &[b'k'; 255], b"v"]));
+    c.expect(b"+OK\r\n");
+    c.send(&request(&[b"GET", &[b'k'; 255]]));
+    c.expect(b"$1\r\nv\r\n");
+    // A request far beyond every limit is consumed or refused, and the server goes on.
+    let mut huge = running.client();
+    huge.socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    let _ = huge.socket.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8000000\r\n");
+    let chunk = vec![b'z'; 100_000];
+    for _ in 0..80 {
+        if huge.socket.write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    let _ = huge.socket.write_all(b"\r\n");
+    huge.expect(b"-ERR value exceeds the limit of 65536 bytes\r\n");
+    c.ask("PING", "+PONG");
+    drop((c, huge));
+    running.finish();
+}
+
+#[test]
+fn garbage_closes_the_connection() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let mut good = running.client();
+    for garbage in
+        [&b"*1\r\n:5\r\n"[..], b"*99999999999\r\n", b"*1\r\n$-5\r\n", b"*2\r\n$3\r\nGET\r\n$abc\r\n"]
+    {
+        let mut c = running.client();
+        c.send(&[&words("PING"), garbage].concat());
+        let all = c.rest();
+        assert!(all.starts_with(b"+PONG\r\n-ERR Protocol error"), "{:?}", String::from_utf8_lossy(&all));
+        good.ask("PING", "+PONG");
+    }
+    let mut random = Random(9);
+    for _ in 0..50 {
+        let mut c = running.client();
+        let bytes: Vec<u8> = (0..300).map(|_| random.next() as u8).collect();
+        c.send(&bytes);
+        c.socket.shutdown(Shutdown::Write).unwrap();
+        c.rest();
+    }
+    good.ask("SET after garbage", "+OK");
+    drop(good);
+    running.finish();
+}
+
+/// A client that says all and shuts its side down at once gets all replies, whether the server had
+/// accepted it by then or not.
+#[test]
+fn half_closed_clients_are_answered() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    for _ in 0..200 {
+        let mut c = running.client();
+        c.send(&[words("SET h 1"), words("ECHO e"), words("GET h")].concat());
+        c.socket.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(c.rest(), b"+OK\r\n$1\r\ne\r\n$1\r\n1\r\n");
+    }
+    running.finish();
+}
