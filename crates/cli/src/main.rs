@@ -7,7 +7,9 @@
 mod bench;
 mod doctor;
 mod failure;
+mod kv;
 mod log;
+mod units;
 
 use std::process::ExitCode;
 
@@ -25,6 +27,9 @@ struct Cli {
 enum Command {
     /// Say what this kernel, these privileges and this hardware allow, and what to do about each no.
     Doctor(doctor::Args),
+    /// The key-value database: run its server, look at it, save and restore it.
+    #[command(subcommand)]
+    Kv(kv::Command),
     /// Run a benchmark: baseline and candidate interleaved in one run.
     Bench(bench::Args),
 }
@@ -34,6 +39,7 @@ fn main() -> ExitCode {
     log::init();
     let result = match &cli.command {
         Command::Doctor(args) => doctor::run(args),
+        Command::Kv(command) => kv::run(command),
         Command::Bench(args) => bench::run(args),
     };
     result.unwrap_or_else(|error| failure::report(&error))

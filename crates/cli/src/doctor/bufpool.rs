@@ -2,14 +2,15 @@
 //! many pages with one flush. (Its ring0 engine needs what the component ring0 needs.)
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 
-use super::system::{check, setting, size};
+use super::system::{check, setting};
 use super::{Check, Component};
-use std::os::fd::AsRawFd;
+use crate::units::size;
 
 const BATCH: (&str, &str) =
     ("process-madvise", "batched eviction (process_madvise(MADV_DONTNEED) on oneself)");

@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
+use bedplate_kerneldb::{Config, Database, SetOptions};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::libbpf_sys as sys;
 
 use super::system::{self, capabilities, is_denied, setting};
 use super::{Check, Component, bpf, kerneldb_programs as programs};
+use crate::units;
 
 /// What to do about a refused bpf(2).
 pub const PRIVILEGES: &str = "run as root, or grant CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (systemd: \
@@ -28,9 +30,11 @@ pub fn probe() -> Component {
     });
     if allowed {
         checks.extend(programs::probe(btf.as_ref().ok()));
+        checks.push(engine().required());
         checks.push(fast_path());
     } else {
         checks.extend(programs::unknown());
+        checks.push(Check::unknown(ENGINE.0, ENGINE.1, NOT_ALLOWED).required());
         checks.push(Check::unknown(FAST_PATH.0, FAST_PATH.1, NOT_ALLOWED));
     }
     checks.push(accounting(allowed));
@@ -80,6 +84,31 @@ fn privileges(bpf_allowed: bool) -> Check {
         })
     }
     .required()
+}
+
+const ENGINE: (&str, &str) = ("engine", "the database itself");
+
+/// A small database is created, written to and read from; it disappears with its handle.
+fn engine() -> Check {
+    let attempt = || -> bedplate_kerneldb::Result<bool> {
+        let config = Config { memory_bytes: 16 << 20, max_sessions: 4, ..Config::default() };
+        let database = Database::create(config)?;
+        let mut session = database.session()?;
+        session.set(b"doctor", b"well", SetOptions::default())?;
+        Ok(session.get(b"doctor")?.is_some_and(|value| value.data == b"well"))
+    };
+    match attempt() {
+        Ok(true) => Check::yes(ENGINE.0, ENGINE.1, "its programs were loaded, a key was written and read"),
+        Ok(false) => Check::no(ENGINE.0, ENGINE.1, "a key that was written was not found")
+            .advice("report it, with the output of `bedplate doctor --json`"),
+        Err(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default().to_owned();
+            Check::no(ENGINE.0, ENGINE.1, first).advice(
+                "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug",
+            )
+        }
+    }
 }
 
 const FAST_PATH: (&str, &str) = ("local-fast-path", "cgroup2 for the fast path of local clients");
@@ -146,10 +175,10 @@ fn memory() -> Check {
         .unwrap_or(u64::MAX);
     match system::available_memory() {
         Some(available) if available.min(group) > DEFAULT + DEFAULT / 4 => {
-            Check::yes(ID.0, ID.1, format!("{} available", system::size(available.min(group))))
+            Check::yes(ID.0, ID.1, format!("{} available", units::size(available.min(group))))
         }
         Some(available) => {
-            Check::partly(ID.0, ID.1, format!("only {} available", system::size(available.min(group))))
+            Check::partly(ID.0, ID.1, format!("only {} available", units::size(available.min(group))))
                 .advice("start the server with a smaller --memory")
         }
         None => Check::unknown(ID.0, ID.1, "/proc/meminfo cannot be read"),

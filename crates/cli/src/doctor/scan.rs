@@ -7,8 +7,9 @@ use io_uring::{IoUring, Probe, opcode};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::system::{is_denied, setting, size};
+use super::system::{is_denied, setting};
 use super::{Check, Component};
+use crate::units::size;
 
 const RING: (&str, &str) = ("io-uring", "io_uring");
 const OPS: (&str, &str) = ("io-uring-ops", "io_uring operations");

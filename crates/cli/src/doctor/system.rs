@@ -69,20 +69,6 @@ pub fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// "1.5 GiB": for people.
-pub fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    let mut unit = "B";
-    for next in ["KiB", "MiB", "GiB", "TiB"] {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,12 +79,5 @@ mod tests {
         assert_eq!(Capabilities(1 << 21).missing_for_bpf(), ["CAP_NET_ADMIN"]);
         assert_eq!(Capabilities(1 << 39 | 1 << 12 | 1 << 38).missing_for_bpf(), [""; 0]);
         assert_eq!(Capabilities(1 << 39).names(), ["CAP_BPF"]);
-    }
-
-    #[test]
-    fn sizes_read_well() {
-        assert_eq!(size(512), "512 B");
-        assert_eq!(size(1 << 30), "1 GiB");
-        assert_eq!(size(3 << 29), "1.5 GiB");
     }
 }

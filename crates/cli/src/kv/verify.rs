@@ -1,0 +1,104 @@
+//! `bedplate kv verify`: every invariant of a running server, or every checksum of what was saved.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use bedplate_kerneldb::recovery::RecoveryPhase;
+use bedplate_kerneldb::{checkpoint, store};
+
+use super::target::Target;
+use super::{commands_file, progress};
+use crate::units::{count, size};
+
+/// Arguments of `bedplate kv verify`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A data directory (its server must not be running), a checkpoint file, or a dump. Without it the
+    /// running server is asked to check itself.
+    path: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Checks; fails if anything is wrong.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let text = match &args.path {
+        None => running(&args.target)?,
+        Some(path) if path.is_dir() => directory(path)?,
+        Some(path) if is_commands(path)? => commands(path)?,
+        Some(path) => checkpoint_file(path)?,
+    };
+    writeln!(io::stdout(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn running(target: &Target) -> anyhow::Result<String> {
+    let mut connection = target.connect()?;
+    let bar = progress::bar("verify", 0);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let reply = redis::cmd("BEDPLATE").arg("VERIFY").query::<String>(&mut connection);
+    bar.finish_and_clear();
+    reply.map_err(|e| target.failed("verify", e))
+}
+
+fn directory(path: &Path) -> anyhow::Result<String> {
+    let bar = progress::bar("verify", 1);
+    let report = store::verify_data_dir(path, &mut |progress| {
+        bar.set_prefix(match progress.phase {
+            RecoveryPhase::Checkpoint => "checkpoints",
+            RecoveryPhase::Log => "log",
+        });
+        bar.set_length(progress.total_bytes.max(1));
+        bar.set_position(progress.done_bytes);
+        bar.set_message(count(progress.applied));
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    let mut text = format!(
+        "sound: {} keys in the checkpoint, {} transactions in {} log segments ({}), up to commit {}",
+        count(report.checkpoint_entries),
+        count(report.txns),
+        report.segments,
+        size(report.log_bytes),
+        report.recovered_ts,
+    );
+    if report.torn_bytes > 0 {
+        text += &format!("\n{} at the end were never completely written; they were not acknowledged", {
+            size(report.torn_bytes)
+        });
+    }
+    for skipped in &report.checkpoints_skipped {
+        text += &format!("\ndamaged, not needed: {skipped}");
+    }
+    Ok(text)
+}
+
+fn checkpoint_file(path: &Path) -> anyhow::Result<String> {
+    let (bar, mut update) = progress::follow("verify");
+    let info = checkpoint::verify(path, &mut update);
+    bar.finish_and_clear();
+    let info = info?;
+    Ok(format!(
+        "sound: {} keys, {} in {} blocks, up to commit {}",
+        count(info.entries),
+        size(info.bytes),
+        count(info.blocks),
+        info.ts
+    ))
+}
+
+/// Dumps start with an array of the protocol, checkpoints do not.
+fn is_commands(path: &Path) -> anyhow::Result<bool> {
+    let mut file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let mut first = [0];
+    Ok(file.read(&mut first).with_context(|| format!("reading {}", path.display()))? == 1 && first == *b"*")
+}
+
+fn commands(path: &Path) -> anyhow::Result<String> {
+    let mut reader = commands_file::Reader::open(path)?;
+    while reader.next()?.is_some() {}
+    Ok(format!("sound: {} keys, complete", count(reader.keys())))
+}
