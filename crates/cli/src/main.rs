@@ -37,10 +37,18 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log::init();
-    let result = match &cli.command {
+    run(cli).unwrap_or_else(|error| failure::report(&error))
+}
+
+fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
+    if let Command::Kv(command) = &cli.command
+        && let Some(line) = kv::with_config_file(command)?
+    {
+        cli = Cli::parse_from(line);
+    }
+    match &cli.command {
         Command::Doctor(args) => doctor::run(args),
         Command::Kv(command) => kv::run(command),
         Command::Bench(args) => bench::run(args),
-    };
-    result.unwrap_or_else(|error| failure::report(&error))
+    }
 }

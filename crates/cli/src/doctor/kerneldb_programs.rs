@@ -30,8 +30,8 @@ pub fn probe(btf: Option<&Btf<'_>>) -> Vec<Check> {
         jit(),
         instruction_set(),
         bounded_loops(btf).required(),
-        arena(),
-        irq_save(btf),
+        arena().required(),
+        irq_save(btf).required(),
         res_spin_lock(btf),
         ring_buffer().required(),
         sockmap().required(),
@@ -40,7 +40,7 @@ pub fn probe(btf: Option<&Btf<'_>>) -> Vec<Check> {
 
 /// The same questions without answers.
 pub fn unknown() -> Vec<Check> {
-    let required = [KINDS, JIT, ISA, ITER, RING, SOCKMAP];
+    let required = [KINDS, JIT, ISA, ITER, ARENA, IRQ, RING, SOCKMAP];
     [KINDS, JIT, ISA, ITER, ARENA, IRQ, RES_LOCK, RING, SOCKMAP]
         .into_iter()
         .map(|(id, subject)| {
@@ -182,7 +182,7 @@ fn arena() -> Check {
     match attempt() {
         Ok(()) => Check::yes(ARENA.0, ARENA.1, "memory was shared between a program and this process"),
         Err(why) => Check::no(ARENA.0, ARENA.1, why)
-            .advice("use Linux 6.9 or newer with CONFIG_BPF_JIT=y for the arena engine"),
+            .advice("use Linux 6.9 or newer with CONFIG_BPF_JIT=y"),
     }
 }
 
@@ -198,7 +198,7 @@ fn irq_save(btf: Option<&Btf<'_>>) -> Check {
     match attempt() {
         Ok(_) => Check::yes(IRQ.0, IRQ.1, "a program that holds off interrupts was accepted"),
         Err(why) => Check::no(IRQ.0, IRQ.1, why)
-            .advice("use Linux 6.14 or newer; without it a lock holder can be interrupted by a request"),
+            .advice("use Linux 6.14 or newer"),
     }
 }
 

@@ -2,19 +2,24 @@
 
 mod checkpoint;
 mod commands_file;
+mod config_file;
 mod dump;
 mod load;
 mod progress;
 mod restore;
+mod serve;
 mod stats;
 mod target;
 mod verify;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Commands of `bedplate kv`.
 #[derive(clap::Subcommand)]
 pub enum Command {
+    /// Serve a data directory to Redis clients, answered in the kernel.
+    Serve(Box<serve::Args>),
     /// Show what a running server does, line by line.
     Stats(stats::Args),
     /// Let a running server take a checkpoint, and wait for it.
@@ -32,6 +37,7 @@ pub enum Command {
 /// Runs a command.
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Serve(args) => serve::run(args),
         Command::Stats(args) => stats::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Restore(args) => restore::run(args),
@@ -39,4 +45,12 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Dump(args) => dump::run(args),
         Command::Load(args) => load::run(args),
     }
+}
+
+/// The command line again, with the options of the file that `kv serve --config` names; `None` if it names
+/// none.
+pub fn with_config_file(command: &Command) -> anyhow::Result<Option<Vec<OsString>>> {
+    let Command::Serve(args) = command else { return Ok(None) };
+    let Some(path) = &args.config else { return Ok(None) };
+    Ok(Some(config_file::merge(std::env::args_os().collect(), config_file::read(path)?)))
 }

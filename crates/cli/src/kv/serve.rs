@@ -1,0 +1,339 @@
+//! `bedplate kv serve`: opens the data directory, recovers it, and serves it until a signal or SHUTDOWN.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bedplate_kerneldb::checkpoint::CheckpointConfig;
+use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
+use bedplate_kerneldb::server::{Server, ServerConfig, Stopper};
+use bedplate_kerneldb::wal::WalConfig;
+use bedplate_kerneldb::{Config, Durability, EngineKind, Store, StoreConfig};
+use clap::ValueEnum;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{progress, target};
+use crate::failure::hinted;
+use crate::units::{count, parse_size, parse_time};
+
+/// Arguments of `bedplate kv serve`. A time of 0 means never.
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true)]
+pub struct Args {
+    /// File with one option per line as it would be given here, without the dashes ("memory 4G"). Options
+    /// on the command line win.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address to listen on, alone or with a port.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1", value_parser = parse_bind)]
+    bind: Bind,
+    /// Port to listen on.
+    #[arg(long, short, default_value_t = 6380)]
+    port: u16,
+    /// Directory of the log and the checkpoints.
+    #[arg(long, value_name = "DIR", default_value = "data", alias = "data")]
+    data_dir: PathBuf,
+    /// Keep nothing on disk: no data directory, no log, no checkpoints.
+    #[arg(long)]
+    in_memory: bool,
+    /// What a write waits for before it is acknowledged: nothing and no log, the log, or fsync.
+    #[arg(long, value_enum, default_value = "async")]
+    durability: Acknowledge,
+    /// Memory for keys, values, indexes and log rings.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    memory: u64,
+    /// Partitions; one holds at most 4 GiB. Default: as many as the memory takes.
+    #[arg(long, value_name = "N")]
+    partitions: Option<u32>,
+    /// Versions kept per key, 1 to 64; with 1 read-only transactions lock.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    versions: u32,
+    /// Where data is kept.
+    #[arg(long, value_enum, default_value = "arena")]
+    engine: Engine,
+    /// Most connections at once.
+    #[arg(long, value_name = "N", default_value_t = 4000)]
+    max_clients: u32,
+    /// Close a connection that has sent nothing for so long.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
+    idle_timeout: Duration,
+    /// Password that clients must give. Other users of this machine can read the command line: prefer
+    /// --password-file or the environment variable BEDPLATE_PASSWORD.
+    #[arg(long, conflicts_with = "password_file")]
+    password: Option<String>,
+    /// File whose first line is the password that clients must give.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Longest time that logged data stays without fsync, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 100)]
+    fsync_interval_ms: u64,
+    /// Size of a log file.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    wal_segment_bytes: u64,
+    /// Size of the ring between the kernel and the log writer, for each CPU and partition.
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
+    wal_ring_bytes: u64,
+    /// Time between checkpoints.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
+    checkpoint_interval: Duration,
+    /// Log written since the last checkpoint after which another is taken; 0 = not for this reason.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    checkpoint_wal_bytes: u64,
+    /// Checkpoints kept.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    checkpoint_keep: usize,
+    /// Start although saved data is damaged in the middle, with everything before the damage.
+    #[arg(long)]
+    force_recovery: bool,
+    /// Execute every command in user space: the same replies, slower; for comparison.
+    #[arg(long)]
+    no_kernel_path: bool,
+}
+
+/// An address, perhaps with its port.
+#[derive(Clone, Copy, Debug)]
+struct Bind {
+    ip: IpAddr,
+    port: Option<u16>,
+}
+
+fn parse_bind(text: &str) -> Result<Bind, String> {
+    if let Ok(ip) = text.parse() {
+        return Ok(Bind { ip, port: None });
+    }
+    let address: SocketAddr =
+        text.parse().map_err(|_| format!("{text} is not an IP address: write 127.0.0.1, ::1 or 0.0.0.0:6380"))?;
+    Ok(Bind { ip: address.ip(), port: Some(address.port()) })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Acknowledge {
+    /// Nothing is logged; a checkpoint is taken at the end.
+    Off,
+    /// A write is acknowledged before it is on disk.
+    Async,
+    /// A write is acknowledged after fsync.
+    Sync,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Arenas: fast; Linux 6.9 and newer.
+    Arena,
+    /// Hash maps by size class, as in the paper.
+    Hashmap,
+}
+
+impl Args {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.bind.ip, self.bind.port.unwrap_or(self.port))
+    }
+
+    fn password(&self) -> anyhow::Result<String> {
+        if let Some(password) = &self.password {
+            tracing::warn!(
+                "other users of this machine can read a --password; prefer --password-file or BEDPLATE_PASSWORD"
+            );
+            return Ok(password.clone());
+        }
+        Ok(target::password(self.password_file.as_ref())?.unwrap_or_default())
+    }
+
+    fn database(&self) -> anyhow::Result<Config> {
+        let ring = if self.durability == Acknowledge::Off || self.in_memory { 0 } else { self.wal_ring_bytes };
+        Ok(Config {
+            engine: match self.engine {
+                Engine::Arena => EngineKind::Arena,
+                Engine::Hashmap => EngineKind::HashMap,
+            },
+            partitions: self.partitions.unwrap_or(self.memory.div_ceil(1 << 32).max(1) as u32),
+            memory_bytes: self.memory,
+            // Some are for work beside the connections: expiry, loading.
+            max_sessions: self.max_clients.saturating_add(64).min(65_536),
+            versions: self.versions,
+            wal_ring_bytes: u32::try_from(ring).context("--wal-ring-bytes is too large")?,
+        })
+    }
+
+    fn store(&self) -> anyhow::Result<StoreConfig> {
+        let wal = WalConfig {
+            durability: if self.durability == Acknowledge::Sync { Durability::Sync } else { Durability::Async },
+            sync_interval: Duration::from_millis(self.fsync_interval_ms),
+            segment_bytes: self.wal_segment_bytes,
+            ..WalConfig::default()
+        };
+        Ok(StoreConfig {
+            database: self.database()?,
+            wal: (self.durability != Acknowledge::Off).then_some(wal),
+            checkpoint: CheckpointConfig {
+                interval: (!self.checkpoint_interval.is_zero()).then_some(self.checkpoint_interval),
+                log_bytes: (self.checkpoint_wal_bytes > 0).then_some(self.checkpoint_wal_bytes),
+                keep: self.checkpoint_keep,
+                ..CheckpointConfig::default()
+            },
+            recovery: RecoveryOptions { force: self.force_recovery },
+        })
+    }
+
+    fn server(&self) -> anyhow::Result<ServerConfig> {
+        Ok(ServerConfig {
+            bind: self.address(),
+            max_clients: self.max_clients,
+            idle_timeout: (!self.idle_timeout.is_zero()).then_some(self.idle_timeout),
+            password: self.password()?,
+            kernel_path: !self.no_kernel_path,
+            ..ServerConfig::default()
+        })
+    }
+}
+
+/// Serves until the end.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = args.server()?;
+    if config.password.is_empty() && !config.bind.ip().is_loopback() {
+        tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
+    }
+    // From here on a signal stops the server in order, also while it starts.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("handling signals")?;
+    let store = Arc::new(open(args)?);
+    let address = config.bind;
+    let server = Server::start(store.clone(), config).map_err(|error| match &error {
+        bedplate_kerneldb::Error::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse => hinted(
+            format!("{address} is in use by another process"),
+            "choose another port with --port, or stop what listens there",
+        ),
+        _ => error.into(),
+    })?;
+    // Programs that start this one wait for this line, which also tells the port if it was 0.
+    writeln!(io::stdout(), "ready on {}", server.local_addr())?;
+    io::stdout().flush()?;
+
+    let stopper = server.stopper();
+    let handle = signals.handle();
+    let watcher = thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || watch(&mut signals, &stopper))
+        .context("starting a thread")?;
+    let served = server.wait();
+    handle.close();
+    // The thread ends when the handle is closed; a panic of it has been reported by itself.
+    let _ = watcher.join();
+    // Without a log a last checkpoint is all that keeps the data.
+    let last = args.durability == Acknowledge::Off && store.data_dir().is_some();
+    let closed = store.close(last);
+    served?;
+    closed?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(args: &Args) -> anyhow::Result<Store> {
+    if args.in_memory {
+        return Ok(Store::in_memory(args.database()?)?);
+    }
+    let bar = progress::bar("recovery", 1);
+    let opened = Store::open(args.store()?, &args.data_dir, &mut |progress| {
+        bar.set_prefix(match progress.phase {
+            RecoveryPhase::Checkpoint => "checkpoint",
+            RecoveryPhase::Log => "log",
+        });
+        bar.set_length(progress.total_bytes.max(1));
+        bar.set_position(progress.done_bytes);
+        bar.set_message(count(progress.applied));
+    });
+    bar.finish_and_clear();
+    let (store, report) = opened.with_context(|| format!("opening {}", args.data_dir.display()))?;
+    for skipped in &report.checkpoints_skipped {
+        tracing::warn!("a damaged checkpoint was skipped: {skipped}");
+    }
+    if let Some(damage) = &report.damage {
+        tracing::error!("saved data was given up: {damage}");
+    }
+    if report.torn_bytes > 0 {
+        tracing::info!(bytes = report.torn_bytes, "the end of the log was never completely written; cut off");
+    }
+    tracing::info!(
+        keys = report.checkpoint_entries,
+        transactions = report.txns,
+        commit = report.recovered_ts,
+        took = ?report.took,
+        "recovered {}", args.data_dir.display()
+    );
+    Ok(store)
+}
+
+/// The first signal stops the server in order. One that comes a while later, because the user has run out
+/// of patience, ends the process: what was acknowledged as durable is.
+fn watch(signals: &mut Signals, stopper: &Stopper) {
+    let mut first: Option<Instant> = None;
+    for signal in signals.forever() {
+        match first {
+            None => {
+                tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
+                stopper.stop();
+                first = Some(Instant::now());
+            }
+            // The same key press may arrive twice, from the terminal and from a parent.
+            Some(at) if at.elapsed() < Duration::from_secs(1) => {}
+            Some(_) => {
+                tracing::warn!("ended without waiting");
+                std::process::exit(128 + signal);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Args {
+        Line::parse_from([&["serve"], words].concat()).args
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_documentation() {
+        let args = parse(&[]);
+        assert_eq!(args.address(), "127.0.0.1:6380".parse().unwrap());
+        let store = args.store().unwrap();
+        assert_eq!(store.database.memory_bytes, 1 << 30);
+        assert_eq!(store.database.partitions, 1);
+        assert_eq!(store.wal.unwrap().durability, Durability::Async);
+        assert_eq!(store.checkpoint.interval, Some(Duration::from_secs(300)));
+        assert_eq!(args.server().unwrap().idle_timeout, None);
+    }
+
+    #[test]
+    fn memory_decides_the_partitions_unless_they_are_given() {
+        assert_eq!(parse(&["--memory", "9G"]).database().unwrap().partitions, 3);
+        assert_eq!(parse(&["--memory", "4G"]).database().unwrap().partitions, 1);
+        assert_eq!(parse(&["--memory", "1G", "--partitions", "2"]).database().unwrap().partitions, 2);
+    }
+
+    #[test]
+    fn addresses_with_and_without_port() {
+        assert_eq!(parse(&["--bind", "0.0.0.0:7"]).address(), "0.0.0.0:7".parse().unwrap());
+        assert_eq!(parse(&["--bind", "::1", "--port", "8"]).address(), "[::1]:8".parse().unwrap());
+        assert!(Line::try_parse_from(["serve", "--bind", "localhost"]).is_err());
+    }
+
+    #[test]
+    fn without_durability_there_is_no_log() {
+        let store = parse(&["--durability", "off"]).store().unwrap();
+        assert!(store.wal.is_none());
+        assert_eq!(store.database.wal_ring_bytes, 0);
+    }
+}
