@@ -1,5 +1,7 @@
 //! Logging: to the standard error, chosen by `BEDPLATE_LOG` in the syntax of tracing's filters.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -9,5 +11,10 @@ pub fn init() {
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var("BEDPLATE_LOG")
         .from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
 }

@@ -181,8 +181,7 @@ fn arena() -> Check {
     };
     match attempt() {
         Ok(()) => Check::yes(ARENA.0, ARENA.1, "memory was shared between a program and this process"),
-        Err(why) => Check::no(ARENA.0, ARENA.1, why)
-            .advice("use Linux 6.9 or newer with CONFIG_BPF_JIT=y"),
+        Err(why) => Check::no(ARENA.0, ARENA.1, why).advice("use Linux 6.9 or newer with CONFIG_BPF_JIT=y"),
     }
 }
 
@@ -197,8 +196,7 @@ fn irq_save(btf: Option<&Btf<'_>>) -> Check {
     };
     match attempt() {
         Ok(_) => Check::yes(IRQ.0, IRQ.1, "a program that holds off interrupts was accepted"),
-        Err(why) => Check::no(IRQ.0, IRQ.1, why)
-            .advice("use Linux 6.14 or newer"),
+        Err(why) => Check::no(IRQ.0, IRQ.1, why).advice("use Linux 6.14 or newer"),
     }
 }
 

@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn lines_become_arguments() {
-        let args = parse("# a comment\n\nmemory 4G\n durability = sync \nin-memory\npassword a b=c\n").unwrap();
+        let args =
+            parse("# a comment\n\nmemory 4G\n durability = sync \nin-memory\npassword a b=c\n").unwrap();
         assert_eq!(args, ["--memory=4G", "--durability=sync", "--in-memory", "--password=a b=c"]);
         assert!(parse("Memory 4G").unwrap_err().to_string().contains("line 1"));
         assert!(parse("\nconfig other").unwrap_err().to_string().contains("line 2"));

@@ -13,7 +13,7 @@ use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
 use bedplate_kerneldb::server::{Server, ServerConfig, Stopper};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, EngineKind, Store, StoreConfig};
+use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
 use clap::ValueEnum;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,9 +54,6 @@ pub struct Args {
     /// Versions kept per key, 1 to 64; with 1 read-only transactions lock.
     #[arg(long, value_name = "N", default_value_t = 4)]
     versions: u32,
-    /// Where data is kept.
-    #[arg(long, value_enum, default_value = "arena")]
-    engine: Engine,
     /// Most connections at once.
     #[arg(long, value_name = "N", default_value_t = 4000)]
     max_clients: u32,
@@ -107,8 +104,9 @@ fn parse_bind(text: &str) -> Result<Bind, String> {
     if let Ok(ip) = text.parse() {
         return Ok(Bind { ip, port: None });
     }
-    let address: SocketAddr =
-        text.parse().map_err(|_| format!("{text} is not an IP address: write 127.0.0.1, ::1 or 0.0.0.0:6380"))?;
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("{text} is not an IP address: write 127.0.0.1, ::1 or 0.0.0.0:6380"))?;
     Ok(Bind { ip: address.ip(), port: Some(address.port()) })
 }
 
@@ -120,14 +118,6 @@ enum Acknowledge {
     Async,
     /// A write is acknowledged after fsync.
     Sync,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Engine {
-    /// Arenas: fast; Linux 6.9 and newer.
-    Arena,
-    /// Hash maps by size class, as in the paper.
-    Hashmap,
 }
 
 impl Args {
@@ -146,24 +136,26 @@ impl Args {
     }
 
     fn database(&self) -> anyhow::Result<Config> {
-        let ring = if self.durability == Acknowledge::Off || self.in_memory { 0 } else { self.wal_ring_bytes };
+        let ring =
+            if self.durability == Acknowledge::Off || self.in_memory { 0 } else { self.wal_ring_bytes };
         Ok(Config {
-            engine: match self.engine {
-                Engine::Arena => EngineKind::Arena,
-                Engine::Hashmap => EngineKind::HashMap,
-            },
             partitions: self.partitions.unwrap_or(self.memory.div_ceil(1 << 32).max(1) as u32),
             memory_bytes: self.memory,
             // Some are for work beside the connections: expiry, loading.
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
             versions: self.versions,
             wal_ring_bytes: u32::try_from(ring).context("--wal-ring-bytes is too large")?,
+            ..Config::default()
         })
     }
 
     fn store(&self) -> anyhow::Result<StoreConfig> {
         let wal = WalConfig {
-            durability: if self.durability == Acknowledge::Sync { Durability::Sync } else { Durability::Async },
+            durability: if self.durability == Acknowledge::Sync {
+                Durability::Sync
+            } else {
+                Durability::Async
+            },
             sync_interval: Duration::from_millis(self.fsync_interval_ms),
             segment_bytes: self.wal_segment_bytes,
             ..WalConfig::default()
@@ -258,13 +250,6 @@ fn open(args: &Args) -> anyhow::Result<Store> {
     if report.torn_bytes > 0 {
         tracing::info!(bytes = report.torn_bytes, "the end of the log was never completely written; cut off");
     }
-    tracing::info!(
-        keys = report.checkpoint_entries,
-        transactions = report.txns,
-        commit = report.recovered_ts,
-        took = ?report.took,
-        "recovered {}", args.data_dir.display()
-    );
     Ok(store)
 }
 

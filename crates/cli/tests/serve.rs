@@ -1,0 +1,232 @@
+//! `bedplate kv serve` as people run it: it starts, keeps its data over orderly and violent ends, and says
+//! what is wrong in one line. Loading eBPF programs takes root; `make test` runs these tests as root.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use redis::{Connection, RedisResult};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A running server; it is killed when dropped.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
+    command.args(args).env_remove("BEDPLATE_PASSWORD").env_remove("BEDPLATE_LOG");
+    command
+}
+
+impl Server {
+    fn start(data: &Path, args: &[&str]) -> Server {
+        let mut command = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"]);
+        let mut child = command
+            .arg("--data-dir")
+            .arg(data)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(address) = line.trim().strip_prefix("ready on ") else {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("the server did not start: {said}");
+        };
+        let port = address.parse::<std::net::SocketAddr>().unwrap().port();
+        Server { child, port }
+    }
+
+    fn try_connect(&self, password: Option<&str>) -> RedisResult<Connection> {
+        let password = password.map_or(String::new(), |p| format!(":{p}@"));
+        redis::Client::open(format!("redis://{password}127.0.0.1:{}", self.port))?.get_connection()
+    }
+
+    fn connect(&self) -> Connection {
+        self.try_connect(None).unwrap()
+    }
+
+    /// Sends a signal and waits; returns the exit code (none if the signal ended it) and what it logged.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (status.code(), said)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        command(args).args(["--port", &self.port.to_string()]).output().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn set(connection: &mut Connection, key: &str, value: &str) {
+    redis::cmd("SET").arg(key).arg(value).query::<()>(connection).unwrap();
+}
+
+fn get(connection: &mut Connection, key: &str) -> Option<String> {
+    redis::cmd("GET").arg(key).query(connection).unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn data_stays_over_an_orderly_end() {
+    let data = tempfile::tempdir().unwrap();
+    for durability in ["async", "sync"] {
+        let server = Server::start(data.path(), &["--durability", durability]);
+        set(&mut server.connect(), durability, "kept");
+        let (code, said) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let server = Server::start(data.path(), &[]);
+    let mut connection = server.connect();
+    assert_eq!(get(&mut connection, "async").as_deref(), Some("kept"));
+    assert_eq!(get(&mut connection, "sync").as_deref(), Some("kept"));
+    let (code, said) = server.end(Signal::INT);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn without_a_log_a_checkpoint_at_the_end_keeps_the_data() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path(), &["--durability", "off"]);
+    set(&mut server.connect(), "key", "kept");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let server = Server::start(data.path(), &["--durability", "off"]);
+    assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
+}
+
+#[test]
+fn what_sync_acknowledged_survives_a_kill() {
+    let data = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let server = Server::start(data.path(), &["--durability", "sync"]);
+        let mut connection = server.connect();
+        for before in 0..round {
+            assert_eq!(get(&mut connection, &format!("key{before}")).as_deref(), Some("acknowledged"));
+        }
+        set(&mut connection, &format!("key{round}"), "acknowledged");
+        assert_eq!(server.end(Signal::KILL).0, None);
+    }
+}
+
+#[test]
+fn a_password_is_asked_for() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    let name = file.to_str().unwrap();
+    let server = Server::start(&data.path().join("data"), &["--password-file", name]);
+    let refused = redis::cmd("GET").arg("key").query::<Option<String>>(&mut server.connect()).unwrap_err();
+    assert_eq!(refused.code(), Some("NOAUTH"));
+    assert!(server.try_connect(Some("wrong")).is_err());
+    set(&mut server.try_connect(Some("secret")).unwrap(), "key", "value");
+
+    let without = server.run(&["kv", "stats", "--json"]);
+    assert!(!without.status.success());
+    assert!(text(&without).contains("hint: give the password"), "{}", text(&without));
+    let with = server.run(&["kv", "stats", "--json", "--password-file", name]);
+    assert!(with.status.success(), "{}", text(&with));
+}
+
+#[test]
+fn a_checkpoint_can_be_verified_and_restored() {
+    let data = tempfile::tempdir().unwrap();
+    let (first, second) = (data.path().join("first"), data.path().join("second"));
+    let server = Server::start(&first, &[]);
+    let mut connection = server.connect();
+    for number in 0..1_000 {
+        set(&mut connection, &format!("key{number}"), "value");
+    }
+    let taken = server.run(&["kv", "checkpoint"]);
+    assert!(taken.status.success(), "{}", text(&taken));
+    set(&mut connection, "later", "is not in it");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+
+    let verified = command(&["kv", "verify", first.to_str().unwrap()]).output().unwrap();
+    assert!(text(&verified).contains("sound: 1,000 keys"), "{}", text(&verified));
+    let mut files: Vec<_> =
+        std::fs::read_dir(first.join("checkpoint")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let newest = files.last().unwrap().to_str().unwrap();
+    let verified = command(&["kv", "verify", newest]).output().unwrap();
+    assert!(text(&verified).contains("sound: 1,000 keys"), "{}", text(&verified));
+    let restore = ["kv", "restore", newest, "--data-dir", second.to_str().unwrap()];
+    let restored = command(&restore).output().unwrap();
+    assert!(restored.status.success(), "{}", text(&restored));
+    let again = command(&restore).output().unwrap();
+    assert!(!again.status.success(), "a directory with a database must not be overwritten");
+
+    let server = Server::start(&second, &[]);
+    let mut connection = server.connect();
+    assert_eq!(get(&mut connection, "key999").as_deref(), Some("value"));
+    assert_eq!(get(&mut connection, "later"), None);
+    let keys: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    assert_eq!(keys, 1_000);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_found() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path(), &[]);
+    set(&mut server.connect(), "key", "value");
+    assert!(server.run(&["kv", "checkpoint"]).status.success());
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let file = std::fs::read_dir(data.path().join("checkpoint")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let verified = command(&["kv", "verify", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));
+    assert!(text(&verified).starts_with("error: "), "{}", text(&verified));
+}
+
+#[test]
+fn options_of_a_file_give_way_to_the_command_line() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("bedplate.conf");
+    std::fs::write(&file, "# test\nmax-clients 7\ndurability = sync\nport 1\n").unwrap();
+    let server = Server::start(&data.path().join("data"), &["--config", file.to_str().unwrap()]);
+    let mut connection = server.connect();
+    let mut setting = |name: &str| {
+        let reply: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query(&mut connection).unwrap();
+        reply[1].clone()
+    };
+    assert_eq!(setting("appendfsync"), "always");
+    assert_eq!(setting("maxclients"), "32", "Server::start says 32 on the command line");
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let port = server.port.to_string();
+    let in_use =
+        command(&["kv", "serve", "--in-memory", "--memory", "64M", "--port", &port]).output().unwrap();
+    assert_eq!(in_use.status.code(), Some(1));
+    assert!(text(&in_use).contains("in use") && text(&in_use).contains("hint: "), "{}", text(&in_use));
+    let data = data.path().to_str().unwrap();
+    let locked =
+        command(&["kv", "serve", "--port", "0", "--memory", "64M", "--data-dir", data]).output().unwrap();
+    assert_eq!(locked.status.code(), Some(1));
+    assert!(text(&locked).contains("data directory"), "{}", text(&locked));
+    let nonsense = command(&["kv", "serve", "--in-memory", "--versions", "99"]).output().unwrap();
+    assert_eq!(nonsense.status.code(), Some(1));
+    assert!(text(&nonsense).contains("versions"), "{}", text(&nonsense));
+}
