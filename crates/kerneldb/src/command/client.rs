@@ -201,6 +201,10 @@ fn kill<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: A
 }
 
 fn reply<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, mode: &[u8]) -> Run {
+    if core.in_exec {
+        // The array of EXEC would lack an element.
+        return Err("ERR CLIENT REPLY is not allowed inside MULTI".into());
+    }
     if is(mode, "on") {
         core.reply_mode = ReplyMode::On;
         ctx.out.ok();

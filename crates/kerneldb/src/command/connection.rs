@@ -56,6 +56,8 @@ pub struct Connection {
     core: Core,
     held: Vec<u8>,
     marks: VecDeque<Held>,
+    /// The request at the front of the input could not be answered yet.
+    waiting: bool,
     closing: bool,
 }
 
@@ -70,6 +72,7 @@ impl Connection {
             core,
             held: Vec::new(),
             marks: VecDeque::new(),
+            waiting: false,
             closing: false,
         };
         connection.update_limits();
@@ -94,10 +97,10 @@ impl Connection {
         }
     }
 
-    /// Whether more should be read from the socket: false while what was fed already is more than can be
-    /// run now.
+    /// Whether more should be read from the socket: false while a request waits and enough is there that
+    /// comes after it, and once the connection is to be closed.
     pub fn wants_input(&self) -> bool {
-        !self.closing && (self.core.wait.is_none() || self.parser.buffered() < READ_AHEAD)
+        !self.closing && !(self.waiting && self.parser.buffered() >= READ_AHEAD)
     }
 
     /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
@@ -207,7 +210,9 @@ impl Connection {
                     continue;
                 }
             }
-            match self.request(store, services, out) {
+            let step = self.request(store, services, out);
+            self.waiting = matches!(step, Step::Again(_));
+            match step {
                 Step::Done => self.parser.consume(),
                 Step::Again(pause) => return Progress::RetryAfter(pause),
                 Step::Close => {

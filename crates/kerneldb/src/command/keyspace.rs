@@ -90,10 +90,11 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
 
 /// Some key, from the first non-empty position at or behind a random one.
 pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
-    let positions = ctx.services.positions().max(1);
+    // An empty table is not searched.
+    let positions = if ctx.services.is_empty() { 0 } else { ctx.services.positions() };
     let now = ctx.services.now().as_nanos() as u64;
     let random = xxhash_rust::xxh64::xxh64(&now.to_le_bytes(), ctx.out.len() as u64);
-    let start = random % positions;
+    let start = random % positions.max(1);
     let now_ms = ctx.now_ms;
     let mut found: Option<Vec<u8>> = None;
     let mut place = 0;
@@ -125,20 +126,27 @@ pub(super) fn check_flush(args: Args<'_>) -> Run {
     }
 }
 
-/// Positions emptied before other connections are served.
-const FLUSH_POSITIONS: u64 = 2048;
+/// Keys deleted, and positions looked at, before other connections are served.
+const FLUSH_KEYS: usize = 1024;
+const FLUSH_POSITIONS: u64 = 1 << 18;
 
 /// Deletes the keys at some positions from `from` on; returns where to go on, `None` at the end. Every
 /// key that existed when FLUSHALL began is deleted; it is not one transaction.
 pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, from: u64) -> Run<Option<u64>> {
     let positions = ctx.services.positions();
-    let to = (from + FLUSH_POSITIONS).min(positions);
-    for (key, expired) in keys_at(ctx, from, to)? {
-        if !ctx.delete(&key)? && expired {
-            ctx.transaction(false, |ctx| Ok(purge(ctx.store, &key).map(drop)?))?;
+    let end = from.saturating_add(FLUSH_POSITIONS).min(positions);
+    let (mut next, mut deleted) = (from, 0);
+    while next < end && deleted < FLUSH_KEYS && !ctx.services.is_empty() {
+        let to = (next + STEP).min(end);
+        for (key, expired) in keys_at(ctx, next, to)? {
+            deleted += 1;
+            if !ctx.delete(&key)? && expired {
+                ctx.transaction(false, |ctx| Ok(purge(ctx.store, &key).map(drop)?))?;
+            }
         }
+        next = to;
     }
-    Ok((to < positions).then_some(to))
+    Ok((next < positions && !ctx.services.is_empty()).then_some(next))
 }
 
 /// Deletes all keys in the open transaction.

@@ -2,6 +2,7 @@
 
 mod database;
 mod differential;
+mod fuzz;
 mod model;
 mod redis;
 mod replies;
