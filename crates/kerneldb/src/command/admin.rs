@@ -26,7 +26,7 @@ pub(super) fn run<S: Operators, V: Services>(
             if args.len() > 2 || args.len() == 2 && !is(args.get(1), "schedule") {
                 return Err(SYNTAX.into());
             }
-            if !ctx.services.save_in_background().map_err(|e| Fail::from(format!("ERR {e}")))? {
+            if !ctx.services.save_in_background()? {
                 return Err("ERR Background save already in progress".into());
             }
             ctx.out.simple("Background saving started");
@@ -55,10 +55,9 @@ fn job<S: Operators, V: Services>(
     if core.in_exec {
         return Err("ERR Command not allowed inside a transaction".into());
     }
-    let failed = |e: String| Fail::from(format!("ERR {e}"));
     let id = match core.wait {
         Some(Wait::Job(id)) => id,
-        _ => ctx.services.start_job(job).map_err(failed)?,
+        _ => ctx.services.start_job(job)?,
     };
     match ctx.services.job_result(id) {
         None => {
@@ -66,7 +65,7 @@ fn job<S: Operators, V: Services>(
             Ok(Step::Again(POLL))
         }
         Some(result) => {
-            reply(ctx, result.map_err(failed)?);
+            reply(ctx, result?);
             Ok(Step::Done)
         }
     }

@@ -100,7 +100,7 @@ impl Connection {
     /// Whether more should be read from the socket: false while a request waits and enough is there that
     /// comes after it, and once the connection is to be closed.
     pub fn wants_input(&self) -> bool {
-        !self.closing && !(self.waiting && self.parser.buffered() >= READ_AHEAD)
+        !(self.closing || self.waiting && self.parser.buffered() >= READ_AHEAD)
     }
 
     /// Whether the kernel may answer the next request by itself: there is no partial request, nothing

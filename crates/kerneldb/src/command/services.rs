@@ -147,7 +147,8 @@ pub trait Services {
     /// Asks that `ts` becomes durable soon.
     fn request_durable(&self, ts: u64);
 
-    /// Starts a job; the number is for [`Services::job_result`].
+    /// Starts a job; the number is for [`Services::job_result`]. This error and those of the next two are
+    /// what the client is told, with the code in front: `ERR the disk is full`.
     fn start_job(&self, job: Job) -> std::result::Result<u64, String>;
 
     /// The outcome of a job, once; `None` while it runs. `Ok` is a text about what was done.

@@ -51,7 +51,7 @@ impl Services for Server {
     fn request_durable(&self, _ts: u64) {}
 
     fn start_job(&self, _job: Job) -> std::result::Result<u64, String> {
-        Err("no data directory".into())
+        Err("ERR no data directory".into())
     }
 
     fn job_result(&self, _id: u64) -> Option<std::result::Result<String, String>> {
@@ -59,7 +59,7 @@ impl Services for Server {
     }
 
     fn save_in_background(&self) -> std::result::Result<bool, String> {
-        Err("no data directory".into())
+        Err("ERR no data directory".into())
     }
 
     fn saving(&self) -> bool {

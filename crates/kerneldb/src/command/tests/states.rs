@@ -235,7 +235,7 @@ fn jobs_do_not_block() {
     let mut c = Client::new(&model);
     assert!(matches!(c.feed(b"SAVE\r\nPING\r\n"), Progress::RetryAfter(_)));
     assert!(matches!(c.process(), Progress::RetryAfter(_)));
-    *model.job.lock().unwrap() = Some(Err("disk full".into()));
+    *model.job.lock().unwrap() = Some(Err("ERR disk full".into()));
     assert_eq!(c.process(), Progress::NeedInput);
     assert_eq!(c.take(), "-ERR disk full\r\n+PONG\r\n");
     assert_eq!(c.feed(b"SHUTDOWN NOSAVE\r\n"), Progress::Shutdown { save: false });
