@@ -28,18 +28,18 @@ use super::table::{NEVER, Table};
 use super::wake::Wake;
 use crate::bpf::kernel_error;
 use crate::command::Services;
+use crate::wal::DurableWatch;
 use crate::{Error, Result};
 
 const LISTENER: u64 = u64::MAX;
 const RECORDS: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
+const LOG: u64 = u64::MAX - 3;
 
 /// Records taken from the ring at a time, so that other events get their turn.
 const BATCH: usize = 512;
 /// How often everything is looked at, for what is not announced by an event.
 const SWEEP: Duration = Duration::from_millis(500);
-/// How often waiting commits are compared with the log's progress.
-const DURABLE_POLL: Duration = Duration::from_micros(200);
 
 pub(super) struct EventLoop {
     config: ServerConfig,
@@ -54,6 +54,8 @@ pub(super) struct EventLoop {
     backend: Arc<Backend>,
     clients: Vec<Option<Client>>,
     free: Vec<u32>,
+    /// Tells when the log's durable timestamp advances.
+    log: Option<DurableWatch>,
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     durable: Vec<(u32, u32)>,
     next_sweep: Instant,
@@ -84,6 +86,10 @@ impl EventLoop {
         add(listener.fd(), LISTENER)?;
         add(records.fd(), RECORDS)?;
         add(wake.fd(), WAKE)?;
+        let log = backend.store().and_then(|store| store.wal()).map(|wal| wal.watch()).transpose()?;
+        if let Some(log) = &log {
+            add(log.fd(), LOG)?;
+        }
         Ok(EventLoop {
             table: programs.table()?,
             clients: (0..config.max_clients).map(|_| None).collect(),
@@ -97,6 +103,7 @@ impl EventLoop {
             wake,
             counters,
             backend,
+            log,
             kills: 0,
             timers: BinaryHeap::new(),
             durable: Vec::new(),
@@ -121,11 +128,13 @@ impl EventLoop {
                     LISTENER => self.accept(),
                     RECORDS => {}
                     WAKE => self.wake.clear(),
+                    LOG => self.log.iter().for_each(DurableWatch::clear),
                     token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
                 }
             }
             self.take_records();
             self.run_timers();
+            self.run_durable();
             self.sweep();
         }
         Ok(())
@@ -137,10 +146,7 @@ impl EventLoop {
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
         }
-        let mut wait = until.saturating_duration_since(now);
-        if !self.durable.is_empty() {
-            wait = wait.min(DURABLE_POLL);
-        }
+        let wait = until.saturating_duration_since(now);
         Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
     }
 
@@ -216,7 +222,7 @@ impl EventLoop {
             }
         };
         let done = if self.config.kernel_path && dialogue.kernel_may_answer() { 0 } else { NEVER };
-        let generation = self.table.open(index, dialogue.session(), done);
+        let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk());
         let key = index.to_ne_bytes();
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
         let on_sockets = |e| kernel_error("cannot hand a socket to the kernel", e);
@@ -345,6 +351,10 @@ impl EventLoop {
                 self.advance(index);
             }
         }
+    }
+
+    /// Lets connections go on whose commits are on disk by now.
+    fn run_durable(&mut self) {
         if !self.durable.is_empty() {
             let reached = self.backend.durable_ts();
             for (index, generation) in std::mem::take(&mut self.durable) {

@@ -24,6 +24,10 @@ pub(super) struct Shared<'a> {
     _table: &'a Table,
 }
 
+fn flags(sync: bool) -> u32 {
+    SRV_CONN_OPEN | if sync { SRV_CONN_SYNC } else { 0 }
+}
+
 macro_rules! field {
     ($self:ident, $type:ident, $field:ident) => {{
         // SAFETY: Within the mapped table, which the lifetime keeps; aligned by the layout.
@@ -40,12 +44,13 @@ impl Table {
         Shared { conn: self.conns.get(index), _table: self }
     }
 
-    /// Prepares a free index for a connection and returns its generation.
-    pub(super) fn open(&self, index: u32, session: u32, done: u64) -> u32 {
+    /// Prepares a free index for a connection and returns its generation. `sync`: its writes are
+    /// acknowledged when they are on disk.
+    pub(super) fn open(&self, index: u32, session: u32, done: u64, sync: bool) -> u32 {
         let conn = self.conn(index);
         field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
         field!(conn, AtomicU64, done).store(done, Ordering::Relaxed);
-        field!(conn, AtomicU32, flags).store(SRV_CONN_OPEN, Ordering::Release);
+        field!(conn, AtomicU32, flags).store(flags(sync), Ordering::Release);
         field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
     }
 
@@ -117,9 +122,8 @@ impl Shared<'_> {
     /// Gives the connection back to the kernel: everything up to record `handed` is dealt with. If more
     /// was handed over in the meantime, the connection stays with user space.
     pub(super) fn give_back(self, handed: u64, sync: bool) {
-        let flags = SRV_CONN_OPEN | if sync { SRV_CONN_SYNC } else { 0 };
         field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
-        field!(self, AtomicU32, flags).store(flags, Ordering::Relaxed);
+        field!(self, AtomicU32, flags).store(flags(sync), Ordering::Relaxed);
         field!(self, AtomicU64, done).store(handed, Ordering::Release);
     }
 
