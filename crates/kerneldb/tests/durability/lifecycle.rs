@@ -1,0 +1,191 @@
+//! Opening, closing, checkpointing, moving.
+
+use std::time::Duration;
+
+use bedplate_kerneldb::checkpoint::{CheckpointConfig, verify};
+use bedplate_kerneldb::store::{dump, load, restore, verify_data_dir};
+use bedplate_kerneldb::{Config, Database, Durability, Error, SetOptions, Store, StoreConfig};
+
+use super::super::{LONG, config, contents, open, set};
+
+/// Some of everything: overwritten, deleted, expiring, large, empty, in transactions, rolled back.
+fn fill(database: &Database, round: u8) {
+    let mut session = database.session().unwrap();
+    for i in 0..300u32 {
+        set(&mut session, format!("key {i}").as_bytes(), &vec![round; i as usize]).unwrap();
+    }
+    for i in (0..300).step_by(7) {
+        session.delete(format!("key {i}").as_bytes()).unwrap();
+    }
+    set(&mut session, &[round; 255], &vec![round; 65536]).unwrap();
+    set(&mut session, b"empty", b"").unwrap();
+    let options = SetOptions { expire_at_ms: Some(4_000_000_000_000), ..SetOptions::default() };
+    session.set(b"expires", &[round], options).unwrap();
+    session.begin().unwrap();
+    for i in 0..100u32 {
+        session.set(format!("txn {i}").as_bytes(), &[round, i as u8], SetOptions::default()).unwrap();
+    }
+    session.set(b"txn 5", b"twice", SetOptions::default()).unwrap();
+    session.delete(b"txn 6").unwrap();
+    assert!(session.commit().unwrap() > 0);
+    session.begin().unwrap();
+    session.set(b"never", b"was", SetOptions::default()).unwrap();
+    session.rollback().unwrap();
+}
+
+#[test]
+fn what_was_committed_is_there_after_a_restart() {
+    for partitions in [1, 3] {
+        let temp = tempfile::tempdir().unwrap();
+        let mut config = config(Durability::Async);
+        config.database.partitions = partitions;
+        let (store, report) = open(config.clone(), temp.path());
+        assert_eq!(report.recovered_ts, 0);
+        fill(store.database(), 1);
+        let (before, clock) = (contents(store.database()), store.database().clock());
+        store.close(false).unwrap();
+        drop(store);
+
+        let (store, report) = open(config.clone(), temp.path());
+        assert_eq!((report.recovered_ts, report.checkpoint_entries), (clock, 0));
+        assert_eq!(contents(store.database()), before);
+        assert_eq!(store.database().clock(), clock);
+        assert_eq!(store.database().len(), before.len() as u64);
+        // And on from there, twice, the second time without closing.
+        fill(store.database(), 2);
+        let before = contents(store.database());
+        drop(store);
+        let (store, _) = open(config, temp.path());
+        assert_eq!(contents(store.database()), before);
+    }
+}
+
+#[test]
+fn checkpoint_and_log_together_are_the_database() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut config = config(Durability::Async);
+    config.wal.as_mut().unwrap().segment_bytes = 64 << 10;
+    let (store, _) = open(config.clone(), temp.path());
+    for round in 1..=4 {
+        fill(store.database(), round);
+        let info = store.checkpoint().unwrap();
+        assert_eq!(info.ts, store.database().clock());
+        assert_eq!(info.entries, store.database().len());
+        assert_eq!(verify(&info.path, &mut |_| ()).unwrap().entries, info.entries);
+        assert_eq!(store.checkpoint_status().last.unwrap(), info);
+    }
+    let status = store.checkpoint_status();
+    assert_eq!((status.completed, status.failed), (4, 0));
+    let checkpoints = std::fs::read_dir(temp.path().join("checkpoint")).unwrap().count();
+    assert_eq!(checkpoints, 2);
+    let segments = store.wal().unwrap().stats().segments;
+    fill(store.database(), 5);
+    let before = contents(store.database());
+    drop(store);
+    let report = verify_data_dir(temp.path(), &mut |_| ()).unwrap();
+    assert!(report.checkpoint_entries > 300);
+    let (store, report) = open(config.clone(), temp.path());
+    assert_eq!(contents(store.database()), before);
+    assert!(report.txns > 0 && report.txns < 600, "{report:?}");
+    // Four rounds of segments were written, the log of about two is kept.
+    assert!(segments < 12, "{segments}");
+    drop(store);
+
+    // Without the newest checkpoint the one before does, as the log reaches back to it.
+    let newest = report.checkpoint.unwrap();
+    let mut bytes = std::fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+    assert!(matches!(verify_data_dir(temp.path(), &mut |_| ()), Err(Error::Corrupt(_))));
+    let (store, report) = open(config, temp.path());
+    assert_eq!(report.checkpoints_skipped.len(), 1);
+    assert_eq!(contents(store.database()), before);
+}
+
+#[test]
+fn without_a_log_checkpoints_are_what_there_is() {
+    let temp = tempfile::tempdir().unwrap();
+    let config = StoreConfig { wal: None, ..config(Durability::Off) };
+    let (store, _) = open(config.clone(), temp.path());
+    assert_eq!(store.durability(), Durability::Off);
+    assert!(store.wal().is_none());
+    assert!(store.wait_durable(1000, Duration::ZERO).unwrap());
+    fill(store.database(), 1);
+    let before = contents(store.database());
+    store.close(true).unwrap();
+    drop(store);
+    let (store, _) = open(config, temp.path());
+    assert_eq!(contents(store.database()), before);
+}
+
+#[test]
+fn checkpoints_come_by_themselves() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut config = config(Durability::Async);
+    config.checkpoint =
+        CheckpointConfig { interval: Some(Duration::from_secs(1)), ..CheckpointConfig::default() };
+    let (store, _) = open(config, temp.path());
+    fill(store.database(), 1);
+    let started = std::time::Instant::now();
+    while store.checkpoint_status().completed == 0 {
+        assert!(started.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Not again while nothing changes.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(store.checkpoint_status().completed <= 2);
+}
+
+#[test]
+fn one_process_per_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let (store, _) = open(config(Durability::Async), temp.path());
+    let error = Store::open(config(Durability::Async), temp.path(), &mut |_| ()).err().unwrap();
+    assert!(error.to_string().contains("uses it"), "{error}");
+    assert!(verify_data_dir(temp.path(), &mut |_| ()).is_err());
+    drop(store);
+    verify_data_dir(temp.path(), &mut |_| ()).unwrap();
+}
+
+#[test]
+fn dump_load_and_restore_move_everything() {
+    let temp = tempfile::tempdir().unwrap();
+    let source = Store::in_memory(config(Durability::Off).database).unwrap();
+    assert!(source.checkpoint().is_err() && source.request_checkpoint().is_err());
+    fill(source.database(), 3);
+    let mut file = Vec::new();
+    let mut last = Default::default();
+    let info = dump(source.database(), &mut file, &mut |p| last = p).unwrap();
+    assert_eq!((info.entries, info.bytes), (source.database().len(), file.len() as u64));
+    assert_eq!(last.done, last.total);
+
+    let target = Database::create(Config { memory_bytes: 64 << 20, ..Config::default() }).unwrap();
+    load(&target, &mut &file[..], &mut |_| ()).unwrap();
+    assert_eq!(contents(&target), contents(source.database()));
+    // Half a dump is an error.
+    let half = &file[..file.len() / 2];
+    assert!(matches!(load(&target, &mut &half[..], &mut |_| ()), Err(Error::Corrupt(_))));
+
+    let path = temp.path().join("dump.kdb");
+    std::fs::write(&path, &file).unwrap();
+    let data = temp.path().join("data");
+    let restored = restore(&path, &data, &mut |_| ()).unwrap();
+    assert_eq!(restored.entries, info.entries);
+    assert!(restore(&path, &data, &mut |_| ()).is_err());
+    let (store, report) = open(config(Durability::Sync), &data);
+    assert_eq!(report.checkpoint_entries, info.entries);
+    assert_eq!(contents(store.database()), contents(source.database()));
+}
+
+#[test]
+fn after_close_writes_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let (store, _) = open(config(Durability::Sync), temp.path());
+    let mut session = store.database().session().unwrap();
+    set(&mut session, b"a", b"1").unwrap();
+    store.close(true).unwrap();
+    store.close(true).unwrap();
+    assert!(matches!(session.set(b"a", b"2", SetOptions::default()), Err(Error::WalFailed)));
+    assert_eq!(session.get(b"a").unwrap().unwrap().data, b"1");
+}

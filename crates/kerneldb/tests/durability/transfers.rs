@@ -1,0 +1,98 @@
+//! Checkpoints and logs of a database that is being written: money moves between accounts, and its sum
+//! is the same in every image.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bedplate_kerneldb::store::restore;
+use bedplate_kerneldb::{Database, Durability, Result, Session, SetOptions};
+
+use super::super::{config, contents, open, set};
+
+const ACCOUNTS: u64 = 200;
+const START: i64 = 1000;
+
+fn key(account: u64) -> Vec<u8> {
+    format!("account {account}").into_bytes()
+}
+
+fn transfer(session: &mut Session, from: u64, to: u64, amount: i64) -> Result<()> {
+    session.begin()?;
+    for (account, change) in [(from, -amount), (to, amount)] {
+        let value = session.get(&key(account))?.expect("accounts are never closed").data;
+        let balance = i64::from_le_bytes(value.try_into().unwrap()) + change;
+        session.set(&key(account), &balance.to_le_bytes(), SetOptions::default())?;
+    }
+    session.commit().map(drop)
+}
+
+fn check_sum(database: &Database) {
+    let all = contents(database);
+    assert_eq!(all.len() as u64, ACCOUNTS);
+    let sum: i64 = all.iter().map(|(_, v, _)| i64::from_le_bytes(v[..].try_into().unwrap())).sum();
+    assert_eq!(sum, ACCOUNTS as i64 * START);
+}
+
+#[test]
+fn every_checkpoint_is_consistent() {
+    for partitions in [1, 2] {
+        let temp = tempfile::tempdir().unwrap();
+        let mut config = config(Durability::Async);
+        config.database.partitions = partitions;
+        config.database.versions = 8;
+        let data = temp.path().join("data");
+        let (store, _) = open(config.clone(), &data);
+        let mut session = store.database().session().unwrap();
+        for account in 0..ACCOUNTS {
+            set(&mut session, &key(account), &START.to_le_bytes()).unwrap();
+        }
+        let stop = AtomicBool::new(false);
+        let done = AtomicU64::new(0);
+        let mut images = Vec::new();
+        std::thread::scope(|scope| {
+            for worker in 0..3u64 {
+                let (store, stop, done) = (&store, &stop, &done);
+                scope.spawn(move || {
+                    let mut session = store.database().session().unwrap();
+                    let mut random = worker + 1;
+                    while !stop.load(Ordering::Relaxed) {
+                        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        let (from, to) = ((random >> 33) % ACCOUNTS, (random >> 45) % ACCOUNTS);
+                        if from == to {
+                            continue;
+                        }
+                        match transfer(&mut session, from, to, (random >> 20) as i64 & 7) {
+                            Ok(()) => drop(done.fetch_add(1, Ordering::Relaxed)),
+                            Err(_) => session.rollback().unwrap(),
+                        }
+                    }
+                });
+            }
+            let mut last = 0;
+            for i in 0..8 {
+                std::thread::sleep(Duration::from_millis(20));
+                let info = store.checkpoint().unwrap();
+                assert!(info.ts > last, "writers were stopped");
+                last = info.ts;
+                let copy = temp.path().join(format!("image {i}"));
+                std::fs::copy(&info.path, &copy).unwrap();
+                images.push((copy, info));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(done.load(Ordering::Relaxed) > 100);
+        let end = contents(store.database());
+        check_sum(store.database());
+        drop(store);
+        for (i, (image, info)) in images.iter().enumerate() {
+            let restored = temp.path().join(format!("restored {i}"));
+            restore(image, &restored, &mut |_| ()).unwrap();
+            let (store, report) = open(config.clone(), &restored);
+            assert_eq!((report.recovered_ts, report.checkpoint_entries), (info.ts, info.entries));
+            check_sum(store.database());
+        }
+        // The newest checkpoint and the log after it are the end state.
+        let (store, report) = open(config.clone(), &data);
+        assert_eq!(contents(store.database()), end, "{report:?}");
+    }
+}
