@@ -150,9 +150,15 @@ impl LogFiles {
             let end = segment.end + bytes.len() as u64;
             if segment.reserve && end > segment.reserved {
                 let want = end.next_multiple_of(RESERVE).min(self.segment_bytes.max(end));
-                // Without the reservation the file simply grows.
-                segment.reserve = segment.file.allocate(segment.reserved, want - segment.reserved).is_ok();
-                segment.reserved = want;
+                match segment.file.allocate(segment.reserved, want - segment.reserved) {
+                    Ok(()) => segment.reserved = want,
+                    Err(_) => {
+                        // Then the file simply grows. A part may have been reserved: on a full disk that
+                        // would be the last space there is.
+                        segment.reserve = false;
+                        segment.file.truncate(segment.end)?;
+                    }
+                }
             }
             segment.file.write_at(segment.end, bytes)?;
             segment.end = end;
@@ -181,6 +187,13 @@ impl LogFiles {
         }
         self.written = 0;
         Ok(())
+    }
+
+    /// No more frames come: gives back what is reserved, if everything is durable.
+    pub(crate) fn close(&mut self) {
+        if self.pending.is_empty() {
+            self.finish_segment();
+        }
     }
 
     /// Closes a full segment; all of it is synced. What is reserved beyond its end is given back.

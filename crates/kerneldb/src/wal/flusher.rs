@@ -48,6 +48,7 @@ impl Flusher {
                 break;
             }
         }
+        self.files.close();
     }
 
     fn wait(&mut self) -> Work {

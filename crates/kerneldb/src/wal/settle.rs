@@ -45,6 +45,10 @@ pub(crate) fn settle(
     if dir.list()?.iter().any(|name| name == TEMPORARY) {
         dir.remove(TEMPORARY)?;
     }
+    if !end.damage && valid < reader.file_len() {
+        // Also gives back what was reserved: the copy may need it.
+        reader.truncate(valid)?;
+    }
     let copied = end.last_ts > end.durable_ts;
     if copied {
         copy(dir, database_id, &mut reader, end, *next_seq)?;
@@ -53,9 +57,6 @@ pub(crate) fn settle(
     if !copied && !end.damage {
         // What is behind the end now must not come back after the next crash. A segment stays even if
         // it is empty, because it may hide an older one's abandoned end.
-        if valid < reader.file_len() {
-            reader.truncate(valid)?;
-        }
         reader.sync()?;
     } else if copied && end.durable_ts < end.first_ts && !end.damage {
         // Replaced as a whole.
