@@ -4,6 +4,7 @@
 mod format;
 mod log;
 mod memory;
+mod merge;
 mod snapshot;
 mod verify;
 

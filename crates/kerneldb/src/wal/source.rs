@@ -1,7 +1,7 @@
 //! Where the log writer gets committed transactions from, and how it receives them: borrowed, so that
 //! a source can hand out bytes of its ring without copying them first.
 
-use crate::{LogReader, LogTxn, Op};
+use crate::{LogReader, Op};
 
 /// One change of a transaction, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +61,6 @@ pub trait LogSource {
 
 impl LogSource for LogReader<'_> {
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
-        LogReader::drain(self, max_bytes, &mut |txn: LogTxn| {
-            sink.begin(txn.commit_ts);
-            for op in &txn.ops {
-                sink.op(op.into());
-            }
-            sink.end();
-        })
+        self.drain_into(max_bytes, sink)
     }
 }

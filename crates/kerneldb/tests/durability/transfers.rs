@@ -1,6 +1,8 @@
 //! Checkpoints and logs of a database that is being written: money moves between accounts, and its sum
 //! is the same in every image.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,6 +13,15 @@ use super::super::{config, contents, open, set};
 
 const ACCOUNTS: u64 = 200;
 const START: i64 = 1000;
+
+/// Ends the writers when dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 fn key(account: u64) -> Vec<u8> {
     format!("account {account}").into_bytes()
@@ -49,9 +60,12 @@ fn every_checkpoint_is_consistent() {
         let stop = AtomicBool::new(false);
         let done = AtomicU64::new(0);
         let mut images = Vec::new();
+        let errors = Mutex::new(BTreeMap::<String, u64>::new());
         std::thread::scope(|scope| {
+            // A failed assertion must not leave the writers running.
+            let _stop = Stop(&stop);
             for worker in 0..3u64 {
-                let (store, stop, done) = (&store, &stop, &done);
+                let (store, stop, done, errors) = (&store, &stop, &done, &errors);
                 scope.spawn(move || {
                     let mut session = store.database().session().unwrap();
                     let mut random = worker + 1;
@@ -63,7 +77,10 @@ fn every_checkpoint_is_consistent() {
                         }
                         match transfer(&mut session, from, to, (random >> 20) as i64 & 7) {
                             Ok(()) => drop(done.fetch_add(1, Ordering::Relaxed)),
-                            Err(_) => session.rollback().unwrap(),
+                            Err(e) => {
+                                *errors.lock().unwrap().entry(e.to_string()).or_default() += 1;
+                                session.rollback().unwrap();
+                            }
                         }
                     }
                 });
@@ -72,13 +89,14 @@ fn every_checkpoint_is_consistent() {
             for i in 0..8 {
                 std::thread::sleep(Duration::from_millis(20));
                 let info = store.checkpoint().unwrap();
-                assert!(info.ts > last, "writers were stopped");
+                let errors = errors.lock().unwrap();
+                assert!(info.ts > last, "writers were stopped at {last}: {errors:?}");
+                drop(errors);
                 last = info.ts;
                 let copy = temp.path().join(format!("image {i}"));
                 std::fs::copy(&info.path, &copy).unwrap();
                 images.push((copy, info));
             }
-            stop.store(true, Ordering::Relaxed);
         });
         assert!(done.load(Ordering::Relaxed) > 100);
         let end = contents(store.database());
