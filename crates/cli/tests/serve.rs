@@ -181,6 +181,27 @@ fn a_checkpoint_can_be_verified_and_restored() {
 }
 
 #[test]
+fn a_running_server_verifies_itself_and_counts_what_the_kernel_answered() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let mut connection = server.connect();
+    for number in 0..500 {
+        set(&mut connection, &format!("key{number}"), "value");
+    }
+    let verified = server.run(&["kv", "verify"]);
+    assert!(verified.status.success(), "{}", text(&verified));
+    assert!(text(&verified).contains("sound: 500 keys"), "{}", text(&verified));
+    let stats = server.run(&["kv", "stats", "--json"]);
+    let figures: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap();
+    let answered: u64 = figures["kernel_commands"].as_str().unwrap().parse().unwrap();
+    assert!(answered >= 500, "only {answered} of 500 commands were answered in the kernel");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let deep = command(&["kv", "verify", "--deep", data.path().to_str().unwrap()]).output().unwrap();
+    assert!(deep.status.success(), "{}", text(&deep));
+    assert!(text(&deep).contains("every invariant holds: 500 keys"), "{}", text(&deep));
+}
+
+#[test]
 fn a_damaged_checkpoint_is_found() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path(), &[]);

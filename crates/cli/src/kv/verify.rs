@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::RecoveryPhase;
-use bedplate_kerneldb::{checkpoint, store};
+use bedplate_kerneldb::wal::WalConfig;
+use bedplate_kerneldb::{Config, Store, StoreConfig, checkpoint, store};
 
 use super::target::Target;
 use super::{commands_file, progress};
-use crate::units::{count, size};
+use crate::units::{count, parse_size, size};
 
 /// Arguments of `bedplate kv verify`.
 #[derive(clap::Args)]
@@ -19,6 +21,13 @@ pub struct Args {
     /// A data directory (its server must not be running), a checkpoint file, or a dump. Without it the
     /// running server is asked to check itself.
     path: Option<PathBuf>,
+    /// Also recover the data directory, as `serve` would, and check every invariant of the database in
+    /// memory: index, versions, and that each byte of it is accounted for. This takes root.
+    #[arg(long, requires = "path")]
+    deep: bool,
+    /// Memory for it.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size, requires = "deep")]
+    memory: u64,
     #[command(flatten)]
     target: Target,
 }
@@ -27,6 +36,11 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.path {
         None => running(&args.target)?,
+        Some(path) if path.is_dir() && args.deep => {
+            let saved = directory(path)?;
+            format!("{saved}\n{}", deep(path, args.memory)?)
+        }
+        Some(_) if args.deep => bail!("--deep is for data directories"),
         Some(path) if path.is_dir() => directory(path)?,
         Some(path) if is_commands(path)? => commands(path)?,
         Some(path) => checkpoint_file(path)?,
@@ -74,6 +88,29 @@ fn directory(path: &Path) -> anyhow::Result<String> {
         text += &format!("\ndamaged, not needed: {skipped}");
     }
     Ok(text)
+}
+
+fn deep(path: &Path, memory_bytes: u64) -> anyhow::Result<String> {
+    let database = Config {
+        memory_bytes,
+        partitions: memory_bytes.div_ceil(1 << 32).max(1) as u32,
+        ..Config::default()
+    };
+    let checkpoint = CheckpointConfig { interval: None, log_bytes: None, ..CheckpointConfig::default() };
+    let config =
+        StoreConfig { database, wal: Some(WalConfig::default()), checkpoint, ..StoreConfig::default() };
+    let (store, _) = Store::open(config, path, &mut |_| {})?;
+    let verified = store.database().verify();
+    store.close(false)?;
+    let verified = verified?;
+    Ok(format!(
+        "every invariant holds: {} keys in {} entries with {} versions; {} in use, {} free",
+        count(verified.keys),
+        count(verified.entries),
+        count(verified.versions),
+        size(verified.used_bytes),
+        size(verified.free_bytes),
+    ))
 }
 
 fn checkpoint_file(path: &Path) -> anyhow::Result<String> {

@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::programs::Programs;
+use super::stats::{Counters, ServerStats};
+use super::verify;
 use crate::command::{Job, Memory, Services, Shared};
-use crate::{Database, Result, SnapshotItem, Store};
+use crate::{Database, Error, Result, SnapshotItem, Store};
 
 /// Outcome of a job: what was done, or why it was not.
 type JobResult = std::result::Result<String, String>;
@@ -14,6 +17,7 @@ type JobResult = std::result::Result<String, String>;
 pub(super) struct Backend {
     database: Arc<Database>,
     store: Option<Arc<Store>>,
+    programs: Arc<Programs>,
     shared: Arc<Shared>,
     positions: u64,
     next_job: AtomicU64,
@@ -25,10 +29,12 @@ impl Backend {
     pub(super) fn new(
         database: Arc<Database>,
         store: Option<Arc<Store>>,
+        programs: Arc<Programs>,
         shared: Arc<Shared>,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
-        Ok(Backend { database, store, shared, positions, next_job: AtomicU64::new(1), jobs: Arc::default() })
+        let next_job = AtomicU64::new(1);
+        Ok(Backend { database, store, programs, shared, positions, next_job, jobs: Arc::default() })
     }
 
     pub(super) fn database(&self) -> &Arc<Database> {
@@ -90,18 +96,17 @@ impl Services for Backend {
 
     fn start_job(&self, job: Job) -> std::result::Result<u64, String> {
         let id = self.next_job.fetch_add(1, Ordering::Relaxed);
-        let Some(store) = self.store.clone() else { return Err(Self::no_data_dir()) };
-        let jobs = self.jobs.clone();
+        let (database, store, jobs) = (self.database.clone(), self.store.clone(), self.jobs.clone());
+        if store.is_none() && job == Job::Checkpoint {
+            return Err(Self::no_data_dir());
+        }
         let work = move || {
-            let done = match job {
-                Job::Checkpoint => {
+            let done = match (job, store.as_deref()) {
+                (Job::Checkpoint, Some(store)) => {
                     store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
                 }
-                Job::Verify => match store.data_dir() {
-                    Some(dir) => crate::store::verify_data_dir(dir, &mut |_| {})
-                        .map(|report| format!("intact up to timestamp {}", report.recovered_ts)),
-                    None => Ok("nothing on disk to verify".into()),
-                },
+                (Job::Checkpoint, None) => Err(Error::State),
+                (Job::Verify, store) => verify::running(&database, store),
             };
             lock(&jobs).insert(id, done.map_err(|e| format!("ERR {e}")));
         };
@@ -138,7 +143,17 @@ impl Services for Backend {
 
     fn statistics(&self) -> Vec<(&'static str, u64)> {
         let s = self.database.stats();
+        // Counters that cannot be read are shown as zeros, as if nothing had happened in the kernel.
+        let kernel = self.programs.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
+        let kernel =
+            kernel.map_or_else(|_| ServerStats::default(), |k| ServerStats::new(&k, &Counters::default()));
         vec![
+            ("kernel_commands", kernel.kernel_commands),
+            ("kernel_packets", kernel.packets),
+            ("kernel_input_bytes", kernel.request_bytes),
+            ("kernel_output_bytes", kernel.kernel_reply_bytes),
+            ("kernel_handed_up", kernel.handed),
+            ("kernel_back_pressure", kernel.back_pressure),
             ("gets", s.gets),
             ("get_misses", s.get_misses),
             ("sets", s.sets),

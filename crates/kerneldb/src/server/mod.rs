@@ -28,6 +28,7 @@ mod listener;
 mod programs;
 mod stats;
 mod table;
+mod verify;
 mod wake;
 
 use std::net::SocketAddr;
@@ -104,7 +105,7 @@ impl Server {
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
-        let backend = Arc::new(Backend::new(database, store, shared)?);
+        let backend = Arc::new(Backend::new(database, store, programs.clone(), shared)?);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("kerneldb-server".into())
