@@ -158,7 +158,7 @@ fn write_temporary(
     Ok(info)
 }
 
-/// Writes a copy of a checkpoint or dump for another database, as [`write`] does.
+/// Writes a copy of a checkpoint or dump for another database, as [`write()`] does.
 pub(crate) fn import(
     dir: &dyn Dir,
     input: impl io::Read,
@@ -236,7 +236,7 @@ pub(crate) fn set_damaged_aside(dir: &dyn Dir, ts: u64) {
     }
 }
 
-/// Removes what [`write`] has left if it was not followed by [`publish`].
+/// Removes what [`write()`] has left if it was not followed by [`publish`].
 pub(crate) fn discard(dir: &dyn Dir) {
     let _ = dir.remove(TEMPORARY);
 }

@@ -1,5 +1,5 @@
 //! The little that the log and the checkpoints need of a file system, as two traits, so that tests can
-//! put a disk behind them that fails and forgets ([`faulty`]); [`real`] is the operating system's.
+//! put a disk behind them that fails and forgets (`faulty`); [`real`] is the operating system's.
 //!
 //! What an implementation promises about a crash is what POSIX does: bytes of a file survive once
 //! [`DiskFile::sync`] has returned `Ok` *for the first time since they were written*; a directory entry
