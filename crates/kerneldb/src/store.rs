@@ -17,6 +17,7 @@ use crate::checkpoint::source::DatabaseSnapshot;
 use crate::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use crate::datadir::DataDir;
 use crate::recovery::{RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
+use crate::transfer::verify_files;
 pub use crate::transfer::{dump, load, restore, verify_data_dir};
 use crate::wal::{Start, Wal, WalConfig, remove_segments};
 use crate::{Config, Database, Durability, Error, Result};
@@ -25,6 +26,9 @@ use crate::{Config, Database, Durability, Error, Result};
 const RING_BYTES: u32 = 16 << 20;
 /// How long a finished checkpoint waits for the log before it is published anyway.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often an online verification that found something is repeated before it is believed.
+const VERIFY_AGAIN: usize = 4;
 
 /// How to open a [`Store`].
 #[derive(Clone, Debug, Default)]
@@ -183,6 +187,22 @@ impl Store {
     /// How checkpoints are doing.
     pub fn checkpoint_status(&self) -> CheckpointStatus {
         self.checkpointer.as_ref().map(Checkpointer::status).unwrap_or_default()
+    }
+
+    /// Checks the files of the data directory while the store is open: [`verify_data_dir`]. Without a
+    /// data directory there is nothing to check.
+    pub fn verify(&self, progress: &mut dyn FnMut(RecoveryProgress)) -> Result<RecoveryReport> {
+        let Some(data) = &self.data else { return Ok(RecoveryReport::default()) };
+        let mut last = verify_files(data, progress);
+        for _ in 0..VERIFY_AGAIN {
+            // Files are written and removed meanwhile, which can look like damage; damage stays.
+            if last.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            last = verify_files(data, progress);
+        }
+        last
     }
 
     /// Flushes the log and stops the background threads; idempotent. With `final_checkpoint` a

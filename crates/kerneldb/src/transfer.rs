@@ -64,8 +64,15 @@ pub fn load(
 
 /// Checks a data directory that no server uses, without changing it: every checksum of every checkpoint
 /// and log segment, and that the log continues the newest checkpoint without a gap.
+/// [`crate::Store::verify`] checks the directory of an open store.
 pub fn verify_data_dir(data: &Path, progress: &mut dyn FnMut(RecoveryProgress)) -> Result<RecoveryReport> {
-    let data = DataDir::open_existing(data)?;
+    verify_files(&DataDir::open_existing(data)?, progress)
+}
+
+pub(crate) fn verify_files(
+    data: &DataDir,
+    progress: &mut dyn FnMut(RecoveryProgress),
+) -> Result<RecoveryReport> {
     let sources =
         Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: false };
     let report = recover(&sources, RecoveryOptions::default(), &mut || Ok(Nothing), progress)?.report;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bedplate_kerneldb::wal::{OpRef, TxnSink};
 use bedplate_kerneldb::{Database, SetOptions};
 
 use super::PATIENCE;
@@ -11,6 +12,19 @@ use crate::local::run::{CHUNK, Refused, Window, drive};
 use crate::local::trace::{Workload, draw, key};
 use crate::sample::{Samples, interleave, samples};
 use crate::{Error, Fields, Report, Result};
+
+/// Throws everything away but the newest timestamp.
+struct Newest(u64);
+
+impl TxnSink for Newest {
+    fn begin(&mut self, commit_ts: u64) {
+        self.0 = commit_ts;
+    }
+
+    fn op(&mut self, _: OpRef<'_>) {}
+
+    fn end(&mut self) {}
+}
 
 /// Runs `f` while a thread takes everything out of the log rings and throws it away; `f` gets the newest
 /// timestamp taken.
@@ -23,12 +37,12 @@ pub fn with_consumer<T>(database: &Database, f: impl FnOnce(&AtomicU64) -> Resul
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let mut last = 0;
-                if reader.drain(4 << 20, &mut |txn| last = txn.commit_ts) == 0 {
+                let mut newest = Newest(0);
+                if reader.drain_into(4 << 20, &mut newest) == 0 {
                     std::thread::sleep(Duration::from_micros(50));
                 } else {
-                    consumed.store(last, Ordering::Release);
-                    database.set_durable(last, false);
+                    consumed.store(newest.0, Ordering::Release);
+                    database.set_durable(newest.0, false);
                 }
             }
         });

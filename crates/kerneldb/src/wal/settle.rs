@@ -9,7 +9,7 @@
 //! The reverse also holds: what the previous process has removed or cut off must not come back after a
 //! later crash, so removals and cuts are made durable too.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use super::files::segment_name;
 use super::frame::{FrameHeader, SEGMENT_HEADER, SegmentHeader, salt};
@@ -49,10 +49,20 @@ pub(crate) fn settle(
         // Also gives back what was reserved: the copy may need it.
         reader.truncate(valid)?;
     }
-    let copied = end.last_ts > end.durable_ts;
+    let mut copied = end.last_ts > end.durable_ts;
     if copied {
-        copy(dir, database_id, &mut reader, end, *next_seq)?;
-        *next_seq += 1;
+        match copy(dir, database_id, &mut reader, end, *next_seq) {
+            Ok(()) => *next_seq += 1,
+            Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                // Better to come up, for reading, than not at all. The sync below is to be trusted unless
+                // an earlier one of this file had failed, in which case the writer has cut it off.
+                tracing::warn!(segment = end.name, "the disk is full: the log's end stays where it is");
+                copied = false;
+                dir.remove(TEMPORARY)?;
+                reader.seek(valid);
+            }
+            Err(e) => return Err(e),
+        }
     }
     if !copied && !end.damage {
         // What is behind the end now must not come back after the next crash. A segment stays even if

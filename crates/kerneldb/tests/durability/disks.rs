@@ -173,3 +173,35 @@ fn a_checkpoint_that_does_not_fit_leaves_the_old_one() {
         assert_eq!(store.checkpoint_status().last_error, None);
     });
 }
+
+#[test]
+fn a_restart_on_a_full_disk_can_read() {
+    on_each_disk(|at| {
+        let data = at.join("data");
+        let (store, _) = open(config(Durability::Sync), &data);
+        let mut session = store.database().session().unwrap();
+        for i in 0..20u32 {
+            let ts = set(&mut session, &i.to_le_bytes(), &[1; 10_000]).unwrap();
+            assert!(store.wait_durable(ts, LONG).unwrap());
+        }
+        drop(session);
+        drop(store);
+        // Not a byte is left.
+        let mut full = std::fs::File::create(at.join("ballast")).unwrap();
+        while std::io::Write::write_all(&mut full, &[1; 4096]).is_ok() {}
+        while std::io::Write::write_all(&mut full, &[1]).is_ok() {}
+        let _ = full.sync_all();
+        drop(full);
+        let (store, report) = open(config(Durability::Sync), &data);
+        assert_eq!(contents(store.database()).len(), 20, "{report:?}");
+        let mut session = store.database().session().unwrap();
+        let ts = set(&mut session, b"more", &[2; 10_000]).unwrap();
+        assert!(matches!(store.wait_durable(ts, Duration::from_millis(300)), Err(Error::WalFailed)));
+        std::fs::remove_file(at.join("ballast")).unwrap();
+        assert!(store.wait_durable(ts, LONG).unwrap());
+        drop(session);
+        drop(store);
+        let (store, _) = open(config(Durability::Sync), &data);
+        assert_eq!(contents(store.database()).len(), 21);
+    });
+}

@@ -138,6 +138,43 @@ fn checkpoints_come_by_themselves() {
 }
 
 #[test]
+fn checkpoints_come_by_the_size_of_the_log() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut config = config(Durability::Async);
+    config.checkpoint.log_bytes = Some(1 << 20);
+    let (store, _) = open(config, temp.path());
+    let mut session = store.database().session().unwrap();
+    set(&mut session, b"small", b"").unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(store.checkpoint_status().completed, 0);
+    for i in 0..40u32 {
+        set(&mut session, &i.to_le_bytes(), &[7; 50_000]).unwrap();
+    }
+    let started = std::time::Instant::now();
+    while store.checkpoint_status().completed == 0 {
+        assert!(started.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(store.checkpoint_status().last.unwrap().entries > 20);
+}
+
+#[test]
+fn an_open_store_verifies_itself() {
+    let temp = tempfile::tempdir().unwrap();
+    let (store, _) = open(config(Durability::Async), temp.path());
+    fill(store.database(), 1);
+    let info = store.checkpoint().unwrap();
+    fill(store.database(), 2);
+    assert!(store.wait_durable(store.database().clock(), LONG).unwrap());
+    let report = store.verify(&mut |_| ()).unwrap();
+    assert_eq!(report.recovered_ts, store.database().clock());
+    let mut bytes = std::fs::read(&info.path).unwrap();
+    bytes[200] ^= 1;
+    std::fs::write(&info.path, bytes).unwrap();
+    assert!(matches!(store.verify(&mut |_| ()), Err(Error::Corrupt(_))));
+}
+
+#[test]
 fn one_process_per_directory() {
     let temp = tempfile::tempdir().unwrap();
     let (store, _) = open(config(Durability::Async), temp.path());
