@@ -61,7 +61,7 @@ struct kdb_lock {
 	__u16 partition;
 	__u8 mode;                /* 1 = shared, 2 = exclusive */
 	__u8 slot;                /* exclusive and written: version slot + 1; else 0 */
-	__u64 _pad;
+	__u64 id;                 /* hash-map engine: id of the index entry, in place of `entry` */
 };
 
 /*
@@ -95,8 +95,10 @@ struct kdb_io {
 	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
 	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
-	__u64 hash;               /* out: xxh64(key, seed) */
-	__u64 _pad[2];
+	__u64 hash;               /* out: xxh64(key, seed) (arena engine) */
+	__u64 _pad;
+	__u32 _pad1;
+	__u32 map_klen;           /* hash-map engine: klen, directly before the key: a map key in place */
 	__u8 key[KDB_KEY_BUF];
 	__u8 val[KDB_VAL_MAX + 64];
 	__u8 expect[KDB_VAL_MAX + 64]; /* compare-and-set: expected value */
@@ -250,6 +252,9 @@ struct kdb_config {
 	__u32 rings;              /* offset of the log rings; 0 = no log */
 	__u32 wal;                /* 1: writes are logged */
 	__u64 seed;               /* of the key hash */
+	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
+	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
+	__u64 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */
 };
 struct kdb_arena {
 	__u64 magic;
@@ -274,6 +279,15 @@ struct kdb_arena {
 	__u64 gc_visited;         /* collector: entries visited by the current call */
 	__u64 entries;            /* index entries allocated and linked */
 	__u64 _pad2[1];
+};
+/* What the hash-map engine shares with user space: memory accounting and the collector's queue. */
+struct kdb_hash_state {
+	__u64 limit;              /* bytes that entries and values may take together */
+	__u64 used;
+	__u64 entries;            /* index entries */
+	__u64 garbage;            /* keys queued for the collector */
+	__u64 log_bytes;          /* written to the ring buffer, ever */
+	__u64 _pad[3];
 };
 /* Bucket word: tag << 32 | offset of the first entry. The tag changes whenever an entry leaves. */
 

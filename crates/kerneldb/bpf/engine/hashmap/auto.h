@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Auto-commit operators: GET, SET, DELETE and compare-and-set as transactions of their own.
+ *
+ * GET takes no lock. The writers put the value and reserve log space first, then lock, check, install
+ * and commit; nothing of a failed one stays behind.
+ */
+#ifndef BEDPLATE_HASHMAP_AUTO_H
+#define BEDPLATE_HASHMAP_AUTO_H
+
+#include "version.h"
+#include "wal.h"
+
+/* GET (auto-commit): key found, key not found. */
+__noinline int kdb_get_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = hm_prepare_key(io);
+	if (status)
+		return status;
+	status = hm_read(io, TS_LATEST);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
+}
+
+/* Whether a write may go ahead, given the version it would replace (vid 0: none). */
+static __always_inline int check_condition(struct kdb_state *state, struct kdb_io *io, __u32 flags,
+					   const struct hm_meta *old)
+{
+	int live = hm_is_live(state, old->vid, old->expire_ms);
+
+	if ((flags & KDB_IO_IF_ABSENT) && live)
+		return KDB_MISMATCH;
+	if ((flags & KDB_IO_IF_PRESENT) && !live)
+		return KDB_NOT_FOUND;
+	if ((flags & KDB_IO_IF_EQUAL) && (old->len != io->elen || !hm_value_equals(io, old->vid, old->len)))
+		return KDB_MISMATCH;
+	return KDB_OK;
+}
+
+static __always_inline void meta_load(struct hm_meta *out, struct hm_entry *e, __u32 slot)
+{
+	out->vid = 0;
+	out->expire_ms = 0;
+	out->len = 0;
+	opaque(slot);
+	if (slot < kdb_config.slots) {
+		struct hm_meta *meta = hm_meta(e, slot);
+		out->vid = meta->vid;
+		out->expire_ms = meta->expire_ms;
+		out->len = meta->len;
+	}
+}
+
+static __always_inline void meta_store(struct hm_meta *meta, const struct hm_meta *version)
+{
+	STORE(&meta->vid, version->vid);
+	STORE(&meta->expire_ms, version->expire_ms);
+	STORE(&meta->len, version->len);
+}
+
+/* One attempt at an auto-commit write of work->version; HM_ABSENT: there is no entry. Interrupts off. */
+static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io, struct hm_work *work,
+				     __u32 flags)
+{
+	struct hm_entry *e = hm_find(io);
+	struct hm_meta *new = &work->version, old;
+	__u32 free, newest;
+	__u64 ts, word;
+	int status;
+
+	if (!e)
+		return HM_ABSENT;
+	word = CAS(&e->lock, 0, KDB_LOCK_AUTO);
+	if (word) {
+		/* Another auto-commit writer is about to be done; a transaction is not. */
+		if ((word & KDB_LOCK_DEAD) || (word & KDB_LOCK_OWNER_MASK) == KDB_LOCK_AUTO)
+			return HM_AGAIN;
+		return KDB_ERR_CONFLICT;
+	}
+	if (!hm_is_io(e, io)) {
+		/* The element serves another key by now. */
+		hm_unlock(e);
+		return HM_AGAIN;
+	}
+	hm_scan(e, &work->scan);
+	newest = READ_ONCE(work->scan.newest);
+	meta_load(&old, e, newest);
+	status = check_condition(state, io, flags, &old);
+	if (!status && (flags & KDB_IO_REPLAY) && READ_ONCE(work->scan.newest_ts) > io->commit_ts)
+		status = KDB_MISMATCH;
+	if (status)
+		goto unlock;
+	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
+		hm_prune(state, e, work);
+	free = READ_ONCE(work->scan.free);
+	opaque(free);
+	if (free >= kdb_config.slots) {
+		status = KDB_ERR_NO_VERSION;
+		goto unlock;
+	}
+	if ((flags & KDB_IO_KEEP_TTL) && new->vid)
+		WRITE_ONCE(new->expire_ms, hm_is_live(state, old.vid, old.expire_ms) ? old.expire_ms : 0);
+	meta_store(hm_meta(e, free), new);
+	barrier();
+	if (flags & KDB_IO_REPLAY) {
+		ts = io->commit_ts;
+		STORE(hm_ts(e, free), ts);
+	} else if (SINGLE_VERSION && !kdb_config.wal) {
+		/* Nobody compares timestamps of different keys. */
+		ts = READ_ONCE(work->scan.newest_ts) + 1;
+		STORE(hm_ts(e, free), ts);
+	} else {
+		if (!latch_acquire(state)) {
+			status = KDB_ERR_BUSY;
+			goto unlock;
+		}
+		ts = state->clock + 1;
+		STORE(hm_ts(e, free), ts);
+		latch_publish(state, ts);
+	}
+	io->commit_ts = ts;
+	hm_account(state, io->klen, old.vid, old.len, new->vid, new->len);
+	newest = READ_ONCE(work->scan.newest);
+	opaque(newest);
+	if (new->vid && !READ_ONCE(work->scan.others) && !READ_ONCE(state->active_snapshots)) {
+		/* The common case: at most one older version, and nobody needs it. */
+		if (newest < kdb_config.slots) {
+			STORE(&e->changes, e->changes + 1);
+			barrier();
+			hm_drop(e, newest);
+			kdb_stats(state)->versions_pruned++;
+		}
+	} else {
+		hm_tidy(state, e, work, hm_io_key(io));
+	}
+	hm_unlock(e);
+	return KDB_OK;
+unlock:
+	if (READ_ONCE(work->scan.newest) >= kdb_config.slots)
+		hm_queue(e, hm_io_key(io));
+	hm_unlock(e);
+	return status;
+}
+
+__noinline int auto_try(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
+{
+	struct kdb_state *state = kdb_state();
+	struct hm_work *work;
+	unsigned long irq;
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	work = hm_work_of(ctx);
+	if (!work)
+		return KDB_ERR_STATE;
+	irqs_off(&irq);
+	status = auto_once(state, io, work, flags);
+	irqs_on(&irq);
+	return status;
+}
+
+/* Locks the key, creating its entry if need be, and writes work->version. */
+__noinline int auto_run(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
+{
+	int status;
+	__u32 i;
+
+	if (!ctx || !io)
+		return KDB_ERR_STATE;
+	bpf_for(i, 0, 512) {
+		status = auto_try(ctx, io, flags);
+		if (status == HM_ABSENT) {
+			if (flags & KDB_IO_IF_PRESENT)
+				return KDB_NOT_FOUND;
+			status = hm_create(ctx, io);
+			if (status)
+				return status;
+			continue;
+		}
+		if (status != HM_AGAIN)
+			return status;
+	}
+	return KDB_ERR_CONFLICT;
+}
+
+/* The same with a log record. */
+__noinline int auto_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, __u32 type)
+{
+	struct hm_work *work;
+	struct kdb_rec head = {};
+	struct bpf_dynptr rec;
+	__u32 bytes = sizeof(head), vlen;
+	int status;
+
+	if (!ctx || !io)
+		return KDB_ERR_STATE;
+	work = hm_work_of(ctx);
+	if (!work)
+		return KDB_ERR_STATE;
+	vlen = type == KDB_REC_AUTO_PUT ? work->version.len : 0;
+	if (type != KDB_REC_SKIP)
+		bytes = hm_rec_bytes(io, vlen);
+	if (bpf_ringbuf_reserve_dynptr(&kdb_hash_log, bytes, 0, &rec)) {
+		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
+		return KDB_ERR_WAL_FULL;
+	}
+	status = auto_run(ctx, io, flags);
+	if (status) {
+		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
+		return status;
+	}
+	head.size = bytes;
+	head.type = type;
+	head.ts = io->commit_ts;
+	if (type != KDB_REC_SKIP) {
+		head.klen = io->klen;
+		head.vlen = vlen;
+		head.expire_ms = work->version.expire_ms;
+	}
+	hm_rec_fill(&rec, &head, io);
+	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(bytes));
+	return KDB_OK;
+}
+
+/* Puts the value to write, and describes it in work->version. */
+static __always_inline int prepare_version(struct kdb_ctx *ctx, struct kdb_io *io, struct hm_work *work,
+					   int delete, __u32 flags)
+{
+	struct hm_meta *version = &work->version;
+	__u32 vlen = delete ? 0 : io->vlen;
+	__u64 vid;
+
+	WRITE_ONCE(version->vid, 0);
+	WRITE_ONCE(version->len, vlen);
+	WRITE_ONCE(version->expire_ms, delete || (flags & KDB_IO_KEEP_TTL) ? 0 : io->expire_ms);
+	if (vlen > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	if (delete)
+		return KDB_OK;
+	vid = hm_new_id(ctx, work);
+	int status = hm_value_put(io, vid, vlen);
+	if (!status)
+		WRITE_ONCE(version->vid, vid);
+	return status;
+}
+
+static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+{
+	struct kdb_state *state = kdb_state();
+	struct hm_work *work;
+	__u32 flags;
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	work = hm_work_of(ctx);
+	if (!work)
+		return KDB_ERR_STATE;
+	status = hm_prepare_key(io);
+	if (status)
+		return status;
+	status = check_writable(state);
+	if (status)
+		return status;
+	flags = io->flags | extra;
+	status = prepare_version(ctx, io, work, delete, flags);
+	if (status)
+		return count_error(state, status);
+	if (kdb_config.wal && !(flags & KDB_IO_REPLAY)) {
+		__u32 type = delete ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT;
+		status = auto_logged(ctx, io, flags, ctx->flags & KDB_CTX_NO_WAL ? KDB_REC_SKIP : type);
+	} else {
+		status = auto_run(ctx, io, flags);
+	}
+	if (delete)
+		kdb_stats(state)->dels++;
+	else
+		kdb_stats(state)->sets++;
+	if (!status)
+		return KDB_OK;
+	if (work->version.vid)
+		hm_value_drop(work->version.vid, work->version.len);
+	return count_error(state, status);
+}
+
+/* SET (auto-commit): OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
+__noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return auto_write(ctx, io, 0, 0);
+}
+
+/* DELETE (auto-commit): OK, key not found, Error. */
+__noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return auto_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+}
+
+/* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */
+__noinline int kdb_cas_auto(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return auto_write(ctx, io, 0, KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL | KDB_IO_KEEP_TTL);
+}
+
+#endif

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Transactions: strict two-phase locking with no-wait for read-write ones, snapshots for read-only ones
+ * (ROMV), paper 4.2.
+ *
+ * A write is installed at SET time under a marker, so COMMIT has one commit point whatever it wrote: the
+ * store of the timestamp into the context, under the latch. Stamping the versions and releasing the
+ * locks comes after it.
+ */
+#ifndef BEDPLATE_HASHMAP_TX_H
+#define BEDPLATE_HASHMAP_TX_H
+
+#include "lock.h"
+
+static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx, int status)
+{
+	ctx->state = KDB_TX_FAILED;
+	ctx->error = status;
+	return count_error(state, status);
+}
+
+static __always_inline void tx_start(struct kdb_ctx *ctx, __u32 tx_state)
+{
+	/* Markers of the last transaction are gone from all entries by now; see hm_resolve(). */
+	WRITE_ONCE(ctx->commit_ts, 0);
+	barrier();
+	WRITE_ONCE(ctx->tx_seq, ctx->tx_seq + 1);
+	ctx->nlocks = 0;
+	ctx->nwrites = 0;
+	ctx->partitions = 0;
+	ctx->error = 0;
+	ctx->state = tx_state;
+}
+
+/* BEGIN: OK, Error. */
+__noinline int kdb_begin(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+
+	if (!ctx || !state || ctx->state != KDB_TX_NONE)
+		return KDB_ERR_STATE;
+	tx_start(ctx, KDB_TX_ACTIVE);
+	ctx->snapshot_ts = READ_ONCE(state->clock);
+	kdb_stats(state)->begins++;
+	return KDB_OK;
+}
+
+/* BEGIN (read-only): OK; KDB_ERR_BUSY when KDB_SNAPSHOTS are active. */
+__noinline int kdb_begin_ro(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+
+	if (!ctx || !state || ctx->state != KDB_TX_NONE)
+		return KDB_ERR_STATE;
+	if (!SINGLE_VERSION && snapshot_register(state, ctx))
+		return KDB_ERR_BUSY;
+	tx_start(ctx, KDB_TX_READ_ONLY);
+	kdb_stats(state)->begins_ro++;
+	return KDB_OK;
+}
+
+static __always_inline int tx_check(struct kdb_ctx *ctx, __u32 want)
+{
+	if (ctx->state == want)
+		return KDB_OK;
+	return ctx->state == KDB_TX_FAILED ? KDB_ERR_ABORTED : KDB_ERR_STATE;
+}
+
+/* The value a transaction sees under its lock: its own write, else the newest committed one. */
+__noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
+{
+	struct kdb_state *state = kdb_state();
+	struct hm_entry *e;
+	struct hm_meta meta;
+	struct hm_work *work;
+	__u64 ts = 0;
+	__u32 slot;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	work = hm_work_of(ctx);
+	e = hm_find(io);
+	if (!work || !e)
+		return KDB_ERR_STATE;
+	slot = lock_at(ctx, index)->slot;
+	if (slot) {
+		slot--;
+	} else {
+		hm_scan(e, &work->scan);
+		slot = READ_ONCE(work->scan.newest);
+		ts = READ_ONCE(work->scan.newest_ts);
+	}
+	meta_load(&meta, e, slot);
+	if (!hm_is_live(state, meta.vid, meta.expire_ms))
+		return KDB_NOT_FOUND;
+	if (!hm_value_read(io, meta.vid, meta.len))
+		return KDB_ERR_STATE;
+	io->commit_ts = ts;
+	io->vlen = meta.len;
+	io->expire_ms = meta.expire_ms;
+	return KDB_OK;
+}
+
+static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	__u32 index = 0;
+	int status = hm_prepare_key(io);
+
+	if (status)
+		return status;
+	status = tx_lock(ctx, io, MODE_SHARED, &index);
+	if (status)
+		return tx_fail(state, ctx, status);
+	status = locked_read(ctx, io, index);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
+}
+
+/* GET: key found, key not found, Error. */
+__noinline int kdb_get(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_ACTIVE);
+	return status ? status : locking_get(state, ctx, io);
+}
+
+/* GET (read-only): key found, key not found. */
+__noinline int kdb_get_ro(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	if (status)
+		return status;
+	if (SINGLE_VERSION)
+		return locking_get(state, ctx, io);
+	status = hm_prepare_key(io);
+	if (status)
+		return status;
+	status = hm_read(io, ctx->snapshot_ts);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
+}
+
+/* Puts work->version into the locked entry, under the transaction's marker. */
+__noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, __u32 flags)
+{
+	struct kdb_state *state = kdb_state();
+	struct hm_work *work;
+	struct hm_entry *e;
+	struct hm_meta old;
+	__u32 slot;
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	work = hm_work_of(ctx);
+	e = hm_find(io);
+	if (!work || !e)
+		return KDB_ERR_STATE;
+	struct hm_meta *new = &work->version;
+	struct kdb_lock *l = lock_at(ctx, index);
+	hm_scan(e, &work->scan);
+	slot = l->slot ? l->slot - 1 : READ_ONCE(work->scan.newest);
+	meta_load(&old, e, slot);
+	status = check_condition(state, io, flags, &old);
+	if (status)
+		return status;
+	if ((flags & KDB_IO_KEEP_TTL) && new->vid)
+		WRITE_ONCE(new->expire_ms, hm_is_live(state, old.vid, old.expire_ms) ? old.expire_ms : 0);
+	if (l->slot) {
+		/* Nobody else looks at an uncommitted version. */
+		opaque(slot);
+		if (slot >= kdb_config.slots)
+			return KDB_ERR_STATE;
+		meta_store(hm_meta(e, slot), new);
+		if (old.vid)
+			hm_value_drop(old.vid, old.len);
+		return KDB_OK;
+	}
+	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
+		hm_prune(state, e, work);
+	slot = READ_ONCE(work->scan.free);
+	opaque(slot);
+	if (slot >= kdb_config.slots)
+		return KDB_ERR_NO_VERSION;
+	meta_store(hm_meta(e, slot), new);
+	barrier();
+	STORE(hm_ts(e, slot), marker_of(ctx));
+	l->slot = slot + 1;
+	return KDB_OK;
+}
+
+/* Locks the key and installs work->version. */
+__noinline int tx_apply(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
+{
+	__u32 index = 0;
+	int status;
+
+	if (!ctx || !io)
+		return KDB_ERR_STATE;
+	status = tx_lock(ctx, io, MODE_EXCLUSIVE, &index);
+	return status ? status : tx_install(ctx, io, index, flags);
+}
+
+/* The same with a log record. */
+__noinline int tx_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, __u32 type)
+{
+	struct kdb_rec head = {};
+	struct bpf_dynptr rec;
+	struct hm_work *work;
+	__u32 bytes, vlen;
+	int status;
+
+	if (!ctx || !io)
+		return KDB_ERR_STATE;
+	work = hm_work_of(ctx);
+	if (!work)
+		return KDB_ERR_STATE;
+	vlen = work->version.len;
+	bytes = hm_rec_bytes(io, vlen);
+	if (bpf_ringbuf_reserve_dynptr(&kdb_hash_log, bytes, 0, &rec)) {
+		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
+		return KDB_ERR_WAL_FULL;
+	}
+	status = tx_apply(ctx, io, flags);
+	if (status) {
+		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
+		return status;
+	}
+	head.size = bytes;
+	head.type = type;
+	head.txid = marker_of(ctx) & ~KDB_MARKER;
+	head.index = ctx->nwrites++;
+	head.klen = io->klen;
+	head.vlen = vlen;
+	head.expire_ms = work->version.expire_ms;
+	hm_rec_fill(&rec, &head, io);
+	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(bytes));
+	return KDB_OK;
+}
+
+static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+{
+	struct kdb_state *state = kdb_state();
+	struct hm_work *work;
+	__u32 flags;
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_ACTIVE);
+	if (status)
+		return status;
+	work = hm_work_of(ctx);
+	if (!work)
+		return KDB_ERR_STATE;
+	status = hm_prepare_key(io);
+	if (status)
+		return status;
+	if (!delete && io->vlen > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	flags = io->flags | extra;
+	status = check_writable(state);
+	if (status)
+		return tx_fail(state, ctx, status);
+	status = prepare_version(ctx, io, work, delete, flags);
+	if (status)
+		return tx_fail(state, ctx, status);
+	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL))
+		status = tx_logged(ctx, io, flags, delete ? KDB_REC_DEL : KDB_REC_PUT);
+	else
+		status = tx_apply(ctx, io, flags);
+	if (status) {
+		if (work->version.vid)
+			hm_value_drop(work->version.vid, work->version.len);
+		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
+	}
+	io->commit_ts = 0;
+	if (delete)
+		kdb_stats(state)->dels++;
+	else
+		kdb_stats(state)->sets++;
+	return KDB_OK;
+}
+
+/* SET: OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
+__noinline int kdb_set(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return tx_write(ctx, io, 0, 0);
+}
+
+/* DELETE: OK, key not found, Error. */
+__noinline int kdb_del(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return tx_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+}
+
+/* Compare-and-set: OK, key not found, KDB_MISMATCH, Error. */
+__noinline int kdb_cas(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	return tx_write(ctx, io, 0, KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL | KDB_IO_KEEP_TTL);
+}
+
+/* The commit point. */
+__noinline int commit_point(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+	unsigned long irq;
+	int status = KDB_ERR_BUSY;
+
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	irqs_off(&irq);
+	if (latch_acquire(state)) {
+		__u64 ts = state->clock + 1;
+
+		WRITE_ONCE(ctx->commit_ts, ts);
+		latch_publish(state, ts);
+		status = KDB_OK;
+	}
+	irqs_on(&irq);
+	return status;
+}
+
+/* The same with a log record. */
+__noinline int commit_logged(struct kdb_ctx *ctx)
+{
+	struct kdb_rec head = {};
+	struct bpf_dynptr rec;
+	int status;
+
+	if (!ctx)
+		return KDB_ERR_STATE;
+	if (bpf_ringbuf_reserve_dynptr(&kdb_hash_log, sizeof(head), 0, &rec)) {
+		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
+		return KDB_ERR_WAL_FULL;
+	}
+	status = commit_point(ctx);
+	if (status) {
+		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
+		return status;
+	}
+	head.size = sizeof(head);
+	head.type = ctx->nwrites ? KDB_REC_COMMIT : KDB_REC_SKIP;
+	head.ts = ctx->commit_ts;
+	head.txid = marker_of(ctx) & ~KDB_MARKER;
+	head.index = ctx->nwrites;
+	bpf_dynptr_write(&rec, 0, &head, sizeof(head), 0);
+	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(sizeof(head)));
+	return KDB_OK;
+}
+
+static __always_inline int tx_has_writes(struct kdb_ctx *ctx)
+{
+	__u32 i, n = ctx->nlocks;
+
+	bpf_for(i, 0, n) {
+		if (lock_at(ctx, i)->slot)
+			return 1;
+	}
+	return 0;
+}
+
+/* COMMIT: OK, Error (then the transaction is failed and has to be rolled back). */
+__noinline int kdb_commit(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_ACTIVE);
+	if (status)
+		return status;
+	if (tx_has_writes(ctx)) {
+		status = check_writable(state);
+		if (!status)
+			status = kdb_config.wal ? commit_logged(ctx) : commit_point(ctx);
+		if (status)
+			return tx_fail(state, ctx, status);
+	}
+	ctx->state = KDB_TX_COMMITTED;
+	kdb_stats(state)->commits++;
+	release(ctx);
+	return KDB_OK;
+}
+
+/* COMMIT (read-only): OK. */
+__noinline int kdb_commit_ro(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	if (status)
+		return status;
+	kdb_stats(state)->commits_ro++;
+	if (SINGLE_VERSION) {
+		ctx->state = KDB_TX_COMMITTED;
+		release(ctx);
+	} else {
+		snapshot_release(state, ctx);
+		ctx->state = KDB_TX_NONE;
+	}
+	return KDB_OK;
+}
+
+/* Finishes what COMMIT or ROLL BACK decided, should its owner have died half way through. */
+__noinline int kdb_release(struct kdb_ctx *ctx)
+{
+	if (!ctx || (ctx->state != KDB_TX_COMMITTED && ctx->state != KDB_TX_ROLLING_BACK))
+		return KDB_ERR_STATE;
+	release(ctx);
+	return KDB_OK;
+}
+
+/* ROLL BACK: OK, also without a transaction. */
+__noinline int kdb_rollback(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	if (ctx->state == KDB_TX_NONE)
+		return KDB_OK;
+	if (ctx->state == KDB_TX_READ_ONLY && !SINGLE_VERSION) {
+		snapshot_release(state, ctx);
+		ctx->state = KDB_TX_NONE;
+		return KDB_OK;
+	}
+	if (ctx->state != KDB_TX_COMMITTED) {
+		/* Its log records are forgotten by the reader at the session's next commit. */
+		ctx->state = KDB_TX_ROLLING_BACK;
+		kdb_stats(state)->rollbacks++;
+	}
+	release(ctx);
+	return KDB_OK;
+}
+
+#endif

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The unordered version array of an entry (paper 4.1): scanning, reading, pruning.
+ *
+ * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker
+ * {session, transaction number} in place of its timestamp; the session's context says whether, and when,
+ * that transaction committed. Readers take no lock: what they chose is valid if its slot still has the
+ * same timestamp and version id after the value was copied (a slot is emptied before its value goes);
+ * "nothing found" is valid if `changes` did not move. Entry ids tell whether the element still is the
+ * entry that it was.
+ */
+#ifndef BEDPLATE_HASHMAP_VERSION_H
+#define BEDPLATE_HASHMAP_VERSION_H
+
+#include "common.h"
+
+/* Commit timestamp behind a marker read from *slot: 0 = not committed; *changed: look again. */
+static __always_inline __u64 hm_resolve(__u64 marker, __u64 *slot, int *changed)
+{
+	__u32 session = (marker & ~KDB_MARKER) >> KDB_MARKER_SEQ_BITS;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+	__u64 ts = 0;
+
+	if (ctx && (READ_ONCE(ctx->tx_seq) & MARKER_SEQ_MASK) == (marker & MARKER_SEQ_MASK))
+		ts = READ_ONCE(ctx->commit_ts);
+	barrier();
+	/* The context belongs to this transaction only while the slot still carries its marker. */
+	if (LOAD(slot) != marker)
+		*changed = 1;
+	return ts;
+}
+
+static __always_inline int hm_is_live(struct kdb_state *state, __u64 vid, __u64 expire_ms)
+{
+	return vid && (!expire_ms || now_ms(state) < expire_ms);
+}
+
+/* One attempt at reading the newest version at or before `snapshot`. */
+static __always_inline int hm_read_once(struct kdb_state *state, struct kdb_io *io, __u64 snapshot)
+{
+	struct hm_entry *e = hm_find(io);
+	__u64 best_ts = 0, id, changes;
+	__u32 best = 0;
+	int changed = 0, live;
+
+	if (!e)
+		return KDB_NOT_FOUND;
+	id = LOAD(&e->id);
+	changes = LOAD(&e->changes);
+	barrier();
+#pragma unroll
+	for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
+		if (i < kdb_config.slots) {
+			__u64 ts = LOAD(hm_ts(e, i));
+
+			if (ts & KDB_MARKER)
+				ts = hm_resolve(ts, hm_ts(e, i), &changed);
+			if (ts > best_ts && ts <= snapshot) {
+				best_ts = ts;
+				best = i;
+			}
+		}
+	}
+	opaque(best);
+	if (changed || !hm_is_io(e, io))
+		return HM_AGAIN;
+	if (!best_ts) {
+		barrier();
+		return LOAD(&e->changes) == changes && LOAD(&e->id) == id ? KDB_NOT_FOUND : HM_AGAIN;
+	}
+	if (best >= kdb_config.slots)
+		return HM_AGAIN;
+	struct hm_meta *meta = hm_meta(e, best);
+	__u64 vid = LOAD(&meta->vid), expire_ms = LOAD(&meta->expire_ms);
+	__u32 len = LOAD(&meta->len);
+
+	live = hm_is_live(state, vid, expire_ms);
+	if (live) {
+		if (!hm_value_read(io, vid, len))
+			return HM_AGAIN;
+		io->commit_ts = best_ts;
+		io->vlen = len;
+		io->expire_ms = expire_ms;
+	}
+	barrier();
+	/* It may have been stamped meanwhile, or still carry its marker. */
+	__u64 now = LOAD(hm_ts(e, best));
+	if ((now != best_ts && !(now & KDB_MARKER)) || LOAD(&meta->vid) != vid || LOAD(&e->id) != id)
+		return HM_AGAIN;
+	return live ? KDB_OK : KDB_NOT_FOUND;
+}
+
+/* Reads the newest version at or before `snapshot`, without a lock. */
+__noinline int hm_read(struct kdb_io *io, __u64 snapshot)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+	__u32 i;
+
+	if (!io || !state)
+		return KDB_ERR_STATE;
+	bpf_for(i, 0, 4096) {
+		status = hm_read_once(state, io, snapshot);
+		if (status != HM_AGAIN)
+			return status;
+		kdb_stats(state)->read_retries++;
+	}
+	return KDB_ERR_BUSY;
+}
+
+/* Under the exclusive lock (or any, for `newest`): what the slots hold. */
+static __always_inline void hm_scan(struct hm_entry *e, struct hm_scan *scan)
+{
+	WRITE_ONCE(scan->newest_ts, 0);
+	WRITE_ONCE(scan->newest, NO_SLOT);
+	WRITE_ONCE(scan->free, NO_SLOT);
+	WRITE_ONCE(scan->others, 0);
+#pragma unroll
+	for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
+		if (i < kdb_config.slots) {
+			__u64 ts = LOAD(hm_ts(e, i));
+
+			if (!ts) {
+				WRITE_ONCE(scan->free, i);
+			} else if (!(ts & KDB_MARKER)) {
+				WRITE_ONCE(scan->others, READ_ONCE(scan->others) + 1);
+				if (ts > READ_ONCE(scan->newest_ts)) {
+					WRITE_ONCE(scan->newest_ts, ts);
+					WRITE_ONCE(scan->newest, i);
+				}
+			}
+		}
+	}
+	if (READ_ONCE(scan->others))
+		WRITE_ONCE(scan->others, READ_ONCE(scan->others) - 1);
+}
+
+/* Empties a slot, then removes its value. Nothing for a slot that does not exist. */
+static __always_inline void hm_drop(struct hm_entry *e, __u32 slot)
+{
+	opaque(slot);
+	if (slot >= kdb_config.slots)
+		return;
+	struct hm_meta *meta = hm_meta(e, slot);
+	__u64 vid = meta->vid;
+	__u32 len = meta->len;
+
+	STORE(hm_ts(e, slot), 0);
+	barrier();
+	if (vid)
+		hm_value_drop(vid, len);
+}
+
+/* Which versions the registered snapshots need: work->needed, one bit a slot. */
+static __always_inline void hm_mark_needed(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
+{
+	__u32 s, high = READ_ONCE(state->snapshot_high);
+
+	if (high > KDB_SNAPSHOTS)
+		high = KDB_SNAPSHOTS;
+	bpf_for(s, 0, high) {
+		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+
+		if (!snapshot)
+			continue;
+		if (snapshot == 1) {
+			WRITE_ONCE(work->needed, ~0ull);
+			break;
+		}
+		WRITE_ONCE(work->best_ts, 0);
+		WRITE_ONCE(work->best, 0);
+#pragma unroll
+		for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
+			if (i < kdb_config.slots) {
+				__u64 ts = LOAD(hm_ts(e, i));
+				if (ts > READ_ONCE(work->best_ts) && ts <= snapshot - 2) {
+					WRITE_ONCE(work->best_ts, ts);
+					WRITE_ONCE(work->best, 1ull << i);
+				}
+			}
+		}
+		WRITE_ONCE(work->needed, READ_ONCE(work->needed) | READ_ONCE(work->best));
+	}
+}
+
+/*
+ * Cooperative collection (paper 4.1) under the exclusive lock: drops committed versions that no snapshot
+ * needs, and a newest tombstone that stands alone. work->scan is the entry's state before, and after.
+ */
+static __noinline int hm_prune(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
+{
+	struct hm_scan *scan = &work->scan;
+	__u32 newest;
+
+	if (READ_ONCE(scan->newest) >= kdb_config.slots)
+		return 0;
+	if (READ_ONCE(scan->others)) {
+		WRITE_ONCE(work->needed, 0);
+		if (READ_ONCE(state->active_snapshots))
+			hm_mark_needed(state, e, work);
+		STORE(&e->changes, e->changes + 1);
+		barrier();
+#pragma unroll
+		for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
+			if (i < kdb_config.slots) {
+				__u64 ts = LOAD(hm_ts(e, i));
+				if (ts && !(ts & KDB_MARKER) && i != READ_ONCE(scan->newest) &&
+				    !(READ_ONCE(work->needed) & (1ull << i))) {
+					hm_drop(e, i);
+					kdb_stats(state)->versions_pruned++;
+				}
+			}
+		}
+		hm_scan(e, scan);
+	}
+	newest = READ_ONCE(scan->newest);
+	opaque(newest);
+	if (newest < kdb_config.slots && !READ_ONCE(scan->others) && !hm_meta(e, newest)->vid) {
+		STORE(&e->changes, e->changes + 1);
+		barrier();
+		hm_drop(e, newest);
+		hm_scan(e, scan);
+	}
+	return 0;
+}
+
+/* Queues the entry for the collector, under its exclusive lock. */
+static __always_inline void hm_queue(struct hm_entry *e, void *key)
+{
+	struct kdb_hash_state *state = hm_state();
+
+	if (e->gc_queued || !state)
+		return;
+	/* If the queue is full, the next writer of the key will try again. */
+	if (!bpf_map_push_elem(&kdb_hash_queue, key, 0)) {
+		e->gc_queued = 1;
+		__sync_fetch_and_add(&state->garbage, 1);
+	}
+}
+
+/* After a commit or roll-back on an entry, before its exclusive lock is released. */
+static __always_inline void hm_tidy(struct kdb_state *state, struct hm_entry *e, struct hm_work *work, void *key)
+{
+	__u32 newest;
+
+	hm_scan(e, &work->scan);
+	hm_prune(state, e, work);
+	newest = READ_ONCE(work->scan.newest);
+	opaque(newest);
+	if (READ_ONCE(work->scan.others) || newest >= kdb_config.slots || !hm_meta(e, newest)->vid)
+		hm_queue(e, key);
+}
+
+static __always_inline void hm_unlock(struct hm_entry *e)
+{
+	barrier();
+	STORE(&e->lock, 0);
+}
+
+/* Accounts a committed change: what the newest version was, what it is now. */
+static __always_inline void hm_account(struct kdb_state *state, __u32 klen, __u64 old_vid, __u32 old_len,
+				       __u64 new_vid, __u32 new_len)
+{
+	struct kdb_cpu_stats *stats = kdb_stats(state);
+
+	if (old_vid) {
+		__sync_fetch_and_add(&stats->live_keys, -1);
+		__sync_fetch_and_add(&stats->value_bytes, -(__s64)(klen + old_len));
+	}
+	if (new_vid) {
+		__sync_fetch_and_add(&stats->live_keys, 1);
+		__sync_fetch_and_add(&stats->value_bytes, (__s64)(klen + new_len));
+	}
+}
+
+#endif
