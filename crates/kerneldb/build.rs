@@ -29,6 +29,7 @@ fn main() {
     let clang = clang();
     for (source, name, define) in [
         ("bpf/local.bpf.c", "local_arena", "-DKDB_ENGINE_ARENA"),
+        ("bpf/local.bpf.c", "local_hashmap", "-DKDB_ENGINE_HASHMAP"),
         ("bpf/examples/voter.bpf.c", "voter", "-DKDB_ENGINE_ARENA"),
         ("bpf/server/server.bpf.c", "server_arena", "-DKDB_ENGINE_ARENA"),
     ] {

@@ -33,8 +33,13 @@ impl Application {
             constants: &[],
             reuse: &db.share_maps(partition)?,
             entries: &[],
+            sizes: &[],
             arena_address: None,
         })?;
+        let foreign = if db.hash.is_some() { "kdb_arena" } else { "kdb_index" };
+        if object.map_fd(foreign).is_ok() {
+            return Err(Error::Config("the application was compiled for the other storage engine".into()));
+        }
         Ok(Application { db, object })
     }
 

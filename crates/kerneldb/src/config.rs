@@ -8,7 +8,7 @@ pub enum EngineKind {
     /// Arenas (kernel 6.9 and newer).
     #[default]
     Arena,
-    /// The paper's hash maps per size class.
+    /// The paper's hash maps per size class (kernel 6.4 and newer): one partition, at most eight versions.
     HashMap,
 }
 
@@ -25,8 +25,15 @@ pub struct Config {
     pub max_sessions: u32,
     /// Versions per key, 1..=64; 1 = single-version mode (paper 6.9): read-only transactions lock.
     pub versions: u32,
-    /// Size of each log ring in bytes (power of two, per CPU and partition); 0 = no log.
+    /// Size of each log ring in bytes (power of two, per CPU and partition); 0 = no log. The hash-map
+    /// engine has one ring of so many bytes times the number of CPUs.
     pub wal_ring_bytes: u32,
+    /// Hash-map engine only: longest key in bytes, 16..=256 (rounded up to a multiple of 8). Every key is
+    /// stored and hashed at this length, and each session takes 128 times as much.
+    pub key_bytes: u32,
+    /// Hash-map engine only: a reader that waits for the log is woken after so many bytes (paper 4.3);
+    /// 0 = never.
+    pub wal_notify_bytes: u32,
 }
 
 impl Default for Config {
@@ -38,6 +45,8 @@ impl Default for Config {
             max_sessions: 4096,
             versions: 4,
             wal_ring_bytes: 0,
+            key_bytes: 256,
+            wal_notify_bytes: 64 << 10,
         }
     }
 }
@@ -62,7 +71,14 @@ impl Config {
         if self.wal_ring_bytes != 0 && self.wal_ring_bytes < 1 << 18 {
             return fail("the log ring must have at least 256 KiB, to hold the largest value".into());
         }
-        if self.memory_bytes > u64::from(self.partitions) << 32 {
+        if self.engine == EngineKind::HashMap {
+            if self.partitions != 1 || self.versions > 8 {
+                return fail("the hash-map engine has one partition and at most 8 versions".into());
+            }
+            if !(16..=256).contains(&self.key_bytes) {
+                return fail("the longest key of the hash-map engine must be 16 to 256 bytes".into());
+            }
+        } else if self.memory_bytes > u64::from(self.partitions) << 32 {
             return fail(format!(
                 "{} bytes need {} partitions of at most 4 GiB",
                 self.memory_bytes,

@@ -19,7 +19,8 @@ use crate::{
     Application, Error, LogTxn, Result, Session,
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
-    config::Config,
+    config::{Config, EngineKind},
+    hashmap::HashStore,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
     },
@@ -48,7 +49,10 @@ pub(crate) struct Programs {
 /// Everything that a database is made of.
 pub(crate) struct Inner {
     pub config: Config,
+    /// Arena engine: the arenas.
     pub partitions: Vec<Partition>,
+    /// Hash-map engine: the maps.
+    pub hash: Option<HashStore>,
     programs: Vec<Programs>,
     pub contexts: ArrayMapping<kdb_ctx>,
     pub ios: ArrayMapping<kdb_io>,
@@ -140,7 +144,12 @@ impl Inner {
 
     /// Makes memory available in a partition that ran out of it; false at the limit.
     pub(crate) fn grow(&self, partition: u32) -> bool {
-        self.partitions[partition as usize].grow()
+        self.partitions.get(partition as usize).is_some_and(Partition::grow)
+    }
+
+    /// Whether memory should be made available in a partition before a transaction writes to it.
+    pub(crate) fn wants_memory(&self, partition: u32) -> bool {
+        self.partitions.get(partition as usize).is_some_and(Partition::wants_memory)
     }
 
     /// One round of background work; returns whether there may be more.
@@ -159,6 +168,10 @@ impl Inner {
                 let visited = programs.collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
                 more |= u64::from(visited) == COLLECT_BUDGET;
             }
+        }
+        if self.hash.as_ref().is_some_and(HashStore::has_garbage) {
+            let visited = self.programs[0].collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
+            more |= u64::from(visited) == COLLECT_BUDGET;
         }
         self.update_clock_offset();
         Ok(more)
@@ -185,6 +198,9 @@ impl Inner {
             stats.memory_committed += partition.committed();
             stats.memory_limit += partition.geometry.limit;
             stats.entries += partition.entries();
+        }
+        if let Some(hash) = &self.hash {
+            hash.add_stats(&mut stats);
         }
         stats.clock = self.state().clock.load(Ordering::Relaxed);
         stats.durable_ts = self.state().durable_ts.load(Ordering::Relaxed);
@@ -225,7 +241,15 @@ impl Database {
         let mut shared = MapFds::new();
         let mut partitions = Vec::new();
         let mut programs = Vec::new();
-        for index in 0..config.partitions {
+        let mut hash = None;
+        if config.engine == EngineKind::HashMap {
+            let shared = [("kdb_contexts", config.max_sessions), ("kdb_ios", ios), ("kdb_traces", traces)];
+            let (store, object) = HashStore::load(&config, ncpus, &shared)?;
+            hash = Some(store);
+            programs.push(Programs::of(object)?);
+        }
+        let arenas = if hash.is_some() { 0 } else { config.partitions };
+        for index in 0..arenas {
             let geometry =
                 Geometry::new(limit, index, config.partitions, config.versions, ncpus, config.wal_ring_bytes);
             if geometry.heap + MIN_ARENA / 2 > limit {
@@ -247,6 +271,7 @@ impl Database {
                     ("kdb_ios", ios),
                     ("kdb_traces", traces),
                 ],
+                sizes: &[],
                 arena_address: Some(window.address()),
             })?;
             if index == 0 {
@@ -268,6 +293,7 @@ impl Database {
             log_reader_taken: AtomicBool::new(false),
             config,
             partitions,
+            hash,
             programs,
             seed,
         };
@@ -349,7 +375,10 @@ impl Database {
         // The collector is the only other one at work: let it finish, and keep it from starting.
         let _quiet = self.inner.housekeeping.lock().unwrap_or_else(|e| e.into_inner());
         while self.inner.housekeep_locked()? {}
-        verify(&self.inner)
+        match &self.inner.hash {
+            Some(hash) => hash.verify(&self.inner),
+            None => verify(&self.inner),
+        }
     }
 
     /// How the database was created.
@@ -384,7 +413,8 @@ impl Database {
         if self.inner.config.wal_ring_bytes == 0 || self.inner.log_reader_taken.swap(true, Ordering::SeqCst) {
             return None;
         }
-        Some(LogReader::new(&self.inner))
+        let ring = self.inner.hash.as_ref().and_then(HashStore::take_log);
+        Some(LogReader::new(&self.inner, ring))
     }
 
     /// Tells the engine how far the log is on disk, and whether it can be written.
@@ -430,13 +460,16 @@ impl Inner {
     /// The maps of a partition, for loading a further object (server, application) on the same data.
     pub(crate) fn share_maps(&self, partition: u32) -> Result<HashMap<String, OwnedFd>> {
         let object = &self.programs(partition).object;
-        let names = SHARED_MAPS.iter().copied().chain(["kdb_arena"]);
-        names.map(|name| Ok((name.to_string(), object.share_map(name)?))).collect()
+        let own = if self.hash.is_some() { crate::hashmap::MAPS } else { &["kdb_arena"] };
+        SHARED_MAPS.iter().chain(own).map(|&name| Ok((name.to_string(), object.share_map(name)?))).collect()
     }
 
     /// The constants of a partition's programs.
     pub(crate) fn object_config(&self, partition: u32) -> crate::layout::kdb_config {
-        self.partitions[partition as usize].geometry.config(self.seed)
+        match &self.hash {
+            Some(hash) => hash.config(),
+            None => self.partitions[partition as usize].geometry.config(self.seed),
+        }
     }
 }
 

@@ -146,7 +146,7 @@ impl Session {
     fn run_keyed(&self, op: u32, key: &[u8], io: &Io<'_>) -> Result<u32> {
         let partition = self.db.partition_of(key);
         // In a transaction an error is final, so the memory has to be there before.
-        if self.state() == KDB_TX_ACTIVE && self.db.partitions[partition as usize].wants_memory() {
+        if self.state() == KDB_TX_ACTIVE && self.db.wants_memory(partition) {
             self.db.grow(partition);
         }
         loop {

@@ -79,6 +79,9 @@ impl Geometry {
             rings: self.rings as u32,
             wal: u32::from(self.ring_bytes > 0),
             seed,
+            key_bytes: 0,
+            irqs: 0,
+            wal_notify: 0,
         }
     }
 

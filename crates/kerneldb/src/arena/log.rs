@@ -10,6 +10,7 @@ use super::merge::{Merge, Place};
 use crate::{
     LogTxn,
     database::Inner,
+    hashmap::LogRing,
     layout::{kdb_rec, kdb_ring},
     wal::{OpRef, TxnSink},
 };
@@ -20,6 +21,8 @@ const MIN_PIECE: usize = 64 << 10;
 /// Consumer of the log rings. Only one exists per database at a time.
 pub struct LogReader<'db> {
     db: &'db Inner,
+    /// The hash-map engine's one ring; the arena engine's are in the arenas.
+    ring: Option<LogRing>,
     merge: Merge,
     rings: Vec<Ring>,
 }
@@ -33,7 +36,7 @@ struct Ring {
 }
 
 impl<'db> LogReader<'db> {
-    pub(crate) fn new(db: &'db Inner) -> Self {
+    pub(crate) fn new(db: &'db Inner, ring: Option<LogRing>) -> Self {
         let next_ts = db.state().durable_ts.load(Ordering::SeqCst) + 1;
         let mut rings = Vec::new();
         for (partition, owner) in (0..).zip(&db.partitions) {
@@ -43,7 +46,19 @@ impl<'db> LogReader<'db> {
                 rings.push(Ring { partition, header, pos: tail.load(Ordering::Relaxed) });
             }
         }
-        LogReader { db, merge: Merge::new(next_ts), rings }
+        LogReader { db, ring, merge: Merge::new(next_ts), rings }
+    }
+
+    /// Waits for the log's notification (hash-map engine, every [`crate::Config::wal_notify_bytes`] bytes) or
+    /// for the given time; returns whether there was one. The arena engine's producers notify nobody.
+    pub fn wait(&self, time: std::time::Duration) -> bool {
+        match &self.ring {
+            Some(ring) => ring.wait(time),
+            None => {
+                std::thread::sleep(time);
+                false
+            }
+        }
     }
 
     /// Hands over the transactions that are complete, in timestamp order, until there is none left or
@@ -71,6 +86,9 @@ impl<'db> LogReader<'db> {
 
     /// [`LogReader::drain`] without copies: keys and values are borrowed from the rings.
     pub fn drain_into(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
+        if let Some(ring) = &mut self.ring {
+            return drain_ring(ring, &mut self.merge, max_bytes, sink);
+        }
         let piece = (max_bytes / self.rings.len().max(1)).max(MIN_PIECE) as u64;
         for ring in &mut self.rings {
             read(self.db, ring, piece, &mut self.merge);
@@ -90,6 +108,16 @@ impl<'db> LogReader<'db> {
         }
         count
     }
+}
+
+/// The same for the hash-map engine: all records that there are, copied out of the ring buffer.
+fn drain_ring(ring: &mut LogRing, merge: &mut Merge, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
+    let records = ring.read();
+    records.iter().for_each(|(offset, record)| merge.accept((0, offset as u64), record));
+    let bytes = |(_, offset): Place| records.at(offset as usize);
+    let count = merge.emit(max_bytes, &bytes, sink);
+    merge.copy_rest(&bytes);
+    count
 }
 
 /// Memory and size of a ring.

@@ -61,12 +61,19 @@ impl<'db> Snapshot<'db> {
 
     /// Number of scan positions (index buckets over all partitions); `scan` takes positions below it.
     pub fn positions(&self) -> u64 {
-        self.db.partitions.iter().map(|p| u64::from(p.geometry.nbuckets)).sum()
+        let hashed = u64::from(self.db.hash.is_some());
+        self.db.partitions.iter().map(|p| u64::from(p.geometry.nbuckets)).sum::<u64>() + hashed
     }
 
     /// Calls `f` for every key visible at positions `from..to`, in no particular order. Keys past their
     /// expiry that were not collected yet are included.
     pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+        if let Some(hash) = &self.db.hash
+            && from == 0
+            && to > 0
+        {
+            hash.scan(self.db, self.timestamp, f);
+        }
         let mut chain = Vec::new();
         let mut first = 0;
         for partition in &self.db.partitions {

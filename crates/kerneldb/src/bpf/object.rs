@@ -27,6 +27,8 @@ pub(crate) struct ObjectSpec<'a> {
     pub reuse: &'a MapFds,
     /// `max_entries` by map name.
     pub entries: &'a [(&'a str, u32)],
+    /// Sizes of keys and values by map name, where they are not those of the object.
+    pub sizes: &'a [(&'a str, u32, u32)],
     /// Address of the arena's window, when the arena is created by this load.
     pub arena_address: Option<u64>,
 }
@@ -70,6 +72,11 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
         }
         if let Some((_, entries)) = spec.entries.iter().find(|(n, _)| *n == name) {
             map.set_max_entries(*entries).map_err(|e| kernel_error(what("size the maps of"), e))?;
+        }
+        if let Some((_, key, value)) = spec.sizes.iter().find(|(n, ..)| *n == name) {
+            map.set_key_size(*key)
+                .and_then(|()| map.set_value_size(*value))
+                .map_err(|e| kernel_error(what("size the maps of"), e))?;
         }
         if let Some(fd) = spec.reuse.get(&name) {
             map.reuse_fd(fd.as_fd()).map_err(|e| kernel_error(what("share the maps of"), e))?;

@@ -1,7 +1,7 @@
 //! What the tests on a real kernel share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use bedplate_kerneldb::{Config, Database};
+use bedplate_kerneldb::{Config, Database, EngineKind};
 
 /// Whether eBPF programs can be loaded here; says why not, once per test.
 pub fn can_run() -> bool {
@@ -18,6 +18,11 @@ pub fn small() -> Config {
     Config { memory_bytes: 64 << 20, max_sessions: 64, ..Config::default() }
 }
 
+/// A small database of the hash-map engine.
+pub fn hash_maps() -> Config {
+    Config { engine: EngineKind::HashMap, ..small() }
+}
+
 /// Configurations in which every operator has to behave the same.
 pub fn variants() -> Vec<(&'static str, Database)> {
     [
@@ -29,6 +34,9 @@ pub fn variants() -> Vec<(&'static str, Database)> {
             "three partitions",
             Config { partitions: 3, memory_bytes: 96 << 20, wal_ring_bytes: 1 << 20, ..small() },
         ),
+        ("hash maps", hash_maps()),
+        ("hash maps, single version", Config { versions: 1, ..hash_maps() }),
+        ("hash maps, eight versions, log", Config { versions: 8, wal_ring_bytes: 1 << 20, ..hash_maps() }),
     ]
     .into_iter()
     .map(|(name, config)| (name, Database::create(config).unwrap_or_else(|e| panic!("{name}: {e}"))))

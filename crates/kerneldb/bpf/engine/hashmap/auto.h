@@ -175,17 +175,19 @@ __noinline int auto_run(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 
 	if (!ctx || !io)
 		return KDB_ERR_STATE;
+	status = auto_try(ctx, io, flags);
+	if (status >= KDB_OK)
+		return status;
 	bpf_for(i, 0, 512) {
-		status = auto_try(ctx, io, flags);
 		if (status == HM_ABSENT) {
 			if (flags & KDB_IO_IF_PRESENT)
 				return KDB_NOT_FOUND;
 			status = hm_create(ctx, io);
 			if (status)
 				return status;
-			continue;
 		}
-		if (status != HM_AGAIN)
+		status = auto_try(ctx, io, flags);
+		if (status >= KDB_OK)
 			return status;
 	}
 	return KDB_ERR_CONFLICT;

@@ -36,13 +36,17 @@ static __always_inline int hm_is_live(struct kdb_state *state, __u64 vid, __u64 
 }
 
 /* One attempt at reading the newest version at or before `snapshot`. */
-static __always_inline int hm_read_once(struct kdb_state *state, struct kdb_io *io, __u64 snapshot)
+__noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 {
-	struct hm_entry *e = hm_find(io);
+	struct kdb_state *state = kdb_state();
+	struct hm_entry *e;
 	__u64 best_ts = 0, id, changes;
 	__u32 best = 0;
 	int changed = 0, live;
 
+	if (!io || !state)
+		return KDB_ERR_STATE;
+	e = hm_find(io);
 	if (!e)
 		return KDB_NOT_FOUND;
 	id = LOAD(&e->id);
@@ -99,11 +103,14 @@ __noinline int hm_read(struct kdb_io *io, __u64 snapshot)
 
 	if (!io || !state)
 		return KDB_ERR_STATE;
+	status = hm_read_once(io, snapshot);
+	if (status != HM_AGAIN)
+		return status;
 	bpf_for(i, 0, 4096) {
-		status = hm_read_once(state, io, snapshot);
+		kdb_stats(state)->read_retries++;
+		status = hm_read_once(io, snapshot);
 		if (status != HM_AGAIN)
 			return status;
-		kdb_stats(state)->read_retries++;
 	}
 	return KDB_ERR_BUSY;
 }

@@ -1,0 +1,99 @@
+//! The consumer's side of the log's ring buffer (paper 4.3).
+
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr::NonNull,
+    time::Duration,
+};
+
+use libbpf_rs::libbpf_sys;
+
+use crate::{Error, Result};
+
+/// Records that were read in one go, back to back, and where each ends.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// The ring buffer, of which there is one consumer.
+pub(crate) struct LogRing {
+    ring: NonNull<libbpf_sys::ring_buffer>,
+    /// libbpf keeps a pointer to it.
+    batch: NonNull<Batch>,
+}
+
+// SAFETY: libbpf's ring buffer is plain memory, mappings and descriptors, used by one thread at a time.
+unsafe impl Send for LogRing {}
+
+unsafe extern "C" fn take(context: *mut c_void, data: *mut c_void, size: u64) -> c_int {
+    // SAFETY: the context is the batch that was given to `ring_buffer__new`, which nothing else uses while
+    // records are consumed; libbpf passes a complete record of `size` bytes.
+    let (batch, record) = unsafe {
+        (&mut *context.cast::<Batch>(), std::slice::from_raw_parts(data.cast::<u8>(), size as usize))
+    };
+    batch.bytes.extend_from_slice(record);
+    batch.ends.push(batch.bytes.len());
+    0
+}
+
+impl LogRing {
+    pub(crate) fn new(map: BorrowedFd<'_>) -> Result<Self> {
+        let batch = NonNull::from(Box::leak(Box::<Batch>::default()));
+        // SAFETY: the descriptor is open; the context lives until the ring is freed, in `drop`.
+        let ring = unsafe {
+            libbpf_sys::ring_buffer__new(map.as_raw_fd(), Some(take), batch.as_ptr().cast(), std::ptr::null())
+        };
+        match NonNull::new(ring) {
+            Some(ring) => Ok(LogRing { ring, batch }),
+            None => {
+                let error = std::io::Error::last_os_error();
+                // SAFETY: it came from a box, and libbpf does not have it.
+                drop(unsafe { Box::from_raw(batch.as_ptr()) });
+                Err(Error::io("cannot map the log's ring buffer", error))
+            }
+        }
+    }
+
+    /// Hands over the complete records that there are, in the order of their reservation.
+    pub(crate) fn consume(&mut self, f: &mut dyn FnMut(&[u8])) {
+        // SAFETY: the ring is alive, and `&mut self` makes this its only consumer.
+        unsafe { libbpf_sys::ring_buffer__consume(self.ring.as_ptr()) };
+        // SAFETY: the batch is alive, and only the call above writes to it.
+        let batch = unsafe { self.batch.as_mut() };
+        let mut start = 0;
+        for &end in &batch.ends {
+            f(&batch.bytes[start..end]);
+            start = end;
+        }
+        batch.bytes.clear();
+        batch.ends.clear();
+    }
+
+    /// Waits until the producers announce records (every [`crate::Config::wal_notify_bytes`] bytes), or for
+    /// the given time; returns whether they did.
+    pub(crate) fn wait(&self, time: Duration) -> bool {
+        // SAFETY: the ring is alive; this only reads its descriptor.
+        let fd = unsafe { libbpf_sys::ring_buffer__epoll_fd(self.ring.as_ptr()) };
+        // SAFETY: the descriptor is open as long as the ring is.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let mut events = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let time = rustix::time::Timespec {
+            tv_sec: time.as_secs().min(1 << 30) as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        rustix::event::poll(&mut events, Some(&time)).is_ok_and(|n| n > 0)
+    }
+}
+
+impl Drop for LogRing {
+    fn drop(&mut self) {
+        // SAFETY: both came from `new` and are not used any more; the ring goes first.
+        unsafe {
+            libbpf_sys::ring_buffer__free(self.ring.as_ptr());
+            drop(Box::from_raw(self.batch.as_ptr()));
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! User space's view of the hash-map engine: sizing and loading its maps, reading them by system calls,
+//! and consuming its log. Writing is the operators' business alone (`bpf/engine/hashmap/`).
+
+mod dump;
+mod format;
+mod log;
+mod snapshot;
+mod store;
+mod verify;
+
+pub use dump::DumpMethod;
+pub(crate) use log::LogRing;
+pub(crate) use store::{HashStore, MAPS};
