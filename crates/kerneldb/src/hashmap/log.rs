@@ -27,6 +27,8 @@ pub(crate) struct LogRing {
 
 // SAFETY: libbpf's ring buffer is plain memory, mappings and descriptors, used by one thread at a time.
 unsafe impl Send for LogRing {}
+// SAFETY: through a shared reference only the ring's descriptor can be polled.
+unsafe impl Sync for LogRing {}
 
 unsafe extern "C" fn take(context: *mut c_void, data: *mut c_void, size: u64) -> c_int {
     // SAFETY: the context is the batch that was given to `ring_buffer__new`, which nothing else uses while
