@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// Records that were read in one go, back to back, and where each ends.
 #[derive(Default)]
-struct Batch {
+pub(crate) struct Batch {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -41,6 +41,20 @@ unsafe extern "C" fn take(context: *mut c_void, data: *mut c_void, size: u64) ->
     0
 }
 
+impl Batch {
+    /// The records, each with its offset.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| (start, &self.bytes[start..end]))
+    }
+
+    /// The record at an offset.
+    pub(crate) fn at(&self, offset: usize) -> &[u8] {
+        let next = self.ends.partition_point(|&end| end <= offset);
+        &self.bytes[offset..self.ends[next]]
+    }
+}
+
 impl LogRing {
     pub(crate) fn new(map: BorrowedFd<'_>) -> Result<Self> {
         let batch = NonNull::from(Box::leak(Box::<Batch>::default()));
@@ -59,19 +73,18 @@ impl LogRing {
         }
     }
 
-    /// Hands over the complete records that there are, in the order of their reservation.
-    pub(crate) fn consume(&mut self, f: &mut dyn FnMut(&[u8])) {
-        // SAFETY: the ring is alive, and `&mut self` makes this its only consumer.
-        unsafe { libbpf_sys::ring_buffer__consume(self.ring.as_ptr()) };
-        // SAFETY: the batch is alive, and only the call above writes to it.
+    /// Copies the complete records that there are, in the order of their reservation, and gives their
+    /// space back to the producers.
+    pub(crate) fn read(&mut self) -> &Batch {
+        // SAFETY: the batch is alive, and nothing else uses it now.
         let batch = unsafe { self.batch.as_mut() };
-        let mut start = 0;
-        for &end in &batch.ends {
-            f(&batch.bytes[start..end]);
-            start = end;
-        }
         batch.bytes.clear();
         batch.ends.clear();
+        // SAFETY: the ring is alive, and `&mut self` makes this its only consumer. It writes to the batch,
+        // to which there is no reference.
+        unsafe { libbpf_sys::ring_buffer__consume(self.ring.as_ptr()) };
+        // SAFETY: the batch is alive, and only this function and the call above write to it.
+        unsafe { self.batch.as_ref() }
     }
 
     /// Waits until the producers announce records (every [`crate::Config::wal_notify_bytes`] bytes), or for

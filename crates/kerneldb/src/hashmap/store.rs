@@ -88,6 +88,7 @@ impl HashStore {
             name: "kdb_local",
             elf: LOCAL_HASHMAP,
             config: constants,
+            constants: &[],
             reuse: &MapFds::new(),
             entries: &entries,
             sizes: &[

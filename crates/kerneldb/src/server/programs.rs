@@ -64,6 +64,7 @@ fn load(
         constants: &[(".rodata.srv", constants)],
         reuse,
         entries,
+        sizes: &[],
         arena_address: None,
     })
 }
@@ -71,6 +72,9 @@ fn load(
 impl Programs {
     /// Loads the programs with maps for `max_clients` connections and attaches the trampolines.
     pub(super) fn load(database: Arc<Inner>, server: &ServerConfig) -> Result<Programs> {
+        if database.hash.is_some() {
+            return Err(Error::Config("the server's programs are for the arena engine".into()));
+        }
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
         let config = srv_config {
