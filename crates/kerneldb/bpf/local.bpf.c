@@ -20,6 +20,7 @@ struct local_args {
 	__u64 op;
 	__u64 session;
 	__u64 io;
+	__u64 result_io; /* traces: what GETs read goes here */
 };
 
 static __always_inline int run(__u64 op, struct kdb_ctx *ctx, struct kdb_io *io)
@@ -86,20 +87,24 @@ int kdb_local_collect(struct local_args *args)
 	return kdb_collect(args->op);
 }
 
-/* Runs a trace of auto-commit operations in one call: the arguments are trace, session, I/O buffer. */
+/* Runs a trace of auto-commit operations in one call: the arguments are trace, session, and I/O buffers for
+ * the SETs and for the GETs. */
 SEC("raw_tp")
 int kdb_local_batch(struct local_args *args)
 {
-	__u32 session = args->session, io_index = args->io, trace_index = args->op, i, n;
+	__u32 session = args->session, io_index = args->io, result_index = args->result_io;
+	__u32 trace_index = args->op, i, n;
 	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
-	struct kdb_io *io = bpf_map_lookup_elem(&kdb_ios, &io_index);
+	struct kdb_io *set_io = bpf_map_lookup_elem(&kdb_ios, &io_index);
+	struct kdb_io *get_io = bpf_map_lookup_elem(&kdb_ios, &result_index);
 	struct kdb_trace *trace = bpf_map_lookup_elem(&kdb_traces, &trace_index);
 
-	if (!ctx || !io || !trace)
+	if (!ctx || !set_io || !get_io || !trace)
 		return KDB_ERR_STATE;
 	n = trace->count;
 	bpf_for(i, 0, n) {
 		struct kdb_trace_op *op = &trace->ops[i & (KDB_TRACE_OPS - 1)];
+		struct kdb_io *io = op->vlen == KDB_TRACE_GET ? get_io : set_io;
 		int status;
 
 		io->klen = KDB_TRACE_KEY;

@@ -5,7 +5,7 @@
 //! the first is held while a program runs.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -147,6 +147,16 @@ impl Inner {
         self.partitions.get(partition as usize).is_some_and(Partition::grow)
     }
 
+    /// Bytes backed by memory in a partition.
+    pub(crate) fn committed(&self, partition: u32) -> u64 {
+        self.partitions.get(partition as usize).map_or(0, Partition::committed)
+    }
+
+    /// Makes more than `seen` bytes available in a partition; false at the limit.
+    pub(crate) fn grow_beyond(&self, partition: u32, seen: u64) -> bool {
+        self.partitions.get(partition as usize).is_some_and(|p| p.grow_beyond(seen))
+    }
+
     /// Whether memory should be made available in a partition before a transaction writes to it.
     pub(crate) fn wants_memory(&self, partition: u32) -> bool {
         self.partitions.get(partition as usize).is_some_and(Partition::wants_memory)
@@ -165,8 +175,10 @@ impl Inner {
                 more |= partition.grow();
             }
             if partition.has_garbage() {
+                let before = self.collected();
                 let visited = programs.collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
-                more |= u64::from(visited) == COLLECT_BUDGET;
+                // What a snapshot holds is queued again: looking at once would not help.
+                more |= u64::from(visited) == COLLECT_BUDGET && self.collected() != before;
             }
         }
         if self.hash.as_ref().is_some_and(HashStore::has_garbage) {
@@ -175,6 +187,12 @@ impl Inner {
         }
         self.update_clock_offset();
         Ok(more)
+    }
+
+    /// What was collected so far: old versions and index entries.
+    fn collected(&self) -> (u64, u64) {
+        let stats = self.stats();
+        (stats.versions_pruned, stats.entries_collected)
     }
 
     /// Expiry compares Unix time; the kernel side only has the monotonic clock.
@@ -398,7 +416,10 @@ impl Database {
     /// A change that is older than what the key has is ignored. No other session may write meanwhile.
     pub fn replay(&self, txn: &LogTxn) -> Result<()> {
         let mut session = self.session()?;
-        txn.ops.iter().try_for_each(|op| session.replay(op, txn.commit_ts))
+        // All changes of a transaction have one timestamp, so a key may only be changed once: the last wins.
+        let mut done = HashSet::new();
+        let last: Vec<_> = txn.ops.iter().rev().filter(|op| done.insert(op.key())).collect();
+        last.into_iter().rev().try_for_each(|op| session.replay(op, txn.commit_ts))
     }
 
     /// Recovery: the clock continues after `ts`, and everything up to it counts as durable.

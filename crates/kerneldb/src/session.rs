@@ -109,7 +109,10 @@ impl Drop for Io<'_> {
 impl Session {
     pub(crate) fn open(db: Arc<Inner>) -> Result<Self> {
         let index = db.claim_session()?;
-        Ok(Session { db, index, _not_sync: PhantomData })
+        let mut session = Session { db, index, _not_sync: PhantomData };
+        // The index may have served a session that was not logged.
+        session.set_logged(true);
+        Ok(session)
     }
 
     /// Index of the session's context.
@@ -150,8 +153,12 @@ impl Session {
             self.db.grow(partition);
         }
         loop {
+            let committed = self.db.committed(partition);
             let status = self.run(op, partition, io.index)?;
-            if status != KDB_ERR_NO_MEMORY || self.in_transaction() || !self.db.grow(partition) {
+            if status != KDB_ERR_NO_MEMORY
+                || self.in_transaction()
+                || !self.db.grow_beyond(partition, committed)
+            {
                 return Ok(status);
             }
         }

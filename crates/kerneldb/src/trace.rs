@@ -26,6 +26,8 @@ pub struct Trace {
     db: Arc<Inner>,
     index: u32,
     len: usize,
+    /// Bytes in the longest SET.
+    longest: usize,
 }
 
 /// What a run of a trace did.
@@ -48,7 +50,7 @@ impl Trace {
             // SAFETY: in bounds; `claimed` is only accessed atomically.
             let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*trace).claimed) };
             if claimed.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Ok(Trace { db, index, len: 0 });
+                return Ok(Trace { db, index, len: 0, longest: 0 });
             }
         }
         Err(Error::Busy)
@@ -61,6 +63,7 @@ impl Trace {
     /// Forgets the operations.
     pub fn clear(&mut self) {
         self.len = 0;
+        self.longest = 0;
     }
 
     /// Appends a GET. Panics when the trace is full.
@@ -71,6 +74,7 @@ impl Trace {
     /// Appends a SET of `len` bytes of the value given to [`Trace::run`]. Panics when the trace is full.
     pub fn set(&mut self, key: &[u8; TRACE_KEY], len: usize) {
         assert!(len <= VALUE_MAX);
+        self.longest = self.longest.max(len);
         self.push(key, len as u32);
     }
 
@@ -90,6 +94,9 @@ impl Trace {
         if !session.belongs_to(&self.db) || session.in_transaction() {
             return Err(Error::State);
         }
+        if self.longest > value.len() {
+            return Err(Error::TooLarge("a SET of the trace is longer than the value given"));
+        }
         let mut io = Io::claim(&self.db);
         io.value(value)?;
         let trace = self.ptr();
@@ -99,7 +106,8 @@ impl Trace {
             (*trace).found = 0;
             (*trace).errors = 0;
         }
-        let mut args = [u64::from(self.index), u64::from(session.index()), u64::from(io.index())];
+        let result = Io::claim(&self.db);
+        let mut args = [self.index, session.index(), io.index(), result.index()].map(u64::from);
         let status = self.db.programs(0).batch.run(&mut args)?;
         if status != 0 {
             return Err(session::error(status));

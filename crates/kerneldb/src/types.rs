@@ -84,6 +84,15 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The key that is changed.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Op::Put { key, .. } | Op::Delete { key } => key,
+        }
+    }
+}
+
 /// One committed transaction in the log. An empty `ops` keeps the timestamps dense (a commit that was
 /// not to be logged).
 #[derive(Clone, Debug, PartialEq, Eq)]

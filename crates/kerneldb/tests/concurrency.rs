@@ -384,3 +384,46 @@ fn one_session_behaves_like_a_map() {
         db.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
+
+/// One key changed several times in one transaction: only the last change counts, also in recovery.
+#[test]
+fn replay_keeps_the_last_change_of_a_key() {
+    if !can_run() {
+        return;
+    }
+    for (name, db) in variants() {
+        let change = |value: Option<&[u8]>| match value {
+            Some(value) => Op::Put { key: b"k".to_vec(), value: value.to_vec(), expire_at_ms: None },
+            None => Op::Delete { key: b"k".to_vec() },
+        };
+        let ops = |values: &[Option<&[u8]>]| values.iter().map(|v| change(*v)).collect();
+        db.replay(&LogTxn { commit_ts: 1, ops: ops(&[Some(b"old")]) }).unwrap();
+        db.replay(&LogTxn { commit_ts: 2, ops: ops(&[Some(b"new"), None]) }).unwrap();
+        let mut s = db.session().unwrap();
+        assert_eq!((s.get(b"k").unwrap(), db.len()), (None, 0), "{name}");
+        db.replay(&LogTxn { commit_ts: 3, ops: ops(&[Some(b"1"), None, Some(b"2"), Some(b"3")]) }).unwrap();
+        assert_eq!(s.get(b"k").unwrap().unwrap().data, b"3", "{name}");
+        assert_eq!(db.len(), 1, "{name}");
+        db.set_clock(3).unwrap();
+    }
+}
+
+/// Every committed key is in a snapshot, whatever the number of versions.
+#[test]
+fn snapshots_are_complete() {
+    if !can_run() {
+        return;
+    }
+    for (name, db) in variants() {
+        let mut s = db.session().unwrap();
+        for i in 0..50u8 {
+            for _ in 0..3 {
+                put(&mut s, &[i], b"auto").unwrap();
+            }
+        }
+        s.begin().unwrap();
+        put(&mut s, b"t", b"transaction").unwrap();
+        s.commit().unwrap();
+        assert_eq!(contents(&db).len(), 51, "{name}");
+    }
+}

@@ -70,8 +70,16 @@ impl Partition {
 
     /// Commits one more step; false at the limit.
     pub(crate) fn grow(&self) -> bool {
+        self.grow_beyond(u64::MAX)
+    }
+
+    /// Commits one more step, unless somebody has committed more than `seen` meanwhile; false at the limit.
+    pub(crate) fn grow_beyond(&self, seen: u64) -> bool {
         let _growing = self.growth.lock().unwrap_or_else(|e| e.into_inner());
         let committed = self.committed();
+        if committed > seen {
+            return true;
+        }
         let target = (committed + STEP).min(self.geometry.limit);
         if target == committed {
             return false;

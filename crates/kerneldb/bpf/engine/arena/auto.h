@@ -26,15 +26,13 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	barrier();
 	if (!version_find(pos.entry, snapshot, &found))
 		return READ_AGAIN;
-	if (!found.ts) {
-		if (!registered && LOAD(&entry_at(pos.entry)->changes) != changes)
-			return READ_AGAIN;
-		return pos_unchanged(&pos) ? KDB_NOT_FOUND : READ_AGAIN;
-	}
-	int live = is_live(state, found.block, found.len);
+	int live = found.ts && is_live(state, found.block, found.len);
 	if (live)
 		io_result(io, found.ts, found.block, found.len);
-	if (!registered && !(version_unchanged(pos.entry, &found) && pos_unchanged(&pos)))
+	barrier();
+	if (!registered && LOAD(&entry_at(pos.entry)->changes) != changes)
+		return READ_AGAIN;
+	if (!(registered && live) && !pos_unchanged(&pos))
 		return READ_AGAIN;
 	return live ? KDB_OK : KDB_NOT_FOUND;
 }
@@ -244,10 +242,6 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	barrier();
 	if (flags & KDB_IO_REPLAY) {
 		ts = io->commit_ts;
-		STORE(&v->ts, ts);
-	} else if (SINGLE_VERSION && !kdb_config.wal) {
-		/* Nobody compares timestamps of different keys. */
-		ts = scan.newest_ts + 1;
 		STORE(&v->ts, ts);
 	} else {
 		if (!latch_acquire(state)) {

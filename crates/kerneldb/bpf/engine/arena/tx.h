@@ -49,6 +49,28 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
 	return n;
 }
 
+/* Releases a shared lock. A key that was only looked for leaves an empty entry: the last reader queues it. */
+__noinline int release_shared(__u32 entry)
+{
+	struct kdb_entry __arena *e = entry_at(entry);
+	__u32 i;
+
+	USE_ARENA();
+	bpf_for(i, 0, 1 << 20) {
+		__u64 word = LOAD(&e->lock);
+		__u64 after = word == KDB_LOCK_READER ? KDB_LOCK_AUTO : word - KDB_LOCK_READER;
+
+		if (CAS(&e->lock, word, after) != word)
+			continue;
+		if (after == KDB_LOCK_AUTO) {
+			tidy(entry);
+			unlock_exclusive(entry);
+		}
+		return 0;
+	}
+	return 0;
+}
+
 /* Locks the key's entry for the transaction, creating it if need be: so absence is locked as well. */
 __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
 {
@@ -73,7 +95,9 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 				continue;
 			if (n >= KDB_TX_LOCKS)
 				return KDB_ERR_TOO_MANY_LOCKS;
-			__u32 entry = entry_create(io, io->hash, mine);
+			/* Exclusive until it is linked: a stale pointer to this memory could share it. */
+			__u64 initial = mode == MODE_EXCLUSIVE ? mine : KDB_LOCK_AUTO;
+			__u32 entry = entry_create(io, io->hash, initial);
 			if (!entry)
 				return KDB_ERR_NO_MEMORY;
 			if (!entry_link(&pos, entry)) {
@@ -82,6 +106,8 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 				continue;
 			}
 			__sync_fetch_and_add(&super()->entries, 1);
+			if (mode == MODE_SHARED)
+				STORE(&entry_at(entry)->lock, KDB_LOCK_READER);
 			pos.entry = entry;
 			goto locked;
 		}
@@ -130,7 +156,7 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 			if (mode == MODE_EXCLUSIVE)
 				unlock_exclusive(pos.entry);
 			else
-				__sync_fetch_and_add(&e->lock, -KDB_LOCK_READER);
+				release_shared(pos.entry);
 			continue;
 		}
 locked:;
@@ -437,11 +463,7 @@ __noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
 			old_block = slot_at(entry, scan.newest)->block;
 			old_len = slot_at(entry, scan.newest)->len;
 		}
-		__u64 ts = ctx->commit_ts;
-		/* Without a clock, auto-commit writers count up each key's own timestamps. */
-		if (SINGLE_VERSION && ts <= scan.newest_ts)
-			ts = scan.newest_ts + 1;
-		STORE(&v->ts, ts);
+		STORE(&v->ts, ctx->commit_ts);
 		account(state, entry_at(entry)->klen, old_block, old_len, v->block, v->len);
 	} else if (slot) {
 		version_drop(entry, slot - 1);
@@ -470,15 +492,7 @@ __noinline int release(struct kdb_ctx *ctx)
 			release_exclusive(ctx, i);
 			continue;
 		}
-		__u32 entry = l->entry;
-		struct kdb_entry __arena *e = entry_at(entry);
-		/* A key that was only looked for leaves an empty entry: the last reader queues it. */
-		if (CAS(&e->lock, KDB_LOCK_READER, KDB_LOCK_AUTO) == KDB_LOCK_READER) {
-			tidy(entry);
-			unlock_exclusive(entry);
-		} else {
-			__sync_fetch_and_add(&e->lock, -KDB_LOCK_READER);
-		}
+		release_shared(l->entry);
 	}
 	ctx->partitions &= ~(1u << (kdb_config.partition & 31));
 	if (!ctx->partitions) {

@@ -5,10 +5,10 @@
  * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker
  * {session, transaction number} instead of a timestamp; the session's context says whether, and when,
  * that transaction committed, so a commit of many keys is one store. Readers take no lock:
- *  - a chosen version is valid if its slot still carries the same timestamp (or the one that its marker
- *    resolved to) after its block was copied: a slot is emptied before its block is freed;
- *  - "nothing found" is valid if `changes` did not move: it is bumped before a committed version leaves;
- *  - a registered snapshot needs neither: what it needs is never pruned.
+ *  - what was found, or that nothing was, is valid if `changes` did not move until the value was copied:
+ *    it is bumped before a committed version leaves and its block is freed, and nothing else takes a
+ *    committed version away;
+ *  - a registered snapshot does not have to look: what it needs is never pruned.
  */
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H
@@ -94,15 +94,6 @@ __noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found
 		found->len = LOAD(&v->len);
 	}
 	return 1;
-}
-
-/* Whether the slot still holds what version_find() found there. */
-static __always_inline int version_unchanged(__u32 entry, const struct kdb_found *found)
-{
-	barrier();
-	__u64 ts = LOAD(&slot_at(entry, found->slot)->ts);
-	/* It may have been stamped meanwhile, or still carry its marker. */
-	return ts == found->ts || (ts & KDB_MARKER);
 }
 
 /* Under the exclusive lock: newest committed version, a free slot. */

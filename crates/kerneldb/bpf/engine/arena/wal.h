@@ -40,11 +40,14 @@ __noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 	__u32 size = ring->size, data = ring->data;
 
 	bpf_for(i, 0, 1 << 12) {
-		__u64 head = LOAD(&ring->head);
+		__u64 head = LOAD(&ring->head), tail = LOAD(&ring->tail);
 		__u32 at = head & (size - 1), room = size - at;
 		__u64 start = room < bytes ? head + room : head;
 
-		if (start + bytes - LOAD(&ring->tail) > size)
+		/* Others have moved on, and the consumer behind them: this look at the head is stale. */
+		if (tail > head)
+			continue;
+		if (start + bytes - tail > size)
 			return 0;
 		if (CAS(&ring->head, head, start + bytes) != head)
 			continue;

@@ -112,10 +112,6 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 	if (flags & KDB_IO_REPLAY) {
 		ts = io->commit_ts;
 		STORE(hm_ts(e, free), ts);
-	} else if (SINGLE_VERSION && !kdb_config.wal) {
-		/* Nobody compares timestamps of different keys. */
-		ts = READ_ONCE(work->scan.newest_ts) + 1;
-		STORE(hm_ts(e, free), ts);
 	} else {
 		if (!latch_acquire(state)) {
 			status = KDB_ERR_BUSY;
