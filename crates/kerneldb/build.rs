@@ -32,6 +32,7 @@ fn main() {
         ("bpf/local.bpf.c", "local_hashmap", "-DKDB_ENGINE_HASHMAP"),
         ("bpf/examples/voter.bpf.c", "voter", "-DKDB_ENGINE_ARENA"),
         ("bpf/server/server.bpf.c", "server_arena", "-DKDB_ENGINE_ARENA"),
+        ("bpf/server/local.bpf.c", "local_path_arena", "-DKDB_ENGINE_ARENA"),
     ] {
         SkeletonBuilder::new()
             .source(root.join(source))

@@ -91,6 +91,10 @@ pub struct Args {
     /// Execute every command in user space: the same replies, slower; for comparison.
     #[arg(long)]
     no_kernel_path: bool,
+    /// Answer IPv4 clients on this machine inside of their own send calls, without TCP. It attaches a
+    /// program to the cgroup2 root, which runs in every process that connects to the server's port.
+    #[arg(long, conflicts_with = "no_kernel_path")]
+    local_fast_path: bool,
 }
 
 /// An address, perhaps with its port.
@@ -180,6 +184,7 @@ impl Args {
             idle_timeout: (!self.idle_timeout.is_zero()).then_some(self.idle_timeout),
             password: self.password()?,
             kernel_path: !self.no_kernel_path,
+            local_fast_path: self.local_fast_path,
             ..ServerConfig::default()
         })
     }

@@ -12,10 +12,15 @@
 /* Set by the loader: constants to the verifier. */
 const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 
-#define SRV_CLAIM(map, type, count)                                                                \
-	({                                                                                         \
-		type *found = 0;                                                                   \
-		__u32 n = (count), base = bpf_get_smp_processor_id() * (n / srv_config.cpus), i;          \
+/*
+ * Defines a function that claims an element of a map: index + 1, or 0 if all are in use. A function of
+ * its own, because the stack of what calls it is needed for the engine.
+ */
+#define SRV_CLAIMER(name, map, type, count)                                                        \
+	__noinline __u32 name(void)                                                                \
+	{                                                                                          \
+		__u32 n = (count), base = bpf_get_smp_processor_id() * (n / srv_config.cpus), i;   \
+		__u32 claimed = 0;                                                                 \
 		bpf_for(i, 0, n) {                                                                 \
 			__u32 at = base + i;                                                       \
 			at = at >= n ? at - n : at;                                                \
@@ -24,15 +29,62 @@ const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 				break;                                                             \
 			if (!*(volatile __u32 *)&e->claimed &&                                     \
 			    __sync_val_compare_and_swap(&e->claimed, 0, at + 1) == 0) {            \
-				found = e;                                                         \
+				claimed = at + 1;                                                  \
 				break;                                                             \
 			}                                                                          \
 		}                                                                                  \
-		found;                                                                             \
+		return claimed;                                                                    \
+	}
+
+SRV_CLAIMER(srv_claim_input, srv_inputs, struct srv_input, srv_config.inputs)
+SRV_CLAIMER(srv_claim_output, srv_outputs, struct srv_output, srv_config.outputs)
+SRV_CLAIMER(srv_claim_io, kdb_ios, struct kdb_io, srv_config.ios)
+
+/* An element of a map by its index. */
+#define SRV_LOOKUP(map, index)                                                                     \
+	({                                                                                         \
+		__u32 at = (index);                                                                \
+		bpf_map_lookup_elem(&map, &at);                                                    \
 	})
 
-/* Frees what SRV_CLAIM returned. The exchange orders all earlier accesses before it. */
+/* Frees a claimed element. The exchange orders all earlier accesses before it. */
 #define SRV_RELEASE(e) __sync_lock_test_and_set(&(e)->claimed, 0)
+
+/* Claims a request buffer with what it takes to run commands: index + 1, or 0. */
+__noinline __u32 srv_claim(void)
+{
+	__u32 index = srv_claim_input();
+	struct srv_input *in = SRV_LOOKUP(srv_inputs, index - 1);
+
+	if (!in)
+		return 0;
+	in->io = 0;
+	in->out = srv_claim_output();
+	if (in->out)
+		in->io = srv_claim_io();
+	if (in->io)
+		return index;
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
+	if (out)
+		SRV_RELEASE(out);
+	SRV_RELEASE(in);
+	return 0;
+}
+
+/* Gives the buffers back; `out` only if `in->out` is not 0. */
+__noinline int srv_release(struct srv_input *in)
+{
+	if (!in)
+		return 0;
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
+	struct kdb_io *io = SRV_LOOKUP(kdb_ios, in->io - 1);
+	if (out)
+		SRV_RELEASE(out);
+	if (io)
+		SRV_RELEASE(io);
+	SRV_RELEASE(in);
+	return 0;
+}
 
 static __always_inline struct srv_stats *srv_count(void)
 {

@@ -8,6 +8,7 @@
 #ifndef BEDPLATE_SERVER_COMMANDS_H
 #define BEDPLATE_SERVER_COMMANDS_H
 
+#include "claim.h"
 #include "parse.h"
 #include "reply.h"
 
@@ -241,6 +242,35 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 		in->commands++;
 	}
 	return r;
+}
+
+/* Runs the commands in `in`; the replies are then in its output. */
+static __always_inline void srv_run(struct srv_input *in)
+{
+	struct kdb_ctx *ctx = SRV_LOOKUP(kdb_contexts, in->session);
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
+	struct kdb_io *io = SRV_LOOKUP(kdb_ios, in->io - 1);
+	int i;
+
+	if (!ctx || !out || !io)
+		return;
+	bpf_for(i, 0, 2048) {
+		if (in->pos >= in->len || srv_command(in, out, ctx, io) != SRV_DONE)
+			break;
+	}
+}
+
+/* Makes `in` ready for `len` bytes of a connection's requests. */
+static __always_inline void srv_begin(struct srv_input *in, struct srv_conn *conn, __u32 idx, __u32 len, __u32 limit)
+{
+	in->pos = 0;
+	in->len = len;
+	in->opos = 0;
+	in->limit = limit;
+	in->commands = 0;
+	in->flags = conn->flags;
+	in->conn = idx;
+	in->session = conn->session;
 }
 
 #endif

@@ -8,18 +8,21 @@
 
 #include "claim.h"
 
-static __always_inline void srv_break(struct srv_conn *conn, __u32 idx, __u32 why)
+/* Like the others here not inlined: what calls it needs its stack for the engine. */
+__noinline int srv_break(struct srv_conn *conn, __u32 idx, __u32 why)
 {
 	struct srv_stats *stats = srv_count();
-	struct srv_record r = { .conn = idx, .generation = conn->generation, .kind = SRV_BROKEN };
+	struct srv_record r = { .conn = idx, .kind = SRV_BROKEN };
 
-	if (conn->broken)
-		return;
+	if (!conn || conn->broken)
+		return 0;
+	r.generation = conn->generation;
 	conn->broken = why;
 	if (stats)
 		stats->broken++;
 	/* Without room for this record the event loop finds `broken` when it looks around. */
 	bpf_ringbuf_output(&srv_records, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
+	return 0;
 }
 
 static __always_inline void srv_count_handed(__u32 bytes)
@@ -33,11 +36,15 @@ static __always_inline void srv_count_handed(__u32 bytes)
 }
 
 /* Hands over what is left in `in` from in->pos on. */
-static __always_inline void srv_hand_rest(struct srv_input *in, struct srv_conn *conn, __u32 idx)
+__noinline int srv_hand_rest(struct srv_input *in, struct srv_conn *conn, __u32 idx)
 {
-	__u32 pos = in->pos & (SRV_CHUNK - 1), n = in->len - in->pos;
 	struct srv_record *r;
+	__u32 pos, n;
 
+	if (!in || !conn)
+		return 0;
+	pos = in->pos & (SRV_CHUNK - 1);
+	n = in->len - in->pos;
 	/* The bytes before `pos` are done with: the header goes right in front of the rest. */
 	r = (struct srv_record *)&in->bytes[pos];
 	r->conn = idx;
@@ -50,6 +57,7 @@ static __always_inline void srv_hand_rest(struct srv_input *in, struct srv_conn 
 	if (n > SRV_CARRIER_MAX ||
 	    bpf_ringbuf_output(&srv_records, r, n + SRV_HEAD, 0))
 		srv_break(conn, idx, SRV_RECORDS_FULL);
+	return 0;
 }
 
 /* One record with `n` bytes of the packet from `at` on, in a reservation of fixed size. */
@@ -75,11 +83,13 @@ static __always_inline void srv_hand_rest(struct srv_input *in, struct srv_conn 
 	})
 
 /* Hands over a whole packet. */
-static __always_inline void srv_hand_packet(struct __sk_buff *skb, struct srv_conn *conn, __u32 idx)
+__noinline int srv_hand_packet(struct __sk_buff *skb, struct srv_conn *conn, __u32 idx)
 {
 	__u32 len = skb->len, at = 0, i;
 	int ok = 0;
 
+	if (!conn)
+		return 0;
 	bpf_for(i, 0, 64) {
 		__u32 n = len - at;
 
@@ -103,6 +113,7 @@ static __always_inline void srv_hand_packet(struct __sk_buff *skb, struct srv_co
 	}
 	if (ok || at < len)
 		srv_break(conn, idx, SRV_RECORDS_FULL);
+	return 0;
 }
 
 #endif

@@ -39,6 +39,15 @@ enum srv_broken {
 	SRV_LOAD = 5,             /* a packet could not be read */
 };
 
+/* A connection's two ends, seen from the client: addresses as in the packet, ports as numbers. */
+struct srv_peer {
+	__u32 client_ip;
+	__u32 server_ip;
+	__u16 client_port;
+	__u16 server_port;
+	__u32 _pad;
+};
+
 /*
  * A connection. Its index is also that of its socket in srv_socks.
  *
@@ -57,21 +66,28 @@ struct srv_conn {
 	__u64 commands;           /* answered in the kernel */
 	__u32 broken;             /* enum srv_broken; never reset by a program */
 	__u32 _pad0;
-	__u64 _pad1[2];
+	__u64 bytes_in;           /* request bytes dealt with, counted when that is done */
+	__u64 _pad1;
 	/* line 1: sk_msg */
 	__u64 sent;               /* replies given to TCP */
 	__u64 sent_bytes;
 	__u64 next_seq;           /* 1 << 32 | TCP's write_seq after the last reply; 0 = unknown */
-	__u64 _pad2[5];
+	__u64 out_seq;            /* 1 << 32 | write_seq after all that was ever sent; 0 = nothing was */
+	__u64 _pad2[4];
 	/* line 2: server */
 	__u64 done;
 	__u32 generation;         /* of this index; changes with every connection */
 	__u32 flags;              /* SRV_CONN_* */
 	__u32 want_drained;       /* 1: tell when queued == sent */
 	__u32 session;            /* index of the session's kdb_ctx */
-	__u64 _pad4[5];
+	struct srv_peer peer;     /* of the local fast path */
+	__u64 _pad4[3];
 	/* by verdict at queued % SRV_FIFO, read by sk_msg at sent % SRV_FIFO */
 	struct srv_reply fifo[SRV_FIFO];
+	/* Held by the local fast path while it works on this connection, and by the event loop while it
+	 * takes the connection apart; compare-and-swap from 0. The last field: it outlives the others. */
+	__u32 lock;
+	__u32 _pad5[15];
 };
 #define SRV_CONN_OPEN 1u         /* in use */
 #define SRV_CONN_SYNC 2u         /* writes are acknowledged when they are on disk: not by the verdict */
@@ -79,14 +95,18 @@ struct srv_conn {
 /* Replies of one verdict run; if long, until sk_msg has copied them. */
 struct srv_output {
 	__u32 claimed;            /* 0 = free, else index + 1 */
-	__u32 _pad[15];
+	__u32 _pad[7];
+	__u8 head[32];            /* for a struct srv_record in front of the replies */
 	__u8 bytes[SRV_REPLY_BUF];
 };
 
 enum srv_record_kind {
-	SRV_BYTES = 1,            /* request bytes follow at `skip` after this header */
+	SRV_BYTES = 1,            /* request bytes follow after this header */
 	SRV_DRAINED = 2,          /* queued == sent, as asked for */
 	SRV_BROKEN = 3,           /* srv_conn.broken was set */
+	/* The local fast path has executed the first `skip` bytes of what comes next over TCP, but not
+	 * all of it: their replies follow after this header. */
+	SRV_EXECUTED = 4,
 };
 
 /* A record of the ring buffer. */
@@ -94,8 +114,10 @@ struct srv_record {
 	__u32 conn;
 	__u32 generation;
 	__u32 kind;
-	__u32 len;                /* request bytes after this header */
+	__u32 len;                /* bytes after this header that count */
 	__u64 handed;             /* this record's number */
+	__u32 skip;               /* SRV_EXECUTED */
+	__u32 _pad;
 };
 
 /* Configuration of a loaded object (section .rodata.srv). */
@@ -104,6 +126,9 @@ struct srv_config {
 	__u32 inputs;             /* elements of srv_inputs; at least one per CPU, as for the others */
 	__u32 outputs;
 	__u32 ios;                /* elements of kdb_ios that the programs may claim, from 0 on */
+	__u64 netns;              /* cookie of the server's network namespace */
+	__u32 port;               /* that the server listens on */
+	__u32 _pad;
 };
 
 /* Counters, per CPU. */
@@ -118,6 +143,7 @@ struct srv_stats {
 	__u64 no_buffer;          /* handed up for want of a free buffer */
 	__u64 back_pressure;      /* handed up because the send buffer was too full */
 	__u64 broken;             /* connections given up */
+	__u64 local;              /* commands answered by the local fast path (also in `commands`) */
 };
 
 #endif

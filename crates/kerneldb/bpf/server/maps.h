@@ -19,6 +19,8 @@ struct srv_input {
 	__u32 limit;              /* most bytes of replies */
 	__u32 commands;
 	__u32 flags;              /* of the connection */
+	__u32 conn, session;      /* indexes */
+	__u32 out, io;            /* indexes + 1 of the claimed buffers; 0 = none */
 	__u32 nargs;              /* of the command being parsed */
 	__u32 arg[4], arglen[4];  /* its arguments: position and length */
 	__u8 bytes[SRV_CHUNK_BUF];
@@ -37,8 +39,11 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, _
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_output); } srv_outputs SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } srv_records SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_stats); } srv_counters SEC(".maps");
-/* The programs behind the trampolines: [0] is the one in use. */
+/* The programs behind the trampolines: [0] is the one in use; of srv_senders, [1] is the local path's. */
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u32); } srv_verdicts SEC(".maps");
-struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u32); } srv_senders SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u32); } srv_senders SEC(".maps");
+
+/* Connections by their two ends, for the local fast path. */
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 1); __type(key, struct srv_peer); __type(value, __u32); } srv_peers SEC(".maps"); /* set by the loader */
 
 #endif

@@ -43,7 +43,7 @@ static __always_inline __u32 srv_room(struct __sk_buff *skb, struct srv_conn *co
  * Makes sure that the packet is sent as one piece, as the sending half needs it: its bytes are either
  * all in its head or all in one fragment (the usual case: then nothing is copied), or are put together.
  */
-static __always_inline int srv_one_piece(struct __sk_buff *ctx, __u32 len)
+__noinline int srv_one_piece(struct __sk_buff *ctx, __u32 len)
 {
 	struct sk_buff *skb = bpf_cast_to_kern_ctx(ctx);
 	__u32 in_frags = skb->data_len;
@@ -60,38 +60,23 @@ static __always_inline int srv_one_piece(struct __sk_buff *ctx, __u32 len)
 	return bpf_skb_pull_data(ctx, len) ? -1 : 0;
 }
 
-/* Runs the commands in `in`; the replies are then in `out`. */
-static __always_inline void srv_run(struct srv_input *in, struct srv_output *out, __u32 session)
-{
-	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
-	struct kdb_io *io;
-	int i;
-
-	if (!ctx)
-		return;
-	io = SRV_CLAIM(kdb_ios, struct kdb_io, srv_config.ios);
-	if (!io)
-		return;
-	bpf_for(i, 0, 2048) {
-		if (in->pos >= in->len || srv_command(in, out, ctx, io) != SRV_DONE)
-			break;
-	}
-	SRV_RELEASE(io);
-}
-
 /*
- * Queues the replies in `out`. Up to SRV_INLINE short ones wait in the connection's own buffers; a
- * longer one keeps `out` until it is sent. Returns whether `out` is free again.
+ * Queues the replies in the output. Up to SRV_INLINE short ones wait in the connection's own buffers; a
+ * longer one keeps the output until it is sent.
  */
-static __always_inline int srv_queue(struct srv_input *in, struct srv_output *out, struct srv_conn *conn,
-				     __u32 idx, __u32 carrier)
+static __always_inline void srv_queue(struct srv_input *in, struct srv_conn *conn)
 {
-	struct srv_reply *r = &conn->fifo[conn->queued & (SRV_FIFO - 1)];
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
 	__u32 len = in->opos, slot = SRV_NO_SLOT;
+	struct srv_reply *r;
+
+	if (!out)
+		return;
+	r = &conn->fifo[conn->queued & (SRV_FIFO - 1)];
 
 	if (len <= SRV_INLINE_BYTES && conn->queued - conn->sent < SRV_INLINE) {
-		__u32 at = idx * SRV_INLINE + (conn->queued & (SRV_INLINE - 1));
-		struct srv_small *small = bpf_map_lookup_elem(&srv_smalls, &at);
+		struct srv_small *small =
+			SRV_LOOKUP(srv_smalls, in->conn * SRV_INLINE + (conn->queued & (SRV_INLINE - 1)));
 
 		asm volatile("" : "+r"(len));
 		if (small && len <= SRV_INLINE_BYTES)
@@ -102,31 +87,41 @@ static __always_inline int srv_queue(struct srv_input *in, struct srv_output *ou
 		slot = out->claimed - 1;
 	}
 	r->slot = slot;
-	r->carrier = carrier;
+	r->carrier = in->len;
 	r->len = len;
 	conn->queued_bytes += len;
 	conn->commands += in->commands;
 	__sync_fetch_and_add(&conn->queued, 1);
-	return slot == SRV_NO_SLOT;
+	if (slot != SRV_NO_SLOT)
+		in->out = 0; /* sk_msg's now */
 }
 
-static __always_inline int srv_receive(struct __sk_buff *skb)
+/* The connection of a packet, or null while it is being closed. */
+static __always_inline struct srv_conn *srv_conn_of(struct __sk_buff *skb, __u32 *idx)
 {
-	struct srv_stats *stats = srv_count();
 	__u64 cookie = bpf_get_socket_cookie(skb);
 	__u32 *found = bpf_map_lookup_elem(&srv_cookies, &cookie);
-	__u32 idx, len = skb->len, limit;
-	struct srv_output *out;
-	struct srv_input *in;
-	struct srv_conn *conn;
-	int action = SK_DROP;
 
-	if (!found || !len)
-		return SK_DROP; /* the connection is being closed */
-	idx = *found;
-	conn = bpf_map_lookup_elem(&srv_conns, &idx);
-	if (!conn || conn->broken)
-		return SK_DROP;
+	if (!found)
+		return 0;
+	*idx = *found;
+	return SRV_LOOKUP(srv_conns, *found);
+}
+
+/*
+ * The first half: decides whether the packet is the kernel's and gets everything that can be missing,
+ * before the first command has an effect. Returns the claimed input's index + 1; or 0, and the packet is
+ * dealt with.
+ */
+__noinline __u32 srv_take(struct __sk_buff *skb)
+{
+	struct srv_stats *stats = srv_count();
+	__u32 idx = 0, len = skb->len, limit, claimed;
+	struct srv_conn *conn = srv_conn_of(skb, &idx);
+	struct srv_input *in;
+
+	if (!conn || conn->broken || !len)
+		return 0;
 	conn->last_ns = bpf_ktime_get_coarse_ns();
 	if (stats) {
 		stats->packets++;
@@ -135,7 +130,6 @@ static __always_inline int srv_receive(struct __sk_buff *skb)
 	if (*(volatile __u64 *)&conn->done != conn->handed)
 		goto up;
 	barrier();
-	/* Everything that can fail is done before the first command has an effect. */
 	if (len > SRV_CARRIER_MAX || conn->queued - conn->sent >= SRV_FIFO)
 		goto up;
 	limit = srv_room(skb, conn);
@@ -146,51 +140,63 @@ static __always_inline int srv_receive(struct __sk_buff *skb)
 	}
 	if (srv_one_piece(skb, len))
 		goto up;
-	in = SRV_CLAIM(srv_inputs, struct srv_input, srv_config.inputs);
-	if (!in)
-		goto no_buffer;
-	out = SRV_CLAIM(srv_outputs, struct srv_output, srv_config.outputs);
-	if (!out) {
-		SRV_RELEASE(in);
-		goto no_buffer;
-	}
-	in->pos = 0;
-	in->len = len;
-	in->opos = 0;
-	in->limit = limit;
-	in->commands = 0;
-	in->flags = conn->flags;
-	asm volatile("" : "+r"(len));
-	if (len < 1 || len > SRV_CARRIER_MAX || bpf_skb_load_bytes(skb, 0, &in->bytes[SRV_HEAD], len)) {
-		SRV_RELEASE(out);
-		SRV_RELEASE(in);
+	claimed = srv_claim();
+	in = SRV_LOOKUP(srv_inputs, claimed - 1);
+	if (!in) {
+		if (stats)
+			stats->no_buffer++;
 		goto up;
 	}
-	srv_run(in, out, conn->session);
-	if (in->opos) {
-		__u32 replied = in->opos, commands = in->commands;
-
-		if (srv_queue(in, out, conn, idx, len))
-			SRV_RELEASE(out);
-		action = bpf_sk_redirect_map(skb, &srv_socks, idx, 0);
-		if (stats) {
-			stats->replies++;
-			stats->commands += commands;
-			stats->reply_bytes += replied;
-		}
-	} else {
-		SRV_RELEASE(out);
-	}
-	if (in->pos < in->len)
-		srv_hand_rest(in, conn, idx);
-	SRV_RELEASE(in);
-	return action;
-no_buffer:
-	if (stats)
-		stats->no_buffer++;
+	srv_begin(in, conn, idx, len, limit);
+	opaque(len);
+	if (len >= 1 && len <= SRV_CARRIER_MAX && !bpf_skb_load_bytes(skb, 0, &in->bytes[SRV_HEAD], len))
+		return claimed;
+	srv_release(in);
 up:
 	srv_hand_packet(skb, conn, idx);
-	return SK_DROP;
+	barrier();
+	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + len;
+	return 0;
+}
+
+/* The second half, when the commands have run: sends their replies off and hands over the rest. */
+__noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
+{
+	struct srv_stats *stats = srv_count();
+	struct srv_conn *conn;
+	int action = SK_DROP;
+
+	if (!in)
+		return SK_DROP;
+	conn = SRV_LOOKUP(srv_conns, in->conn);
+	if (!conn)
+		return SK_DROP;
+	if (in->opos) {
+		srv_queue(in, conn);
+		action = bpf_sk_redirect_map(skb, &srv_socks, in->conn, 0);
+		if (stats) {
+			stats->replies++;
+			stats->commands += in->commands;
+			stats->reply_bytes += in->opos;
+		}
+	}
+	if (in->pos < in->len)
+		srv_hand_rest(in, conn, in->conn);
+	barrier();
+	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + in->len;
+	srv_release(in);
+	return action;
+}
+
+/* Between the halves run the commands, with as little as possible of the stack in use. */
+static __always_inline int srv_receive(struct __sk_buff *skb)
+{
+	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_take(skb) - 1);
+
+	if (!in)
+		return SK_DROP;
+	srv_run(in);
+	return srv_give(skb, in);
 }
 
 #endif

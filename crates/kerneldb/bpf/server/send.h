@@ -10,51 +10,8 @@
 #define BEDPLATE_SERVER_SEND_H
 
 #include "handover.h"
+#include "message.h"
 #include "sock.h"
-
-/*
- * Makes room for `len` bytes in one piece at the start of the message: either its own first bytes or, if
- * it is shorter than that, a new page in front of them. Then srv_trim() drops what was there before.
- */
-static __always_inline int srv_open(struct sk_msg_md *msg, __u32 from, __u32 len)
-{
-	if (len > from && bpf_msg_push_data(msg, 0, len, 0))
-		return -1;
-	return bpf_msg_pull_data(msg, 0, len, 0) ? -1 : 0;
-}
-
-static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len)
-{
-	if (len > from)
-		return bpf_msg_pop_data(msg, len, from, 0) ? -1 : 0;
-	return len < from && bpf_msg_pop_data(msg, len, from - len, 0) ? -1 : 0;
-}
-
-/* Copies `len` bytes at `src`, which has room for SRV_REPLY_BUF or, if `small`, SRV_INLINE_BYTES. */
-#define SRV_FILL(msg, src, len, mask)                                                              \
-	({                                                                                         \
-		__u32 whole = (len) / 64, at, k;                                                   \
-		bpf_for(k, 0, whole) {                                                             \
-			__u32 q = (k * 64) & (mask) & ~63u;                                        \
-			__u64 *d = (void *)(long)(msg)->data, *s = (void *)&(src)[q];              \
-			asm volatile("" : "+r"(d));                                                \
-			d = (void *)d + q;                                                         \
-			if ((void *)(d + 8) > (void *)(long)(msg)->data_end)                       \
-				break;                                                             \
-			d[0] = s[0]; d[1] = s[1]; d[2] = s[2]; d[3] = s[3];                        \
-			d[4] = s[4]; d[5] = s[5]; d[6] = s[6]; d[7] = s[7];                        \
-		}                                                                                  \
-		at = whole * 64;                                                                   \
-		bpf_for(k, at, (len)) {                                                            \
-			__u32 q = k & (mask);                                                      \
-			__u8 *d = (void *)(long)(msg)->data;                                       \
-			asm volatile("" : "+r"(d));                                                \
-			d += q;                                                                    \
-			if ((void *)(d + 1) > (void *)(long)(msg)->data_end)                       \
-				break;                                                             \
-			*d = (src)[q];                                                             \
-		}                                                                                  \
-	})
 
 static __always_inline int srv_send(struct sk_msg_md *msg)
 {
@@ -83,13 +40,14 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 	if (conn->next_seq && (__u32)conn->next_seq != seq) {
 		/* No wonder if the peer has reset the connection: the event loop hears of that anyway. */
 		if (((struct sock *)tp)->__sk_common.skc_state != SRV_TCP_CLOSE)
-			srv_break(conn, idx, SRV_SHORT_SEND), conn->_pad1[0] = ((__u64)((struct sock *)tp)->__sk_common.skc_state) << 32 | (seq - (__u32)conn->next_seq), conn->_pad1[1] = (__u64)(conn->queued - conn->sent) << 32 | size;
+			srv_break(conn, idx, SRV_SHORT_SEND);
 		return SK_DROP;
 	}
 	sent = conn->sent;
 	if (sent == conn->queued) {
 		/* The event loop sends. */
 		conn->next_seq = 0;
+		conn->out_seq = 1ull << 32 | (__u32)(seq + size);
 		return SK_PASS;
 	}
 	r = &conn->fifo[sent & (SRV_FIFO - 1)];
@@ -115,7 +73,7 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 			SRV_RELEASE(out);
 		}
 	}
-	conn->next_seq = 1ull << 32 | (seq + len);
+	conn->next_seq = conn->out_seq = 1ull << 32 | (__u32)(seq + len);
 	conn->sent_bytes += len;
 	/* A locked operation: `sent` is visible before `want_drained` is read; the event loop does the
 	 * two in the opposite order, so one of both sides always notices the other. */

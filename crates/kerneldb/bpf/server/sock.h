@@ -19,10 +19,21 @@ struct sock {
 	struct sock_common __sk_common;
 	int sk_wmem_queued;
 	int sk_sndbuf;
+	void *sk_user_data;
 };
 
 struct tcp_sock {
 	__u32 write_seq;
+	__u32 copied_seq;
+	__u32 rcv_nxt;
+};
+
+struct list_head {
+	struct list_head *next;
+};
+
+struct sk_psock {
+	struct list_head ingress_msg;
 };
 
 struct sk_buff {

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::{Program, kernel_error};
 use crate::{Error, Result, layout::kdb_config};
@@ -131,6 +131,16 @@ impl LoadedObject {
             .find(|p| p.name() == program)
             .ok_or_else(|| Error::Config(format!("the eBPF object has no program {program}")))?
             .attach_sockmap(map.as_raw_fd())
+            .map_err(|e| kernel_error(format!("cannot attach {program}"), e))
+    }
+
+    /// Attaches a program to a cgroup until the link is dropped.
+    pub(crate) fn attach_to_cgroup(&self, program: &str, cgroup: BorrowedFd<'_>) -> Result<Link> {
+        self.object
+            .progs_mut()
+            .find(|p| p.name() == program)
+            .ok_or_else(|| Error::Config(format!("the eBPF object has no program {program}")))?
+            .attach_cgroup(cgroup.as_raw_fd())
             .map_err(|e| kernel_error(format!("cannot attach {program}"), e))
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 
 use super::dialogue::Dialogue;
+use super::layout::srv_peer;
 use super::table::Shared;
 use crate::command::Progress;
 
@@ -48,6 +49,8 @@ pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) cookie: u64,
     pub(super) generation: u32,
+    /// Its two ends, for the local fast path.
+    pub(super) ends: srv_peer,
     pub(super) wait: Wait,
     /// What epoll watches it for.
     pub(super) interest: EventFlags,
@@ -61,6 +64,8 @@ pub(super) struct Client {
     /// The value last given back as `done`.
     done: u64,
     kernel_path: bool,
+    /// Bytes of requests yet to come that were executed already.
+    skip: usize,
     /// The socket is in the socket map: the kernel sees what arrives first.
     mapped: bool,
     /// It is closed when `out` is sent.
@@ -84,6 +89,7 @@ impl Client {
             stream,
             cookie,
             generation,
+            ends: srv_peer { client_ip: 0, server_ip: 0, client_port: 0, server_port: 0, _pad: 0 },
             wait: Wait::Input,
             interest: EventFlags::RDHUP,
             half_closed: false,
@@ -92,6 +98,7 @@ impl Client {
             seen: 0,
             done,
             kernel_path,
+            skip: 0,
             mapped: true,
             last: false,
             backlog: 0,
@@ -112,10 +119,21 @@ impl Client {
         }
     }
 
+    /// The kernel has executed the next `skip` bytes of requests, with these replies.
+    pub(super) fn executed(&mut self, replies: &[u8], skip: usize, handed: u64) {
+        self.heard = Instant::now();
+        self.seen = handed;
+        self.skip += skip;
+        self.dialogue.import(replies, &mut self.out);
+    }
+
     /// Takes the request bytes of record number `handed`.
     pub(super) fn feed(&mut self, bytes: &[u8], handed: u64) {
         self.heard = Instant::now();
         self.seen = handed;
+        let executed = self.skip.min(bytes.len());
+        self.skip -= executed;
+        let bytes = &bytes[executed..];
         if !self.last {
             self.dialogue.feed(bytes);
             self.backlog += bytes.len();
@@ -192,7 +210,8 @@ impl Client {
             Progress::WaitDurable(ts) => Wait::Durable(ts),
             _ => Wait::Input,
         };
-        if self.wait == Wait::Input && self.kernel_path && self.mapped && self.dialogue.kernel_may_answer() {
+        let returns = self.wait == Wait::Input && self.kernel_path && self.mapped && self.skip == 0;
+        if returns && self.dialogue.kernel_may_answer() {
             self.done = self.seen;
             shared.give_back(self.seen, self.dialogue.waits_for_disk());
         }

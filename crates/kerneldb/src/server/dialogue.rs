@@ -42,6 +42,11 @@ impl Dialogue {
         self.connection.process(&mut self.session, &*self.backend, out)
     }
 
+    /// Appends replies that the kernel has made, behind all so far.
+    pub(super) fn import(&mut self, replies: &[u8], out: &mut Vec<u8>) {
+        self.connection.import_reply(replies, 0, &*self.backend, out);
+    }
+
     /// Whether the server did not stop although the client asked for it.
     pub(super) fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
         self.connection.shutdown_failed(out);

@@ -21,6 +21,7 @@ use super::backend::Backend;
 use super::client::{Client, Outcome, Wait};
 use super::dialogue::Dialogue;
 use super::handover::{Event, Records};
+use super::layout::srv_peer;
 use super::listener::{self, Listener};
 use super::programs::Programs;
 use super::stats::Counters;
@@ -221,8 +222,18 @@ impl EventLoop {
                 return Err(e);
             }
         };
+        let ends = match (peer, stream.local_addr()) {
+            (SocketAddr::V4(client), Ok(SocketAddr::V4(server))) => srv_peer {
+                client_ip: u32::from_ne_bytes(client.ip().octets()),
+                server_ip: u32::from_ne_bytes(server.ip().octets()),
+                client_port: client.port(),
+                server_port: server.port(),
+                _pad: 0,
+            },
+            _ => srv_peer { client_ip: 0, server_ip: 0, client_port: 0, server_port: 0, _pad: 0 },
+        };
         let done = if self.config.kernel_path && dialogue.kernel_may_answer() { 0 } else { NEVER };
-        let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk());
+        let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk(), ends);
         let key = index.to_ne_bytes();
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
         let on_sockets = |e| kernel_error("cannot hand a socket to the kernel", e);
@@ -234,7 +245,10 @@ impl EventLoop {
                 epoll::add(&self.epoll, stream.as_fd(), token, EventFlags::RDHUP)
                     .map_err(io("watch a connection"))
             })
-            .inspect_err(|_| self.table.close(index))?;
+            .inspect_err(|_| {
+                self.table.lock(index);
+                self.table.close(index);
+            })?;
         let fd = (stream.as_raw_fd() as u64).to_ne_bytes();
         let mapped = self.programs.map("srv_socks").update(&key, &fd, MapFlags::ANY);
         let kernel_path = self.config.kernel_path;
@@ -249,8 +263,13 @@ impl EventLoop {
             }
             Err(e) => kicked = Err(on_sockets(e)),
         }
+        client.ends = ends;
         self.clients[index as usize] = Some(client);
         kicked?;
+        if self.config.local_fast_path && ends.client_port != 0 {
+            let peers = self.programs.map("srv_peers");
+            peers.update(&ends_key(&ends), &key, MapFlags::ANY).map_err(on_sockets)?;
+        }
         self.advance(index);
         Ok(())
     }
@@ -285,6 +304,9 @@ impl EventLoop {
                         self.close(*index, "too many bytes of requests wait");
                         continue;
                     }
+                }
+                Event::Executed(range, skip, handed) => {
+                    client.executed(&batch.bytes[range.clone()], *skip, *handed);
                 }
                 Event::Drained | Event::Broken => {}
             }
@@ -413,10 +435,15 @@ impl EventLoop {
         }
     }
 
-    /// Takes a connection apart. The order matters: first its cookie goes, so that no new run finds it;
-    /// closing the socket waits for runs under way; then its shared state and its session are free.
+    /// Takes a connection apart. The order matters: first the local fast path is locked out; then its
+    /// cookie goes, so that no new run finds it; closing the socket waits for runs under way; then its
+    /// shared state and its session are free.
     fn dismantle(&mut self, index: u32) {
         let Some(client) = self.clients[index as usize].take() else { return };
+        if self.config.local_fast_path {
+            let _ = self.programs.map("srv_peers").delete(&ends_key(&client.ends));
+        }
+        self.table.lock(index);
         let _ = self.programs.map("srv_cookies").delete(&client.cookie.to_ne_bytes());
         let dialogue = client.disconnect();
         self.table.close(index);
@@ -436,6 +463,12 @@ impl Drop for EventLoop {
             tracing::error!(outputs, "reply buffers leaked");
         }
     }
+}
+
+/// The ends of a connection as a key of the map.
+fn ends_key(ends: &srv_peer) -> [u8; size_of::<srv_peer>()] {
+    // SAFETY: integers without implicit padding, all of them initialized.
+    unsafe { std::mem::transmute(*ends) }
 }
 
 fn broken_reason(why: u32) -> &'static str {

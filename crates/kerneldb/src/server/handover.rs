@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 
-use super::layout::{SRV_BROKEN, SRV_BYTES, SRV_DRAINED, srv_record};
+use super::layout::{SRV_BROKEN, SRV_BYTES, SRV_DRAINED, SRV_EXECUTED, srv_record};
 use crate::Result;
 use crate::bpf::kernel_error;
 
@@ -17,6 +17,9 @@ use crate::bpf::kernel_error;
 pub(super) enum Event {
     /// Request bytes (their place in [`Batch::bytes`]) and the record's number.
     Bytes(Range<usize>, u64),
+    /// Replies (their place in [`Batch::bytes`]) to the first so many request bytes that come next, which
+    /// are not to be executed again; and the record's number.
+    Executed(Range<usize>, usize, u64),
     /// All replies of the kernel were sent.
     Drained,
     /// The kernel gave the connection up.
@@ -44,16 +47,22 @@ impl Batch {
                 u32_at(offset_of!(srv_record, kind))?,
                 u32_at(offset_of!(srv_record, len))? as usize,
                 u64_at(offset_of!(srv_record, handed))?,
+                u32_at(offset_of!(srv_record, skip))? as usize,
             ))
         };
-        let Some((conn, generation, kind, len, handed)) = header() else { return };
+        let Some((conn, generation, kind, len, handed, skip)) = header() else { return };
         let event = match kind {
-            SRV_BYTES => {
+            SRV_BYTES | SRV_EXECUTED => {
                 let start = size_of::<srv_record>();
                 let Some(bytes) = raw.get(start..start + len) else { return };
                 let from = self.bytes.len();
                 self.bytes.extend_from_slice(bytes);
-                Event::Bytes(from..from + len, handed)
+                let place = from..from + len;
+                if kind == SRV_BYTES {
+                    Event::Bytes(place, handed)
+                } else {
+                    Event::Executed(place, skip, handed)
+                }
             }
             SRV_DRAINED => Event::Drained,
             SRV_BROKEN => Event::Broken,

@@ -13,7 +13,8 @@
 //! # Modules
 //!
 //! `layout` (shared with the programs), `programs` (load, attach, reload), `table` (the shared
-//! connection table), `handover` (the ring buffer), `listener`, `client` (one connection),
+//! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
+//! local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `wake`, `stats`, `config`.
 
@@ -25,6 +26,7 @@ mod event_loop;
 mod handover;
 mod layout;
 mod listener;
+mod local;
 mod programs;
 mod stats;
 mod table;
@@ -89,7 +91,7 @@ impl Server {
         config.check()?;
         let listener = Listener::bind(config.bind)?;
         let addr = listener.addr();
-        let programs = Arc::new(Programs::load(database.inner().clone(), &config)?);
+        let programs = Arc::new(Programs::load(database.inner().clone(), &config, &listener)?);
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
         let shared = Shared::new(Startup {

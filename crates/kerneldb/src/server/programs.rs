@@ -10,12 +10,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::ServerConfig;
 use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_stats};
+use super::listener::Listener;
+use super::local::{LocalPath, netns_cookie};
 use super::table::Table;
 use crate::bpf::{self, ArrayMapping, LoadedObject, MapFds, ObjectSpec, kernel_error};
 use crate::database::Inner;
 use crate::{Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
+const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
 
 /// Reply buffers per CPU. Each holds the replies to one packet until it is sent, if they are long.
 const OUTPUTS_PER_CPU: u32 = 32;
@@ -23,7 +26,7 @@ const OUTPUTS_PER_CPU: u32 = 32;
 const INPUTS_PER_CPU: u32 = 4;
 
 /// Maps of a later object that are those of the first one.
-const SHARED_MAPS: [&str; 10] = [
+const SHARED_MAPS: [&str; 11] = [
     "srv_socks",
     "srv_cookies",
     "srv_conns",
@@ -34,6 +37,7 @@ const SHARED_MAPS: [&str; 10] = [
     "srv_counters",
     "srv_verdicts",
     "srv_senders",
+    "srv_peers",
 ];
 
 /// The loaded programs and their maps.
@@ -45,9 +49,12 @@ pub(super) struct Programs {
     _first: LoadedObject,
     /// The object whose programs are in the program arrays, if it is not the first one.
     current: Mutex<Option<LoadedObject>>,
+    /// The local fast path, if it is on; not part of a reload.
+    local: Mutex<Option<LocalPath>>,
 }
 
 fn load(
+    elf: &[u8],
     database: &Inner,
     config: &srv_config,
     reuse: &MapFds,
@@ -59,7 +66,7 @@ fn load(
     };
     bpf::load(&ObjectSpec {
         name: "kdb_server",
-        elf: OBJECT,
+        elf,
         config: database.object_config(0),
         constants: &[(".rodata.srv", constants)],
         reuse,
@@ -71,7 +78,7 @@ fn load(
 
 impl Programs {
     /// Loads the programs with maps for `max_clients` connections and attaches the trampolines.
-    pub(super) fn load(database: Arc<Inner>, server: &ServerConfig) -> Result<Programs> {
+    pub(super) fn load(database: Arc<Inner>, server: &ServerConfig, listener: &Listener) -> Result<Programs> {
         if database.hash.is_some() {
             return Err(Error::Config("the server's programs are for the arena engine".into()));
         }
@@ -82,34 +89,56 @@ impl Programs {
             inputs: cpus * INPUTS_PER_CPU,
             outputs: cpus * OUTPUTS_PER_CPU,
             ios: database.ios.len(),
+            netns: netns_cookie(listener.fd())?,
+            port: listener.addr().port().into(),
+            _pad: 0,
         };
         let entries = [
             ("srv_socks", server.max_clients),
             ("srv_cookies", server.max_clients),
+            ("srv_peers", server.max_clients),
             ("srv_conns", server.max_clients),
             ("srv_smalls", server.max_clients * SRV_INLINE),
             ("srv_inputs", config.inputs),
             ("srv_outputs", config.outputs),
             ("srv_records", server.records_bytes),
         ];
-        let first = load(&database, &config, &database.share_maps(0)?, &entries)?;
+        let first = load(OBJECT, &database, &config, &database.share_maps(0)?, &entries)?;
         let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
-        let programs = Programs { database, maps, config, _first: first, current: Mutex::new(None) };
+        let programs = Programs {
+            database,
+            maps,
+            config,
+            _first: first,
+            current: Mutex::default(),
+            local: Mutex::default(),
+        };
         programs.activate(&programs._first)?;
         for entry in ["srv_verdict_entry", "srv_sender_entry"] {
             programs._first.attach_to_sockmap(entry, programs.map("srv_socks").as_fd())?;
         }
+        if server.local_fast_path {
+            let entries = [("srv_locals", server.max_clients)];
+            let object = load(LOCAL_OBJECT, &programs.database, &config, &programs.reuse()?, &entries)?;
+            programs.put("srv_senders", 1, &object, "srv_local_sender")?;
+            *programs.local.lock().unwrap_or_else(|e| e.into_inner()) = Some(LocalPath::attach(object)?);
+        }
         Ok(programs)
     }
 
-    /// Loads the programs again and lets them take over; connections stay.
-    pub(super) fn reload(&self) -> Result<()> {
+    /// The maps that a further object shares with the first one.
+    fn reuse(&self) -> Result<MapFds> {
         let mut reuse = self.database.share_maps(0)?;
         for (name, map) in SHARED_MAPS.iter().zip(&self.maps) {
             let fd = map.as_fd().try_clone_to_owned();
             reuse.insert((*name).into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
         }
-        let object = load(&self.database, &self.config, &reuse, &[])?;
+        Ok(reuse)
+    }
+
+    /// Loads the programs again and lets them take over; connections stay.
+    pub(super) fn reload(&self) -> Result<()> {
+        let object = load(OBJECT, &self.database, &self.config, &self.reuse()?, &[])?;
         let mut current = self.current.lock().unwrap_or_else(|e| e.into_inner());
         self.activate(&object)?;
         *current = Some(object);
@@ -118,14 +147,16 @@ impl Programs {
 
     /// Puts an object's programs behind the trampolines.
     fn activate(&self, object: &LoadedObject) -> Result<()> {
-        for (array, name) in [("srv_verdicts", "srv_verdict"), ("srv_senders", "srv_sender")] {
-            let program = object.program(name)?;
-            let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
-            self.map(array)
-                .update(&0u32.to_ne_bytes(), &fd, MapFlags::ANY)
-                .map_err(|e| kernel_error("cannot exchange the server's programs", e))?;
-        }
-        Ok(())
+        self.put("srv_verdicts", 0, object, "srv_verdict")?;
+        self.put("srv_senders", 0, object, "srv_sender")
+    }
+
+    fn put(&self, array: &str, index: u32, object: &LoadedObject, program: &str) -> Result<()> {
+        let program = object.program(program)?;
+        let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
+        self.map(array)
+            .update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
+            .map_err(|e| kernel_error("cannot exchange the server's programs", e))
     }
 
     /// One of [`SHARED_MAPS`].

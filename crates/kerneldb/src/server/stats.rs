@@ -27,6 +27,8 @@ pub struct ServerStats {
     pub request_bytes: u64,
     /// Commands answered in the kernel.
     pub kernel_commands: u64,
+    /// Of those, the ones answered in the client's send call (local fast path).
+    pub local_commands: u64,
     /// Packets that carried replies of the kernel.
     pub kernel_replies: u64,
     /// Reply bytes sent by the kernel.
@@ -52,6 +54,7 @@ impl ServerStats {
             packets: kernel.packets,
             request_bytes: kernel.bytes,
             kernel_commands: kernel.commands,
+            local_commands: kernel.local,
             kernel_replies: kernel.replies,
             kernel_reply_bytes: kernel.reply_bytes,
             handed: kernel.handed,

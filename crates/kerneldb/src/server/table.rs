@@ -4,9 +4,10 @@
 //! the event loop's thread alone; [`Table::close`] may only be called when the connection's socket is
 //! closed, because then no program works on the connection any more.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::layout::{SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, srv_conn, srv_output};
+use super::layout::{SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, srv_conn, srv_output, srv_peer};
 use crate::bpf::ArrayMapping;
 
 /// `done` of a connection that the kernel must not answer: `handed` never gets there.
@@ -46,15 +47,27 @@ impl Table {
 
     /// Prepares a free index for a connection and returns its generation. `sync`: its writes are
     /// acknowledged when they are on disk.
-    pub(super) fn open(&self, index: u32, session: u32, done: u64, sync: bool) -> u32 {
+    pub(super) fn open(&self, index: u32, session: u32, done: u64, sync: bool, peer: srv_peer) -> u32 {
         let conn = self.conn(index);
+        // SAFETY: Within the mapped table; programs look at it only in an open connection.
+        unsafe { (*conn.conn).peer = peer };
         field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
         field!(conn, AtomicU64, done).store(done, Ordering::Relaxed);
         field!(conn, AtomicU32, flags).store(flags(sync), Ordering::Release);
         field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
     }
 
-    /// Frees an index after its socket was closed: replies that were not sent give their buffers back.
+    /// Keeps the local fast path out of a connection, and waits until it is: it never stays for long.
+    pub(super) fn lock(&self, index: u32) {
+        let conn = self.conn(index);
+        let lock = field!(conn, AtomicU32, lock);
+        while lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Frees a locked index after its socket was closed, and unlocks it: replies that were not sent give
+    /// their buffers back.
     pub(super) fn close(&self, index: u32) {
         let conn = self.conn(index);
         let (sent, queued) = (conn.sent(), conn.queued());
@@ -69,9 +82,11 @@ impl Table {
             }
         }
         let generation = field!(conn, AtomicU32, generation).load(Ordering::Relaxed).wrapping_add(1);
-        // SAFETY: As above: nobody else looks at this element now, and all zeros is a closed one.
-        unsafe { conn.conn.write_bytes(0, 1) };
-        field!(conn, AtomicU32, generation).store(generation, Ordering::Release);
+        // SAFETY: As above: nobody else works on this element now, and zeros are a closed one. The lock,
+        // which is the last field, stays held until all of it is done.
+        unsafe { conn.conn.cast::<u8>().write_bytes(0, offset_of!(srv_conn, lock)) };
+        field!(conn, AtomicU32, generation).store(generation, Ordering::Relaxed);
+        field!(conn, AtomicU32, lock).store(0, Ordering::Release);
     }
 
     /// Number of claimed reply buffers, for leak checks.

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The local fast path: commands of a client on this machine are answered inside its own send call, on
+ * the client's socket, without TCP. The reply goes straight to the socket's receiving side.
+ *
+ * It may only be taken when nothing of the connection is under way: then no other side works on the
+ * session, and the reply cannot overtake an earlier one. That is the case if
+ *   - every byte that the client has sent over TCP was dealt with by the verdict,
+ *   - the connection is not with user space, and every reply of the kernel was given to TCP,
+ *   - every byte that the server has ever sent was read by the client, and
+ *   - so was every earlier reply of this path.
+ * The client cannot send meanwhile, for its socket is locked; the event loop cannot take the connection
+ * apart, for it needs srv_conn.lock. Whatever is not certain passes, and the server answers.
+ */
+#ifndef BEDPLATE_SERVER_LOCAL_H
+#define BEDPLATE_SERVER_LOCAL_H
+
+#include "commands.h"
+#include "handover.h"
+#include "message.h"
+#include "sock.h"
+
+_Static_assert(sizeof(struct srv_record) == sizeof(((struct srv_output *)0)->head), "fits");
+#define SRV_USER_DATA_FLAGS 7ul /* low bits of sk_user_data */
+
+/* Where a client's stream began. */
+struct srv_base {
+	__u32 seq;
+	__u32 valid;
+};
+
+struct { __uint(type, BPF_MAP_TYPE_SOCKHASH); __uint(max_entries, 1); __type(key, __u64); __type(value, __u64); } srv_locals SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_SK_STORAGE); __uint(map_flags, BPF_F_NO_PREALLOC); __type(key, int); __type(value, struct srv_base); } srv_bases SEC(".maps");
+
+/* Whether the client has read all replies of this path. */
+static __always_inline int srv_has_read(struct tcp_sock *tp)
+{
+	unsigned long data = (unsigned long)((struct sock *)tp)->sk_user_data;
+	struct sk_psock *psock = (void *)(data & ~SRV_USER_DATA_FLAGS);
+	void *first, *head;
+
+	if (!psock)
+		return 0;
+	head = (void *)psock + bpf_core_field_offset(struct sk_psock, ingress_msg);
+	first = BPF_CORE_READ(psock, ingress_msg.next);
+	return first == head;
+}
+
+/* Whether nothing of the connection is under way; the lock is held. */
+static __always_inline int srv_at_rest(struct srv_conn *conn, const struct srv_peer *peer, struct tcp_sock *tp,
+				       struct srv_base *base)
+{
+	__u32 sent = tp->write_seq - base->seq;
+	__u64 out_seq;
+
+	if (!(conn->flags & SRV_CONN_OPEN) || conn->broken)
+		return 0;
+	if (conn->peer.client_ip != peer->client_ip || conn->peer.server_ip != peer->server_ip ||
+	    conn->peer.client_port != peer->client_port || conn->peer.server_port != peer->server_port)
+		return 0;
+	if ((__u32)*(volatile __u64 *)&conn->bytes_in != sent)
+		return 0;
+	barrier();
+	if (*(volatile __u64 *)&conn->done != *(volatile __u64 *)&conn->handed ||
+	    *(volatile __u64 *)&conn->queued != *(volatile __u64 *)&conn->sent)
+		return 0;
+	out_seq = *(volatile __u64 *)&conn->out_seq;
+	if (tp->copied_seq != (out_seq ? (__u32)out_seq : tp->rcv_nxt))
+		return 0;
+	return srv_has_read(tp);
+}
+
+/*
+ * The first half: if the connection is at rest, it is locked and the claimed input's index + 1 is
+ * returned; else 0, and the message passes.
+ */
+__noinline __u32 srv_local_take(struct sk_msg_md *msg)
+{
+	struct srv_peer peer = {
+		.client_ip = msg->local_ip4,
+		.server_ip = msg->remote_ip4,
+		.client_port = msg->local_port,
+		.server_port = bpf_ntohl(msg->remote_port),
+	};
+	__u32 *found, idx, size = msg->size, claimed;
+	struct bpf_sock *sk = msg->sk;
+	struct srv_base *base;
+	struct srv_conn *conn;
+	struct srv_input *in;
+	struct tcp_sock *tp;
+	void *data;
+
+	if (!sk || size < 1 || size > SRV_CARRIER_MAX)
+		return 0;
+	base = bpf_sk_storage_get(&srv_bases, sk, 0, 0);
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!base || !base->valid || !tp)
+		return 0;
+	found = bpf_map_lookup_elem(&srv_peers, &peer);
+	if (!found)
+		return 0;
+	idx = *found;
+	conn = bpf_map_lookup_elem(&srv_conns, &idx);
+	if (!conn || __sync_val_compare_and_swap(&conn->lock, 0, 1) != 0)
+		return 0;
+	if (!srv_at_rest(conn, &peer, tp, base) || bpf_msg_pull_data(msg, 0, size, 0))
+		goto unlock;
+	claimed = srv_claim();
+	in = SRV_LOOKUP(srv_inputs, claimed - 1);
+	if (!in)
+		goto unlock;
+	srv_begin(in, conn, idx, size, SRV_REPLY_MAX);
+	data = (void *)(long)msg->data;
+	opaque(size);
+	if (size >= 1 && size <= SRV_CARRIER_MAX && !bpf_probe_read_kernel(&in->bytes[SRV_HEAD], size, data))
+		return claimed;
+	srv_release(in);
+unlock:
+	__sync_lock_test_and_set(&conn->lock, 0);
+	return 0;
+}
+
+/* Exchanges the message for the replies and sends it to the client's receiving side. */
+static __always_inline int srv_local_reply(struct sk_msg_md *msg, struct srv_input *in, struct srv_conn *conn)
+{
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
+	__u32 size = in->len, len = in->opos;
+	struct bpf_sock *sk = msg->sk;
+	struct tcp_sock *tp;
+	__u64 cookie;
+
+	tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (!out || !tp)
+		return SK_DROP;
+	cookie = ((struct sock *)tp)->__sk_common.skc_cookie.counter;
+	if (len > SRV_REPLY_MAX || srv_open(msg, size, len))
+		goto broken;
+	SRV_FILL(msg, out->bytes, len, SRV_REPLY_MAX - 1);
+	if (srv_trim(msg, size, len))
+		goto broken;
+	return bpf_msg_redirect_hash(msg, &srv_locals, &cookie, BPF_F_INGRESS);
+broken:
+	srv_break(conn, in->conn, SRV_NO_PAGES);
+	return SK_DROP;
+}
+
+/*
+ * Some commands were executed, but not all. The message goes to the server as it is, and the event loop
+ * gets the replies that there are, to send them before those of the rest. (They cannot be given to the
+ * client here: the kernel unlocks the client's socket before it delivers what is redirected, so that the
+ * reply to the rest might overtake them.)
+ */
+static __always_inline int srv_local_partly(struct srv_input *in, struct srv_conn *conn)
+{
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
+	__u32 len = in->opos;
+	struct srv_record *r;
+
+	if (!out)
+		return SK_DROP;
+	r = (struct srv_record *)out->head;
+	r->conn = in->conn;
+	r->generation = conn->generation;
+	r->kind = SRV_EXECUTED;
+	r->len = len;
+	r->handed = conn->handed + 1;
+	r->skip = in->pos;
+	*(volatile __u64 *)&conn->handed = conn->handed + 1;
+	opaque(len);
+	if (len > SRV_REPLY_MAX || bpf_ringbuf_output(&srv_records, r, len + sizeof(*r), 0)) {
+		srv_break(conn, in->conn, SRV_RECORDS_FULL);
+		return SK_DROP;
+	}
+	return SK_PASS;
+}
+
+/* The second half: replies, hands over the rest, unlocks. */
+__noinline int srv_local_give(struct sk_msg_md *msg, struct srv_input *in)
+{
+	struct srv_stats *stats = srv_count();
+	struct srv_conn *conn;
+	int action = SK_PASS;
+
+	if (!in)
+		return SK_PASS;
+	conn = SRV_LOOKUP(srv_conns, in->conn);
+	if (!conn)
+		return SK_PASS;
+	/* If nothing was executed, the server does it all. */
+	if (in->opos) {
+		conn->last_ns = bpf_ktime_get_coarse_ns();
+		conn->commands += in->commands;
+		if (stats) {
+			stats->commands += in->commands;
+			stats->local += in->commands;
+		}
+		action = in->pos < in->len ? srv_local_partly(in, conn) : srv_local_reply(msg, in, conn);
+	}
+	srv_release(in);
+	__sync_lock_test_and_set(&conn->lock, 0);
+	return action;
+}
+
+static __always_inline int srv_local(struct sk_msg_md *msg)
+{
+	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_local_take(msg) - 1);
+
+	if (!in)
+		return SK_PASS;
+	srv_run(in);
+	return srv_local_give(msg, in);
+}
+
+/* Takes note of a connection that a process of this network namespace has opened to the server. */
+static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+	struct srv_base *base;
+	struct tcp_sock *tp;
+	__u64 cookie;
+
+	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || ops->family != 2 /* AF_INET */ ||
+	    bpf_ntohl(ops->remote_port) != srv_config.port || !sk || bpf_get_netns_cookie(ops) != srv_config.netns)
+		return;
+	tp = bpf_skc_to_tcp_sock(sk);
+	base = bpf_sk_storage_get(&srv_bases, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!tp || !base)
+		return;
+	base->seq = tp->write_seq;
+	base->valid = 1;
+	cookie = bpf_get_socket_cookie(ops);
+	bpf_sock_hash_update(ops, &srv_locals, &cookie, BPF_ANY);
+}
+
+#endif
