@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use super::redis::RedisClient;
 use super::{Client, differential};
 use crate::command::{Job, Memory, Services, Shared, Startup, expire_cycle};
+use crate::server::{self, ServerConfig};
 use crate::{Config, Database, Result, Session, SnapshotItem};
 
 /// A server around a database without a log.
@@ -104,6 +106,20 @@ fn replies_are_those_of_redis() {
 fn replies_are_those_of_redis_over_partitions() {
     let server = Server::start(2, 3);
     differential::check_all(30, || server.client());
+}
+
+/// Through sockets, answered in the kernel where that is possible, and by the event loop alone.
+#[test]
+fn replies_of_the_server_are_those_of_redis() {
+    for kernel_path in [true, false] {
+        let config = Config { memory_bytes: 32 << 20, max_sessions: 64, ..Config::default() };
+        let database = Arc::new(Database::create(config).unwrap());
+        let bind = ([127, 0, 0, 1], 0).into();
+        let config = ServerConfig { bind, max_clients: 16, kernel_path, ..ServerConfig::default() };
+        let server = server::Server::start_in_memory(database, config).unwrap();
+        differential::check_all(40, || RedisClient::connect(server.local_addr()));
+        server.shutdown().unwrap();
+    }
 }
 
 #[test]

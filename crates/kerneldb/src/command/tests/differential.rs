@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::redis::{Redis, RedisClient};
+use super::redis::{Redis, RedisClient, reply_len};
 use super::{Client, encode};
 use crate::command::tests::model::Model;
 use crate::command::{Operators, Services, Startup};
@@ -27,6 +27,7 @@ fn value() -> impl Strategy<Value = String> {
         (-1000i64..1000, 0u32..1000).prop_map(|(n, f)| format!("{n}.{f}")),
         "[a-z\u{e4}\n ]{0,12}",
         "x{40,50}",
+        prop::sample::select(&[1000usize, 3000, 9000, 40_000][..]).prop_map(|n| "y".repeat(n)),
     ]
 }
 
@@ -138,61 +139,118 @@ fn normalize(command: &Words, reply: Vec<u8>) -> Vec<u8> {
     parts.concat()
 }
 
+/// One of the two that are compared: a client of it.
+pub(super) trait Side {
+    /// Sends requests in these portions and returns as many replies.
+    fn call(&mut self, portions: &[&[u8]], replies: usize) -> Vec<Vec<u8>>;
+
+    /// Whether it has no transaction open, as far as one can see.
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+impl Side for RedisClient {
+    fn call(&mut self, portions: &[&[u8]], replies: usize) -> Vec<Vec<u8>> {
+        portions.iter().for_each(|portion| self.send(portion));
+        (0..replies).map(|_| self.call(&[])).collect()
+    }
+}
+
+impl<S: Operators, V: Services> Side for Client<S, V> {
+    fn call(&mut self, portions: &[&[u8]], replies: usize) -> Vec<Vec<u8>> {
+        for portion in portions {
+            self.feed(portion);
+            self.finish();
+        }
+        let mut out = std::mem::take(&mut self.out);
+        let found: Vec<Vec<u8>> =
+            std::iter::from_fn(|| reply_len(&out).map(|len| out.drain(..len).collect())).collect();
+        assert_eq!((found.len(), out.len()), (replies, 0));
+        found
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.session.in_transaction()
+    }
+}
+
+/// Whether a command is sent alone, or all of them as one stream that is cut at these places.
+#[derive(Clone, Debug)]
+enum Sending {
+    Alone,
+    Stream(Vec<prop::sample::Index>),
+}
+
 /// Runs the commands on both sides, which start empty.
-fn compare<S: Operators, V: Services>(
+fn compare(
     commands: &[(usize, Words)],
+    sending: &Sending,
     redis: &mut [RedisClient],
-    ours: &mut [Client<S, V>],
+    ours: &mut [impl Side],
 ) -> Result<(), TestCaseError> {
     for (theirs, ours) in redis.iter_mut().zip(ours.iter_mut()) {
-        for start in ["RESET", "FLUSHALL"] {
-            assert_eq!(ours.send(start).as_bytes(), theirs.call(format!("{start}\r\n").as_bytes()));
+        for start in [&b"RESET\r\n"[..], b"FLUSHALL\r\n"] {
+            assert_eq!(ours.call(&[start], 1), Side::call(theirs, &[start], 1));
         }
     }
-    for (who, command) in commands {
-        let request = encode(command);
-        let expected = normalize(command, redis[*who].call(&request));
-        ours[*who].feed(&request);
-        ours[*who].finish();
-        let reply = normalize(command, std::mem::take(&mut ours[*who].out));
-        prop_assert_eq!(
-            reply.escape_ascii().to_string(),
-            expected.escape_ascii().to_string(),
-            "client {} {:?}",
-            who,
-            command
-        );
+    let batches: Vec<&[(usize, Words)]> = match sending {
+        Sending::Alone => commands.chunks(1).collect(),
+        Sending::Stream(_) => vec![commands],
+    };
+    for batch in batches {
+        let stream: Vec<u8> = batch.iter().flat_map(|(_, command)| encode(command)).collect();
+        let mut cuts = vec![0, stream.len()];
+        if let Sending::Stream(indexes) = sending {
+            cuts.extend(indexes.iter().map(|i| i.index(stream.len())));
+        }
+        cuts.sort();
+        let portions: Vec<&[u8]> = cuts.windows(2).map(|w| &stream[w[0]..w[1]]).collect();
+        let who = batch[0].0;
+        let expected = Side::call(&mut redis[who], &portions, batch.len());
+        let replies = ours[who].call(&portions, batch.len());
+        for (((_, command), reply), expected) in batch.iter().zip(replies).zip(expected) {
+            prop_assert_eq!(
+                normalize(command, reply).escape_ascii().to_string(),
+                normalize(command, expected).escape_ascii().to_string(),
+                "client {} {:?}",
+                who,
+                command
+            );
+        }
     }
-    for ours in ours {
-        prop_assert!(!ours.session.in_transaction());
-    }
+    prop_assert!(ours.iter().all(Side::is_idle));
     Ok(())
 }
 
-fn check<S: Operators, V: Services>(
+fn check(
     cases: u32,
     redis: &mut [RedisClient],
-    ours: &mut [Client<S, V>],
-    strategy: impl Strategy<Value = Vec<(usize, Words)>>,
+    ours: &mut [impl Side],
+    strategy: impl Strategy<Value = (Vec<(usize, Words)>, Sending)>,
 ) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let sides = std::cell::RefCell::new((redis, ours));
     TestRunner::new(config)
-        .run(&strategy, |commands| {
+        .run(&strategy, |(commands, sending)| {
             let (redis, ours) = &mut *sides.borrow_mut();
-            compare(&commands, redis, ours)
+            compare(&commands, &sending, redis, ours)
         })
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// All properties, with two clients each.
-pub(super) fn check_all<S: Operators, V: Services>(cases: u32, mut client: impl FnMut() -> Client<S, V>) {
+pub(super) fn check_all<T: Side>(cases: u32, mut client: impl FnMut() -> T) {
     let Some(redis) = Redis::start() else { return };
     let mut theirs = [redis.connect(), redis.connect()];
     let mut ours = [client(), client()];
-    check(cases, &mut theirs, &mut ours, one_client());
-    check(cases, &mut theirs, &mut ours, two_clients_with_transactions());
-    check(cases, &mut theirs, &mut ours, one_client_with_deletions_in_transactions());
+    let alone = || Just(Sending::Alone);
+    let stream = prop::collection::vec(any::<prop::sample::Index>(), 0..12).prop_map(Sending::Stream);
+    check(cases, &mut theirs, &mut ours, (one_client(), alone()));
+    check(cases, &mut theirs, &mut ours, (one_client(), stream.clone()));
+    check(cases, &mut theirs, &mut ours, (two_clients_with_transactions(), alone()));
+    check(cases, &mut theirs, &mut ours, (one_client_with_deletions_in_transactions(), alone()));
+    check(cases, &mut theirs, &mut ours, (one_client_with_deletions_in_transactions(), stream));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A real Redis for comparison.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,15 +36,22 @@ impl Redis {
     }
 
     pub fn connect(&self) -> RedisClient {
+        RedisClient::connect(([127, 0, 0, 1], self.port).into())
+    }
+}
+
+impl RedisClient {
+    /// Connects to any server, which may still be starting.
+    pub fn connect(addr: SocketAddr) -> RedisClient {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            match TcpStream::connect(("127.0.0.1", self.port)) {
+            match TcpStream::connect(addr) {
                 Ok(stream) => {
                     stream.set_nodelay(true).unwrap();
                     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                     return RedisClient { stream, buffer: Vec::new() };
                 }
-                Err(error) if Instant::now() > deadline => panic!("redis-server does not answer: {error}"),
+                Err(error) if Instant::now() > deadline => panic!("{addr} does not answer: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
