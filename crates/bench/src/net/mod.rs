@@ -1,8 +1,9 @@
 //! `kv-net`: the Redis-protocol server against redis-server over loopback TCP (paper 6.1).
 //!
-//! Three servers are up at the same time, all without persistence, on the same cores; those that are not
-//! measured are idle. Sides: `redis`, `server` (Bedplate's server path) and `local` (Bedplate with the
-//! fast path for local clients). In every cell they take turns round by round. [`mod@measure`] defines the
+//! All servers are up at the same time, without persistence, on the same cores; those that are not
+//! measured are idle. Sides: `redis`, `server` (Bedplate's server path), `user` (Bedplate with its kernel
+//! path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
+//! local clients, where the build has it). In every cell they take turns round by round. [`mod@measure`] defines the
 //! CPU columns; [`load`] the two kinds of loop.
 //!
 //! Ratios are over the closed-loop cells: the smallest `*_min`, the largest `*_max`, the median
@@ -18,7 +19,7 @@ use std::time::Duration;
 use crate::bpf::ProgramType;
 use crate::keys::Distribution;
 use crate::sample::{Samples, interleave, samples};
-use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 use load::{Load, Loop};
 use measure::{Measured, calibrate_bpf, fill_row, measure};
 use server::Server;
@@ -74,27 +75,32 @@ fn plan(options: &Options) -> Plan {
         keys: options.pick(50_000, 500_000),
         rounds: options.pick(3, 7),
         warm_up: Duration::from_millis(options.pick(60, 200)),
-        window: Duration::from_millis(options.pick(400, 1500)),
+        window: Duration::from_millis(options.pick(350, 1500)),
         cells,
     }
 }
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let memory = options.pick(512 << 20, 3 << 30);
-    let sides = [
+    let side = |name, further: &[&str], client_programs| {
+        Server::bedplate(options, memory, further).map(|server| Side { name, server, client_programs })
+    };
+    let mut sides = vec![
         Side { name: "redis", server: Server::redis(options)?, client_programs: None },
-        Side {
-            name: "server",
-            server: Server::bedplate(options, false, memory)?,
-            client_programs: Some(ProgramType::SkSkb),
-        },
-        Side {
-            name: "local",
-            server: Server::bedplate(options, true, memory)?,
-            client_programs: Some(ProgramType::SkMsg),
-        },
+        side("server", &[], Some(ProgramType::SkSkb))?,
+        side("user", &["--no-kernel-path"], None)?,
     ];
-    compare(&plan(options), &sides, options, sink)
+    let mut skipped = None;
+    match side("local", &["--local-fast-path"], Some(ProgramType::SkMsg)) {
+        Ok(side) => sides.push(side),
+        Err(Error::Missing { what, .. }) => skipped = Some(format!("local: {what}")),
+        Err(e) => return Err(e),
+    }
+    let mut report = compare(&plan(options), &sides, options, sink)?;
+    if let Some(skipped) = skipped {
+        report.config.set("skipped", skipped);
+    }
+    Ok(report)
 }
 
 /// Paired ratios of one candidate over Redis, one value per closed-loop cell.

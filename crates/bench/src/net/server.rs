@@ -1,6 +1,7 @@
 //! Servers under test, as child processes: started on a free port, gone when dropped.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -43,8 +44,8 @@ impl Server {
         Self::start(command, port, directory, "install redis-server, or name one")
     }
 
-    /// Bedplate with durability off; `fast_path` also lets it answer local clients on their own side.
-    pub fn bedplate(options: &Options, fast_path: bool, memory_bytes: u64) -> Result<Server> {
+    /// Bedplate without persistence, with further options of `kv serve`.
+    pub fn bedplate(options: &Options, memory_bytes: u64, further: &[&str]) -> Result<Server> {
         let program = match &options.bedplate {
             Some(path) => path.clone(),
             None => std::env::current_exe().map_err(Error::io("path of the running executable"))?,
@@ -52,18 +53,16 @@ impl Server {
         let directory = directory()?;
         let port = free_port()?;
         let mut command = Command::new(program);
-        command.args(["kv", "serve", "--bind", &format!("127.0.0.1:{port}"), "--durability", "off"]);
-        command.args(["--memory", &memory_bytes.to_string()]);
-        command.args([OsStr::new("--data"), directory.path().as_os_str()]);
-        if fast_path {
-            command.arg("--local-fast-path");
-        }
+        command.args(["kv", "serve", "--bind", "127.0.0.1", "--port", &port.to_string(), "--in-memory"]);
+        command.args(["--memory", &memory_bytes.to_string()]).args(further);
         Self::start(command, port, directory, "run `bedplate doctor` to see what this kernel lacks")
     }
 
     fn start(mut command: Command, port: u16, directory: TempDir, hint: &'static str) -> Result<Server> {
         let name = command.get_program().to_string_lossy().into_owned();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let errors = directory.path().join("errors");
+        let stderr = File::create(&errors).map_err(Error::io("create a file for the server's errors"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         // SAFETY: the closure only makes a system call that is safe between fork and exec.
         unsafe {
             command.pre_exec(|| {
@@ -80,7 +79,9 @@ impl Server {
         while !answers_ping(address) {
             let ended = server.child.try_wait().map_err(Error::io("wait for the server"))?;
             if let Some(status) = ended {
-                return Err(Error::Missing { what: format!("{name} ended at once: {status}"), hint });
+                let text = std::fs::read_to_string(&errors).unwrap_or_default();
+                let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+                return Err(Error::Missing { what: format!("{name} ended at once: {status} {last}"), hint });
             }
             if start.elapsed() > START_LIMIT {
                 return Err(Error::Missing { what: format!("{name} does not answer"), hint });
