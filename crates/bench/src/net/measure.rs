@@ -11,6 +11,9 @@
 //!   the generator's own system calls and both directions of TCP, which are the same work for every
 //!   server, so ratios of it are nearer to 1; but nothing can hide from it. It is meaningful only on a
 //!   machine that does nothing else.
+//! - `both_cpu_ns`: CPU time of the server's process, of the socket workers and of the load generator with
+//!   its system calls, each once. It bounds the rate on a saturated machine and, unlike `machine_cpu_ns`,
+//!   other programs on the machine do not enter it.
 //! - `client_cpu_ns`: CPU time of the load generator, its system calls included.
 
 use std::time::Instant;
@@ -58,6 +61,11 @@ impl Measured {
     /// See the module's documentation.
     pub fn machine_cpu_ns(&self) -> f64 {
         self.per_reply(self.busy_ns as f64 - self.seen.cpu.user_ns as f64)
+    }
+
+    /// See the module's documentation.
+    pub fn both_cpu_ns(&self) -> f64 {
+        self.per_reply((self.process_ns + self.kernel_threads_ns + self.seen.cpu.total_ns()) as f64)
     }
 
     /// See the module's documentation.
@@ -130,6 +138,7 @@ pub fn fill_row(row: &mut Fields, rounds: &[Measured], bpf_ns: f64) {
     row.set("of_it_process_ns", median(&Measured::process_cpu_ns));
     row.set("of_it_kernel_threads_ns", median(&Measured::kernel_threads_cpu_ns));
     row.set("of_it_bpf_in_client_ns", bpf_ns);
+    row.set("both_cpu_ns", median(&Measured::both_cpu_ns));
     row.set("machine_cpu_ns", median(&Measured::machine_cpu_ns));
     row.set("client_cpu_ns", median(&Measured::client_cpu_ns));
     row.set("refused", rounds.iter().map(|m| m.seen.refused).sum::<u64>());

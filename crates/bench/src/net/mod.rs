@@ -108,6 +108,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 struct Ratios {
     rate: Vec<f64>,
     cpu: Vec<f64>,
+    both_cpu: Vec<f64>,
     machine_cpu: Vec<f64>,
     p50: Vec<f64>,
 }
@@ -121,6 +122,7 @@ impl Ratios {
         let p50 = |m: &Measured| m.seen.latencies.percentile(50.0) as f64;
         self.rate.push(over(&rate, &rate));
         self.cpu.push(over(&|m| m.server_cpu_ns(bpf_ns), &|m| m.server_cpu_ns(0.0)));
+        self.both_cpu.push(over(&Measured::both_cpu_ns, &Measured::both_cpu_ns));
         self.machine_cpu.push(over(&machine, &machine));
         self.p50.push(over(&p50, &p50));
     }
@@ -130,6 +132,7 @@ impl Ratios {
         for (name, values, worst_is_max) in [
             ("rate", &self.rate, false),
             ("cpu", &self.cpu, true),
+            ("both_cpu", &self.both_cpu, true),
             ("machine_cpu", &self.machine_cpu, true),
             ("p50", &self.p50, true),
         ] {
