@@ -82,7 +82,8 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         require_memory(2 * memory_need(&workload, Config::default().versions))?;
         let arena = filled(&workload, Config::default())?;
         let before = bpf::program_ids();
-        let hash = filled(&workload, Config { engine: EngineKind::HashMap, ..Config::default() })?;
+        let hash =
+            filled(&workload, Config { engine: EngineKind::HashMap, key_bytes: 16, ..Config::default() })?;
         let maps = bpf::hash_maps_of_programs_since(&before)?;
         let readings = interleave(rounds, WAYS.len(), |side, _| match WAYS[side] {
             Way::ArenaToSink => to_sink(&arena),

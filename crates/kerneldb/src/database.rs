@@ -152,8 +152,12 @@ impl Inner {
         self.partitions.get(partition as usize).map_or(0, Partition::committed)
     }
 
-    /// Makes more than `seen` bytes available in a partition; false at the limit.
-    pub(crate) fn grow_beyond(&self, partition: u32, seen: u64) -> bool {
+    /// Makes more than `seen` bytes available in a partition, at the nth attempt of one operation; false at
+    /// the limit.
+    pub(crate) fn grow_beyond(&self, partition: u32, seen: u64, attempt: u32) -> bool {
+        if let Some(hash) = &self.hash {
+            return hash.wait_for_memory(attempt);
+        }
         self.partitions.get(partition as usize).is_some_and(|p| p.grow_beyond(seen))
     }
 

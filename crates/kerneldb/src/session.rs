@@ -152,16 +152,17 @@ impl Session {
         if self.state() == KDB_TX_ACTIVE && self.db.wants_memory(partition) {
             self.db.grow(partition);
         }
-        loop {
+        for attempt in 0.. {
             let committed = self.db.committed(partition);
             let status = self.run(op, partition, io.index)?;
             if status != KDB_ERR_NO_MEMORY
                 || self.in_transaction()
-                || !self.db.grow_beyond(partition, committed)
+                || !self.db.grow_beyond(partition, committed, attempt)
             {
                 return Ok(status);
             }
         }
+        unreachable!("grow_beyond() gives up at the limit")
     }
 
     /// Runs an operator without a key.

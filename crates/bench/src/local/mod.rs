@@ -94,7 +94,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 /// A filled database of an engine. The baseline is looked at from outside: it must consist of hash maps.
 fn filled(workload: &Workload, versions: u32, engine: EngineKind) -> Result<Database> {
     let before = bpf::program_ids();
-    let database = run::filled(workload, Config { engine, versions, ..Config::default() })?;
+    let database = run::filled(workload, Config { engine, versions, key_bytes: 16, ..Config::default() })?;
     if engine == EngineKind::HashMap {
         bpf::hash_maps_of_programs_since(&before)?;
     }

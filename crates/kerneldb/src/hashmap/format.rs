@@ -8,7 +8,7 @@ pub(crate) const CLASSES: [u32; 8] = [32, 192, 448, 1024, 4032, 16_320, 65_472, 
 const HEAD: usize = 32;
 /// Bytes of a version besides its timestamp: id, expiry, length, padding.
 const META: usize = 24;
-/// Memory of an element besides its key and value, rounded as the kernel does.
+/// Memory of an element besides its key (a multiple of 8) and value.
 const ELEMENT: u32 = 56;
 
 /// How the entries of one database are laid out.
@@ -47,7 +47,7 @@ impl Format {
 
     /// Memory that an entry takes.
     pub(crate) fn entry_cost(&self) -> u64 {
-        allocation(ELEMENT + 8 + self.map_key().next_multiple_of(8) + self.entry())
+        allocation(ELEMENT + self.map_key().next_multiple_of(8) + self.entry())
     }
 
     /// The lock word of an entry.
@@ -134,6 +134,7 @@ mod tests {
         let versions: Vec<_> = format.versions(&entry).collect();
         assert_eq!(versions[0], Version { ts: 7, vid: 5, expire_ms: 0, len: 11 });
         assert_eq!(versions[1].ts, 0);
-        assert_eq!(format.entry_cost(), 256);
+        assert_eq!(format.entry_cost(), 192);
+        assert_eq!(Format { slots: 4, key_bytes: 16 }.entry_cost(), 256);
     }
 }

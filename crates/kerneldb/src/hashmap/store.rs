@@ -6,6 +6,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use super::{
@@ -41,6 +42,9 @@ pub(crate) const MAPS: &[&str] = &[
 const VALUE_MAPS: &[&str] = MAPS.split_at(MAPS.len() - CLASSES.len()).1;
 /// Memory of the collector's queue.
 const QUEUE_BYTES: u32 = 4 << 20;
+/// How often, and how long each time, an operation waits for the kernel's allocator.
+const REFILL_TRIES: u32 = 200;
+const REFILL_TIME: Duration = Duration::from_micros(100);
 /// Memory of a bucket of a hash map.
 const BUCKET: u64 = 16;
 
@@ -132,10 +136,26 @@ impl HashStore {
         self.counter(unsafe { &raw mut (*self.state.get(0)).garbage }) != 0
     }
 
+    /// The kernel side may not sleep, so the kernel's allocator serves it from small caches and refills
+    /// them in the background. Waits a moment for that; false at the limit, or when it was no use.
+    pub(crate) fn wait_for_memory(&self, attempt: u32) -> bool {
+        if attempt >= REFILL_TRIES || self.used() + value_cost(CLASSES.len() - 1) > self.limit() {
+            return false;
+        }
+        std::thread::sleep(REFILL_TIME);
+        true
+    }
+
     /// Memory in entries and values.
     pub(super) fn used(&self) -> u64 {
         // SAFETY: in bounds, and only accessed atomically.
         self.counter(unsafe { &raw mut (*self.state.get(0)).used })
+    }
+
+    /// Memory that entries and values may take.
+    fn limit(&self) -> u64 {
+        // SAFETY: in bounds; written once, before the database was used.
+        unsafe { (*self.state.get(0)).limit }
     }
 
     /// Number of index entries.
@@ -152,8 +172,7 @@ impl HashStore {
     pub(crate) fn add_stats(&self, stats: &mut Stats) {
         stats.memory_used += self.used();
         stats.memory_committed += self.used() + self.bucket_bytes;
-        // SAFETY: in bounds; written once, before the database was used.
-        stats.memory_limit += unsafe { (*self.state.get(0)).limit };
+        stats.memory_limit += self.limit();
         stats.entries += self.entries();
     }
 }

@@ -39,7 +39,9 @@ static __always_inline __u64 *hm_key_word(struct hm_entry *e, __u32 off)
 
 static __always_inline __u64 hm_entry_cost(void)
 {
-	return hm_alloc_bytes(HM_ELEM_OVERHEAD + 8 + kdb_config.key_bytes + HM_KEY_OFF + kdb_config.key_bytes);
+	/* The length before the key is padded to a word. */
+	__u32 map_key = 8 + kdb_config.key_bytes;
+	return hm_alloc_bytes(HM_ELEM_OVERHEAD + map_key + HM_KEY_OFF + kdb_config.key_bytes);
 }
 
 /* Checks the key in an I/O buffer and makes a map key of it in place. */

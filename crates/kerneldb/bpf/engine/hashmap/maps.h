@@ -20,7 +20,7 @@
 #define HM_MAX_SLOTS 8u    /* the paper's bound: timestamps in one cache line */
 
 /*
- * X(n, bytes): value map n. An element takes 64 bytes besides its value and comes from the kernel's
+ * X(n, bytes): value map n. An element takes 64 bytes besides its value (key included) and comes from the kernel's
  * power-of-two allocator, so the classes lie just below powers of two; 1024 bytes is a common size.
  */
 #define HM_CLASSES(X)                                                                          \

@@ -12,8 +12,8 @@
 
 #define HM_ENOMEM (-12)
 #define HM_EBUSY (-16)
-/* An element's memory besides its value, and what the kernel's allocator makes of the sum. */
-#define HM_ELEM_OVERHEAD 64u
+/* An element's memory besides key and value, and what the kernel's allocator makes of the sum. */
+#define HM_ELEM_OVERHEAD 56u
 
 static __always_inline __u64 hm_alloc_bytes(__u32 bytes)
 {
@@ -34,7 +34,7 @@ static __always_inline __u64 hm_value_cost(__u32 len)
 {
 #define HM_COST(n, bytes)    \
 	if (len <= bytes)    \
-		return hm_alloc_bytes(bytes + HM_ELEM_OVERHEAD);
+		return hm_alloc_bytes(bytes + 8 + HM_ELEM_OVERHEAD);
 	HM_CLASSES(HM_COST)
 	return 131072;
 }
