@@ -87,6 +87,32 @@ int kdb_local_collect(struct local_args *args)
 	return kdb_collect(args->op);
 }
 
+#ifdef KDB_AHEAD
+/* Looks ahead at the next operations of a trace. */
+__noinline int batch_ahead(struct kdb_trace *trace, __u32 from)
+{
+	__u32 i;
+
+	USE_ARENA();
+	if (!trace)
+		return 0;
+#define EACH_AHEAD(op)                                                                         \
+	for (trace->step = 0; (i = READ_ONCE(trace->step)) < KDB_AHEAD && few_steps;           \
+	     trace->step = i + 1)                                                              \
+		if ((op = &trace->ops[(from + i) & (KDB_TRACE_OPS - 1)]))
+	struct kdb_trace_op *op;
+	EACH_AHEAD(op) {
+		op->hash = kdb_hash_16(op->key[0], op->key[1]);
+		kdb_ahead_bucket(op->hash);
+	}
+	EACH_AHEAD(op)
+		kdb_ahead_entry(op->hash);
+	EACH_AHEAD(op)
+		kdb_ahead_value(op->hash);
+	return 0;
+}
+#endif
+
 /* Runs a trace of auto-commit operations in one call: the arguments are trace, session, and I/O buffers for
  * the SETs and for the GETs. */
 SEC("raw_tp")
@@ -109,6 +135,12 @@ int kdb_local_batch(struct local_args *args)
 
 		io->klen = KDB_TRACE_KEY;
 		io->flags = 0;
+#ifdef KDB_AHEAD
+		if (!(i & (KDB_AHEAD - 1)))
+			batch_ahead(trace, i);
+		io->flags = KDB_IO_HASHED;
+		io->hash = op->hash;
+#endif
 		io->expire_ms = 0;
 		*(__u64 *)&io->key[0] = op->key[0];
 		*(__u64 *)&io->key[8] = op->key[1];

@@ -82,7 +82,7 @@ impl Trace {
         assert!(self.len < TRACE_OPS, "a trace has at most {TRACE_OPS} operations");
         let (low, high) = key.split_at(8);
         let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().expect("eight bytes"));
-        let op = kdb_trace_op { key: [word(low), word(high)], vlen, _pad: 0 };
+        let op = kdb_trace_op { key: [word(low), word(high)], hash: 0, vlen, _pad: 0 };
         // SAFETY: the trace is claimed, and the index was checked.
         unsafe { (&raw mut (*self.ptr()).ops[self.len]).write(op) };
         self.len += 1;

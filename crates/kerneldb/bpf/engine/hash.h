@@ -51,6 +51,28 @@ __noinline __u64 xxh_stripes(struct kdb_io *io, __u64 seed)
 	return (h ^ xxh_round(0, d)) * XXH_P1 + XXH_P4;
 }
 
+static __always_inline __u64 xxh_word(__u64 h, __u64 word)
+{
+	return xxh_rotl(h ^ xxh_round(0, word), 27) * XXH_P1 + XXH_P4;
+}
+
+static __always_inline __u64 xxh_avalanche(__u64 h)
+{
+	h ^= h >> 33;
+	h *= XXH_P2;
+	h ^= h >> 29;
+	h *= XXH_P3;
+	return h ^ (h >> 32);
+}
+
+/* The same as kdb_hash() for a key of two words. */
+static __always_inline __u64 kdb_hash_16(__u64 first, __u64 second)
+{
+	__u64 h = kdb_config.seed + XXH_P5 + 16;
+
+	return xxh_avalanche(xxh_word(xxh_word(h, first), second));
+}
+
 static __always_inline __u64 kdb_hash(struct kdb_io *io)
 {
 	__u32 len = io->klen, pos = 0;
@@ -66,7 +88,7 @@ static __always_inline __u64 kdb_hash(struct kdb_io *io)
 	for (int i = 0; i < 3; i++) {
 		if (pos + 8 > len)
 			break;
-		h = xxh_rotl(h ^ xxh_round(0, kdb_key_word(io, pos)), 27) * XXH_P1 + XXH_P4;
+		h = xxh_word(h, kdb_key_word(io, pos));
 		pos += 8;
 	}
 	/* At most seven bytes are left, all in one word. */
@@ -83,11 +105,7 @@ static __always_inline __u64 kdb_hash(struct kdb_io *io)
 		rest >>= 8;
 		pos++;
 	}
-	h ^= h >> 33;
-	h *= XXH_P2;
-	h ^= h >> 29;
-	h *= XXH_P3;
-	return h ^ (h >> 32);
+	return xxh_avalanche(h);
 }
 
 /* Partitions take the top bits, buckets and tags the lower half. */

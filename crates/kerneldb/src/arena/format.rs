@@ -3,8 +3,8 @@
 use crate::{
     bpf::ArenaMapping,
     layout::{
-        KDB_LAYOUT_VERSION, KDB_MAGIC, KDB_SLAB_BYTES, KDB_SUPER_OFF, kdb_arena, kdb_config, kdb_cpu_alloc,
-        kdb_entry, kdb_ring, kdb_version,
+        KDB_CACHE_LINE, KDB_CELLS, KDB_LAYOUT_VERSION, KDB_MAGIC, KDB_SLAB_BYTES, KDB_SUPER_OFF, kdb_arena,
+        kdb_config, kdb_cpu_alloc, kdb_entry, kdb_ring, kdb_version,
     },
 };
 
@@ -88,6 +88,19 @@ impl Geometry {
     /// Offset of an entry's key.
     pub(crate) fn key_of(&self, entry: u64) -> u64 {
         entry + (size_of::<kdb_entry>() + self.slots as usize * size_of::<kdb_version>()) as u64
+    }
+
+    /// Bytes of an entry of a size class.
+    pub(crate) fn entry_bytes(class: u64) -> u64 {
+        (class + 1) * u64::from(KDB_CACHE_LINE)
+    }
+
+    /// Offset and size of the cells of an entry with a key of `klen` bytes; as `cell_bytes()` in
+    /// `bpf/engine/arena/arena.h`. `None` if the class is too small for the key.
+    pub(crate) fn cells(&self, entry: u64, klen: u64, class: u64) -> Option<(u64, u64)> {
+        let cells = self.key_of(entry) + klen.next_multiple_of(8);
+        let left = (entry + Self::entry_bytes(class)).checked_sub(cells)?;
+        Some((cells, left / u64::from(KDB_CELLS) / 8 * 8))
     }
 
     /// Initializes an arena of zeros and backs its fixed part with memory.

@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 
-use super::Partition;
+use super::{Partition, format::Geometry};
 use crate::{
     Error, Result,
     database::Inner,
     layout::{
-        KDB_CLASSES, KDB_LEN_MASK, KDB_SLAB_BYTES, MARKER, kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist,
-        kdb_version,
+        KDB_CELLS, KDB_CLASSES, KDB_LEN_CELL_SHIFT, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES, MARKER,
+        kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist, kdb_version,
     },
 };
 
@@ -124,24 +124,25 @@ impl Checker<'_> {
                     return Err(format!("a key has two entries, one at {entry:#x}"));
                 }
                 keys.push(key.to_vec());
-                let bytes = class_bytes(u64::from(class));
-                let needed = geometry.key_of(entry) - entry + u64::from(klen).next_multiple_of(8);
-                if size_class(needed) != u64::from(class) {
+                let bytes = Geometry::entry_bytes(u64::from(class));
+                let Some(cells) = geometry.cells(entry, u64::from(klen), u64::from(class)) else {
                     return Err(format!("entry {entry:#x} has the wrong size class"));
-                }
+                };
                 self.claim(entry, bytes, "an entry")?;
                 found.entries += 1;
                 found.used_bytes += bytes;
-                self.versions(entry, &mut found)?;
+                self.versions(entry, cells, &mut found)?;
                 entry = u64::from(next);
             }
         }
         Ok(found)
     }
 
-    fn versions(&mut self, entry: u64, found: &mut Verified) -> Check<()> {
+    /// Checks the versions of an entry, whose cells lie at an offset and have a size.
+    fn versions(&mut self, entry: u64, (cells, size): (u64, u64), found: &mut Verified) -> Check<()> {
         let (mut newest, mut live) = (0, false);
         let mut seen = Vec::new();
+        let mut used = [false; KDB_CELLS as usize];
         for i in 0..u64::from(self.partition.geometry.slots) {
             let at = entry + size_of::<kdb_entry>() as u64 + i * size_of::<kdb_version>() as u64;
             let slot: *const kdb_version = self.partition.arena.at(at);
@@ -158,7 +159,16 @@ impl Checker<'_> {
                 return Err(format!("entry {entry:#x} has a version with an impossible timestamp {ts}"));
             }
             seen.push(ts);
-            if block != 0 {
+            if block != 0 && len & KDB_LEN_INLINE != 0 {
+                let cell = u64::from(len >> KDB_LEN_CELL_SHIFT & 1);
+                let data = u64::from(block) + size_of::<kdb_block>() as u64;
+                if data != cells + cell * size || u64::from(len & KDB_LEN_MASK) > size {
+                    return Err(format!("entry {entry:#x} has a value beside its cells"));
+                }
+                if std::mem::replace(&mut used[cell as usize], true) {
+                    return Err(format!("entry {entry:#x} has two versions in one cell"));
+                }
+            } else if block != 0 {
                 let bytes = u64::from(len & KDB_LEN_MASK) + size_of::<kdb_block>() as u64;
                 let bytes = class_bytes(size_class(bytes));
                 self.claim(u64::from(block), bytes, "a value block")?;
@@ -180,7 +190,8 @@ impl Checker<'_> {
             let lists = self.partition.geometry.cpus + cpu * size_of::<kdb_cpu_alloc>() as u64;
             for list in 0..2 * u64::from(KDB_CLASSES) {
                 let link = if list < u64::from(KDB_CLASSES) { 0 } else { 8 };
-                let bytes = class_bytes(list % u64::from(KDB_CLASSES));
+                let class = list % u64::from(KDB_CLASSES);
+                let bytes = if link == 0 { class_bytes(class) } else { Geometry::entry_bytes(class) };
                 let at = lists + list * size_of::<kdb_freelist>() as u64;
                 let mut block = u64::from(self.word(at) as u32);
                 while block != 0 {

@@ -5,7 +5,8 @@
  * Four classes per doubling (16-byte steps up to 128). Each CPU has, per class, a free list (Treiber
  * stack; the tag in the head's upper half defeats ABA) and the rest of the slab it carves. Only its own
  * CPU touches a slab, with interrupts off; any CPU may take a whole free list when it runs dry. Value
- * blocks and index entries have separate lists: entry memory is type-stable (see layout.h).
+ * blocks and index entries have separate lists: entry memory is type-stable (see layout.h), and entries
+ * are whole cache lines.
  *
  * Memory is handed out below `committed`, which user space raises by backing more pages. Pages never go
  * back and never change their kind; blocks of one class are not merged into another.
@@ -169,7 +170,7 @@ __noinline __u32 alloc_class(__u32 class, __u32 link)
 	bpf_local_irq_save(&flags);
 	off = steal(cpu, class, link);
 	if (!off)
-		off = carve(list, class_bytes(class));
+		off = carve(list, link == LINK_ENTRY ? entry_bytes(class) : class_bytes(class));
 	bpf_local_irq_restore(&flags);
 	return off;
 }

@@ -42,9 +42,30 @@ static __always_inline __u32 entry_key_off(__u32 entry)
 	return entry + sizeof(struct kdb_entry) + kdb_config.slots * sizeof(struct kdb_version);
 }
 
-static __always_inline __u32 entry_bytes(__u32 klen)
+/* Bytes of an entry in front of its cells. */
+static __always_inline __u32 entry_fixed(__u32 klen)
 {
 	return sizeof(struct kdb_entry) + kdb_config.slots * sizeof(struct kdb_version) + ((klen + 7) & ~7u);
+}
+
+/* Bytes of an entry of a class: whole cache lines. */
+static __always_inline __u32 entry_bytes(__u32 class)
+{
+	return (class + 1) * KDB_CACHE_LINE;
+}
+
+/* The class of an entry with room for values of `vlen` bytes in its cells, if they may be there at all. */
+static __always_inline __u32 entry_class(__u32 klen, __u32 vlen)
+{
+	__u32 cell = vlen > KDB_CELL_MAX ? 0 : vlen < KDB_CELL_DEFAULT ? KDB_CELL_DEFAULT : (vlen + 7) & ~7u;
+
+	return (entry_fixed(klen) + KDB_CELLS * cell - 1) / KDB_CACHE_LINE;
+}
+
+/* Bytes of one of the entry's cells: what its class has left, in whole words. */
+static __always_inline __u32 cell_bytes(__u32 klen, __u32 class)
+{
+	return ((entry_bytes(class) - entry_fixed(klen)) / KDB_CELLS) & ~7u;
 }
 
 /* Loads and stores that the compiler neither repeats nor merges; x86 keeps their order (TSO). */

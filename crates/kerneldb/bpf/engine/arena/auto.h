@@ -8,7 +8,7 @@
 #ifndef BEDPLATE_ENGINE_AUTO_H
 #define BEDPLATE_ENGINE_AUTO_H
 
-#include "common.h"
+#include "write.h"
 
 #define READ_AGAIN (-1)
 
@@ -78,12 +78,6 @@ __noinline int kdb_get_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return status;
 }
 
-/* What an auto-commit writer prepared before it locks. */
-struct kdb_write {
-	__u32 block;    /* 0 = delete */
-	__u32 len;      /* with KDB_LEN_EXPIRES */
-	struct kdb_wal_rec rec;
-};
 
 /* Compares the value in the arena with io->expect[0..elen]. */
 __noinline int value_equals(struct kdb_io *io, __u32 data)
@@ -136,7 +130,7 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 #define LOCK_AGAIN (-1)
 
 /* One attempt at locking the key's entry for an auto-commit writer, creating it if need be. */
-static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 *out)
+static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 vlen, __u32 *out)
 {
 	struct kdb_pos pos;
 
@@ -147,7 +141,7 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 			return LOCK_AGAIN;
 		if (flags & KDB_IO_IF_PRESENT)
 			return KDB_NOT_FOUND;
-		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO);
+		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO, vlen);
 		if (!entry)
 			return KDB_ERR_NO_MEMORY;
 		if (!entry_link(&pos, entry)) {
@@ -175,7 +169,7 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 	return LOCK_AGAIN;
 }
 
-__noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 *out)
+__noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 vlen, __u32 *out)
 {
 	int status;
 	__u32 i;
@@ -183,11 +177,11 @@ __noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 *out)
 	USE_ARENA();
 	if (!io || !out)
 		return KDB_ERR_STATE;
-	status = auto_lock_once(io, flags, out);
+	status = auto_lock_once(io, flags, vlen, out);
 	if (status != LOCK_AGAIN)
 		return status;
 	bpf_for(i, 0, 512) {
-		status = auto_lock_once(io, flags, out);
+		status = auto_lock_once(io, flags, vlen, out);
 		if (status != LOCK_AGAIN)
 			return status;
 	}
@@ -206,7 +200,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	USE_ARENA();
 	if (!io || !w || !state)
 		return KDB_ERR_STATE;
-	status = auto_lock(io, flags, &entry);
+	status = auto_lock(io, flags, w->kind == WRITE_TOMBSTONE ? 0 : w->vlen, &entry);
 	if (status)
 		return status;
 	version_scan(entry, &scan);
@@ -227,15 +221,9 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 			goto unlock;
 		}
 	}
-	if ((flags & KDB_IO_KEEP_TTL) && w->block) {
-		__u64 expiry = is_live(state, old_block, old_len) ? block_expiry(old_block, old_len) : 0;
-		if (expiry) {
-			ASTORE64(w->block, expiry);
-			w->len |= KDB_LEN_EXPIRES;
-			if (w->rec.off)
-				rec_at(&w->rec)->expire_ms = expiry;
-		}
-	}
+	status = write_place(io, w, entry, scan.cells, kept_expiry(state, io, flags, old_block, old_len));
+	if (status)
+		goto unlock;
 	struct kdb_version __arena *v = slot_at(entry, scan.free);
 	v->block = w->block;
 	v->len = w->len;
@@ -283,7 +271,7 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	struct kdb_state *state = kdb_state();
 	struct kdb_write w = {};
 	unsigned long irq;
-	__u32 flags, vlen;
+	__u32 flags;
 	int status;
 
 	USE_ARENA();
@@ -296,40 +284,25 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	if (status)
 		return status;
 	flags = io->flags | extra;
-	vlen = delete ? 0 : io->vlen;
-	if (vlen > KDB_VAL_MAX)
-		return KDB_ERR_TOO_LARGE;
-	if (!delete) {
-		w.block = block_alloc(vlen);
-		if (!w.block)
-			return count_error(state, KDB_ERR_NO_MEMORY);
-		w.len = vlen;
-		if (io->expire_ms && !(flags & KDB_IO_KEEP_TTL)) {
-			ASTORE64(w.block, io->expire_ms);
-			w.len |= KDB_LEN_EXPIRES;
-		}
-		copy_value_in(io, w.block + sizeof(struct kdb_block), vlen);
-	}
+	status = write_prepare(io, &w, delete, flags);
+	if (status)
+		return count_error(state, status);
 	if (kdb_config.wal && !(flags & KDB_IO_REPLAY)) {
 		int ok;
 		if (ctx->flags & KDB_CTX_NO_WAL)
 			ok = wal_prepare_bare(&w.rec, KDB_REC_SKIP, 0, 0);
 		else
-			ok = wal_prepare(&w.rec, io, delete ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT, vlen);
+			ok = wal_prepare(&w.rec, io, delete ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT, w.vlen);
 		if (!ok) {
-			if (w.block)
-				block_free(w.block, vlen);
+			value_free(w.block, w.len);
 			return count_error(state, KDB_ERR_WAL_FULL);
 		}
-		if (flags & KDB_IO_KEEP_TTL)
-			rec_at(&w.rec)->expire_ms = 0;
 	}
 	bpf_local_irq_save(&irq);
 	status = auto_commit(io, &w, flags);
 	if (status) {
 		wal_void(&w.rec);
-		if (w.block)
-			block_free(w.block, vlen);
+		value_free(w.block, w.len);
 	}
 	bpf_local_irq_restore(&irq);
 	if (delete)

@@ -19,7 +19,8 @@ static __always_inline int check_key(struct kdb_io *io)
 {
 	if (io->klen == 0 || io->klen > KDB_KEY_MAX)
 		return KDB_ERR_TOO_LARGE;
-	io->hash = kdb_hash(io);
+	if (!(io->flags & KDB_IO_HASHED))
+		io->hash = kdb_hash(io);
 	if (kdb_config.partitions > 1 && kdb_partition_of(io->hash) != kdb_config.partition)
 		return KDB_ERR_PARTITION;
 	return KDB_OK;

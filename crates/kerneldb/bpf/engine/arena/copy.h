@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Copies between I/O buffers (map values, bounds known to the verifier) and the arena. Lengths are
- * rounded up to whole words: buffers have 64 bytes of slack, blocks are multiples of 16.
+ * Copies between I/O buffers (map values, bounds known to the verifier) and the arena, word by word.
+ * Lengths are rounded up to whole words: values in I/O buffers have 64 bytes of slack, blocks are
+ * multiples of 16 and cells multiples of 8.
+ *
+ * The steps are large and without calls, so that the processor has the cache misses of many lines under
+ * way at once.
  */
 #ifndef BEDPLATE_ENGINE_COPY_H
 #define BEDPLATE_ENGINE_COPY_H
@@ -9,116 +13,163 @@
 #include "arena.h"
 
 #define WORDS(bytes) (((bytes) + 7) / 8)
+#define COPY_STEP 256u
 
-static __always_inline void copy_in_64(__u32 dst, const __u64 *src)
-{
-	__u64 __arena *d = AT(__u64, dst);
-#pragma unroll
-	for (int j = 0; j < 8; j++)
-		d[j] = src[j];
-}
+/*
+ * For i = from .. to - 1, at most a few thousand steps. The count is in memory: the verifier takes what
+ * it reads from there for unknown, so that one round stands for all.
+ */
+#define EACH_STEP(io, i, from, to)                                                             \
+	for ((io)->step = (from); ((i) = READ_ONCE((io)->step)) < (to) && few_steps;           \
+	     WRITE_ONCE((io)->step, (i) + 1))
+
+/* `n` words, a constant. */
+#define COPY_WORDS(d, s, n)                                                                    \
+	({                                                                                     \
+		_Pragma("unroll") for (int copied = 0; copied < (n); copied++)                 \
+			(d)[copied] = (s)[copied];                                             \
+	})
+
+/* What is left after the large steps, in halves: `words` is below 32. Moves d and s. */
+#define COPY_REST(d, s, words)                                                                 \
+	({                                                                                     \
+		if ((words) & 16) {                                                            \
+			COPY_WORDS(d, s, 16);                                                  \
+			(d) += 16;                                                             \
+			(s) += 16;                                                             \
+		}                                                                              \
+		if ((words) & 8) {                                                             \
+			COPY_WORDS(d, s, 8);                                                   \
+			(d) += 8;                                                              \
+			(s) += 8;                                                              \
+		}                                                                              \
+		if ((words) & 4) {                                                             \
+			COPY_WORDS(d, s, 4);                                                   \
+			(d) += 4;                                                              \
+			(s) += 4;                                                              \
+		}                                                                              \
+		if ((words) & 2) {                                                             \
+			COPY_WORDS(d, s, 2);                                                   \
+			(d) += 2;                                                              \
+			(s) += 2;                                                              \
+		}                                                                              \
+		if ((words) & 1)                                                               \
+			COPY_WORDS(d, s, 1);                                                   \
+	})
 
 /* io->val[0..len] -> arena. */
 __noinline int copy_value_in(struct kdb_io *io, __u32 dst, __u32 len)
 {
-	__u32 i;
+	__u32 words, step, i;
 
 	USE_ARENA();
 	if (!io || len > KDB_VAL_MAX)
 		return 0;
-	__u32 full = len / 64;
-	if (full) {
-		bpf_for(i, 0, full) {
-			__u32 off = (i * 64) & (KDB_VAL_MAX - 1);
-			copy_in_64(dst + off, (const __u64 *)&io->val[off]);
-		}
+	words = WORDS(len);
+	EACH_STEP(io, i, 0, words / 32) {
+		step = (i * COPY_STEP) & (KDB_VAL_MAX - 1);
+		const __u64 *s = word_of(&io->val[step]);
+		__u64 __arena *d = AT(__u64, dst + step);
+		COPY_WORDS(d, s, 32);
 	}
-	__u32 base = full * 64;
-	if (base > KDB_VAL_MAX)
+	step = words / 32 * COPY_STEP;
+	if (step > KDB_VAL_MAX)
 		return 0;
-	__u32 words = WORDS(len - base);
-	const __u64 *src = (const __u64 *)&io->val[base];
-	__u64 __arena *d = AT(__u64, dst + base);
-	for (int j = 0; j < 8; j++) {
-		if (j >= words)
-			break;
-		d[j] = src[j];
-	}
+	const __u64 *s = word_of(&io->val[step]);
+	__u64 __arena *d = AT(__u64, dst + step);
+	COPY_REST(d, s, words & 31);
 	return 0;
 }
 
 /* arena -> io->val[0..len]. */
 __noinline int copy_value_out(struct kdb_io *io, __u32 src, __u32 len)
 {
-	__u32 i;
+	__u32 words, step, i;
 
 	USE_ARENA();
 	if (!io || len > KDB_VAL_MAX)
 		return 0;
-	__u32 full = len / 64;
-	if (full) {
-		bpf_for(i, 0, full) {
-			__u32 off = (i * 64) & (KDB_VAL_MAX - 1);
-			__u64 *d = (__u64 *)&io->val[off];
-			__u64 __arena *s = AT(__u64, src + off);
-#pragma unroll
-			for (int j = 0; j < 8; j++)
-				d[j] = s[j];
-		}
+	words = WORDS(len);
+	EACH_STEP(io, i, 0, words / 32) {
+		step = (i * COPY_STEP) & (KDB_VAL_MAX - 1);
+		__u64 *d = (__u64 *)&io->val[step];
+		__u64 __arena *s = AT(__u64, src + step);
+		COPY_WORDS(d, s, 32);
 	}
-	__u32 base = full * 64;
-	if (base > KDB_VAL_MAX)
+	step = words / 32 * COPY_STEP;
+	if (step > KDB_VAL_MAX)
 		return 0;
-	__u32 words = WORDS(len - base);
-	__u64 *d = (__u64 *)&io->val[base];
-	__u64 __arena *s = AT(__u64, src + base);
-	for (int j = 0; j < 8; j++) {
-		if (j >= words)
+	__u64 *d = (__u64 *)&io->val[step];
+	__u64 __arena *s = AT(__u64, src + step);
+	COPY_REST(d, s, words & 31);
+	return 0;
+}
+
+/* io->val[0..len] -> arena, for at most KDB_CELL_MAX bytes. */
+static __always_inline void copy_small_in(struct kdb_io *io, __u32 dst, __u32 len)
+{
+	const __u64 *s = word_of(&io->val[0]);
+	__u64 __arena *d = AT(__u64, dst);
+
+	for (int i = 0; i < WORDS(KDB_CELL_MAX); i++) {
+		if (i * 8 >= len)
 			break;
-		d[j] = s[j];
+		d[i] = s[i];
+	}
+}
+
+/* The words of a key behind its first two: rare, so out of line. */
+__noinline int copy_key_rest(struct kdb_io *io, __u32 dst, __u32 words)
+{
+	__u32 i;
+
+	USE_ARENA();
+	if (!io)
+		return 0;
+	EACH_STEP(io, i, 2, words) {
+		__u32 off = (i * 8) & (KDB_KEY_BUF - 8);
+		*AT(__u64, dst + off) = *word_of(&io->key[off]);
 	}
 	return 0;
+}
+
+__noinline int key_rest_equal(struct kdb_io *io, __u32 key, __u32 words)
+{
+	__u32 i;
+
+	USE_ARENA();
+	if (!io)
+		return 0;
+	EACH_STEP(io, i, 2, words) {
+		__u32 off = (i * 8) & (KDB_KEY_BUF - 8);
+		if (*AT(__u64, key + off) != *word_of(&io->key[off]))
+			return 0;
+	}
+	return 1;
 }
 
 /* io->key -> arena, padded with zeros to whole words. */
 static __always_inline void copy_key_in(struct kdb_io *io, __u32 dst)
 {
-	__u32 i, words = WORDS(io->klen);
+	__u32 words = WORDS(io->klen);
 
 	*AT(__u64, dst) = *word_of(&io->key[0]);
-	if (words < 2)
-		return;
-	*AT(__u64, dst + 8) = *word_of(&io->key[8]);
-	if (words == 2)
-		return;
-	bpf_for(i, 2, words) {
-		__u32 off = (i * 8) & (KDB_KEY_BUF - 8);
-		*AT(__u64, dst + off) = *word_of(&io->key[off]);
-	}
+	if (words >= 2)
+		*AT(__u64, dst + 8) = *word_of(&io->key[8]);
+	if (words > 2)
+		copy_key_rest(io, dst, words);
 }
 
 /* Whether the arena key at `off` equals io->key; lengths are known to be equal. */
 static __always_inline int key_equal(struct kdb_io *io, __u32 off)
 {
-	__u32 i, words = WORDS(io->klen);
+	__u32 words = WORDS(io->klen);
 
 	if (*AT(__u64, off) != *word_of(&io->key[0]))
 		return 0;
-	if (words == 1)
-		return 1;
-	if (*AT(__u64, off + 8) != *word_of(&io->key[8]))
+	if (words >= 2 && *AT(__u64, off + 8) != *word_of(&io->key[8]))
 		return 0;
-	if (words == 2)
-		return 1;
-	int equal = 1;
-	bpf_for(i, 2, words) {
-		__u32 o = (i * 8) & (KDB_KEY_BUF - 8);
-		if (*AT(__u64, off + o) != *word_of(&io->key[o])) {
-			equal = 0;
-			break;
-		}
-	}
-	return equal;
+	return words <= 2 || key_rest_equal(io, off, words);
 }
 
 #endif

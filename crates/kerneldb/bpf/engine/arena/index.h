@@ -70,10 +70,10 @@ static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 	}
 }
 
-/* A new entry with `lock` as its lock word, not linked yet; 0 when out of memory. */
-static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 lock)
+/* A new entry with `lock` as its lock word, not linked yet; 0 when out of memory. `vlen`: expected values. */
+static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 lock, __u32 vlen)
 {
-	__u32 class = size_class(entry_bytes(io->klen)), i;
+	__u32 class = entry_class(io->klen, vlen), i;
 	__u32 off = alloc_class(class, LINK_ENTRY);
 
 	if (!off)

@@ -71,104 +71,124 @@ __noinline int release_shared(__u32 entry)
 	return 0;
 }
 
-/* Locks the key's entry for the transaction, creating it if need be: so absence is locked as well. */
-__noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
+/* Adds a lock that was just had to the transaction's list. */
+static __always_inline int lock_taken(struct kdb_ctx *ctx, __u32 entry, __u32 mode, __u32 *out)
+{
+	__u32 n = ctx->nlocks;
+	struct kdb_lock *l = lock_at(ctx, n);
+
+	l->entry = entry;
+	l->partition = kdb_config.partition;
+	l->mode = mode;
+	l->slot = 0;
+	ctx->nlocks = n + 1;
+	ctx->partitions |= 1u << (kdb_config.partition & 31);
+	*out = n;
+	return KDB_OK;
+}
+
+/* Creates the entry of an absent key, locked, so that absence is locked as well. */
+static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_pos *pos, __u32 mode,
+				       __u32 vlen, __u32 *out)
+{
+	/* Exclusive until it is linked: a stale pointer to this memory could share it. */
+	__u64 initial = mode == MODE_EXCLUSIVE ? owner_word(ctx, ctx->nlocks) : KDB_LOCK_AUTO;
+	__u32 entry;
+
+	if (!pos_unchanged(pos))
+		return LOCK_AGAIN;
+	if (ctx->nlocks >= KDB_TX_LOCKS)
+		return KDB_ERR_TOO_MANY_LOCKS;
+	entry = entry_create(io, io->hash, initial, vlen);
+	if (!entry)
+		return KDB_ERR_NO_MEMORY;
+	if (!entry_link(pos, entry)) {
+		STORE(&entry_at(entry)->lock, KDB_LOCK_DEAD);
+		entry_free(entry);
+		return LOCK_AGAIN;
+	}
+	__sync_fetch_and_add(&super()->entries, 1);
+	if (mode == MODE_SHARED)
+		STORE(&entry_at(entry)->lock, KDB_LOCK_READER);
+	return lock_taken(ctx, entry, mode, out);
+}
+
+#define LOCK_WRONG (-2) /* *out is an entry that was locked and is not the key's */
+
+/* One attempt at locking the key's entry. A function of its own: the loop around it is simple then. */
+__noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
 {
 	struct kdb_pos pos;
-	__u32 i, n, tries;
 
 	USE_ARENA();
 	if (!ctx || !io || !out)
 		return KDB_ERR_STATE;
 	pos.hash = io->hash;
-	tries = 512;
-	if (SINGLE_VERSION)
-		tries = 4096;
-	bpf_for(i, 0, tries) {
-		__u64 mine;
+	index_find(io, &pos);
+	if (!pos.entry)
+		return lock_absent(ctx, io, &pos, mode, vlen, out);
+	struct kdb_entry __arena *e = entry_at(pos.entry);
+	__u64 word = LOAD(&e->lock);
+	__u64 owner = word & KDB_LOCK_OWNER_MASK;
+	__u64 readers = word & KDB_LOCK_READERS_MASK;
 
-		index_find(io, &pos);
-		n = ctx->nlocks;
-		mine = mode == MODE_EXCLUSIVE ? owner_word(ctx, n) : KDB_LOCK_READER;
-		if (!pos.entry) {
-			if (!pos_unchanged(&pos))
-				continue;
-			if (n >= KDB_TX_LOCKS)
-				return KDB_ERR_TOO_MANY_LOCKS;
-			/* Exclusive until it is linked: a stale pointer to this memory could share it. */
-			__u64 initial = mode == MODE_EXCLUSIVE ? mine : KDB_LOCK_AUTO;
-			__u32 entry = entry_create(io, io->hash, initial);
-			if (!entry)
-				return KDB_ERR_NO_MEMORY;
-			if (!entry_link(&pos, entry)) {
-				STORE(&entry_at(entry)->lock, KDB_LOCK_DEAD);
-				entry_free(entry);
-				continue;
-			}
-			__sync_fetch_and_add(&super()->entries, 1);
+	if ((word & KDB_LOCK_DEAD) || owner == KDB_LOCK_AUTO)
+		return LOCK_AGAIN;
+	if (owner == ctx->session + 1) {
+		*out = (word >> KDB_LOCK_IDX_SHIFT) & 0xffff;
+		return KDB_OK;
+	}
+	if (owner)
+		return SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_AGAIN : KDB_ERR_CONFLICT;
+	if (readers) {
+		__u32 held = held_index(ctx, pos.entry);
+		if (held < ctx->nlocks) {
+			*out = held;
 			if (mode == MODE_SHARED)
-				STORE(&entry_at(entry)->lock, KDB_LOCK_READER);
-			pos.entry = entry;
-			goto locked;
-		}
-		struct kdb_entry __arena *e = entry_at(pos.entry);
-		__u64 word = LOAD(&e->lock);
-		__u64 owner = word & KDB_LOCK_OWNER_MASK;
-		__u64 readers = word & KDB_LOCK_READERS_MASK;
-
-		if (word & KDB_LOCK_DEAD)
-			continue;
-		if (owner == ctx->session + 1) {
-			*out = (word >> KDB_LOCK_IDX_SHIFT) & 0xffff;
+				return KDB_OK;
+			/* Upgrade, if this is the only reader. */
+			if (readers != KDB_LOCK_READER)
+				return KDB_ERR_CONFLICT;
+			if (CAS(&e->lock, word, owner_word(ctx, held)) != word)
+				return LOCK_AGAIN;
+			lock_at(ctx, held)->mode = MODE_EXCLUSIVE;
 			return KDB_OK;
 		}
-		if (owner == KDB_LOCK_AUTO)
-			continue;
-		if (owner) {
-			if (SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY)
-				continue;
+		if (mode == MODE_EXCLUSIVE)
 			return KDB_ERR_CONFLICT;
-		}
-		if (readers) {
-			__u32 held = held_index(ctx, pos.entry);
-			if (held < n) {
-				*out = held;
-				if (mode == MODE_SHARED)
-					return KDB_OK;
-				/* Upgrade, if this is the only reader. */
-				if (readers != KDB_LOCK_READER)
-					return KDB_ERR_CONFLICT;
-				if (CAS(&e->lock, word, owner_word(ctx, held)) != word)
-					continue;
-				lock_at(ctx, held)->mode = MODE_EXCLUSIVE;
-				return KDB_OK;
-			}
-			if (mode == MODE_EXCLUSIVE)
-				return KDB_ERR_CONFLICT;
-		}
-		if (n >= KDB_TX_LOCKS)
-			return KDB_ERR_TOO_MANY_LOCKS;
-		__u64 want = mode == MODE_EXCLUSIVE ? mine : word + KDB_LOCK_READER;
-		if (CAS(&e->lock, word, want) != word)
-			continue;
-		if (!entry_matches(pos.entry, io, tag_of(io->hash))) {
-			/* The memory serves another key by now. */
-			if (mode == MODE_EXCLUSIVE)
-				unlock_exclusive(pos.entry);
-			else
-				release_shared(pos.entry);
-			continue;
-		}
-locked:;
-		struct kdb_lock *l = lock_at(ctx, n);
-		l->entry = pos.entry;
-		l->partition = kdb_config.partition;
-		l->mode = mode;
-		l->slot = 0;
-		ctx->nlocks = n + 1;
-		ctx->partitions |= 1u << (kdb_config.partition & 31);
-		*out = n;
-		return KDB_OK;
+	}
+	if (ctx->nlocks >= KDB_TX_LOCKS)
+		return KDB_ERR_TOO_MANY_LOCKS;
+	__u64 want = mode == MODE_EXCLUSIVE ? owner_word(ctx, ctx->nlocks) : word + KDB_LOCK_READER;
+	if (CAS(&e->lock, word, want) != word)
+		return LOCK_AGAIN;
+	if (entry_matches(pos.entry, io, tag_of(io->hash)))
+		return lock_taken(ctx, pos.entry, mode, out);
+	/* The memory serves another key by now. */
+	*out = pos.entry;
+	return LOCK_WRONG;
+}
+
+/*
+ * Locks the key's entry for the transaction, creating it if need be; *out is the lock's index. `vlen`:
+ * bytes of the value that may be written.
+ */
+__noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
+{
+	__u32 i, tries = SINGLE_VERSION ? 4096 : 512;
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !out)
+		return KDB_ERR_STATE;
+	bpf_for(i, 0, tries) {
+		status = tx_lock_once(ctx, io, mode, vlen, out);
+		if (status >= KDB_OK)
+			return status;
+		if (status == LOCK_WRONG && mode == MODE_EXCLUSIVE)
+			unlock_exclusive(*out);
+		else if (status == LOCK_WRONG)
+			release_shared(*out);
 	}
 	return KDB_ERR_CONFLICT;
 }
@@ -256,7 +276,7 @@ static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *
 
 	if (status)
 		return status;
-	status = tx_lock(ctx, io, MODE_SHARED, &index);
+	status = tx_lock(ctx, io, MODE_SHARED, 0, &index);
 	if (status)
 		return tx_fail(state, ctx, status);
 	status = locked_read(ctx, io, index);
@@ -326,20 +346,16 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	status = check_condition(state, io, flags, block, len);
 	if (status)
 		return status;
-	if ((flags & KDB_IO_KEEP_TTL) && w->block && is_live(state, block, len) && block_expiry(block, len)) {
-		__u64 expiry = block_expiry(block, len);
-		ASTORE64(w->block, expiry);
-		w->len |= KDB_LEN_EXPIRES;
-		if (w->rec.off)
-			rec_at(&w->rec)->expire_ms = expiry;
-	}
+	__u64 expiry = kept_expiry(state, io, flags, block, len);
 	if (l->slot) {
-		/* Nobody else looks at an uncommitted version's block. */
+		/* Nobody else looks at an uncommitted version's value: its cell may be written again. */
+		status = write_place(io, w, l->entry, scan.cells & ~cell_bit(len), expiry);
+		if (status)
+			return status;
 		struct kdb_version __arena *v = slot_at(l->entry, slot);
 		v->block = w->block;
 		v->len = w->len;
-		if (block)
-			block_free(block, len & KDB_LEN_MASK);
+		value_free(block, len);
 		return KDB_OK;
 	}
 	if (scan.free == NO_SLOT) {
@@ -347,6 +363,9 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		if (scan.free == NO_SLOT)
 			return KDB_ERR_NO_VERSION;
 	}
+	status = write_place(io, w, l->entry, scan.cells, expiry);
+	if (status)
+		return status;
 	struct kdb_version __arena *v = slot_at(l->entry, scan.free);
 	v->block = w->block;
 	v->len = w->len;
@@ -360,7 +379,7 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 {
 	struct kdb_state *state = kdb_state();
 	struct kdb_write w = {};
-	__u32 flags, vlen, index = 0;
+	__u32 flags, index = 0;
 	int status;
 
 	USE_ARENA();
@@ -373,34 +392,22 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 	if (status)
 		return status;
 	flags = io->flags | extra;
-	vlen = delete ? 0 : io->vlen;
-	if (vlen > KDB_VAL_MAX)
+	if (!delete && io->vlen > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
 	status = check_writable(state);
+	if (!status)
+		status = write_prepare(io, &w, delete, flags);
 	if (status)
 		return tx_fail(state, ctx, status);
-	if (!delete) {
-		w.block = block_alloc(vlen);
-		if (!w.block)
-			return tx_fail(state, ctx, KDB_ERR_NO_MEMORY);
-		w.len = vlen;
-		if (io->expire_ms && !(flags & KDB_IO_KEEP_TTL)) {
-			ASTORE64(w.block, io->expire_ms);
-			w.len |= KDB_LEN_EXPIRES;
-		}
-		copy_value_in(io, w.block + sizeof(struct kdb_block), vlen);
-	}
 	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL)) {
-		if (!wal_prepare(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, vlen)) {
+		if (!wal_prepare(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, w.vlen)) {
 			status = KDB_ERR_WAL_FULL;
 			goto fail;
 		}
-		if (flags & KDB_IO_KEEP_TTL)
-			rec_at(&w.rec)->expire_ms = 0;
 		rec_at(&w.rec)->txid = marker_of(ctx) & ~KDB_MARKER;
 		rec_at(&w.rec)->index = ctx->nwrites;
 	}
-	status = tx_lock(ctx, io, MODE_EXCLUSIVE, &index);
+	status = tx_lock(ctx, io, MODE_EXCLUSIVE, w.vlen, &index);
 	if (!status)
 		status = tx_install(ctx, io, index, &w, flags);
 	if (status)
@@ -417,8 +424,7 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 	return KDB_OK;
 fail:
 	wal_void(&w.rec);
-	if (w.block)
-		block_free(w.block, vlen);
+	value_free(w.block, w.len);
 	return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
 }
 

@@ -52,6 +52,20 @@ struct kdb_found {
 /* Slots that are looked at without the cost of the verifier-bounded loop (a kernel call per step). */
 #define UNROLLED_SLOTS 4
 
+/*
+ * Which slot is the newest is as good as random to the branch predictor, and a wrong guess is found out
+ * only when a cache miss is over. Hence arithmetic with masks: all ones for "yes".
+ */
+static __always_inline __u64 mask_negative(__u64 x)
+{
+	__u64 mask = (__s64)x >> 63;
+
+	opaque(mask);
+	return mask;
+}
+
+#define PICK(mask, yes, no) ((no) ^ (((no) ^ (yes)) & (typeof(no))(mask)))
+
 static __always_inline void find_in_slot(__u32 entry, __u32 i, __u64 snapshot, struct kdb_found *found)
 {
 	struct kdb_version __arena *v = slot_at(entry, i);
@@ -59,10 +73,9 @@ static __always_inline void find_in_slot(__u32 entry, __u32 i, __u64 snapshot, s
 
 	if (ts & KDB_MARKER)
 		ts = resolve(ts, v, &found->changed);
-	if (ts > found->ts && ts <= snapshot) {
-		found->ts = ts;
-		found->slot = i;
-	}
+	__u64 better = mask_negative(found->ts - ts) & ~mask_negative(snapshot - ts);
+	found->ts = PICK(better, ts, found->ts);
+	found->slot = PICK(better, i, found->slot);
 }
 
 /* The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again. */
@@ -102,22 +115,29 @@ struct kdb_scan {
 	__u32 newest;
 	__u32 free;
 	__u32 others; /* committed versions besides the newest */
+	__u32 cells;  /* in use, one bit each */
 };
+
+/* The cell that a version's value is in, as a bit; 0 if it is in a block of its own. */
+static __always_inline __u32 cell_bit(__u32 len)
+{
+	return ((len & KDB_LEN_INLINE) != 0) << ((len >> KDB_LEN_CELL_SHIFT) & 1);
+}
 
 static __always_inline void scan_slot(__u32 entry, __u32 i, struct kdb_scan *scan)
 {
-	__u64 ts = slot_at(entry, i)->ts;
+	struct kdb_version __arena *v = slot_at(entry, i);
+	__u64 ts = v->ts;
+	__u64 marker = mask_negative(ts);
+	__u64 empty = mask_negative(ts - 1) & ~marker;
+	__u64 committed = ~empty & ~marker;
+	__u64 newer = committed & mask_negative(scan->newest_ts - ts);
 
-	if (!ts) {
-		scan->free = i;
-	} else if (!(ts & KDB_MARKER)) {
-		/* Counted in memory: a counter in a register keeps the verifier's loop from converging. */
-		WRITE_ONCE(scan->others, READ_ONCE(scan->others) + 1);
-		if (ts > scan->newest_ts) {
-			scan->newest_ts = ts;
-			scan->newest = i;
-		}
-	}
+	scan->free = PICK(empty, i, scan->free);
+	scan->cells |= cell_bit(v->len) & (__u32)~empty;
+	scan->others -= (__u32)committed;
+	scan->newest_ts = PICK(newer, ts, scan->newest_ts);
+	scan->newest = PICK(newer, i, scan->newest);
 }
 
 /* A global function: verified once, and its results are unknown numbers to its callers' verification. */
@@ -132,6 +152,7 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 	scan->newest = NO_SLOT;
 	scan->free = NO_SLOT;
 	scan->others = 0;
+	scan->cells = 0;
 #pragma unroll
 	for (int j = 0; j < UNROLLED_SLOTS; j++) {
 		if (j < kdb_config.slots)
@@ -141,20 +162,26 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
 			scan_slot(entry, i, scan);
 	}
-	if (READ_ONCE(scan->others))
-		WRITE_ONCE(scan->others, READ_ONCE(scan->others) - 1);
+	if (scan->others)
+		scan->others--;
 	return 0;
+}
+
+/* Frees a value that no version has any more. */
+static __always_inline void value_free(__u32 block, __u32 len)
+{
+	if (block && !(len & KDB_LEN_INLINE))
+		block_free(block, len & KDB_LEN_MASK);
 }
 
 static __always_inline void version_drop(__u32 entry, __u32 slot)
 {
 	struct kdb_version __arena *v = slot_at(entry, slot);
-	__u32 block = v->block, len = v->len & KDB_LEN_MASK;
+	__u32 block = v->block, len = v->len;
 
 	STORE(&v->ts, 0);
 	barrier();
-	if (block)
-		block_free(block, len);
+	value_free(block, len);
 }
 
 /* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */

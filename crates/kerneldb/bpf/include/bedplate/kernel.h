@@ -35,6 +35,23 @@ struct bpf_iter_num {
 extern void bpf_local_irq_save(unsigned long *flags) __ksym __weak;
 extern void bpf_local_irq_restore(unsigned long *flags) __ksym __weak;
 
+/*
+ * The condition of a loop that ends by itself, for the verifier (may_goto): far cheaper than bpf_for, but
+ * after 65,536 steps of one function call the kernel may leave the loop when a quarter of a second has
+ * passed. So only for loops with fewer steps than that.
+ */
+#define few_steps                                                                              \
+	({                                                                                     \
+		__label__ out;                                                                 \
+		int go = 1;                                                                    \
+		asm volatile goto("may_goto %l[out]" : : : : out);                             \
+		if (0) {                                                                       \
+		out:                                                                           \
+			go = 0;                                                                \
+		}                                                                              \
+		go;                                                                            \
+	})
+
 #define barrier() asm volatile("" ::: "memory")
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))

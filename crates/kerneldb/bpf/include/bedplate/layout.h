@@ -12,7 +12,7 @@
 #ifndef BEDPLATE_LAYOUT_H
 #define BEDPLATE_LAYOUT_H
 
-#define KDB_LAYOUT_VERSION 1u
+#define KDB_LAYOUT_VERSION 2u
 #define KDB_MAGIC 0x31626465706c6474ull /* arena superblock */
 
 /* ---- Limits -------------------------------------------------------------------------------- */
@@ -96,7 +96,8 @@ struct kdb_io {
 	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
 	__u64 hash;               /* out: xxh64(key, seed) (arena engine) */
-	__u64 _pad;
+	__u32 step;               /* loops of the engine */
+	__u32 _pad;
 	__u32 _pad1;
 	__u32 map_klen;           /* hash-map engine: klen, directly before the key: a map key in place */
 	__u8 key[KDB_KEY_BUF];
@@ -107,6 +108,7 @@ struct kdb_io {
 #define KDB_IO_IF_PRESENT 2u      /* SET only if the key exists (else KDB_NOT_FOUND) */
 #define KDB_IO_KEEP_TTL 4u        /* SET keeps the expiry the key has */
 #define KDB_IO_IF_EQUAL 16u        /* compare-and-set: SET only if the value equals `expect` */
+#define KDB_IO_HASHED 32u         /* `hash` is an input (arena engine) */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
@@ -149,15 +151,20 @@ struct kdb_state {
 /* A version. Unordered within its entry (4.1); a slot with ts == 0 is free. */
 struct kdb_version {
 	__u64 ts;                 /* commit timestamp, or KDB_MARKER | session << 40 | tx_seq low bits */
-	__u32 block;              /* offset of the value block; 0 = tombstone */
-	__u32 len;                /* bytes of the value; bit 31: the block has an expiry */
+	__u32 block;              /* offset of the value's struct kdb_block; 0 = tombstone */
+	__u32 len;                /* bytes of the value, and KDB_LEN_* */
 };
 #define KDB_MARKER (1ull << 63)
 #define KDB_MARKER_SEQ_BITS 40
-#define KDB_LEN_MASK 0x7fffffffu
-#define KDB_LEN_EXPIRES 0x80000000u
+#define KDB_LEN_MASK 0x0fffffffu
+#define KDB_LEN_EXPIRES 0x80000000u   /* the block has an expiry */
+#define KDB_LEN_INLINE 0x40000000u    /* the value is in a cell of its entry */
+#define KDB_LEN_CELL_SHIFT 29         /* KDB_LEN_INLINE: in which of the two */
 
-/* Value block: an 8-byte expiry in ms (valid when KDB_LEN_EXPIRES), then the value. */
+/*
+ * Value block: an 8-byte expiry in ms (valid when KDB_LEN_EXPIRES), then the value. Of a value in a cell
+ * there is only the data: `block` lies 8 bytes before the cell.
+ */
 struct kdb_block {
 	__u64 expire_ms;          /* on the free list: next block */
 	__u8 data[];
@@ -166,7 +173,9 @@ struct kdb_block {
 /*
  * Index entry with inline lock and version array. Entry memory is type-stable: an entry's memory is
  * only ever reused for an entry of the same class, so a stale pointer to one can be locked and
- * re-validated. The key follows the version array, padded with zeros to a multiple of 8.
+ * re-validated. The key follows the version array, padded with zeros to a multiple of 8; what is left
+ * of the entry's cache lines are KDB_CELLS cells for small values, so that reading one takes no further
+ * cache miss. Two cells hold the value that is valid and the one that is about to be.
  */
 struct kdb_entry {
 	__u64 lock;               /* KDB_LOCK_* */
@@ -174,11 +183,14 @@ struct kdb_entry {
 	__u32 hash;               /* lower half of the key's hash: bucket and tag */
 	__u16 klen;
 	__u8 gc_queued;
-	__u8 class_;              /* entry size class */
+	__u8 class_;              /* size in cache lines, less 1 */
 	__u32 gc_next;
 	__u64 changes;            /* bumped before a committed version leaves; readers re-check it */
-	struct kdb_version v[];   /* kdb_arena.versions slots, then the key */
+	struct kdb_version v[];   /* kdb_arena.versions slots, then the key, then the cells */
 };
+#define KDB_CELLS 2u
+#define KDB_CELL_MAX 64u              /* longest value in a cell */
+#define KDB_CELL_DEFAULT 16u          /* room for a value that is not known yet */
 /* Lock word: bits 0-23 exclusive owner's session + 1, 24-39 its lock index, 40-62 readers, 63 dead */
 #define KDB_LOCK_OWNER_MASK 0xffffffull
 #define KDB_LOCK_AUTO 0xffffffull     /* owner of auto-commit operations and the collector */

@@ -27,6 +27,7 @@ enum kdb_op {
 
 struct kdb_trace_op {
 	__u64 key[2];
+	__u64 hash;               /* the programs' */
 	__u32 vlen;               /* SET of so many bytes of io->val; KDB_TRACE_GET: a GET */
 	__u32 _pad;
 };
@@ -37,7 +38,8 @@ struct kdb_trace {
 	__u64 found;
 	__u64 errors;
 	__u32 last_error;
-	__u32 _pad[9];
+	__u32 step;               /* the programs' */
+	__u32 _pad[8];
 	struct kdb_trace_op ops[KDB_TRACE_OPS];
 };
 

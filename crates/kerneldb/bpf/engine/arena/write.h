@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Where a new value goes: small ones into a cell of their entry, others into a block.
+ *
+ * A block is allocated and filled before the entry is locked. Which cell is free, and whether the value
+ * inherits an expiry (which only blocks have), is known under the lock only, so small values are placed
+ * there.
+ */
+#ifndef BEDPLATE_ENGINE_WRITE_H
+#define BEDPLATE_ENGINE_WRITE_H
+
+#include "common.h"
+
+enum kdb_write_kind {
+	WRITE_TOMBSTONE,
+	WRITE_BLOCK,    /* the value is in its block */
+	WRITE_SMALL,    /* the value is still in the I/O buffer */
+};
+
+/* What a writer prepared before it locks; after write_place() what its version will be. */
+struct kdb_write {
+	__u32 kind;     /* enum kdb_write_kind */
+	__u32 vlen;
+	__u32 block;    /* 0 = delete, or not placed yet */
+	__u32 len;      /* with KDB_LEN_* */
+	struct kdb_wal_rec rec;
+};
+
+/* A block with io->val and an expiry in ms (0 = never). */
+static __always_inline int write_block(struct kdb_io *io, struct kdb_write *w, __u64 expiry)
+{
+	__u32 block = block_alloc(w->vlen);
+
+	if (!block)
+		return KDB_ERR_NO_MEMORY;
+	w->block = block;
+	w->len = w->vlen;
+	if (expiry) {
+		ASTORE64(block, expiry);
+		w->len |= KDB_LEN_EXPIRES;
+	}
+	copy_value_in(io, block + sizeof(struct kdb_block), w->vlen);
+	return KDB_OK;
+}
+
+/* What can be done before the lock is had. KDB_IO_KEEP_TTL: the expiry comes later. */
+__noinline int write_prepare(struct kdb_io *io, struct kdb_write *w, int delete, __u32 flags)
+{
+	__u64 expiry;
+
+	USE_ARENA();
+	if (!io || !w)
+		return KDB_ERR_STATE;
+	if (delete)
+		return KDB_OK;
+	if (io->vlen > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	w->vlen = io->vlen;
+	expiry = flags & KDB_IO_KEEP_TTL ? 0 : io->expire_ms;
+	if (w->vlen <= KDB_CELL_MAX && !expiry) {
+		w->kind = WRITE_SMALL;
+		return KDB_OK;
+	}
+	w->kind = WRITE_BLOCK;
+	return write_block(io, w, expiry);
+}
+
+/* The expiry that the new value has, given the version that it replaces. */
+static __always_inline __u64 kept_expiry(struct kdb_state *state, struct kdb_io *io, __u32 flags, __u32 block,
+					 __u32 len)
+{
+	if (!(flags & KDB_IO_KEEP_TTL))
+		return io->expire_ms;
+	return is_live(state, block, len) ? block_expiry(block, len) : 0;
+}
+
+/* Gives the value its place; `cells` are in use, one bit each. Under the entry's exclusive lock. */
+__noinline int write_place(struct kdb_io *io, struct kdb_write *w, __u32 entry, __u32 cells, __u64 expiry)
+{
+	USE_ARENA();
+	if (!io || !w)
+		return KDB_ERR_STATE;
+	if (w->kind == WRITE_TOMBSTONE)
+		return KDB_OK;
+	if (w->rec.off)
+		rec_at(&w->rec)->expire_ms = expiry;
+	if (w->kind == WRITE_BLOCK) {
+		if (expiry) {
+			ASTORE64(w->block, expiry);
+			w->len |= KDB_LEN_EXPIRES;
+		}
+		return KDB_OK;
+	}
+	__u32 klen = LOAD(&entry_at(entry)->klen);
+	__u32 bytes = cell_bytes(klen, LOAD(&entry_at(entry)->class_));
+	if (expiry || w->vlen > bytes || (cells & 3) == 3)
+		return write_block(io, w, expiry);
+	__u32 cell = cells & 1;
+	__u32 at = entry + entry_fixed(klen) + cell * bytes;
+	w->block = at - sizeof(struct kdb_block);
+	w->len = w->vlen | KDB_LEN_INLINE | cell << KDB_LEN_CELL_SHIFT;
+	copy_small_in(io, at, w->vlen);
+	return KDB_OK;
+}
+
+#endif
