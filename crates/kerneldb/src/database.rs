@@ -417,7 +417,8 @@ impl Database {
     }
 
     /// Recovery: applies one logged transaction with its own timestamp, without logging it again.
-    /// A change that is older than what the key has is ignored. No other session may write meanwhile.
+    /// A change that is older than what the key has is ignored. No other session may write meanwhile, and
+    /// what was replayed can be read only after [`Database::set_clock`].
     pub fn replay(&self, txn: &LogTxn) -> Result<()> {
         let mut session = self.session()?;
         // All changes of a transaction have one timestamp, so a key may only be changed once: the last wins.

@@ -399,12 +399,13 @@ fn replay_keeps_the_last_change_of_a_key() {
         let ops = |values: &[Option<&[u8]>]| values.iter().map(|v| change(*v)).collect();
         db.replay(&LogTxn { commit_ts: 1, ops: ops(&[Some(b"old")]) }).unwrap();
         db.replay(&LogTxn { commit_ts: 2, ops: ops(&[Some(b"new"), None]) }).unwrap();
+        db.set_clock(2).unwrap();
         let mut s = db.session().unwrap();
         assert_eq!((s.get(b"k").unwrap(), db.len()), (None, 0), "{name}");
         db.replay(&LogTxn { commit_ts: 3, ops: ops(&[Some(b"1"), None, Some(b"2"), Some(b"3")]) }).unwrap();
+        db.set_clock(3).unwrap();
         assert_eq!(s.get(b"k").unwrap().unwrap().data, b"3", "{name}");
         assert_eq!(db.len(), 1, "{name}");
-        db.set_clock(3).unwrap();
     }
 }
 

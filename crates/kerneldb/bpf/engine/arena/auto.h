@@ -12,6 +12,21 @@
 
 #define READ_AGAIN (-1)
 
+/*
+ * Whether the clock has reached `ts`. A version is stamped a few instructions before that, and who has
+ * seen it must not begin a snapshot later that does not. The clock's cache line belongs to the writers: a
+ * value that this CPU has seen before does in most cases.
+ */
+static __always_inline int clock_reached(struct kdb_state *state, __u64 ts)
+{
+	struct kdb_cpu_stats *stats = kdb_stats(state);
+
+	if (ts <= stats->clock_seen)
+		return 1;
+	stats->clock_seen = READ_ONCE(state->clock);
+	return ts <= stats->clock_seen;
+}
+
 /* One attempt at reading the newest version at or before `snapshot`. */
 static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io, __u64 snapshot, int registered)
 {
@@ -30,7 +45,7 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	if (live)
 		io_result(io, found.ts, found.block, found.len);
 	barrier();
-	if (!registered && LOAD(&entry_at(pos.entry)->changes) != changes)
+	if (!registered && (LOAD(&entry_at(pos.entry)->changes) != changes || !clock_reached(state, found.ts)))
 		return READ_AGAIN;
 	if (!(registered && live) && !pos_unchanged(&pos))
 		return READ_AGAIN;

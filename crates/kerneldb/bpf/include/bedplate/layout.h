@@ -118,7 +118,8 @@ struct kdb_cpu_stats {
 	__u64 versions_pruned, gc_entries, read_retries;
 	__s64 live_keys;          /* sum over CPUs = number of keys */
 	__s64 value_bytes;        /* sum over CPUs = bytes of key and value of live keys */
-	__u64 _pad[6];
+	__u64 clock_seen;         /* some value that the clock had */
+	__u64 _pad[5];
 };
 
 struct kdb_state {
