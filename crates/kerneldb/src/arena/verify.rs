@@ -31,8 +31,8 @@ pub struct Verified {
     pub free_bytes: u64,
 }
 
-/// Bytes in a block of a size class; the same as `class_bytes()` in `bpf/engine/arena/alloc.h`.
-fn class_bytes(class: u64) -> u64 {
+/// Longest value of a size class.
+fn class_max(class: u64) -> u64 {
     if class < 8 {
         return (class + 1) * 16;
     }
@@ -40,9 +40,14 @@ fn class_bytes(class: u64) -> u64 {
     (1 << power) + ((quarter + 1) << (power - 2))
 }
 
-/// Size class of an allocation; the same as `size_class()` there.
-fn size_class(bytes: u64) -> u64 {
-    (0..u64::from(KDB_CLASSES)).find(|c| class_bytes(*c) >= bytes).unwrap_or(u64::from(KDB_CLASSES))
+/// Bytes in a block of a size class; the same as `block_bytes()` in `bpf/engine/arena/alloc.h`.
+fn block_bytes(class: u64) -> u64 {
+    class_max(class) + 16
+}
+
+/// Size class of a value; the same as `size_class()` there.
+fn size_class(len: u64) -> u64 {
+    (0..u64::from(KDB_CLASSES)).find(|c| class_max(*c) >= len).unwrap_or(u64::from(KDB_CLASSES))
 }
 
 /// Pieces of the heap by offset: size and what they are.
@@ -169,8 +174,7 @@ impl Checker<'_> {
                     return Err(format!("entry {entry:#x} has two versions in one cell"));
                 }
             } else if block != 0 {
-                let bytes = u64::from(len & KDB_LEN_MASK) + size_of::<kdb_block>() as u64;
-                let bytes = class_bytes(size_class(bytes));
+                let bytes = block_bytes(size_class(u64::from(len & KDB_LEN_MASK)));
                 self.claim(u64::from(block), bytes, "a value block")?;
                 found.used_bytes += bytes;
             }
@@ -191,7 +195,7 @@ impl Checker<'_> {
             for list in 0..2 * u64::from(KDB_CLASSES) {
                 let link = if list < u64::from(KDB_CLASSES) { 0 } else { 8 };
                 let class = list % u64::from(KDB_CLASSES);
-                let bytes = if link == 0 { class_bytes(class) } else { Geometry::entry_bytes(class) };
+                let bytes = if link == 0 { block_bytes(class) } else { Geometry::entry_bytes(class) };
                 let at = lists + list * size_of::<kdb_freelist>() as u64;
                 let mut block = u64::from(self.word(at) as u32);
                 while block != 0 {
@@ -241,12 +245,13 @@ mod tests {
 
     #[test]
     fn classes_cover_all_sizes_tightly() {
-        for bytes in 1..=65_544 {
-            let class = size_class(bytes);
-            assert!(class_bytes(class) >= bytes);
-            assert!(class == 0 || class_bytes(class - 1) < bytes);
-            assert!(class_bytes(class) <= bytes.max(64) * 5 / 4 + 16, "{bytes}");
+        for len in 0..=65_536 {
+            let class = size_class(len);
+            assert!(block_bytes(class) >= len + size_of::<kdb_block>() as u64);
+            assert!(class == 0 || class_max(class - 1) < len);
+            assert!(block_bytes(class) <= len.max(64) * 5 / 4 + 32, "{len}");
         }
-        assert!(size_class(65_544) < u64::from(KDB_CLASSES));
+        assert_eq!(block_bytes(size_class(1024)), 1040);
+        assert!(size_class(65_536) < u64::from(KDB_CLASSES));
     }
 }

@@ -2,7 +2,8 @@
 /*
  * Size-class allocator inside the arena (paper 4.1, [25, 26]).
  *
- * Four classes per doubling (16-byte steps up to 128). Each CPU has, per class, a free list (Treiber
+ * Four classes of values per doubling (16-byte steps up to 128); a block is 16 bytes larger than the
+ * longest value of its class, so that a value whose length is a power of two wastes nothing. Each CPU has, per class, a free list (Treiber
  * stack; the tag in the head's upper half defeats ABA) and the rest of the slab it carves. Only its own
  * CPU touches a slab, with interrupts off; any CPU may take a whole free list when it runs dry. Value
  * blocks and index entries have separate lists: entry memory is type-stable (see layout.h), and entries
@@ -16,14 +17,19 @@
 
 #include "arena.h"
 
+#define BLOCK_OVERHEAD 16u /* struct kdb_block, and what keeps blocks multiples of 16 */
+
 /* Where the free-list link lies: in the first word of a block; behind the lock word of an entry. */
 #define LINK_BLOCK 0u
 #define LINK_ENTRY 8u
 
+/* The class of values of `bytes` bytes. */
 static __always_inline __u32 size_class(__u32 bytes)
 {
 	__u32 n = bytes - 1, k = 7;
 
+	if (bytes <= 16)
+		return 0;
 	if (bytes <= 128)
 		return (bytes + 15) / 16 - 1;
 	if (n >= 1u << 12) {
@@ -38,12 +44,13 @@ static __always_inline __u32 size_class(__u32 bytes)
 	return 8 + (k - 7) * 4 + ((n >> (k - 2)) & 3);
 }
 
-static __always_inline __u32 class_bytes(__u32 class)
+/* Bytes of a block of a class. */
+static __always_inline __u32 block_bytes(__u32 class)
 {
 	if (class < 8)
-		return (class + 1) * 16;
+		return (class + 1) * 16 + BLOCK_OVERHEAD;
 	__u32 k = (class - 8) / 4 + 7, m = (class - 8) % 4;
-	return (1u << k) + ((m + 1) << (k - 2));
+	return (1u << k) + ((m + 1) << (k - 2)) + BLOCK_OVERHEAD;
 }
 
 static __always_inline __u32 freelist_off(__u32 cpu, __u32 class, __u32 link)
@@ -133,7 +140,8 @@ static __always_inline __u32 carve(__u32 list, __u32 bytes)
 	__u32 left = slab >> 32, off = (__u32)slab;
 
 	if (!left) {
-		__u32 want = bytes > KDB_SLAB_BYTES ? bytes : KDB_SLAB_BYTES;
+		__u32 line = KDB_CACHE_LINE - 1;
+		__u32 want = bytes > KDB_SLAB_BYTES ? (bytes + line) & ~line : KDB_SLAB_BYTES;
 		int got = 0;
 
 		for (int i = 0; i < 16; i++) {
@@ -170,20 +178,20 @@ __noinline __u32 alloc_class(__u32 class, __u32 link)
 	bpf_local_irq_save(&flags);
 	off = steal(cpu, class, link);
 	if (!off)
-		off = carve(list, link == LINK_ENTRY ? entry_bytes(class) : class_bytes(class));
+		off = carve(list, link == LINK_ENTRY ? entry_bytes(class) : block_bytes(class));
 	bpf_local_irq_restore(&flags);
 	return off;
 }
 
 static __always_inline __u32 block_alloc(__u32 vlen)
 {
-	return alloc_class(size_class(vlen + sizeof(struct kdb_block)), LINK_BLOCK);
+	return alloc_class(size_class(vlen), LINK_BLOCK);
 }
 
 static __always_inline void block_free(__u32 block, __u32 vlen)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	__u32 class = size_class(vlen + sizeof(struct kdb_block));
+	__u32 class = size_class(vlen);
 
 	if (cpu < kdb_config.ncpus)
 		freelist_push(freelist_off(cpu, class, LINK_BLOCK), block, block, LINK_BLOCK);
