@@ -21,7 +21,11 @@ const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 	{                                                                                          \
 		__u32 n = (count), base = bpf_get_smp_processor_id() * (n / srv_config.cpus), i;   \
 		__u32 claimed = 0;                                                                 \
-		bpf_for(i, 0, n) {                                                                 \
+		type *first = bpf_map_lookup_elem(&map, &base);                                    \
+		/* Nearly always free, and then not worth a loop. */                               \
+		if (first && __sync_val_compare_and_swap(&first->claimed, 0, base + 1) == 0)       \
+			return base + 1;                                                           \
+		bpf_for(i, 1, n) {                                                                 \
 			__u32 at = base + i;                                                       \
 			at = at >= n ? at - n : at;                                                \
 			type *e = bpf_map_lookup_elem(&map, &at);                                  \
@@ -38,7 +42,6 @@ const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 
 SRV_CLAIMER(srv_claim_input, srv_inputs, struct srv_input, srv_config.inputs)
 SRV_CLAIMER(srv_claim_output, srv_outputs, struct srv_output, srv_config.outputs)
-SRV_CLAIMER(srv_claim_io, kdb_ios, struct kdb_io, srv_config.ios)
 
 /* An element of a map by its index. */
 #define SRV_LOOKUP(map, index)                                                                     \
@@ -58,15 +61,9 @@ __noinline __u32 srv_claim(void)
 
 	if (!in)
 		return 0;
-	in->io = 0;
 	in->out = srv_claim_output();
 	if (in->out)
-		in->io = srv_claim_io();
-	if (in->io)
 		return index;
-	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
-	if (out)
-		SRV_RELEASE(out);
 	SRV_RELEASE(in);
 	return 0;
 }
@@ -77,11 +74,8 @@ __noinline int srv_release(struct srv_input *in)
 	if (!in)
 		return 0;
 	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
-	struct kdb_io *io = SRV_LOOKUP(kdb_ios, in->io - 1);
 	if (out)
 		SRV_RELEASE(out);
-	if (io)
-		SRV_RELEASE(io);
 	SRV_RELEASE(in);
 	return 0;
 }

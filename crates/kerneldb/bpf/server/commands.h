@@ -16,40 +16,70 @@
 #define SRV_UP 1
 
 /* A word of up to eight lower-case letters as it lies in memory. */
-#define SRV_WORD(a, b, c, d, e, f, g, h)                                                           \
+#define SRV_NAME(a, b, c, d, e, f, g, h)                                                           \
 	((__u64)(a) | (__u64)(b) << 8 | (__u64)(c) << 16 | (__u64)(d) << 24 | (__u64)(e) << 32 |  \
 	 (__u64)(f) << 40 | (__u64)(g) << 48 | (__u64)(h) << 56)
-#define SRV_GET SRV_WORD('g', 'e', 't', 0, 0, 0, 0, 0)
-#define SRV_SET SRV_WORD('s', 'e', 't', 0, 0, 0, 0, 0)
-#define SRV_DEL SRV_WORD('d', 'e', 'l', 0, 0, 0, 0, 0)
-#define SRV_PING SRV_WORD('p', 'i', 'n', 'g', 0, 0, 0, 0)
-#define SRV_BEGIN SRV_WORD('b', 'e', 'g', 'i', 'n', 0, 0, 0)
-#define SRV_COMMIT SRV_WORD('c', 'o', 'm', 'm', 'i', 't', 0, 0)
-#define SRV_ROLLBACK SRV_WORD('r', 'o', 'l', 'l', 'b', 'a', 'c', 'k')
+#define SRV_GET SRV_NAME('g', 'e', 't', 0, 0, 0, 0, 0)
+#define SRV_SET SRV_NAME('s', 'e', 't', 0, 0, 0, 0, 0)
+#define SRV_DEL SRV_NAME('d', 'e', 'l', 0, 0, 0, 0, 0)
+#define SRV_PING SRV_NAME('p', 'i', 'n', 'g', 0, 0, 0, 0)
+#define SRV_BEGIN SRV_NAME('b', 'e', 'g', 'i', 'n', 0, 0, 0)
+#define SRV_COMMIT SRV_NAME('c', 'o', 'm', 'm', 'i', 't', 0, 0)
+#define SRV_ROLLBACK SRV_NAME('r', 'o', 'l', 'l', 'b', 'a', 'c', 'k')
 
-/* Argument 0 in lower case, or 0 if it is longer than eight bytes. */
-static __always_inline __u64 srv_name(struct srv_input *in)
-{
-	__u32 len = in->arglen[0];
-	__u64 w;
-
-	if (len < 1 || len > 8)
-		return 0;
-	w = *(__u64 *)&SRV_AT(in, in->arg[0]) | 0x2020202020202020ull;
-	return len == 8 ? w : w & ((1ull << (8 * len)) - 1);
-}
+/* The command being executed. */
+#define SRV_COMMAND(in) (&(in)->cmds[(in)->cmd & (SRV_BATCH - 1)])
 
 /* Copies argument 1 into the key buffer, padded with zeros; 0, or -1 if it is no key. */
-static __always_inline int srv_take_key(struct srv_input *in, struct kdb_io *io)
+static __always_inline int srv_take_key(struct srv_input *in, const struct srv_command *c)
 {
-	__u32 len = in->arglen[1];
+	__u32 len = c->arglen[1], p = c->arg[1];
+	__u64 last;
 
 	if (len < 1 || len > KDB_KEY_MAX)
 		return -1;
-	io->klen = len;
-	*(__u64 *)&io->key[(len - 1) & 0xf8] = 0;
-	bpf_probe_read_kernel(io->key, len, &SRV_AT(in, in->arg[1]));
+	in->io.klen = len;
+	last = srv_word(in, p + ((len - 1) & ~7u)) & ~0ull >> (-len & 7) * 8;
+	if (len > 8 && len <= 32) {
+		*(__u64 *)&in->io.key[0] = srv_word(in, p);
+		if (len > 16)
+			*(__u64 *)&in->io.key[8] = srv_word(in, p + 8);
+		if (len > 24)
+			*(__u64 *)&in->io.key[16] = srv_word(in, p + 16);
+	} else if (len > 8) {
+		bpf_probe_read_kernel(in->io.key, len, &SRV_AT(in, p));
+	}
+	*(__u64 *)&in->io.key[(len - 1) & 0xf8] = last;
 	return 0;
+}
+
+/* Copies argument 2 into the value buffer; 0, or -1 if it is too long. */
+static __always_inline int srv_take_value(struct srv_input *in, const struct srv_command *c)
+{
+	__u32 len = c->arglen[2], p = c->arg[2];
+
+	in->io.vlen = len;
+	if (len <= SRV_SHORT) {
+#pragma unroll
+		for (int i = 0; i < SRV_SHORT / 8; i++) {
+			if (i * 8 >= len)
+				break;
+			*(__u64 *)&in->io.val[i * 8] = srv_word(in, p + i * 8);
+		}
+		return 0;
+	}
+	opaque(len);
+	if (len < 1 || len > SRV_CARRIER_MAX)
+		return -1;
+	bpf_probe_read_kernel(in->io.val, len, &SRV_AT(in, p));
+	return 0;
+}
+
+/* Says whether the hash of the key in the I/O buffer is known. */
+static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_command *c)
+{
+	in->io.flags = in->batch > 1 ? KDB_IO_HASHED : 0;
+	in->io.hash = c->hash;
 }
 
 /* What follows an error: the reply if the transaction has failed with it, else another try. */
@@ -76,59 +106,55 @@ static __always_inline int srv_is_local(struct kdb_ctx *ctx)
 	return !(ctx->partitions & ~(1u << (kdb_config.partition & 31)));
 }
 
-__noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, struct kdb_io *io)
+__noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
+	struct srv_command *c;
 	__u32 state;
 	int r;
 
 	USE_ARENA();
-	if (!in || !out || !ctx || !io)
+	if (!in || !out || !ctx)
 		return SRV_UP;
-	if (srv_take_key(in, io))
+	c = SRV_COMMAND(in);
+	if (srv_take_key(in, c))
 		return SRV_UP;
-	io->flags = 0;
+	srv_set_hash(in, c);
 	state = ctx->state;
 	if (state == KDB_TX_NONE)
-		r = kdb_get_auto(ctx, io);
+		r = kdb_get_auto(ctx, &in->io);
 	else if (state == KDB_TX_ACTIVE)
-		r = kdb_get(ctx, io);
+		r = kdb_get(ctx, &in->io);
 	else if (state == KDB_TX_READ_ONLY)
-		r = kdb_get_ro(ctx, io);
+		r = kdb_get_ro(ctx, &in->io);
 	else
 		return SRV_UP;
 	if (r == KDB_OK)
-		return srv_say_bulk(in, out, io) ? SRV_UP : SRV_DONE;
+		return srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
 	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "$-1\r\n");
 	return SRV_DONE;
 }
 
-__noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, struct kdb_io *io)
+__noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
-	__u32 state, n;
+	struct srv_command *c;
+	__u32 state;
 	int r;
 
 	USE_ARENA();
-	if (!in || !out || !ctx || !io)
+	if (!in || !out || !ctx)
 		return SRV_UP;
-	if (srv_take_key(in, io))
+	c = SRV_COMMAND(in);
+	if (srv_take_key(in, c) || srv_take_value(in, c))
 		return SRV_UP;
-	n = in->arglen[2];
-	io->flags = 0;
-	io->expire_ms = 0;
-	io->vlen = n;
-	if (n) {
-		asm volatile("" : "+r"(n));
-		if (n > SRV_CARRIER_MAX)
-			return SRV_UP;
-		bpf_probe_read_kernel(io->val, n, &SRV_AT(in, in->arg[2]));
-	}
+	srv_set_hash(in, c);
+	in->io.expire_ms = 0;
 	state = ctx->state;
 	if (state == KDB_TX_NONE && !(in->flags & SRV_CONN_SYNC))
-		r = kdb_set_auto(ctx, io);
+		r = kdb_set_auto(ctx, &in->io);
 	else if (state == KDB_TX_ACTIVE && !srv_short_of_memory())
-		r = kdb_set(ctx, io);
+		r = kdb_set(ctx, &in->io);
 	else
 		return SRV_UP;
 	if (r != KDB_OK)
@@ -137,22 +163,24 @@ __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct k
 	return SRV_DONE;
 }
 
-__noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, struct kdb_io *io)
+__noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
+	struct srv_command *c;
 	__u32 state;
 	int r;
 
 	USE_ARENA();
-	if (!in || !out || !ctx || !io)
+	if (!in || !out || !ctx)
 		return SRV_UP;
-	if (srv_take_key(in, io))
+	c = SRV_COMMAND(in);
+	if (srv_take_key(in, c))
 		return SRV_UP;
-	io->flags = 0;
+	srv_set_hash(in, c);
 	state = ctx->state;
 	if (state == KDB_TX_NONE && !(in->flags & SRV_CONN_SYNC))
-		r = kdb_del_auto(ctx, io);
+		r = kdb_del_auto(ctx, &in->io);
 	else if (state == KDB_TX_ACTIVE)
-		r = kdb_del(ctx, io);
+		r = kdb_del(ctx, &in->io);
 	else
 		return SRV_UP;
 	if (r == KDB_OK)
@@ -195,29 +223,21 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	return SRV_DONE;
 }
 
-/* Runs the command at in->pos and moves in->pos behind it; or SRV_UP. */
-static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, struct kdb_io *io)
+/* Executes the command in->cmd and moves in->pos behind it; or SRV_UP. */
+static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
-	__u32 next, state;
-	__u64 name;
+	struct srv_command *c = SRV_COMMAND(in);
+	__u64 name = c->name;
 	int r = SRV_UP;
 
-	USE_ARENA();
-	if (!in || !out || !ctx || !io)
-		return SRV_UP;
 	if (in->opos + SRV_REPLY_MIN > in->limit)
 		return SRV_UP;
-	next = SRV_AT(in, in->pos) == '*' ? srv_parse_array(in) : srv_parse_inline(in);
-	if (!next)
-		return SRV_UP;
-	name = srv_name(in);
-	state = ctx->state;
-	switch (in->nargs) {
+	switch (c->nargs) {
 	case 1:
 		if (name == SRV_PING) {
 			SRV_SAY(in, out, "+PONG\r\n");
 			r = SRV_DONE;
-		} else if (name == SRV_BEGIN && state == KDB_TX_NONE) {
+		} else if (name == SRV_BEGIN && ctx->state == KDB_TX_NONE) {
 			if (kdb_begin(ctx) == KDB_OK) {
 				SRV_SAY(in, out, "+OK\r\n");
 				r = SRV_DONE;
@@ -228,20 +248,71 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 		break;
 	case 2:
 		if (name == SRV_GET)
-			r = srv_do_get(in, out, ctx, io);
+			r = srv_do_get(in, out, ctx);
 		else if (name == SRV_DEL)
-			r = srv_do_del(in, out, ctx, io);
+			r = srv_do_del(in, out, ctx);
 		break;
 	case 3:
 		if (name == SRV_SET)
-			r = srv_do_set(in, out, ctx, io);
+			r = srv_do_set(in, out, ctx);
 		break;
 	}
 	if (r == SRV_DONE) {
-		in->pos = next;
+		in->pos = c->next;
 		in->commands++;
 	}
 	return r;
+}
+
+/* Parses up to SRV_BATCH commands from in->pos on; none if the first one is not for the kernel. */
+__noinline int srv_parse(struct srv_input *in)
+{
+	struct srv_command *c;
+	__u32 i, p;
+
+	if (!in)
+		return 0;
+	in->batch = 0;
+	in->parsed = in->pos;
+	for (in->step = 0; (i = READ_ONCE(in->step)) < SRV_BATCH && few_steps; in->step = i + 1) {
+		p = READ_ONCE(in->parsed);
+		if (p >= in->len)
+			break;
+		c = &in->cmds[i & (SRV_BATCH - 1)];
+		p = SRV_AT(in, p) == '*' ? srv_parse_array(in, c, p) : srv_parse_inline(in, c, p);
+		if (!p)
+			break;
+		c->next = p;
+		c->name = srv_name(in, c);
+		WRITE_ONCE(in->parsed, p);
+		WRITE_ONCE(in->batch, i + 1);
+	}
+	return 0;
+}
+
+/* Looks ahead for all parsed commands, so that their cache misses overlap. */
+__noinline int srv_ahead(struct srv_input *in)
+{
+	struct srv_command *c;
+	__u32 i;
+
+	USE_ARENA();
+	if (!in)
+		return 0;
+#define SRV_EACH(c)                                                                                \
+	for (in->step = 0; (i = READ_ONCE(in->step)) < in->batch && few_steps; in->step = i + 1)   \
+		if ((c = &in->cmds[i & (SRV_BATCH - 1)]))
+	SRV_EACH(c) {
+		if (c->nargs < 2 || srv_take_key(in, c))
+			continue;
+		c->hash = kdb_hash(&in->io);
+		kdb_ahead_bucket(c->hash);
+	}
+	SRV_EACH(c)
+		kdb_ahead_entry(c->hash);
+	SRV_EACH(c)
+		kdb_ahead_value(c->hash);
+	return 0;
 }
 
 /* Runs the commands in `in`; the replies are then in its output. */
@@ -249,14 +320,23 @@ static __always_inline void srv_run(struct srv_input *in)
 {
 	struct kdb_ctx *ctx = SRV_LOOKUP(kdb_contexts, in->session);
 	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
-	struct kdb_io *io = SRV_LOOKUP(kdb_ios, in->io - 1);
-	int i;
+	int stop = 0;
 
-	if (!ctx || !out || !io)
+	USE_ARENA();
+	if (!ctx || !out)
 		return;
-	bpf_for(i, 0, 2048) {
-		if (in->pos >= in->len || srv_command(in, out, ctx, io) != SRV_DONE)
+	while (in->pos < in->len && !stop && few_steps) {
+		srv_parse(in);
+		if (!in->batch)
 			break;
+		if (in->batch > 1)
+			srv_ahead(in);
+		for (in->cmd = 0; READ_ONCE(in->cmd) < in->batch && few_steps; in->cmd++) {
+			if (srv_command(in, out, ctx) != SRV_DONE) {
+				stop = 1;
+				break;
+			}
+		}
 	}
 }
 

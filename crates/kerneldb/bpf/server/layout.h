@@ -125,10 +125,8 @@ struct srv_config {
 	__u32 cpus;               /* possible CPUs, at least 1 */
 	__u32 inputs;             /* elements of srv_inputs; at least one per CPU, as for the others */
 	__u32 outputs;
-	__u32 ios;                /* elements of kdb_ios that the programs may claim, from 0 on */
-	__u64 netns;              /* cookie of the server's network namespace */
 	__u32 port;               /* that the server listens on */
-	__u32 _pad;
+	__u64 netns;              /* cookie of the server's network namespace */
 };
 
 /* Counters, per CPU. */

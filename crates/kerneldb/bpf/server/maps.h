@@ -8,27 +8,44 @@
 
 #include "layout.h"
 
+#define SRV_BATCH KDB_AHEAD /* commands that are parsed, and looked ahead for, before they run */
+
+/* A command as parsed: positions in the request bytes. */
+struct srv_command {
+	__u64 name;               /* in lower case, or 0 */
+	__u64 hash;               /* of the key; valid if commands were looked ahead for */
+	__u32 next;               /* the command behind this one */
+	__u32 nargs;
+	__u32 arg[4], arglen[4];
+	__u64 _pad;
+};
+
 /* Request bytes of one verdict run. Claimed by compare-and-swap: a run can be interrupted, or
  * preempted, by another one on the same CPU. The header's room lies before the bytes, so that a
  * record can be made in place wherever the unanswered rest begins. */
 struct srv_input {
 	__u32 claimed;
-	__u32 pos;                /* next byte to parse */
+	__u32 pos;                /* next byte to execute */
 	__u32 len;                /* bytes in the packet */
 	__u32 opos;               /* bytes of replies so far */
 	__u32 limit;              /* most bytes of replies */
 	__u32 commands;
 	__u32 flags;              /* of the connection */
 	__u32 conn, session;      /* indexes */
-	__u32 out, io;            /* indexes + 1 of the claimed buffers; 0 = none */
-	__u32 nargs;              /* of the command being parsed */
-	__u32 arg[4], arglen[4];  /* its arguments: position and length */
+	__u32 out;                /* index + 1 of the claimed output; 0 = none */
+	__u32 batch;              /* commands parsed */
+	__u32 cmd;                /* of them: the one being executed */
+	__u32 parsed;             /* next byte to parse */
+	__u32 step;               /* of a loop */
+	__u64 _pad;
+	struct srv_command cmds[SRV_BATCH];
+	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];
 };
 #define SRV_HEAD ((__u32)sizeof(struct srv_record)) /* offset of request byte 0 in `bytes` */
 
 struct srv_small {
-	__u8 bytes[SRV_INLINE_BYTES];
+	__u8 bytes[SRV_INLINE_BYTES + 8]; /* a word may begin at every one */
 };
 
 struct { __uint(type, BPF_MAP_TYPE_SOCKMAP); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } srv_socks SEC(".maps"); /* set by the loader */

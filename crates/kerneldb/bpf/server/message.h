@@ -23,30 +23,54 @@ static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len
 	return len < from && bpf_msg_pop_data(msg, len, from - len, 0) ? -1 : 0;
 }
 
-/* Copies `len` bytes at `src`, which has room for SRV_REPLY_BUF or, if `small`, SRV_INLINE_BYTES. */
-#define SRV_FILL(msg, src, len, mask)                                                              \
+/* Where byte `q` of the message is, as `bytes` writable bytes; leaves the statement expression's loop or
+ * block with `or_else` if it is not that long. */
+#define SRV_DATA(msg, q, bytes, or_else)                                                           \
 	({                                                                                         \
-		__u32 whole = (len) / 64, at, k;                                                   \
-		bpf_for(k, 0, whole) {                                                             \
-			__u32 q = (k * 64) & (mask) & ~63u;                                        \
-			__u64 *d = (void *)(long)(msg)->data, *s = (void *)&(src)[q];              \
-			asm volatile("" : "+r"(d));                                                \
-			d = (void *)d + q;                                                         \
-			if ((void *)(d + 8) > (void *)(long)(msg)->data_end)                       \
-				break;                                                             \
-			d[0] = s[0]; d[1] = s[1]; d[2] = s[2]; d[3] = s[3];                        \
-			d[4] = s[4]; d[5] = s[5]; d[6] = s[6]; d[7] = s[7];                        \
-		}                                                                                  \
-		at = whole * 64;                                                                   \
-		bpf_for(k, at, (len)) {                                                            \
-			__u32 q = k & (mask);                                                      \
-			__u8 *d = (void *)(long)(msg)->data;                                       \
-			asm volatile("" : "+r"(d));                                                \
-			d += q;                                                                    \
-			if ((void *)(d + 1) > (void *)(long)(msg)->data_end)                       \
-				break;                                                             \
-			*d = (src)[q];                                                             \
-		}                                                                                  \
+		void *d = (void *)(long)(msg)->data;                                               \
+		opaque(d);                                                                         \
+		d += (q);                                                                          \
+		if (d + (bytes) > (void *)(long)(msg)->data_end)                                   \
+			or_else;                                                                   \
+		d;                                                                                 \
 	})
+
+#define SRV_PUT(msg, src, at, type, mask)                                                          \
+	({                                                                                         \
+		__u32 q = (at) & (mask);                                                           \
+		const type *s = (const type *)&(src)[q];                                           \
+		type *to = SRV_DATA(msg, q, sizeof(type), break);                                  \
+		opaque(s);                                                                         \
+		*to = *s;                                                                          \
+	})
+
+/*
+ * Copies `len` bytes at `src` to the start of the message. `mask` + 1 bytes is the room at src, a power of
+ * two, except that a word may begin at every one of them. The last word overlaps the one before; only
+ * replies shorter than a word are copied in halves.
+ */
+#define SRV_FILL(msg, src, len, mask)                                                              \
+	do {                                                                                       \
+		__u32 whole = (len) / 64, rest = (len) & 63, k;                                    \
+		if (whole) {                                                                       \
+			bpf_for(k, 0, whole) {                                                     \
+				__u32 q = (k * 64) & (mask) & ~63u;                                \
+				__u64 *s = (void *)&(src)[q], *d = SRV_DATA(msg, q, 64, break);    \
+				d[0] = s[0]; d[1] = s[1]; d[2] = s[2]; d[3] = s[3];                \
+				d[4] = s[4]; d[5] = s[5]; d[6] = s[6]; d[7] = s[7];                \
+			}                                                                          \
+		}                                                                                  \
+		for (int w = 0; w < 7; w++) {                                                      \
+			if (w * 8 + 8 > rest)                                                      \
+				break;                                                             \
+			SRV_PUT(msg, src, (len) - rest + w * 8, __u64, mask);                      \
+		}                                                                                  \
+		if ((len) >= 8) {                                                                  \
+			SRV_PUT(msg, src, (len) - 8, __u64, mask);                                 \
+		} else if ((len) >= 4) {                                                           \
+			SRV_PUT(msg, src, 0, __u32, mask);                                         \
+			SRV_PUT(msg, src, (len) - 4, __u32, mask);                                 \
+		}                                                                                  \
+	} while (0)
 
 #endif

@@ -4,8 +4,9 @@
  * command of up to four words without quotes. Whatever is more, incomplete or wrong is not judged
  * here: it goes to the event loop, whose parser knows the whole protocol.
  *
- * Positions are below SRV_CHUNK and every access is masked to that, so that the verifier sees bounds;
- * a position is compared with the packet's length before its byte is believed.
+ * Requests are read in words of eight bytes, which may lie beyond the packet: those are old bytes of the
+ * buffer. So what is found there is only believed once its end was compared with the packet's length.
+ * Positions are below SRV_CHUNK and every access is masked to that, so that the verifier sees bounds.
  */
 #ifndef BEDPLATE_SERVER_PARSE_H
 #define BEDPLATE_SERVER_PARSE_H
@@ -14,81 +15,106 @@
 
 #define SRV_AT(in, p) ((in)->bytes[SRV_HEAD + ((p) & (SRV_CHUNK - 1))])
 
-/* Reads a decimal of one to five digits and its CR LF at `p`: value << 32 | position after it, or 0. */
-__noinline __u64 srv_number(struct srv_input *in, __u32 p)
+/* Eight bytes at `p`, the first in the lowest bits. */
+static __always_inline __u64 srv_word(struct srv_input *in, __u32 p)
 {
-	__u32 v = 0;
-
-	if (!in)
-		return 0;
-	for (int i = 0; i < 6; i++) {
-		__u8 c = SRV_AT(in, p + i);
-		if (c == '\r') {
-			__u32 next = p + i + 2;
-			if (i == 0 || next > in->len || SRV_AT(in, p + i + 1) != '\n')
-				return 0;
-			return (__u64)v << 32 | next;
-		}
-		if (c < '0' || c > '9')
-			return 0;
-		v = v * 10 + (c - '0');
-	}
-	return 0;
+	return *word_of(&SRV_AT(in, p));
 }
 
-/* Parses the RESP array at in->pos into in->arg; returns the position after it, or 0. */
-__noinline __u32 srv_parse_array(struct srv_input *in)
+#define SRV_ONES 0x0101010101010101ull
+#define SRV_CRLF ('\r' | '\n' << 8)
+
+/*
+ * Reads a decimal of one to five digits and its CR LF at `p`, all in one word: value << 32 | position after
+ * it, or 0.
+ */
+__noinline __u64 srv_number(struct srv_input *in, __u32 p)
 {
-	__u32 p, nargs, i;
-	__u64 n;
+	__u64 word, ends, digits;
+	__u32 n;
 
 	if (!in)
 		return 0;
-	n = srv_number(in, in->pos + 1);
-	nargs = n >> 32;
-	p = (__u32)n;
-	if (!n || nargs < 1 || nargs > 4)
+	word = srv_word(in, p);
+	ends = word ^ '\r' * SRV_ONES;
+	ends = (ends - SRV_ONES) & ~ends & 0x80 * SRV_ONES;
+	if (ends & 0x8000)
+		n = 1;
+	else if (ends & 0x800000)
+		n = 2;
+	else if (ends & 0x80000000)
+		n = 3;
+	else if (ends & 0x8000000000)
+		n = 4;
+	else if (ends & 0x800000000000)
+		n = 5;
+	else
 		return 0;
-	in->nargs = nargs;
-	bpf_for(i, 0, nargs) {
-		__u32 len, k = i & 3;
+	if ((__u8)(word >> (8 * n + 8)) != '\n')
+		return 0;
+	/* Zeros before the digits make them eight. */
+	digits = (word << (64 - 8 * n) | '0' * SRV_ONES >> 8 * n) - '0' * SRV_ONES;
+	if ((digits | (digits + 0x76 * SRV_ONES)) & 0x80 * SRV_ONES)
+		return 0;
+	digits = (digits * 10 + (digits >> 8)) & 0x00ff00ff00ff00ff;
+	digits = (digits * 100 + (digits >> 16)) & 0x0000ffff0000ffff;
+	digits = (digits * 10000 + (digits >> 32)) & 0xffffffff;
+	return digits << 32 | (p + n + 2);
+}
 
-		if (p >= in->len || SRV_AT(in, p) != '$')
+/* Parses the RESP array at in->pos + `from`; returns the position after it, or 0. */
+__noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __u32 p)
+{
+	__u32 nargs, len;
+	__u64 n;
+
+	if (!in || !c)
+		return 0;
+	n = srv_word(in, p);
+	nargs = (__u8)(n >> 8) - '0';
+	if ((__u16)(n >> 16) != SRV_CRLF || nargs < 1 || nargs > 4)
+		return 0;
+	c->nargs = nargs;
+	p += 4;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (i >= nargs)
+			break;
+		if (SRV_AT(in, p) != '$')
 			return 0;
 		n = srv_number(in, p + 1);
 		len = n >> 32;
 		p = (__u32)n;
 		if (!n || len > SRV_CARRIER_MAX || p + len + 2 > in->len)
 			return 0;
-		in->arg[k] = p;
-		in->arglen[k] = len;
+		c->arg[i] = p;
+		c->arglen[i] = len;
 		p += len;
-		if (SRV_AT(in, p) != '\r' || SRV_AT(in, p + 1) != '\n')
+		if ((__u16)srv_word(in, p) != SRV_CRLF)
 			return 0;
 		p += 2;
 	}
 	return p;
 }
 
-/* Parses the line at in->pos into words; returns the position after it, or 0. */
-__noinline __u32 srv_parse_inline(struct srv_input *in)
+/* Parses the line at `p` into words; returns the position after it, or 0. */
+__noinline __u32 srv_parse_inline(struct srv_input *in, struct srv_command *c, __u32 p)
 {
-	__u32 i, p, len, nargs = 0, start = 0, end = 0;
+	__u32 i, len, nargs = 0, start = 0, end = 0;
 
-	if (!in)
+	if (!in || !c)
 		return 0;
-	p = in->pos;
 	len = in->len;
 	bpf_for(i, 0, 512) {
 		__u32 at = p + i;
-		__u8 c;
+		__u8 b;
 
 		if (at >= len)
 			return 0;
-		c = SRV_AT(in, at);
-		if (c == '"' || c == '\'')
+		b = SRV_AT(in, at);
+		if (b == '"' || b == '\'')
 			return 0;
-		if (c > ' ') {
+		if (b > ' ') {
 			if (!start)
 				start = at + 1;
 			continue;
@@ -96,22 +122,32 @@ __noinline __u32 srv_parse_inline(struct srv_input *in)
 		if (start) {
 			if (nargs >= 4)
 				return 0;
-			in->arg[nargs & 3] = start - 1;
-			in->arglen[nargs & 3] = at + 1 - start;
+			c->arg[nargs & 3] = start - 1;
+			c->arglen[nargs & 3] = at + 1 - start;
 			nargs++;
 			start = 0;
 		}
-		if (c == '\n') {
+		if (b == '\n') {
 			end = at + 1;
 			break;
 		}
-		if (c != ' ' && c != '\t' && c != '\r')
+		if (b != ' ' && b != '\t' && b != '\r')
 			return 0;
 	}
 	if (!nargs)
 		return 0;
-	in->nargs = nargs;
+	c->nargs = nargs;
 	return end;
+}
+
+/* Argument 0 in lower case, or 0 if it is longer than eight bytes. */
+static __always_inline __u64 srv_name(struct srv_input *in, const struct srv_command *c)
+{
+	__u32 len = c->arglen[0];
+
+	if (len < 1 || len > 8)
+		return 0;
+	return (srv_word(in, c->arg[0]) | 0x2020202020202020ull) & ~0ull >> (64 - 8 * len);
 }
 
 #endif

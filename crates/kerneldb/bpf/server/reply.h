@@ -6,10 +6,19 @@
 #ifndef BEDPLATE_SERVER_REPLY_H
 #define BEDPLATE_SERVER_REPLY_H
 
-#include "maps.h"
+#include "parse.h"
 
 #define SRV_REPLY_MIN 128u
+#define SRV_SHORT 64u /* values up to this length are copied without a call */
 _Static_assert(KDB_TX_LOCKS == 128, "srv_say_error says so");
+
+/* Where byte `o` of the replies goes, as a word; the buffer is twice as long as the replies. */
+#define SRV_TO(out, o)                                                                             \
+	({                                                                                         \
+		__u64 *to = (__u64 *)&(out)->bytes[(o) & (SRV_REPLY_MAX - 1)];                     \
+		opaque(to);                                                                        \
+		to;                                                                                \
+	})
 
 /* Appends a string literal of at most SRV_REPLY_MIN - 8 bytes. */
 #define SRV_SAY(in, out, text)                                                                     \
@@ -52,39 +61,55 @@ __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int s
 	return 0;
 }
 
-/* Appends a bulk string; 0, or -1 (and nothing is appended) if it does not fit. */
-__noinline int srv_say_bulk(struct srv_input *in, struct srv_output *out, struct kdb_io *io)
+/* Appends the value in the I/O buffer as a bulk string; 0, or -1 (and nothing is appended) if it does not
+ * fit. Stores whole words: what comes next, or nothing, goes over what is too much. */
+__noinline int srv_say_bulk(struct srv_input *in, struct srv_output *out)
 {
-	__u32 o, n, digits, v;
+	__u64 head;
+	__u32 o, n;
 
-	if (!in || !out || !io)
+	if (!in || !out)
 		return -1;
 	o = in->opos;
-	n = io->vlen;
+	n = in->io.vlen;
 	if (n > SRV_REPLY_MAX || o + n + 16 > in->limit)
 		return -1;
-	digits = n >= 10000 ? 5 : n >= 1000 ? 4 : n >= 100 ? 3 : n >= 10 ? 2 : 1;
-	out->bytes[o & (SRV_REPLY_MAX - 1)] = '$';
-	v = n;
-	for (int i = 5; i > 0; i--) {
-		if (i > digits)
-			continue;
-		out->bytes[(o + i) & (SRV_REPLY_MAX - 1)] = '0' + v % 10;
-		v /= 10;
+	if (n < 10) {
+		head = '$' | ('0' + n) << 8 | SRV_CRLF << 16;
+		*SRV_TO(out, o) = head;
+		o += 4;
+	} else if (n < 100) {
+		head = '$' | ('0' + n / 10) << 8 | ('0' + n % 10) << 16;
+		*SRV_TO(out, o) = head | (__u64)SRV_CRLF << 24;
+		o += 5;
+	} else {
+		__u32 digits = n >= 10000 ? 5 : n >= 1000 ? 4 : 3, v = n;
+
+		head = SRV_CRLF;
+		for (int i = 5; i > 0; i--) {
+			if (i > digits)
+				continue;
+			head = head << 8 | ('0' + v % 10);
+			v /= 10;
+		}
+		*SRV_TO(out, o) = head << 8 | '$';
+		o += 3 + digits;
 	}
-	o += 1 + digits;
-	out->bytes[o & (SRV_REPLY_MAX - 1)] = '\r';
-	out->bytes[(o + 1) & (SRV_REPLY_MAX - 1)] = '\n';
-	o += 2;
-	if (n) {
-		asm volatile("" : "+r"(n));
-		if (n > SRV_REPLY_MAX - 1)
+	if (n <= SRV_SHORT) {
+#pragma unroll
+		for (int i = 0; i < SRV_SHORT / 8; i++) {
+			if (i * 8 >= n)
+				break;
+			*SRV_TO(out, o + i * 8) = *word_of(&in->io.val[i * 8]);
+		}
+	} else {
+		opaque(n);
+		if (n < 1 || n > SRV_REPLY_MAX - 1)
 			return -1;
-		bpf_probe_read_kernel(&out->bytes[o & (SRV_REPLY_MAX - 1)], n, io->val);
+		bpf_probe_read_kernel(SRV_TO(out, o), n, in->io.val);
 	}
 	o += n;
-	out->bytes[o & (SRV_REPLY_MAX - 1)] = '\r';
-	out->bytes[(o + 1) & (SRV_REPLY_MAX - 1)] = '\n';
+	*SRV_TO(out, o) = SRV_CRLF;
 	in->opos = o + 2;
 	return 0;
 }

@@ -88,10 +88,8 @@ impl Programs {
             cpus,
             inputs: cpus * INPUTS_PER_CPU,
             outputs: cpus * OUTPUTS_PER_CPU,
-            ios: database.ios.len(),
-            netns: netns_cookie(listener.fd())?,
             port: listener.addr().port().into(),
-            _pad: 0,
+            netns: netns_cookie(listener.fd())?,
         };
         let entries = [
             ("srv_socks", server.max_clients),
