@@ -1,8 +1,8 @@
 //! The consumer of the log rings: merges the rings of all CPUs and partitions into one sequence with
 //! consecutive commit timestamps (paper 4.3).
 //!
-//! A record is complete when its `state` is its own position | 1. What was consumed is zeroed before the
-//! space is given back, so that stale bytes never look like a complete record.
+//! A record is complete when its `state` is that of its own position, which depends on the database's secret:
+//! stale bytes never look like a complete record.
 
 use std::{mem::offset_of, sync::atomic::Ordering};
 
@@ -140,7 +140,7 @@ fn read(db: &Inner, ring: &mut Ring, piece: u64, merge: &mut Merge) {
             ring.pos += room;
             continue;
         }
-        if arena.word(data + at).load(Ordering::Acquire) != (ring.pos << 1 | 1) {
+        if arena.word(data + at).load(Ordering::Acquire) != (ring.pos << 1 | 1) ^ db.seed {
             break;
         }
         let record: *const kdb_rec = arena.at(data + at);
@@ -156,29 +156,11 @@ fn read(db: &Inner, ring: &mut Ring, piece: u64, merge: &mut Merge) {
     }
 }
 
-/// Zeroes what was read and gives it back to the producers.
+/// Gives back what was read to the producers.
 fn give_back(db: &Inner, ring: &Ring) {
     let arena = &db.partitions[ring.partition as usize].arena;
-    let (data, size) = geometry(arena, ring.header);
     let tail = arena.word(ring.header + offset_of!(kdb_ring, tail) as u64);
-    let start = tail.load(Ordering::Relaxed);
-    if start != ring.pos {
-        zero(arena, data, size, start, ring.pos);
+    if tail.load(Ordering::Relaxed) != ring.pos {
         tail.store(ring.pos, Ordering::Release);
-    }
-}
-
-/// Zeroes the consumed positions `from..to` of a ring.
-fn zero(arena: &crate::bpf::ArenaMapping, data: u64, size: u64, from: u64, to: u64) {
-    let mut pos = from;
-    while pos < to {
-        let at = pos % size;
-        let len = (size - at).min(to - pos);
-        assert!(at + len <= size);
-        let first: *mut u8 = arena.at(data + at);
-        let _last: *mut u8 = arena.at(data + at + len - 1);
-        // SAFETY: the range is inside of the ring's data and belongs to the consumer until `tail` moves.
-        unsafe { std::ptr::write_bytes(first, 0, len as usize) };
-        pos += len;
     }
 }

@@ -3,9 +3,9 @@
  * The producers' side of the log rings (paper 4.3): one ring per CPU in each partition's arena.
  *
  * A producer reserves space by compare-and-swap of `head` (an interrupt may nest one producer into
- * another), fills the record, and completes it by storing its own position | 1 into `state`. The
- * consumer zeroes what it has consumed before it moves `tail`, so an incomplete record never looks
- * complete. A reserved record that turns out not to be needed is completed as VOID.
+ * another), fills the record, and completes it by storing into `state` a function of its own position and
+ * the database's secret. What the memory held before, which may be anything that clients sent, is never
+ * that, so nobody has to clear it. A reserved record that turns out not to be needed is completed as VOID.
  */
 #ifndef BEDPLATE_ENGINE_WAL_H
 #define BEDPLATE_ENGINE_WAL_H
@@ -25,10 +25,70 @@ static __always_inline struct kdb_rec __arena *rec_at(const struct kdb_wal_rec *
 	return AT(struct kdb_rec, rec->off);
 }
 
+/*
+ * Ring memory comes back from the consumer's cache or from main memory. It is touched so far ahead of its
+ * use that the producer does not wait for it.
+ */
+#define WAL_AHEAD 2048u
+#define WAL_AHEAD_LINES 18u /* at most; a record of 1 KiB and its header */
+
+static __always_inline void wal_ahead(__u32 data, __u32 size, __u64 pos, __u32 bytes)
+{
+#pragma unroll
+	for (int line = 0; line < WAL_AHEAD_LINES; line++) {
+		if (line * KDB_CACHE_LINE >= bytes)
+			break;
+		ALOAD64(data + ((__u32)(pos + WAL_AHEAD + line * KDB_CACHE_LINE) & (size - 1) & ~7u));
+	}
+}
+
+/* `state` of the complete record at a position. */
+static __always_inline __u64 complete_state(__u64 pos)
+{
+	return (pos << 1 | 1) ^ kdb_config.seed;
+}
+
+#define RESERVE_AGAIN (-1)
+
+/* One attempt: 1, or 0 when the ring is full. */
+static __always_inline int wal_reserve_once(struct kdb_ring __arena *ring, struct kdb_wal_rec *rec, __u32 bytes)
+{
+	__u32 size = ring->size, data = ring->data;
+	__u64 head = LOAD(&ring->head), tail = LOAD(&ring->tail_seen);
+	__u32 at = head & (size - 1), room = size - at;
+	__u64 start = room < bytes ? head + room : head;
+
+	/* The consumer's cache line is looked at only when what was seen of it does not do. */
+	if (start + bytes - tail > size) {
+		tail = LOAD(&ring->tail);
+		STORE(&ring->tail_seen, tail);
+	}
+	/* Others have moved on, and the consumer behind them: this look at the head is stale. */
+	if (tail > head)
+		return RESERVE_AGAIN;
+	if (start + bytes - tail > size)
+		return 0;
+	if (CAS(&ring->head, head, start + bytes) != head)
+		return RESERVE_AGAIN;
+	if (start != head && room >= 16) {
+		struct kdb_rec __arena *pad = AT(struct kdb_rec, data + at);
+		STORE(&pad->size, room);
+		STORE(&pad->type, KDB_REC_PAD);
+		barrier();
+		*(volatile __u64 __arena *)&pad->state = complete_state(head);
+	}
+	rec->pos = start;
+	rec->off = data + (start & (size - 1));
+	rec_at(rec)->size = bytes;
+	wal_ahead(data, size, start, bytes);
+	return 1;
+}
+
 /* Reserves a record; 0 when the ring is full. */
 __noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), i;
+	int got;
 
 	USE_ARENA();
 	if (!rec)
@@ -37,31 +97,14 @@ __noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 	if (cpu >= kdb_config.ncpus)
 		return 0;
 	struct kdb_ring __arena *ring = AT(struct kdb_ring, kdb_config.rings + cpu * sizeof(struct kdb_ring));
-	__u32 size = ring->size, data = ring->data;
 
+	got = wal_reserve_once(ring, rec, bytes);
+	if (got != RESERVE_AGAIN)
+		return got;
 	bpf_for(i, 0, 1 << 12) {
-		__u64 head = LOAD(&ring->head), tail = LOAD(&ring->tail);
-		__u32 at = head & (size - 1), room = size - at;
-		__u64 start = room < bytes ? head + room : head;
-
-		/* Others have moved on, and the consumer behind them: this look at the head is stale. */
-		if (tail > head)
-			continue;
-		if (start + bytes - tail > size)
-			return 0;
-		if (CAS(&ring->head, head, start + bytes) != head)
-			continue;
-		if (start != head && room >= 16) {
-			struct kdb_rec __arena *pad = AT(struct kdb_rec, data + at);
-			STORE(&pad->size, room);
-			STORE(&pad->type, KDB_REC_PAD);
-			barrier();
-			*(volatile __u64 __arena *)&pad->state = head << 1 | 1;
-		}
-		rec->pos = start;
-		rec->off = data + (start & (size - 1));
-		rec_at(rec)->size = bytes;
-		return 1;
+		got = wal_reserve_once(ring, rec, bytes);
+		if (got != RESERVE_AGAIN)
+			return got;
 	}
 	return 0;
 }
@@ -69,7 +112,7 @@ __noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 static __always_inline void wal_complete(const struct kdb_wal_rec *rec)
 {
 	barrier();
-	*(volatile __u64 __arena *)&rec_at(rec)->state = rec->pos << 1 | 1;
+	*(volatile __u64 __arena *)&rec_at(rec)->state = complete_state(rec->pos);
 }
 
 static __always_inline void wal_void(const struct kdb_wal_rec *rec)

@@ -215,7 +215,8 @@ struct kdb_cpu_alloc {
 /* Log ring of one CPU in one partition: many producers (nested contexts), one consumer. */
 struct kdb_ring {
 	__u64 head;               /* bytes ever reserved; producers, compare-and-swap */
-	__u64 _pad0[7];
+	__u64 tail_seen;          /* producers: some value that `tail` had */
+	__u64 _pad0[6];
 	__u64 tail;               /* bytes ever consumed; consumer */
 	__u64 _pad1[7];
 	__u32 data;               /* arena offset of the ring's memory */
@@ -226,7 +227,7 @@ struct kdb_ring {
 /* A ring record: header, then key (padded to 8), then value (padded to 8). Records never wrap: the
  * rest of the ring before the end is filled by a KDB_REC_PAD record. */
 struct kdb_rec {
-	__u64 state;              /* its own position in the ring (bytes ever) << 1 | 1 once complete */
+	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ the seed */
 	__u32 size;               /* bytes of the whole record, multiple of 8 */
 	__u16 klen;
 	__u8 type;                /* enum kdb_rec_type */
