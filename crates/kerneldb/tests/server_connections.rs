@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::server::ServerConfig;
 use common::can_run;
-use server::{Random, bulk, config, eventually, request, start, words};
+use server::{Random, bulk, config, eventually, request, start, start_with, words};
 
 /// A client that asks for much more than all buffers hold and reads only afterwards.
 #[test]
@@ -286,7 +286,22 @@ fn reload_under_load() {
     if !can_run() {
         return;
     }
-    let running = start(config());
+    reload_while_busy(start(config()), 5);
+    let database = || bedplate_kerneldb::Config {
+        partitions: 3,
+        memory_bytes: 96 << 20,
+        max_sessions: 256,
+        ..Default::default()
+    };
+    reload_while_busy(start_with(database(), config()), 2);
+    if common::has_cgroup2() {
+        let local = ServerConfig { local_fast_path: true, ..config() };
+        reload_while_busy(start(local.clone()), 2);
+        reload_while_busy(start_with(database(), local), 1);
+    }
+}
+
+fn reload_while_busy(running: server::Running, times: usize) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for i in 0..3 {
@@ -298,10 +313,13 @@ fn reload_under_load() {
                     }
                     c.send(&[words(&format!("SET r{i} {n}")), words(&format!("GET r{i}"))].concat());
                     c.expect(&[b"+OK\r\n".to_vec(), bulk(n.to_string().as_bytes())].concat());
+                    c.send(&[words("MULTI"), words(&format!("GET r{i}")), words("EXEC")].concat());
+                    c.expect(b"+OK\r\n+QUEUED\r\n*1\r\n");
+                    c.expect(&bulk(n.to_string().as_bytes()));
                 }
             });
         }
-        for _ in 0..5 {
+        for _ in 0..times {
             running.server.reload().unwrap();
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -340,8 +358,10 @@ fn several_partitions() {
         max_sessions: 256,
         ..Default::default()
     };
-    let running = server::start_with(database, config());
+    let running = start_with(database, config());
     let mut c = running.client();
+    c.ask("PING", "+PONG");
+    let before = running.server.stats().unwrap();
     for round in 0..3 {
         for i in 0..50 {
             c.ask(&format!("SET p{i} {round}"), "+OK");
@@ -352,10 +372,49 @@ fn several_partitions() {
             c.ask(&format!("SET p{i} x"), "+OK");
         }
         c.ask(if round == 1 { "ROLLBACK" } else { "COMMIT" }, "+OK");
-        for i in 0..50 {
-            c.ask(&format!("GET p{i}"), if round == 1 { "$1\r\n1" } else { "$1\r\nx" });
+        // In one packet: the programs of the partitions take turns.
+        let (mut input, mut output) = (Vec::new(), Vec::new());
+        for i in 0..24 {
+            input.extend(words(&format!("GET p{i}")));
+            output.extend(bulk(if round == 1 { b"1" } else { b"x" }));
         }
+        c.send(&input);
+        c.expect(&output);
     }
+    let after = running.server.stats().unwrap();
+    assert_eq!(after.kernel_commands - before.kernel_commands, 3 * (50 + 1 + 100 + 1 + 24));
+    assert_eq!(after.handed, before.handed, "the kernel answers for all partitions");
+    // More turns than the kernel allows in one packet: the event loop does the rest.
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    for i in 0..500 {
+        input.extend(words(&format!("SET p{} {i}", i % 50)));
+        input.extend(words(&format!("GET p{}", i % 50)));
+        output.extend(b"+OK\r\n");
+        output.extend(bulk(i.to_string().as_bytes()));
+    }
+    c.send(&input);
+    c.expect(&output);
     drop(c);
     running.finish();
+}
+
+/// Over IPv6, and over IPv4 to a socket for both: the kernel answers as ever.
+#[test]
+fn ipv6() {
+    if !can_run() {
+        return;
+    }
+    for (bind, connect) in [("[::1]:0", "::1"), ("[::]:0", "::1"), ("[::]:0", "127.0.0.1")] {
+        if std::net::TcpListener::bind(bind).is_err() {
+            println!("skipped: no IPv6");
+            return;
+        }
+        let mut running = start(ServerConfig { bind: bind.parse().unwrap(), ..config() });
+        running.addr.set_ip(connect.parse().unwrap());
+        server::traffic::split_everywhere(&running);
+        server::traffic::mixed_pipelines(&running);
+        let stats = running.server.stats().unwrap();
+        assert!(stats.kernel_commands > 500 && stats.handed > 500, "both took part: {stats:?}");
+        running.finish();
+    }
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 use bedplate_kerneldb::server::ServerConfig;
 use common::can_run;
 use server::traffic::{mixed_pipelines, split_everywhere};
-use server::{Random, Running, bulk, config, eventually, request, start, words};
+use server::{Random, Running, bulk, config, eventually, request, start, start_with, words};
 
 /// Starts a server with the fast path; `None` (and a word about it) without cgroup2.
 fn start_local(config: ServerConfig) -> Option<Running> {
     if !can_run() {
         return None;
     }
-    if !std::fs::read_to_string("/proc/self/mounts").unwrap().contains(" cgroup2 ") {
+    if !common::has_cgroup2() {
         println!("skipped: cgroup2 is not mounted");
         return None;
     }
@@ -56,6 +56,69 @@ fn answers_in_the_send_call() {
         c.ask("GET k", "$1\r\nv");
     }
     drop(c);
+    running.finish();
+}
+
+/// Over IPv6, and over IPv4 to a socket for both.
+#[test]
+fn ipv6() {
+    for (bind, connect) in [("[::1]:0", "::1"), ("[::]:0", "::1"), ("[::]:0", "127.0.0.1")] {
+        if std::net::TcpListener::bind(bind).is_err() {
+            println!("skipped: no IPv6");
+            return;
+        }
+        let bind = bind.parse().unwrap();
+        let Some(mut running) = start_local(ServerConfig { bind, ..config() }) else { return };
+        running.addr.set_ip(connect.parse().unwrap());
+        let mut c = running.client();
+        eventually("the path is open", || {
+            c.ask("PING", "+PONG");
+            running.server.stats().unwrap().local_commands > 0
+        });
+        let before = running.server.stats().unwrap();
+        c.ask("SET k v", "+OK");
+        c.ask("GET k", "$1\r\nv");
+        let after = running.server.stats().unwrap();
+        assert_eq!(after.local_commands - before.local_commands, 2, "{bind} {connect}");
+        drop(c);
+        split_everywhere(&running);
+        mixed_pipelines(&running);
+        running.finish();
+    }
+}
+
+/// Keys of several partitions, whose programs take turns.
+#[test]
+fn several_partitions() {
+    if !can_run() || !common::has_cgroup2() {
+        return;
+    }
+    let database = bedplate_kerneldb::Config {
+        partitions: 3,
+        memory_bytes: 96 << 20,
+        max_sessions: 256,
+        ..Default::default()
+    };
+    let running = start_with(database, ServerConfig { local_fast_path: true, ..config() });
+    let mut c = running.client();
+    eventually("the path is open", || {
+        c.ask("PING", "+PONG");
+        running.server.stats().unwrap().local_commands > 0
+    });
+    let before = running.server.stats().unwrap();
+    c.ask("BEGIN", "+OK");
+    for i in 0..30 {
+        c.ask(&format!("SET p{i} {i}"), "+OK");
+    }
+    c.ask("COMMIT", "+OK");
+    for i in 0..30 {
+        c.ask(&format!("GET p{i}"), std::str::from_utf8(&bulk(i.to_string().as_bytes())).unwrap().trim_end());
+    }
+    let after = running.server.stats().unwrap();
+    assert_eq!(after.local_commands - before.local_commands, 62);
+    drop(c);
+    split_everywhere(&running);
+    mixed_pipelines(&running);
     running.finish();
 }
 

@@ -91,7 +91,7 @@ pub struct Args {
     /// Execute every command in user space: the same replies, slower; for comparison.
     #[arg(long)]
     no_kernel_path: bool,
-    /// Answer IPv4 clients on this machine inside of their own send calls, without TCP. It attaches a
+    /// Answer clients on this machine inside of their own send calls, without TCP. It attaches a
     /// program to the cgroup2 root, which runs in every process that connects to the server's port.
     #[arg(long, conflicts_with = "no_kernel_path")]
     local_fast_path: bool,

@@ -41,6 +41,7 @@ const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 	}
 
 SRV_CLAIMER(srv_claim_input, srv_inputs, struct srv_input, srv_config.inputs)
+SRV_CLAIMER(srv_claim_queue, srv_queues, struct srv_queue, srv_config.queues)
 SRV_CLAIMER(srv_claim_output, srv_outputs, struct srv_output, srv_config.outputs)
 
 /* An element of a map by its index. */
@@ -52,6 +53,25 @@ SRV_CLAIMER(srv_claim_output, srv_outputs, struct srv_output, srv_config.outputs
 
 /* Frees a claimed element. The exchange orders all earlier accesses before it. */
 #define SRV_RELEASE(e) __sync_lock_test_and_set(&(e)->claimed, 0)
+
+/* Makes `in` ready for `len` bytes of a connection's requests. */
+static __always_inline void srv_begin(struct srv_input *in, struct srv_conn *conn, __u32 idx, __u32 len, __u32 limit)
+{
+	in->pos = 0;
+	in->len = len;
+	in->opos = 0;
+	in->limit = limit;
+	in->commands = 0;
+	in->flags = conn->flags;
+	in->conn = idx;
+	in->session = conn->session;
+	in->batch = 0;
+	in->cmd = 0;
+	in->jumps = 0;
+	in->ending = 0;
+	in->stop = 0;
+	in->queue = conn->queue;
+}
 
 /* Claims a request buffer with what it takes to run commands: index + 1, or 0. */
 __noinline __u32 srv_claim(void)

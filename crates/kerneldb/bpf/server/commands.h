@@ -2,8 +2,11 @@
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
  * it has had no effect and goes to the event loop with everything behind it (SRV_UP), to be executed
- * there: commands that wait for the disk, keys of other partitions, and errors of auto-commit writes,
- * which are worth another try. An error inside of a transaction is final and is therefore the reply.
+ * there: commands that wait for the disk, and errors of auto-commit writes, which are worth another try.
+ * An error inside of a transaction is final and is therefore the reply.
+ *
+ * A program works on the keys of one partition. A command on a key of another one has no effect either, and
+ * is done by that partition's program, which in->jump names (SRV_JUMP, run.h).
  */
 #ifndef BEDPLATE_SERVER_COMMANDS_H
 #define BEDPLATE_SERVER_COMMANDS_H
@@ -14,6 +17,11 @@
 
 #define SRV_DONE 0
 #define SRV_UP 1
+#define SRV_JUMP 2
+
+/* What the loop in run.h goes on with: indexes of the programs in srv_jumps. */
+#define SRV_ON(partition) (2 * (partition))        /* the commands of `in` */
+#define SRV_EXEC(partition) (2 * (partition) + 1)  /* a queue of MULTI (multi.h) */
 
 /* A word of up to eight lower-case letters as it lies in memory. */
 #define SRV_NAME(a, b, c, d, e, f, g, h)                                                           \
@@ -26,6 +34,9 @@
 #define SRV_BEGIN SRV_NAME('b', 'e', 'g', 'i', 'n', 0, 0, 0)
 #define SRV_COMMIT SRV_NAME('c', 'o', 'm', 'm', 'i', 't', 0, 0)
 #define SRV_ROLLBACK SRV_NAME('r', 'o', 'l', 'l', 'b', 'a', 'c', 'k')
+#define SRV_MULTI SRV_NAME('m', 'u', 'l', 't', 'i', 0, 0, 0)
+#define SRV_EXECUTE SRV_NAME('e', 'x', 'e', 'c', 0, 0, 0, 0)
+#define SRV_DISCARD SRV_NAME('d', 'i', 's', 'c', 'a', 'r', 'd', 0)
 
 /* The command being executed. */
 #define SRV_COMMAND(in) (&(in)->cmds[(in)->cmd & (SRV_BATCH - 1)])
@@ -75,11 +86,61 @@ static __always_inline int srv_take_value(struct srv_input *in, const struct srv
 	return 0;
 }
 
-/* Says whether the hash of the key in the I/O buffer is known. */
+/* Whether the hashes of all commands' keys are known. */
+static __always_inline int srv_looked_ahead(const struct srv_input *in)
+{
+	return kdb_config.partitions > 1 || in->batch > 1;
+}
+
+/* Gives the key's hash to the operators, if it is known. */
 static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_command *c)
 {
-	in->io.flags = in->batch > 1 ? KDB_IO_HASHED : 0;
+	in->io.flags = srv_looked_ahead(in) ? KDB_IO_HASHED : 0;
 	in->io.hash = c->hash;
+}
+
+/* A tail call more is allowed: the kernel ends a chain after 33, the trampoline's included. */
+#define SRV_JUMPS 31u
+
+/*
+ * Asks for the program at `to`, which goes on with `run`; or SRV_UP, if the packet has had too many of them
+ * already, or if the connection is being closed. The programs find their input by the connection. The
+ * event loop marks it as closed and then waits until there is no input, before it takes it apart; here
+ * the two are done in the opposite order, so that one of both sides always notices the other.
+ */
+__noinline int srv_jump(struct srv_input *in, __u32 run, __u32 to)
+{
+	struct srv_conn *conn;
+
+	if (!in || in->jumps >= SRV_JUMPS)
+		return SRV_UP;
+	conn = SRV_LOOKUP(srv_conns, in->conn);
+	if (!conn)
+		return SRV_UP;
+	in->jumps++;
+	__sync_lock_test_and_set(&conn->input, run);
+	if (!(*(volatile __u32 *)&conn->flags & SRV_CONN_OPEN))
+		return SRV_UP;
+	in->jump = to + 1;
+	return SRV_JUMP;
+}
+
+/* At the end of a run, after all else that it does with the connection. */
+static __always_inline void srv_end_run(struct srv_input *in, struct srv_conn *conn)
+{
+	if (in->jumps)
+		__sync_lock_test_and_set(&conn->input, 0);
+}
+
+/* SRV_DONE if the key of a command is in this program's partition. */
+static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_command *c)
+{
+	__u32 partition;
+
+	if (kdb_config.partitions == 1)
+		return SRV_DONE;
+	partition = kdb_partition_of(c->hash);
+	return partition == kdb_config.partition ? SRV_DONE : srv_jump(in, in->claimed, SRV_ON(partition));
 }
 
 /* What follows an error: the reply if the transaction has failed with it, else another try. */
@@ -98,12 +159,6 @@ static __always_inline int srv_short_of_memory(void)
 	struct kdb_arena __arena *arena = super();
 
 	return LOAD(&arena->committed) - LOAD(&arena->brk) < (1u << 20);
-}
-
-/* Whether all locks of the transaction are in this program's partition. */
-static __always_inline int srv_is_local(struct kdb_ctx *ctx)
-{
-	return !(ctx->partitions & ~(1u << (kdb_config.partition & 31)));
 }
 
 __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -192,7 +247,31 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 	return SRV_DONE;
 }
 
-/* COMMIT and ROLLBACK. */
+/*
+ * What is left to do after COMMIT or ROLLBACK: every partition releases its own locks. The reply is made
+ * already.
+ */
+__noinline int srv_do_release(struct srv_input *in, struct kdb_ctx *ctx)
+{
+	USE_ARENA();
+	if (!in || !ctx)
+		return SRV_UP;
+	if (kdb_config.partitions > 1) {
+		if (in->ending)
+			kdb_release(ctx);
+		in->ending = 0;
+		if (ctx->state == KDB_TX_COMMITTED || ctx->state == KDB_TX_ROLLING_BACK) {
+			in->ending = 1;
+			for (int p = 0; p < KDB_MAX_PARTITIONS; p++) {
+				if (ctx->partitions & (1u << p))
+					return srv_jump(in, in->claimed, SRV_ON(p));
+			}
+		}
+	}
+	return SRV_DONE;
+}
+
+/* COMMIT and ROLLBACK; srv_do_release() follows. */
 __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int commit)
 {
 	__u32 state;
@@ -202,7 +281,8 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	if (!in || !out || !ctx)
 		return SRV_UP;
 	state = ctx->state;
-	if (!srv_is_local(ctx))
+	/* What has begun must not run out of tail calls. */
+	if (ctx->partitions & (ctx->partitions - 1) && in->jumps + KDB_MAX_PARTITIONS > SRV_JUMPS)
 		return SRV_UP;
 	if (!commit && (state == KDB_TX_ACTIVE || state == KDB_TX_READ_ONLY))
 		r = kdb_rollback(ctx);
@@ -212,145 +292,15 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 		r = kdb_commit(ctx);
 	else
 		return SRV_UP;
-	if (r != KDB_OK) {
+	if (r == KDB_OK) {
+		SRV_SAY(in, out, "+OK\r\n");
+	} else {
 		if (ctx->state != KDB_TX_FAILED)
 			return SRV_UP;
 		kdb_rollback(ctx);
 		srv_say_error(in, out, r);
-		return SRV_DONE;
 	}
-	SRV_SAY(in, out, "+OK\r\n");
 	return SRV_DONE;
-}
-
-/* Executes the command in->cmd and moves in->pos behind it; or SRV_UP. */
-static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
-{
-	struct srv_command *c = SRV_COMMAND(in);
-	__u64 name = c->name;
-	int r = SRV_UP;
-
-	if (in->opos + SRV_REPLY_MIN > in->limit)
-		return SRV_UP;
-	switch (c->nargs) {
-	case 1:
-		if (name == SRV_PING) {
-			SRV_SAY(in, out, "+PONG\r\n");
-			r = SRV_DONE;
-		} else if (name == SRV_BEGIN && ctx->state == KDB_TX_NONE) {
-			if (kdb_begin(ctx) == KDB_OK) {
-				SRV_SAY(in, out, "+OK\r\n");
-				r = SRV_DONE;
-			}
-		} else if (name == SRV_COMMIT || name == SRV_ROLLBACK) {
-			r = srv_do_end(in, out, ctx, name == SRV_COMMIT);
-		}
-		break;
-	case 2:
-		if (name == SRV_GET)
-			r = srv_do_get(in, out, ctx);
-		else if (name == SRV_DEL)
-			r = srv_do_del(in, out, ctx);
-		break;
-	case 3:
-		if (name == SRV_SET)
-			r = srv_do_set(in, out, ctx);
-		break;
-	}
-	if (r == SRV_DONE) {
-		in->pos = c->next;
-		in->commands++;
-	}
-	return r;
-}
-
-/* Parses up to SRV_BATCH commands from in->pos on; none if the first one is not for the kernel. */
-__noinline int srv_parse(struct srv_input *in)
-{
-	struct srv_command *c;
-	__u32 i, p;
-
-	if (!in)
-		return 0;
-	in->batch = 0;
-	in->parsed = in->pos;
-	for (in->step = 0; (i = READ_ONCE(in->step)) < SRV_BATCH && few_steps; in->step = i + 1) {
-		p = READ_ONCE(in->parsed);
-		if (p >= in->len)
-			break;
-		c = &in->cmds[i & (SRV_BATCH - 1)];
-		p = SRV_AT(in, p) == '*' ? srv_parse_array(in, c, p) : srv_parse_inline(in, c, p);
-		if (!p)
-			break;
-		c->next = p;
-		c->name = srv_name(in, c);
-		WRITE_ONCE(in->parsed, p);
-		WRITE_ONCE(in->batch, i + 1);
-	}
-	return 0;
-}
-
-/* Looks ahead for all parsed commands, so that their cache misses overlap. */
-__noinline int srv_ahead(struct srv_input *in)
-{
-	struct srv_command *c;
-	__u32 i;
-
-	USE_ARENA();
-	if (!in)
-		return 0;
-#define SRV_EACH(c)                                                                                \
-	for (in->step = 0; (i = READ_ONCE(in->step)) < in->batch && few_steps; in->step = i + 1)   \
-		if ((c = &in->cmds[i & (SRV_BATCH - 1)]))
-	SRV_EACH(c) {
-		if (c->nargs < 2 || srv_take_key(in, c))
-			continue;
-		c->hash = kdb_hash(&in->io);
-		kdb_ahead_bucket(c->hash);
-	}
-	SRV_EACH(c)
-		kdb_ahead_entry(c->hash);
-	SRV_EACH(c)
-		kdb_ahead_value(c->hash);
-	return 0;
-}
-
-/* Runs the commands in `in`; the replies are then in its output. */
-static __always_inline void srv_run(struct srv_input *in)
-{
-	struct kdb_ctx *ctx = SRV_LOOKUP(kdb_contexts, in->session);
-	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
-	int stop = 0;
-
-	USE_ARENA();
-	if (!ctx || !out)
-		return;
-	while (in->pos < in->len && !stop && few_steps) {
-		srv_parse(in);
-		if (!in->batch)
-			break;
-		if (in->batch > 1)
-			srv_ahead(in);
-		for (in->cmd = 0; READ_ONCE(in->cmd) < in->batch && few_steps; in->cmd++) {
-			if (srv_command(in, out, ctx) != SRV_DONE) {
-				stop = 1;
-				break;
-			}
-		}
-	}
-}
-
-/* Makes `in` ready for `len` bytes of a connection's requests. */
-static __always_inline void srv_begin(struct srv_input *in, struct srv_conn *conn, __u32 idx, __u32 len, __u32 limit)
-{
-	in->pos = 0;
-	in->len = len;
-	in->opos = 0;
-	in->limit = limit;
-	in->commands = 0;
-	in->flags = conn->flags;
-	in->conn = idx;
-	in->session = conn->session;
 }
 
 #endif

@@ -8,6 +8,8 @@
 
 #include "claim.h"
 
+_Static_assert(sizeof(struct srv_record) == sizeof(((struct srv_queue *)0)->head), "fits");
+
 /* Like the others here not inlined: what calls it needs its stack for the engine. */
 __noinline int srv_break(struct srv_conn *conn, __u32 idx, __u32 why)
 {
@@ -35,6 +37,34 @@ static __always_inline void srv_count_handed(__u32 bytes)
 	}
 }
 
+/* Within MULTI: hands the queue over first. */
+__noinline int srv_hand_queue(struct srv_conn *conn, __u32 idx)
+{
+	struct srv_queue *q;
+	struct srv_record *r;
+	__u32 n;
+
+	if (!conn || !conn->queue)
+		return 0;
+	q = SRV_LOOKUP(srv_queues, conn->queue - 1);
+	if (!q)
+		return 0;
+	n = q->len;
+	r = (struct srv_record *)q->head;
+	r->conn = idx;
+	r->generation = conn->generation;
+	r->kind = SRV_QUEUED;
+	r->len = n;
+	r->handed = conn->handed + 1;
+	*(volatile __u64 *)&conn->handed = conn->handed + 1;
+	opaque(n);
+	if (n > SRV_QUEUE_BYTES || bpf_ringbuf_output(&srv_records, r, n + SRV_HEAD, 0))
+		srv_break(conn, idx, SRV_RECORDS_FULL);
+	conn->queue = 0;
+	SRV_RELEASE(q);
+	return 0;
+}
+
 /* Hands over what is left in `in` from in->pos on. */
 __noinline int srv_hand_rest(struct srv_input *in, struct srv_conn *conn, __u32 idx)
 {
@@ -43,6 +73,8 @@ __noinline int srv_hand_rest(struct srv_input *in, struct srv_conn *conn, __u32 
 
 	if (!in || !conn)
 		return 0;
+	if (conn->queue)
+		srv_hand_queue(conn, idx);
 	pos = in->pos & (SRV_CHUNK - 1);
 	n = in->len - in->pos;
 	/* The bytes before `pos` are done with: the header goes right in front of the rest. */
@@ -90,6 +122,8 @@ __noinline int srv_hand_packet(struct __sk_buff *skb, struct srv_conn *conn, __u
 
 	if (!conn)
 		return 0;
+	if (conn->queue)
+		srv_hand_queue(conn, idx);
 	bpf_for(i, 0, 64) {
 		__u32 n = len - at;
 

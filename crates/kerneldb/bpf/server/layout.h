@@ -19,6 +19,9 @@
 #define SRV_CARRIER_MAX 32768u   /* longest packet that can carry a reply */
 #define SRV_CHUNK 65536u         /* most request bytes in one record */
 #define SRV_CHUNK_BUF (2 * SRV_CHUNK + 128)
+#define SRV_QUEUE_BYTES 16384u   /* longest requests between MULTI and EXEC */
+#define SRV_NO_PARTITION 0xffffffffu
+#define SRV_PARTITIONS 0xfffffffeu
 #define SRV_NO_SLOT 0xffffffffu  /* the reply is in the connection's small buffer */
 
 /* A reply under way: its packet was queued, sk_msg will put the reply into it. */
@@ -39,10 +42,11 @@ enum srv_broken {
 	SRV_LOAD = 5,             /* a packet could not be read */
 };
 
-/* A connection's two ends, seen from the client: addresses as in the packet, ports as numbers. */
+/* A connection's two ends, seen from the client: IPv6 addresses as in the packet (an IPv4 address in its
+ * IPv6 form, ::ffff:a.b.c.d), ports as numbers. */
 struct srv_peer {
-	__u32 client_ip;
-	__u32 server_ip;
+	__u32 client_ip[4];
+	__u32 server_ip[4];
 	__u16 client_port;
 	__u16 server_port;
 	__u32 _pad;
@@ -65,9 +69,10 @@ struct srv_conn {
 	__u64 last_ns;            /* when bytes last arrived; 0 = never */
 	__u64 commands;           /* answered in the kernel */
 	__u32 broken;             /* enum srv_broken; never reset by a program */
-	__u32 _pad0;
+	__u32 input;              /* srv_input + 1 of the run under way */
 	__u64 bytes_in;           /* request bytes dealt with, counted when that is done */
-	__u64 _pad1;
+	__u32 queue;              /* srv_queue + 1 between MULTI and EXEC; 0 = none */
+	__u32 _pad1;
 	/* line 1: sk_msg */
 	__u64 sent;               /* replies given to TCP */
 	__u64 sent_bytes;
@@ -81,7 +86,6 @@ struct srv_conn {
 	__u32 want_drained;       /* 1: tell when queued == sent */
 	__u32 session;            /* index of the session's kdb_ctx */
 	struct srv_peer peer;     /* of the local fast path */
-	__u64 _pad4[3];
 	/* by verdict at queued % SRV_FIFO, read by sk_msg at sent % SRV_FIFO */
 	struct srv_reply fifo[SRV_FIFO];
 	/* Held by the local fast path while it works on this connection, and by the event loop while it
@@ -100,6 +104,18 @@ struct srv_output {
 	__u8 bytes[SRV_REPLY_BUF];
 };
 
+/* Requests between MULTI and EXEC. The one of a connection belongs to whom its requests are answered by. */
+struct srv_queue {
+	__u32 claimed;            /* 0 = free, else index + 1 */
+	__u32 len;                /* bytes */
+	__u32 count;              /* requests */
+	__u32 writes;             /* one of them writes */
+	__u32 partition;          /* of all their keys; SRV_NO_PARTITION: no keys; SRV_PARTITIONS: several */
+	__u32 _pad[3];
+	__u8 head[32];            /* for a struct srv_record in front of the requests */
+	__u8 bytes[2 * SRV_QUEUE_BYTES];
+};
+
 enum srv_record_kind {
 	SRV_BYTES = 1,            /* request bytes follow after this header */
 	SRV_DRAINED = 2,          /* queued == sent, as asked for */
@@ -107,6 +123,7 @@ enum srv_record_kind {
 	/* The local fast path has executed the first `skip` bytes of what comes next over TCP, but not
 	 * all of it: their replies follow after this header. */
 	SRV_EXECUTED = 4,
+	SRV_QUEUED = 5,           /* the connection is within MULTI: the queued requests follow */
 };
 
 /* A record of the ring buffer. */
@@ -125,7 +142,9 @@ struct srv_config {
 	__u32 cpus;               /* possible CPUs, at least 1 */
 	__u32 inputs;             /* elements of srv_inputs; at least one per CPU, as for the others */
 	__u32 outputs;
+	__u32 queues;
 	__u32 port;               /* that the server listens on */
+	__u32 _pad;
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 

@@ -21,6 +21,18 @@ int srv_local_sender(struct sk_msg_md *msg)
 }
 
 SEC("sk_msg")
+int srv_local_sender_on(struct sk_msg_md *msg)
+{
+	return srv_local_on(msg);
+}
+
+SEC("sk_msg")
+int srv_local_sender_exec(struct sk_msg_md *msg)
+{
+	return srv_local_exec(msg);
+}
+
+SEC("sk_msg")
 int srv_local_entry(struct sk_msg_md *msg)
 {
 	bpf_tail_call(msg, &srv_senders, 1);

@@ -15,9 +15,9 @@
 #ifndef BEDPLATE_SERVER_LOCAL_H
 #define BEDPLATE_SERVER_LOCAL_H
 
-#include "commands.h"
 #include "handover.h"
 #include "message.h"
+#include "run.h"
 #include "sock.h"
 
 _Static_assert(sizeof(struct srv_record) == sizeof(((struct srv_output *)0)->head), "fits");
@@ -55,9 +55,10 @@ static __always_inline int srv_at_rest(struct srv_conn *conn, const struct srv_p
 
 	if (!(conn->flags & SRV_CONN_OPEN) || conn->broken)
 		return 0;
-	if (conn->peer.client_ip != peer->client_ip || conn->peer.server_ip != peer->server_ip ||
-	    conn->peer.client_port != peer->client_port || conn->peer.server_port != peer->server_port)
-		return 0;
+	for (int i = 0; i < sizeof(*peer) / 8; i++) {
+		if (((__u64 *)&conn->peer)[i] != ((__u64 *)peer)[i])
+			return 0;
+	}
 	if ((__u32)*(volatile __u64 *)&conn->bytes_in != sent)
 		return 0;
 	barrier();
@@ -70,19 +71,44 @@ static __always_inline int srv_at_rest(struct srv_conn *conn, const struct srv_p
 	return srv_has_read(tp);
 }
 
+/* The connection of a client's socket: its index + 1, or 0. */
+__noinline __u32 srv_local_conn(struct sk_msg_md *msg, struct srv_peer *peer)
+{
+	__u32 *found;
+
+	if (!peer)
+		return 0;
+	__builtin_memset(peer, 0, sizeof(*peer));
+	if (msg->family == SRV_AF_INET6) {
+		peer->client_ip[0] = msg->local_ip6[0];
+		peer->client_ip[1] = msg->local_ip6[1];
+		peer->client_ip[2] = msg->local_ip6[2];
+		peer->client_ip[3] = msg->local_ip6[3];
+		peer->server_ip[0] = msg->remote_ip6[0];
+		peer->server_ip[1] = msg->remote_ip6[1];
+		peer->server_ip[2] = msg->remote_ip6[2];
+		peer->server_ip[3] = msg->remote_ip6[3];
+		barrier(); /* the branches must not share loads: their offsets in msg are not to be computed */
+	} else {
+		peer->client_ip[2] = SRV_MAPPED;
+		peer->client_ip[3] = msg->local_ip4;
+		peer->server_ip[2] = SRV_MAPPED;
+		peer->server_ip[3] = msg->remote_ip4;
+	}
+	peer->client_port = msg->local_port;
+	peer->server_port = bpf_ntohl(msg->remote_port);
+	found = bpf_map_lookup_elem(&srv_peers, peer);
+	return found ? *found + 1 : 0;
+}
+
 /*
  * The first half: if the connection is at rest, it is locked and the claimed input's index + 1 is
  * returned; else 0, and the message passes.
  */
 __noinline __u32 srv_local_take(struct sk_msg_md *msg)
 {
-	struct srv_peer peer = {
-		.client_ip = msg->local_ip4,
-		.server_ip = msg->remote_ip4,
-		.client_port = msg->local_port,
-		.server_port = bpf_ntohl(msg->remote_port),
-	};
-	__u32 *found, idx, size = msg->size, claimed;
+	struct srv_peer peer;
+	__u32 idx, size = msg->size, claimed;
 	struct bpf_sock *sk = msg->sk;
 	struct srv_base *base;
 	struct srv_conn *conn;
@@ -96,10 +122,7 @@ __noinline __u32 srv_local_take(struct sk_msg_md *msg)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!base || !base->valid || !tp)
 		return 0;
-	found = bpf_map_lookup_elem(&srv_peers, &peer);
-	if (!found)
-		return 0;
-	idx = *found;
+	idx = srv_local_conn(msg, &peer) - 1;
 	conn = bpf_map_lookup_elem(&srv_conns, &idx);
 	if (!conn || __sync_val_compare_and_swap(&conn->lock, 0, 1) != 0)
 		return 0;
@@ -158,6 +181,8 @@ static __always_inline int srv_local_partly(struct srv_input *in, struct srv_con
 
 	if (!out)
 		return SK_DROP;
+	if (conn->queue)
+		srv_hand_queue(conn, in->conn);
 	r = (struct srv_record *)out->head;
 	r->conn = in->conn;
 	r->generation = conn->generation;
@@ -196,6 +221,7 @@ __noinline int srv_local_give(struct sk_msg_md *msg, struct srv_input *in)
 		}
 		action = in->pos < in->len ? srv_local_partly(in, conn) : srv_local_reply(msg, in, conn);
 	}
+	srv_end_run(in, conn);
 	srv_release(in);
 	__sync_lock_test_and_set(&conn->lock, 0);
 	return action;
@@ -208,6 +234,44 @@ static __always_inline int srv_local(struct sk_msg_md *msg)
 	if (!in)
 		return SK_PASS;
 	srv_run(in);
+	SRV_GO_ON(msg, srv_local_jumps, in);
+	return srv_local_give(msg, in);
+}
+
+/* The input of the run under way. */
+__noinline __u32 srv_local_taken(struct sk_msg_md *msg)
+{
+	struct srv_peer peer;
+	struct srv_conn *conn = SRV_LOOKUP(srv_conns, srv_local_conn(msg, &peer) - 1);
+
+	return conn ? conn->input : 0;
+}
+
+/* Goes on where another program has left off. */
+static __always_inline int srv_local_on(struct sk_msg_md *msg)
+{
+	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_local_taken(msg) - 1);
+
+	if (!in)
+		return SK_DROP;
+	srv_run(in);
+	SRV_GO_ON(msg, srv_local_jumps, in);
+	return srv_local_give(msg, in);
+}
+
+/* Runs the queue of MULTI. */
+static __always_inline int srv_local_exec(struct sk_msg_md *msg)
+{
+	struct srv_input *ex = SRV_LOOKUP(srv_inputs, srv_local_taken(msg) - 1), *in;
+
+	if (!ex)
+		return SK_DROP;
+	in = SRV_LOOKUP(srv_inputs, ex->outer - 1);
+	if (!in)
+		return SK_DROP;
+	srv_run(ex);
+	srv_end_exec(in, ex);
+	SRV_GO_ON(msg, srv_local_jumps, in);
 	return srv_local_give(msg, in);
 }
 
@@ -219,7 +283,7 @@ static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
 	struct tcp_sock *tp;
 	__u64 cookie;
 
-	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || ops->family != 2 /* AF_INET */ ||
+	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || (ops->family != SRV_AF_INET && ops->family != SRV_AF_INET6) ||
 	    bpf_ntohl(ops->remote_port) != srv_config.port || !sk || bpf_get_netns_cookie(ops) != srv_config.netns)
 		return;
 	tp = bpf_skc_to_tcp_sock(sk);

@@ -37,7 +37,12 @@ struct srv_input {
 	__u32 cmd;                /* of them: the one being executed */
 	__u32 parsed;             /* next byte to parse */
 	__u32 step;               /* of a loop */
-	__u64 _pad;
+	__u32 queue;              /* srv_conn.queue */
+	__u32 jump;               /* the program to go on with + 1; 0 = none */
+	__u32 jumps;              /* so many tail calls were made */
+	__u32 ending;             /* a transaction has ended but for some locks (srv_do_release) */
+	__u32 stop;               /* the event loop has to go on */
+	__u32 outer;              /* of an EXEC: the packet's input + 1 */
 	struct srv_command cmds[SRV_BATCH];
 	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];
@@ -54,8 +59,12 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_small); } srv_smalls SEC(".maps"); /* set by the loader: SRV_INLINE per connection */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_input); } srv_inputs SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_output); } srv_outputs SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_queue); } srv_queues SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } srv_records SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_stats); } srv_counters SEC(".maps");
+/* Of the programs that one partition after the other goes on with: SRV_ON, SRV_EXEC (commands.h). */
+struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } srv_jumps SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } srv_local_jumps SEC(".maps");
 /* The programs behind the trampolines: [0] is the one in use; of srv_senders, [1] is the local path's. */
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u32); } srv_verdicts SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u32); } srv_senders SEC(".maps");

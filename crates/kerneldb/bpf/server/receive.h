@@ -8,8 +8,8 @@
 #ifndef BEDPLATE_SERVER_RECEIVE_H
 #define BEDPLATE_SERVER_RECEIVE_H
 
-#include "commands.h"
 #include "handover.h"
+#include "run.h"
 #include "sock.h"
 
 #define SRV_SMALLEST_LIMIT 4096u /* no reply is started with less room in the send buffer */
@@ -184,6 +184,7 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 		srv_hand_rest(in, conn, in->conn);
 	barrier();
 	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + in->len;
+	srv_end_run(in, conn);
 	srv_release(in);
 	return action;
 }
@@ -196,6 +197,44 @@ static __always_inline int srv_receive(struct __sk_buff *skb)
 	if (!in)
 		return SK_DROP;
 	srv_run(in);
+	SRV_GO_ON(skb, srv_jumps, in);
+	return srv_give(skb, in);
+}
+
+/* The input of the run under way. */
+__noinline __u32 srv_taken(struct __sk_buff *skb)
+{
+	__u32 idx = 0;
+	struct srv_conn *conn = srv_conn_of(skb, &idx);
+
+	return conn ? conn->input : 0;
+}
+
+/* Goes on where another program has left off. */
+static __always_inline int srv_receive_on(struct __sk_buff *skb)
+{
+	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_taken(skb) - 1);
+
+	if (!in)
+		return SK_DROP;
+	srv_run(in);
+	SRV_GO_ON(skb, srv_jumps, in);
+	return srv_give(skb, in);
+}
+
+/* Runs the queue of MULTI. */
+static __always_inline int srv_receive_exec(struct __sk_buff *skb)
+{
+	struct srv_input *ex = SRV_LOOKUP(srv_inputs, srv_taken(skb) - 1), *in;
+
+	if (!ex)
+		return SK_DROP;
+	in = SRV_LOOKUP(srv_inputs, ex->outer - 1);
+	if (!in)
+		return SK_DROP;
+	srv_run(ex);
+	srv_end_exec(in, ex);
+	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);
 }
 

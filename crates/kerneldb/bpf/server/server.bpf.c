@@ -5,6 +5,9 @@
  *
  * A socket map's programs are bound to a socket when it is inserted. What is attached are therefore
  * trampolines; the server proper is behind program arrays and can be exchanged while connections stay.
+ *
+ * A program can use one arena only, so this is loaded once for every partition; the programs of the first
+ * one begin, and those that follow are chosen by the keys (run.h).
  */
 #include <bedplate/kdb.h>
 #include "receive.h"
@@ -14,6 +17,18 @@ SEC("sk_skb/verdict")
 int srv_verdict(struct __sk_buff *skb)
 {
 	return srv_receive(skb);
+}
+
+SEC("sk_skb/verdict")
+int srv_verdict_on(struct __sk_buff *skb)
+{
+	return srv_receive_on(skb);
+}
+
+SEC("sk_skb/verdict")
+int srv_verdict_exec(struct __sk_buff *skb)
+{
+	return srv_receive_exec(skb);
 }
 
 SEC("sk_msg")

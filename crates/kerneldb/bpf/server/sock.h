@@ -52,6 +52,9 @@ struct skb_shared_info {
 
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
+#define SRV_AF_INET 2u
+#define SRV_AF_INET6 10u
+#define SRV_MAPPED 0xffff0000u /* third word of an IPv4 address in IPv6 form */
 #define SRV_TCP_CLOSE 7 /* TCP_CLOSE */
 
 #endif

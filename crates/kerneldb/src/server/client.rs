@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 
 use super::dialogue::Dialogue;
+use super::event_loop::NO_ENDS;
 use super::layout::srv_peer;
 use super::table::Shared;
 use crate::command::Progress;
@@ -89,7 +90,7 @@ impl Client {
             stream,
             cookie,
             generation,
-            ends: srv_peer { client_ip: 0, server_ip: 0, client_port: 0, server_port: 0, _pad: 0 },
+            ends: NO_ENDS,
             wait: Wait::Input,
             interest: EventFlags::RDHUP,
             half_closed: false,
@@ -125,6 +126,12 @@ impl Client {
         self.seen = handed;
         self.skip += skip;
         self.dialogue.import(replies, &mut self.out);
+    }
+
+    /// The kernel has answered MULTI and queued these requests.
+    pub(super) fn queued(&mut self, requests: &[u8], handed: u64) {
+        self.seen = handed;
+        self.dialogue.import_multi(requests);
     }
 
     /// Takes the request bytes of record number `handed`.

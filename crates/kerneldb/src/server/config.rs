@@ -29,7 +29,7 @@ pub struct ServerConfig {
     /// Whether the kernel answers. Without it the event loop executes every command: the same replies,
     /// slower; for comparison and for tests.
     pub kernel_path: bool,
-    /// Answers IPv4 clients on this machine inside of their own send calls, without TCP. Needs cgroup2.
+    /// Answers clients on this machine inside of their own send calls, without TCP. Needs cgroup2.
     /// It attaches a program to the cgroup2 root: every process that connects to this server's port runs
     /// it, whoever owns the process; see `docs/kerneldb.md` for what that means.
     pub local_fast_path: bool,

@@ -47,6 +47,11 @@ impl Dialogue {
         self.connection.import_reply(replies, 0, &*self.backend, out);
     }
 
+    /// Takes over a MULTI with its queued requests.
+    pub(super) fn import_multi(&mut self, requests: &[u8]) {
+        self.connection.import_multi(requests, false);
+    }
+
     /// Whether the server did not stop although the client asked for it.
     pub(super) fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
         self.connection.shutdown_failed(out);

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -222,16 +222,7 @@ impl EventLoop {
                 return Err(e);
             }
         };
-        let ends = match (peer, stream.local_addr()) {
-            (SocketAddr::V4(client), Ok(SocketAddr::V4(server))) => srv_peer {
-                client_ip: u32::from_ne_bytes(client.ip().octets()),
-                server_ip: u32::from_ne_bytes(server.ip().octets()),
-                client_port: client.port(),
-                server_port: server.port(),
-                _pad: 0,
-            },
-            _ => srv_peer { client_ip: 0, server_ip: 0, client_port: 0, server_port: 0, _pad: 0 },
-        };
+        let ends = stream.local_addr().map_or(NO_ENDS, |local| ends_of(peer, local));
         let done = if self.config.kernel_path && dialogue.kernel_may_answer() { 0 } else { NEVER };
         let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk(), ends);
         let key = index.to_ne_bytes();
@@ -308,6 +299,7 @@ impl EventLoop {
                 Event::Executed(range, skip, handed) => {
                     client.executed(&batch.bytes[range.clone()], *skip, *handed);
                 }
+                Event::Queued(range, handed) => client.queued(&batch.bytes[range.clone()], *handed),
                 Event::Drained | Event::Broken => {}
             }
             // While it waits for something else, new requests only queue up.
@@ -435,15 +427,15 @@ impl EventLoop {
         }
     }
 
-    /// Takes a connection apart. The order matters: first the local fast path is locked out; then its
-    /// cookie goes, so that no new run finds it; closing the socket waits for runs under way; then its
-    /// shared state and its session are free.
+    /// Takes a connection apart. The order matters: first the local fast path is locked out, and programs
+    /// that need to find it again; then its ends and its cookie go, so that no new run finds it; closing
+    /// the socket waits for runs under way; then its shared state and its session are free.
     fn dismantle(&mut self, index: u32) {
         let Some(client) = self.clients[index as usize].take() else { return };
+        self.table.lock(index);
         if self.config.local_fast_path {
             let _ = self.programs.map("srv_peers").delete(&ends_key(&client.ends));
         }
-        self.table.lock(index);
         let _ = self.programs.map("srv_cookies").delete(&client.cookie.to_ne_bytes());
         let dialogue = client.disconnect();
         self.table.close(index);
@@ -457,11 +449,33 @@ impl Drop for EventLoop {
         for index in 0..self.clients.len() as u32 {
             self.close(index, "the server stops");
         }
-        let outputs = self.table.claimed_outputs();
-        debug_assert_eq!(outputs, 0, "reply buffers leaked");
-        if outputs != 0 {
-            tracing::error!(outputs, "reply buffers leaked");
+        let buffers = self.table.claimed_buffers();
+        debug_assert_eq!(buffers, 0, "buffers leaked");
+        if buffers != 0 {
+            tracing::error!(buffers, "buffers leaked");
         }
+    }
+}
+
+/// No connection has these.
+pub(super) const NO_ENDS: srv_peer =
+    srv_peer { client_ip: [0; 4], server_ip: [0; 4], client_port: 0, server_port: 0, _pad: 0 };
+
+/// The ends of a connection as the programs know them: IPv4 addresses in their IPv6 form.
+fn ends_of(client: SocketAddr, server: SocketAddr) -> srv_peer {
+    let words = |ip: IpAddr| {
+        let octets = match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        std::array::from_fn(|i| u32::from_ne_bytes(octets[4 * i..4 * i + 4].try_into().expect("4 bytes")))
+    };
+    srv_peer {
+        client_ip: words(client.ip()),
+        server_ip: words(server.ip()),
+        client_port: client.port(),
+        server_port: server.port(),
+        _pad: 0,
     }
 }
 

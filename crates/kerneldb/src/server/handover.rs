@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 
-use super::layout::{SRV_BROKEN, SRV_BYTES, SRV_DRAINED, SRV_EXECUTED, srv_record};
+use super::layout::{SRV_BROKEN, SRV_BYTES, SRV_DRAINED, SRV_EXECUTED, SRV_QUEUED, srv_record};
 use crate::Result;
 use crate::bpf::kernel_error;
 
@@ -20,6 +20,9 @@ pub(super) enum Event {
     /// Replies (their place in [`Batch::bytes`]) to the first so many request bytes that come next, which
     /// are not to be executed again; and the record's number.
     Executed(Range<usize>, usize, u64),
+    /// Requests (their place in [`Batch::bytes`]) that the kernel has queued after a MULTI, and the record's
+    /// number.
+    Queued(Range<usize>, u64),
     /// All replies of the kernel were sent.
     Drained,
     /// The kernel gave the connection up.
@@ -52,16 +55,16 @@ impl Batch {
         };
         let Some((conn, generation, kind, len, handed, skip)) = header() else { return };
         let event = match kind {
-            SRV_BYTES | SRV_EXECUTED => {
+            SRV_BYTES | SRV_EXECUTED | SRV_QUEUED => {
                 let start = size_of::<srv_record>();
                 let Some(bytes) = raw.get(start..start + len) else { return };
                 let from = self.bytes.len();
                 self.bytes.extend_from_slice(bytes);
                 let place = from..from + len;
-                if kind == SRV_BYTES {
-                    Event::Bytes(place, handed)
-                } else {
-                    Event::Executed(place, skip, handed)
+                match kind {
+                    SRV_BYTES => Event::Bytes(place, handed),
+                    SRV_QUEUED => Event::Queued(place, handed),
+                    _ => Event::Executed(place, skip, handed),
                 }
             }
             SRV_DRAINED => Event::Drained,

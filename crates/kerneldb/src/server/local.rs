@@ -2,13 +2,13 @@
 //! send calls.
 //!
 //! What it means for security: the programs run in the context of every process below the cgroup2 root,
-//! whoever owns it, when it opens or uses an IPv4 connection to the server's port within the server's
+//! whoever owns it, when it opens or uses a connection to the server's port within the server's
 //! network namespace. Such a process executes the same commands as over the network, with the same
 //! authentication, no others and on no other data; its CPU time is its own. Connections to other servers
 //! are not touched, those in other network namespaces neither.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::Link;
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// The attached programs; dropping it detaches them.
 pub(super) struct LocalPath {
     _link: Link,
-    _object: LoadedObject,
+    object: LoadedObject,
 }
 
 impl LocalPath {
@@ -29,7 +29,15 @@ impl LocalPath {
         let cgroup = File::open(&root).map_err(|e| Error::io(format!("open {}", root.display()), e))?;
         object.attach_to_sockmap("srv_local_entry", object.map("srv_locals")?.as_fd())?;
         let link = object.attach_to_cgroup("srv_sockops", cgroup.as_fd())?;
-        Ok(LocalPath { _link: link, _object: object })
+        Ok(LocalPath { _link: link, object })
+    }
+
+    /// The maps that a later object has to share with the attached one.
+    pub(super) fn share_maps(&self) -> Result<[(&'static str, OwnedFd); 2]> {
+        Ok([
+            ("srv_locals", self.object.share_map("srv_locals")?),
+            ("srv_bases", self.object.share_map("srv_bases")?),
+        ])
     }
 }
 

@@ -1,7 +1,9 @@
 //! Loads, attaches and exchanges the server's eBPF programs.
 //!
-//! The maps belong to the first object and are reused by every later one, so a reload keeps all
-//! connections: it only swaps the entries of the two program arrays behind the attached trampolines.
+//! A program works on one partition, so each object is loaded once for every partition: the programs of
+//! the first one begin, those of the others go on where they are needed (`bpf/server/run.h`). The maps
+//! belong to the very first object and are reused by every later one, so a reload keeps all connections:
+//! it only swaps the entries of the program arrays behind the attached trampolines.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
@@ -9,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::ServerConfig;
-use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_stats};
+use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_queue, srv_stats};
 use super::listener::Listener;
 use super::local::{LocalPath, netns_cookie};
 use super::table::Table;
@@ -25,8 +27,11 @@ const OUTPUTS_PER_CPU: u32 = 32;
 /// Request buffers per CPU: how deep verdict runs can nest (softirqs in preempted process contexts).
 const INPUTS_PER_CPU: u32 = 4;
 
+/// Queues of MULTI. A connection that finds none free is served by the event loop until EXEC.
+const QUEUES: u32 = 128;
+
 /// Maps of a later object that are those of the first one.
-const SHARED_MAPS: [&str; 11] = [
+const SHARED_MAPS: [&str; 14] = [
     "srv_socks",
     "srv_cookies",
     "srv_conns",
@@ -38,6 +43,9 @@ const SHARED_MAPS: [&str; 11] = [
     "srv_verdicts",
     "srv_senders",
     "srv_peers",
+    "srv_queues",
+    "srv_jumps",
+    "srv_local_jumps",
 ];
 
 /// The loaded programs and their maps.
@@ -47,15 +55,42 @@ pub(super) struct Programs {
     config: srv_config,
     /// Holds the trampolines, which stay for the life of the server.
     _first: LoadedObject,
-    /// The object whose programs are in the program arrays, if it is not the first one.
-    current: Mutex<Option<LoadedObject>>,
-    /// The local fast path, if it is on; not part of a reload.
-    local: Mutex<Option<LocalPath>>,
+    /// The trampoline and the sockops program of the local fast path, if it is on.
+    local: Option<LocalPath>,
+    /// The objects whose programs are in the program arrays, except for those above.
+    current: Mutex<Vec<LoadedObject>>,
 }
+
+/// The programs of one path in one object, and where they belong.
+struct Path {
+    elf: &'static [u8],
+    /// Called by the trampoline.
+    begin: &'static [(&'static str, u32, &'static str)],
+    /// Program array of those that go on, and they.
+    jumps: &'static str,
+    on: &'static str,
+    exec: &'static str,
+}
+
+const SERVER: Path = Path {
+    elf: OBJECT,
+    begin: &[("srv_verdicts", 0, "srv_verdict"), ("srv_senders", 0, "srv_sender")],
+    jumps: "srv_jumps",
+    on: "srv_verdict_on",
+    exec: "srv_verdict_exec",
+};
+const LOCAL: Path = Path {
+    elf: LOCAL_OBJECT,
+    begin: &[("srv_senders", 1, "srv_local_sender")],
+    jumps: "srv_local_jumps",
+    on: "srv_local_sender_on",
+    exec: "srv_local_sender_exec",
+};
 
 fn load(
     elf: &[u8],
     database: &Inner,
+    partition: u32,
     config: &srv_config,
     reuse: &MapFds,
     entries: &[(&str, u32)],
@@ -67,7 +102,7 @@ fn load(
     bpf::load(&ObjectSpec {
         name: "kdb_server",
         elf,
-        config: database.object_config(0),
+        config: database.object_config(partition),
         constants: &[(".rodata.srv", constants)],
         reuse,
         entries,
@@ -88,6 +123,8 @@ impl Programs {
             cpus,
             inputs: cpus * INPUTS_PER_CPU,
             outputs: cpus * OUTPUTS_PER_CPU,
+            queues: QUEUES.max(cpus),
+            _pad: 0,
             port: listener.addr().port().into(),
             netns: netns_cookie(listener.fd())?,
         };
@@ -99,54 +136,84 @@ impl Programs {
             ("srv_smalls", server.max_clients * SRV_INLINE),
             ("srv_inputs", config.inputs),
             ("srv_outputs", config.outputs),
+            ("srv_queues", config.queues),
             ("srv_records", server.records_bytes),
         ];
-        let first = load(OBJECT, &database, &config, &database.share_maps(0)?, &entries)?;
+        let first = load(OBJECT, &database, 0, &config, &database.share_maps(0)?, &entries)?;
         let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
-        let programs = Programs {
-            database,
-            maps,
-            config,
-            _first: first,
-            current: Mutex::default(),
-            local: Mutex::default(),
-        };
-        programs.activate(&programs._first)?;
+        let mut programs =
+            Programs { database, maps, config, _first: first, local: None, current: Mutex::default() };
+        let mut others = Vec::new();
+        programs.activate(&SERVER, 0, &programs._first)?;
+        programs.load_others(&SERVER, &mut others)?;
         for entry in ["srv_verdict_entry", "srv_sender_entry"] {
             programs._first.attach_to_sockmap(entry, programs.map("srv_socks").as_fd())?;
         }
         if server.local_fast_path {
             let entries = [("srv_locals", server.max_clients)];
-            let object = load(LOCAL_OBJECT, &programs.database, &config, &programs.reuse()?, &entries)?;
-            programs.put("srv_senders", 1, &object, "srv_local_sender")?;
-            *programs.local.lock().unwrap_or_else(|e| e.into_inner()) = Some(LocalPath::attach(object)?);
+            let object = programs.load_one(&LOCAL, 0, &entries)?;
+            programs.activate(&LOCAL, 0, &object)?;
+            programs.local = Some(LocalPath::attach(object)?);
+            programs.load_others(&LOCAL, &mut others)?;
         }
+        programs.current = Mutex::new(others);
         Ok(programs)
     }
 
-    /// The maps that a further object shares with the first one.
-    fn reuse(&self) -> Result<MapFds> {
-        let mut reuse = self.database.share_maps(0)?;
+    /// The maps that a further object of a partition shares with the first one.
+    fn reuse(&self, partition: u32) -> Result<MapFds> {
+        let mut reuse = self.database.share_maps(partition)?;
         for (name, map) in SHARED_MAPS.iter().zip(&self.maps) {
             let fd = map.as_fd().try_clone_to_owned();
             reuse.insert((*name).into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
         }
+        if let Some(local) = &self.local {
+            for (name, fd) in local.share_maps()? {
+                reuse.insert(name.into(), fd);
+            }
+        }
         Ok(reuse)
+    }
+
+    fn load_one(&self, path: &Path, partition: u32, entries: &[(&str, u32)]) -> Result<LoadedObject> {
+        load(path.elf, &self.database, partition, &self.config, &self.reuse(partition)?, entries)
+    }
+
+    /// Loads and activates a path's programs for all partitions but the first.
+    fn load_others(&self, path: &Path, objects: &mut Vec<LoadedObject>) -> Result<()> {
+        for partition in 1..self.database.partitions.len() as u32 {
+            let object = self.load_one(path, partition, &[])?;
+            self.activate(path, partition, &object)?;
+            objects.push(object);
+        }
+        Ok(())
     }
 
     /// Loads the programs again and lets them take over; connections stay.
     pub(super) fn reload(&self) -> Result<()> {
-        let object = load(OBJECT, &self.database, &self.config, &self.reuse()?, &[])?;
+        let mut objects = Vec::new();
+        let paths = [Some(&SERVER), self.local.as_ref().map(|_| &LOCAL)];
+        for path in paths.into_iter().flatten() {
+            for partition in 0..self.database.partitions.len() as u32 {
+                objects.push((path, partition, self.load_one(path, partition, &[])?));
+            }
+        }
         let mut current = self.current.lock().unwrap_or_else(|e| e.into_inner());
-        self.activate(&object)?;
-        *current = Some(object);
+        for (path, partition, object) in &objects {
+            self.activate(path, *partition, object)?;
+        }
+        *current = objects.into_iter().map(|(_, _, object)| object).collect();
         Ok(())
     }
 
-    /// Puts an object's programs behind the trampolines.
-    fn activate(&self, object: &LoadedObject) -> Result<()> {
-        self.put("srv_verdicts", 0, object, "srv_verdict")?;
-        self.put("srv_senders", 0, object, "srv_sender")
+    /// Puts an object's programs into the program arrays.
+    fn activate(&self, path: &Path, partition: u32, object: &LoadedObject) -> Result<()> {
+        self.put(path.jumps, 2 * partition, object, path.on)?;
+        self.put(path.jumps, 2 * partition + 1, object, path.exec)?;
+        for &(array, index, program) in path.begin.iter().filter(|_| partition == 0) {
+            self.put(array, index, object, program)?;
+        }
+        Ok(())
     }
 
     fn put(&self, array: &str, index: u32, object: &LoadedObject, program: &str) -> Result<()> {
@@ -166,9 +233,11 @@ impl Programs {
     pub(super) fn table(&self) -> Result<Table> {
         let conns = self.map("srv_conns");
         let outputs = self.map("srv_outputs");
+        let queues = self.map("srv_queues");
         Ok(Table::new(
             ArrayMapping::<srv_conn>::new(conns.as_fd(), conns.max_entries())?,
             ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
+            ArrayMapping::<srv_queue>::new(queues.as_fd(), queues.max_entries())?,
         ))
     }
 

@@ -7,7 +7,9 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::layout::{SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, srv_conn, srv_output, srv_peer};
+use super::layout::{
+    SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, srv_conn, srv_output, srv_peer, srv_queue,
+};
 use crate::bpf::ArrayMapping;
 
 /// `done` of a connection that the kernel must not answer: `handed` never gets there.
@@ -16,6 +18,7 @@ pub(super) const NEVER: u64 = u64::MAX;
 pub(super) struct Table {
     conns: ArrayMapping<srv_conn>,
     outputs: ArrayMapping<srv_output>,
+    queues: ArrayMapping<srv_queue>,
 }
 
 /// One connection's shared state.
@@ -37,8 +40,12 @@ macro_rules! field {
 }
 
 impl Table {
-    pub(super) fn new(conns: ArrayMapping<srv_conn>, outputs: ArrayMapping<srv_output>) -> Self {
-        Table { conns, outputs }
+    pub(super) fn new(
+        conns: ArrayMapping<srv_conn>,
+        outputs: ArrayMapping<srv_output>,
+        queues: ArrayMapping<srv_queue>,
+    ) -> Self {
+        Table { conns, outputs, queues }
     }
 
     pub(super) fn conn(&self, index: u32) -> Shared<'_> {
@@ -57,11 +64,17 @@ impl Table {
         field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
     }
 
-    /// Keeps the local fast path out of a connection, and waits until it is: it never stays for long.
+    /// Keeps the local fast path out of a connection, and programs from calling one another on its behalf
+    /// (srv_jump), and waits until they are out: they never stay for long.
     pub(super) fn lock(&self, index: u32) {
         let conn = self.conn(index);
         let lock = field!(conn, AtomicU32, lock);
         while lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+        field!(conn, AtomicU32, flags).store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        while field!(conn, AtomicU32, input).load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
     }
@@ -81,6 +94,11 @@ impl Table {
                 claimed.store(0, Ordering::Release);
             }
         }
+        if let Some(queue) = field!(conn, AtomicU32, queue).load(Ordering::Acquire).checked_sub(1) {
+            // SAFETY: Within the mapped array; this connection held the claim.
+            let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*self.queues.get(queue)).claimed) };
+            claimed.store(0, Ordering::Release);
+        }
         let generation = field!(conn, AtomicU32, generation).load(Ordering::Relaxed).wrapping_add(1);
         // SAFETY: As above: nobody else works on this element now, and zeros are a closed one. The lock,
         // which is the last field, stays held until all of it is done.
@@ -89,15 +107,15 @@ impl Table {
         field!(conn, AtomicU32, lock).store(0, Ordering::Release);
     }
 
-    /// Number of claimed reply buffers, for leak checks.
-    pub(super) fn claimed_outputs(&self) -> u32 {
-        let claimed = |i: &u32| {
-            let output = self.outputs.get(*i);
-            // SAFETY: Within the mapped array.
-            let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*output).claimed) };
-            claimed.load(Ordering::Acquire) != 0
-        };
-        (0..self.outputs.len()).filter(claimed).count() as u32
+    /// Number of claimed reply buffers and queues, for leak checks.
+    pub(super) fn claimed_buffers(&self) -> u32 {
+        // SAFETY: Within the mapped arrays, as `get` checks.
+        let in_use = |claimed| unsafe { AtomicU32::from_ptr(claimed) }.load(Ordering::Acquire) != 0;
+        // SAFETY: As above: places, not accesses.
+        let outputs = (0..self.outputs.len()).map(|i| unsafe { &raw mut (*self.outputs.get(i)).claimed });
+        // SAFETY: As above.
+        let queues = (0..self.queues.len()).map(|i| unsafe { &raw mut (*self.queues.get(i)).claimed });
+        outputs.chain(queues).filter(|claimed| in_use(*claimed)).count() as u32
     }
 }
 

@@ -68,6 +68,33 @@ impl Client {
         self.expect(format!("{reply}\r\n").as_bytes());
     }
 
+    /// Reads until what was read ends like this.
+    pub fn until(&mut self, end: &str) -> String {
+        let mut all = Vec::new();
+        let mut part = [0; 4096];
+        while !all.ends_with(end.as_bytes()) {
+            match self.socket.read(&mut part) {
+                Ok(n @ 1..) => all.extend(&part[..n]),
+                other => panic!("{other:?} after {:?}", String::from_utf8_lossy(&all)),
+            }
+        }
+        String::from_utf8(all).unwrap()
+    }
+
+    /// Reads so many lines, one byte at a time so that nothing of the next one is taken.
+    pub fn lines(&mut self, n: usize) -> Vec<String> {
+        let mut line = |_| {
+            let mut line = Vec::new();
+            let mut byte = [0];
+            while !line.ends_with(b"\r\n") {
+                self.socket.read_exact(&mut byte).unwrap();
+                line.push(byte[0]);
+            }
+            String::from_utf8_lossy(&line).trim_end().to_owned()
+        };
+        (0..n).map(&mut line).collect()
+    }
+
     /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * MULTI, EXEC and DISCARD. Between MULTI and EXEC the requests wait, as they were sent, in a buffer of the
+ * connection. EXEC runs them in one transaction, from a second input: all of them or none. If anything
+ * is in the way (a lock conflict, an error, too long a reply, keys of several partitions), the transaction
+ * is rolled back, and the event loop gets the queue and EXEC as if it had queued them itself; so
+ * it does with any request that is not queued here, whatever is wrong with it. Such an EXEC has no effect here.
+ *
+ * WATCH is only known to the event loop, which then keeps the connection.
+ */
+#ifndef BEDPLATE_SERVER_MULTI_H
+#define BEDPLATE_SERVER_MULTI_H
+
+#include "commands.h"
+
+/* MULTI: claims a queue. */
+__noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
+{
+	struct srv_queue *q;
+	struct srv_conn *conn;
+
+	if (!in || !out)
+		return SRV_UP;
+	conn = SRV_LOOKUP(srv_conns, in->conn);
+	if (!conn)
+		return SRV_UP;
+	in->queue = srv_claim_queue();
+	q = SRV_LOOKUP(srv_queues, in->queue - 1);
+	if (!q)
+		return SRV_UP;
+	q->len = 0;
+	q->count = 0;
+	q->writes = 0;
+	q->partition = SRV_NO_PARTITION;
+	conn->queue = in->queue;
+	SRV_SAY(in, out, "+OK\r\n");
+	return SRV_DONE;
+}
+
+/* After EXEC and DISCARD, and when the event loop takes over. */
+__noinline int srv_end_multi(struct srv_conn *conn, __u32 queue)
+{
+	struct srv_queue *q = SRV_LOOKUP(srv_queues, queue - 1);
+
+	if (!conn || !q)
+		return 0;
+	conn->queue = 0;
+	SRV_RELEASE(q);
+	return 0;
+}
+
+/* Whether a request is known to be right: whatever is wrong with one is the event loop's to say. */
+static __always_inline int srv_can_queue(const struct srv_command *c)
+{
+	if (c->nargs == 1)
+		return c->name == SRV_PING;
+	if (c->arglen[1] < 1 || c->arglen[1] > KDB_KEY_MAX)
+		return 0;
+	if (c->nargs == 2)
+		return c->name == SRV_GET || c->name == SRV_DEL;
+	return c->nargs == 3 && c->name == SRV_SET;
+}
+
+/* Queues the request in->cmd. */
+static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *out, struct srv_queue *q)
+{
+	struct srv_command *c = SRV_COMMAND(in);
+	__u32 n = c->next - in->pos, at = q->len, partition;
+
+	if (!srv_can_queue(c))
+		return SRV_UP;
+	opaque(n);
+	opaque(at);
+	if (n < 1 || n > SRV_QUEUE_BYTES || at > SRV_QUEUE_BYTES || at + n > SRV_QUEUE_BYTES || q->count == 0xffff)
+		return SRV_UP;
+	bpf_probe_read_kernel(&q->bytes[at], n, &SRV_AT(in, in->pos));
+	q->len = at + n;
+	q->count++;
+	if (c->nargs > 1) {
+		q->writes |= c->name != SRV_GET;
+		partition = kdb_config.partitions > 1 ? kdb_partition_of(c->hash) : 0;
+		if (q->partition == SRV_NO_PARTITION)
+			q->partition = partition;
+		else if (q->partition != partition)
+			q->partition = SRV_PARTITIONS;
+	}
+	SRV_SAY(in, out, "+QUEUED\r\n");
+	return SRV_DONE;
+}
+
+/* A number of at most five digits and CR LF behind `mark`. */
+static __always_inline void srv_say_count(struct srv_input *in, struct srv_output *out, char mark, __u32 n)
+{
+	__u32 digits = n >= 10000 ? 5 : n >= 1000 ? 4 : n >= 100 ? 3 : n >= 10 ? 2 : 1;
+	__u64 text = SRV_CRLF;
+
+	for (int i = 5; i > 0; i--) {
+		if (i > digits)
+			continue;
+		text = text << 8 | ('0' + n % 10);
+		n /= 10;
+	}
+	*SRV_TO(out, in->opos) = text << 8 | mark;
+	in->opos += 3 + digits;
+}
+
+/*
+ * EXEC: opens the transaction and lays the queue out as the commands of a second input, which the EXEC
+ * program of their partition runs.
+ */
+__noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
+{
+	struct srv_queue *q;
+	struct srv_conn *conn;
+	struct srv_input *ex;
+	__u32 n, claimed, partition;
+
+	USE_ARENA();
+	if (!in || !out || !ctx)
+		return SRV_UP;
+	conn = SRV_LOOKUP(srv_conns, in->conn);
+	q = SRV_LOOKUP(srv_queues, in->queue - 1);
+	if (!conn || !q || (in->flags & SRV_CONN_SYNC) || ctx->state != KDB_TX_NONE ||
+	    q->partition == SRV_PARTITIONS || in->jumps + 1 >= SRV_JUMPS)
+		return SRV_UP;
+	partition = q->partition == SRV_NO_PARTITION ? kdb_config.partition : q->partition;
+	claimed = srv_claim_input();
+	ex = SRV_LOOKUP(srv_inputs, claimed - 1);
+	if (!ex)
+		return SRV_UP;
+	n = q->len;
+	opaque(n);
+	if (n > SRV_QUEUE_BYTES)
+		n = 0;
+	if (n)
+		bpf_probe_read_kernel(&ex->bytes[SRV_HEAD], n, q->bytes);
+	srv_begin(ex, conn, in->conn, n, in->limit);
+	ex->opos = in->opos;
+	ex->out = in->out;
+	ex->outer = in->claimed;
+	ex->queue = 0;
+	srv_say_count(ex, out, '*', q->count);
+	if ((q->writes ? kdb_begin(ctx) : kdb_begin_ro(ctx)) != KDB_OK) {
+		SRV_RELEASE(ex);
+		return SRV_UP;
+	}
+	in->jumps++; /* back */
+	if (srv_jump(in, claimed, SRV_EXEC(partition)) == SRV_JUMP)
+		return SRV_JUMP;
+	/* The connection is being closed: that ends the transaction, too. */
+	SRV_RELEASE(ex);
+	return SRV_UP;
+}
+
+/* The end of EXEC, in the program of its partition: commits if all went well; `in` goes on in any case. */
+__noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
+{
+	struct srv_conn *conn;
+	struct kdb_ctx *ctx;
+	int r = KDB_ERR_STATE;
+
+	USE_ARENA();
+	if (!in || !ex)
+		return 0;
+	conn = SRV_LOOKUP(srv_conns, in->conn);
+	ctx = SRV_LOOKUP(kdb_contexts, in->session);
+	if (!conn || !ctx)
+		return 0;
+	if (ex->pos == ex->len) {
+		if (ctx->state == KDB_TX_ACTIVE)
+			r = kdb_commit(ctx);
+		else if (ctx->state == KDB_TX_READ_ONLY)
+			r = kdb_commit_ro(ctx);
+	}
+	if (r == KDB_OK) {
+		in->opos = ex->opos;
+		in->pos = SRV_COMMAND(in)->next;
+		in->commands++;
+		in->cmd++;
+		srv_end_multi(conn, in->queue);
+		in->queue = 0;
+	} else {
+		kdb_rollback(ctx);
+		in->stop = 1;
+	}
+	conn->input = in->claimed;
+	in->jump = SRV_ON(kdb_config.partition) + 1;
+	SRV_RELEASE(ex);
+	return 0;
+}
+
+/* A request between MULTI and the end of EXEC. */
+__noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
+{
+	struct srv_conn *conn;
+	struct srv_command *c;
+	struct srv_queue *q;
+
+	USE_ARENA();
+	if (!in || !out || !ctx)
+		return SRV_UP;
+	c = SRV_COMMAND(in);
+	if (c->nargs == 1 && c->name == SRV_EXECUTE)
+		return srv_start_exec(in, out, ctx);
+	if (c->nargs == 1 && c->name == SRV_DISCARD) {
+		conn = SRV_LOOKUP(srv_conns, in->conn);
+		srv_end_multi(conn, in->queue);
+		in->queue = 0;
+		SRV_SAY(in, out, "+OK\r\n");
+		return SRV_DONE;
+	}
+	q = SRV_LOOKUP(srv_queues, in->queue - 1);
+	return q ? srv_enqueue(in, out, q) : SRV_UP;
+}
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Runs the commands of a packet: parses some, looks ahead for them, executes them one by one.
+ *
+ * If a command is for another program (in->jump), that one is called and goes on in the middle of the
+ * batch; all that it needs to know is in `in`, which the connection names. So every program begins with
+ * what the last one has left, and the last one does what follows the commands.
+ */
+#ifndef BEDPLATE_SERVER_RUN_H
+#define BEDPLATE_SERVER_RUN_H
+
+#include "multi.h"
+
+/* Executes the command in->cmd and moves in->pos behind it; or SRV_UP, or SRV_JUMP. */
+static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
+{
+	struct srv_command *c = SRV_COMMAND(in);
+	__u64 name = c->name;
+	int r = SRV_UP;
+
+	if (in->opos + SRV_REPLY_MIN > in->limit)
+		return SRV_UP;
+	if (in->queue) {
+		r = srv_do_multi(in, out, ctx);
+	} else if (c->nargs == 1) {
+		if (name == SRV_PING) {
+			SRV_SAY(in, out, "+PONG\r\n");
+			r = SRV_DONE;
+		} else if (name == SRV_BEGIN && ctx->state == KDB_TX_NONE) {
+			if (kdb_begin(ctx) == KDB_OK) {
+				SRV_SAY(in, out, "+OK\r\n");
+				r = SRV_DONE;
+			}
+		} else if (name == SRV_COMMIT || name == SRV_ROLLBACK) {
+			r = in->ending ? SRV_DONE : srv_do_end(in, out, ctx, name == SRV_COMMIT);
+			if (r == SRV_DONE)
+				r = srv_do_release(in, ctx);
+		} else if (name == SRV_MULTI && ctx->state == KDB_TX_NONE) {
+			r = srv_start_multi(in, out);
+		}
+	} else if (c->nargs == 2 && name == SRV_GET) {
+		r = srv_go_to_key(in, c);
+		if (r == SRV_DONE)
+			r = srv_do_get(in, out, ctx);
+	} else if (c->nargs == 2 && name == SRV_DEL) {
+		r = srv_go_to_key(in, c);
+		if (r == SRV_DONE)
+			r = srv_do_del(in, out, ctx);
+	} else if (c->nargs == 3 && name == SRV_SET) {
+		r = srv_go_to_key(in, c);
+		if (r == SRV_DONE)
+			r = srv_do_set(in, out, ctx);
+	}
+	if (r == SRV_DONE) {
+		in->pos = c->next;
+		in->commands++;
+	}
+	return r;
+}
+
+/* Parses up to SRV_BATCH commands from in->pos on; none if the first one is not for the kernel. */
+__noinline int srv_parse(struct srv_input *in)
+{
+	struct srv_command *c;
+	__u32 i, p;
+
+	if (!in)
+		return 0;
+	in->batch = 0;
+	in->cmd = 0;
+	in->parsed = in->pos;
+	for (in->step = 0; (i = READ_ONCE(in->step)) < SRV_BATCH && few_steps; in->step = i + 1) {
+		p = READ_ONCE(in->parsed);
+		if (p >= in->len)
+			break;
+		c = &in->cmds[i & (SRV_BATCH - 1)];
+		p = SRV_AT(in, p) == '*' ? srv_parse_array(in, c, p) : srv_parse_inline(in, c, p);
+		if (!p)
+			break;
+		c->next = p;
+		c->name = srv_name(in, c);
+		WRITE_ONCE(in->parsed, p);
+		WRITE_ONCE(in->batch, i + 1);
+	}
+	return 0;
+}
+
+/* Looks ahead for all parsed commands, so that their cache misses overlap. */
+__noinline int srv_ahead(struct srv_input *in)
+{
+	struct srv_command *c;
+	__u32 i;
+
+	USE_ARENA();
+	if (!in)
+		return 0;
+#define SRV_EACH(c)                                                                                \
+	for (in->step = 0; (i = READ_ONCE(in->step)) < in->batch && few_steps; in->step = i + 1)   \
+		if ((c = &in->cmds[i & (SRV_BATCH - 1)]))
+	SRV_EACH(c) {
+		c->hash = 0;
+		if (c->nargs < 2 || srv_take_key(in, c))
+			continue;
+		c->hash = kdb_hash(&in->io);
+		kdb_ahead_bucket(c->hash);
+	}
+	if (in->batch == 1)
+		return 0;
+	/* For a key of another partition this touches some other entry, which does no harm. */
+	SRV_EACH(c)
+		kdb_ahead_entry(c->hash);
+	SRV_EACH(c)
+		kdb_ahead_value(c->hash);
+	return 0;
+}
+
+/* Runs the commands in `in` until they end, or one is not for this program; the replies are in its output. */
+static __always_inline void srv_run(struct srv_input *in)
+{
+	struct kdb_ctx *ctx = SRV_LOOKUP(kdb_contexts, in->session);
+	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
+	int r = SRV_DONE;
+
+	USE_ARENA();
+	in->jump = 0;
+	if (!ctx || !out || in->stop)
+		return;
+	while (in->pos < in->len && few_steps) {
+		if (READ_ONCE(in->cmd) >= in->batch) {
+			srv_parse(in);
+			if (!in->batch)
+				break;
+			if (srv_looked_ahead(in))
+				srv_ahead(in);
+		}
+		r = srv_command(in, out, ctx);
+		if (r != SRV_DONE)
+			break;
+		in->cmd++;
+	}
+}
+
+/* Goes on with another program if one was asked for; if not, or if there is none, this returns. */
+#define SRV_GO_ON(ctx, array, in)                                                                  \
+	do {                                                                                       \
+		if ((in)->jump)                                                                    \
+			bpf_tail_call(ctx, &array, (in)->jump - 1);                                \
+	} while (0)
+
+#endif
