@@ -36,6 +36,9 @@ const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_states", "kdb_tr
 const TICK: Duration = Duration::from_millis(5);
 /// Entries that one call of the collector visits.
 const COLLECT_BUDGET: u64 = 4096;
+/// How often, and how long each time, a write at the limit of memory waits for the log's reader.
+const LIMBO_TRIES: u32 = 64;
+const LIMBO_WAIT: Duration = Duration::from_micros(500);
 
 /// The programs of one partition.
 pub(crate) struct Programs {
@@ -158,7 +161,18 @@ impl Inner {
         if let Some(hash) = &self.hash {
             return hash.wait_for_memory(attempt);
         }
-        self.partitions.get(partition as usize).is_some_and(|p| p.grow_beyond(seen))
+        let Some(partition) = self.partitions.get(partition as usize) else { return false };
+        partition.grow_beyond(seen) || self.wait_for_limbo(partition, attempt)
+    }
+
+    /// At the limit of memory: waits for blocks that the log's reader still needs; false if there are none, or
+    /// the reader does not get on.
+    fn wait_for_limbo(&self, partition: &Partition, attempt: u32) -> bool {
+        if attempt >= LIMBO_TRIES || !partition.has_limbo() {
+            return false;
+        }
+        std::thread::sleep(LIMBO_WAIT);
+        self.housekeep().is_ok()
     }
 
     /// Whether memory should be made available in a partition before a transaction writes to it.
@@ -178,11 +192,15 @@ impl Inner {
             if partition.wants_memory() {
                 more |= partition.grow();
             }
-            if partition.has_garbage() {
-                let before = self.collected();
+            if partition.has_garbage() || partition.has_limbo() {
+                let before = self.stats();
                 let visited = programs.collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
+                let after = self.stats();
                 // What a snapshot holds is queued again: looking at once would not help.
-                more |= u64::from(visited) == COLLECT_BUDGET && self.collected() != before;
+                let collected = (after.versions_pruned, after.entries_collected)
+                    != (before.versions_pruned, before.entries_collected);
+                more |= u64::from(visited) == COLLECT_BUDGET && collected;
+                more |= after.blocks_waited - before.blocks_waited >= COLLECT_BUDGET;
             }
         }
         if self.hash.as_ref().is_some_and(HashStore::has_garbage) {
@@ -191,12 +209,6 @@ impl Inner {
         }
         self.update_clock_offset();
         Ok(more)
-    }
-
-    /// What was collected so far: old versions and index entries.
-    fn collected(&self) -> (u64, u64) {
-        let stats = self.stats();
-        (stats.versions_pruned, stats.entries_collected)
     }
 
     /// Expiry compares Unix time; the kernel side only has the monotonic clock.
@@ -431,6 +443,7 @@ impl Database {
     pub fn set_clock(&self, ts: u64) -> Result<()> {
         self.inner.state().clock.store(ts, Ordering::SeqCst);
         self.inner.state().durable_ts.store(ts, Ordering::SeqCst);
+        self.inner.state().drained_ts.store(ts, Ordering::SeqCst);
         Ok(())
     }
 

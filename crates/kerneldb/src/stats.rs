@@ -26,6 +26,8 @@ pub struct Stats {
     pub versions_pruned: u64,
     /// Index entries that the background collector removed.
     pub entries_collected: u64,
+    /// Blocks of old versions that had to wait until the log's reader was done with them.
+    pub blocks_waited: u64,
     /// Lock-free reads that had to look again.
     pub read_retries: u64,
     /// Number of keys.
@@ -66,6 +68,7 @@ impl Stats {
         self.wal_full += cpu.wal_full;
         self.versions_pruned += cpu.versions_pruned;
         self.entries_collected += cpu.gc_entries;
+        self.blocks_waited += cpu.limbo_freed;
         self.read_retries += cpu.read_retries;
         // Each CPU's share may be negative; the sum over all is not.
         self.keys = self.keys.wrapping_add_signed(cpu.live_keys);

@@ -2,7 +2,9 @@
 
 mod common;
 
-use bedplate_kerneldb::{Error, KEY_MAX, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Written};
+use bedplate_kerneldb::{
+    EngineKind, Error, KEY_MAX, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Written,
+};
 use common::{can_run, variants};
 
 fn put(s: &mut bedplate_kerneldb::Session, key: &[u8], value: &[u8]) {
@@ -302,12 +304,14 @@ fn exhausted_memory_loses_nothing() {
                 Err(e) => panic!("{name}: {e}"),
             }
         };
-        assert_eq!(full, db.config().wal_ring_bytes == 0, "{name}");
+        // The records of the arena engine refer to large values, those of the other have copies.
+        let logged = db.config().wal_ring_bytes > 0;
+        assert_eq!(full, !logged || db.config().engine == EngineKind::Arena, "{name}");
         assert_eq!(db.len(), u64::from(stored));
         for i in 0..stored {
             assert_eq!(data(&mut s, &i.to_le_bytes()).unwrap(), value, "{name}");
         }
-        if full {
+        if full && !logged {
             // An update needs a block beside the old one; a delete makes room for it.
             assert!(stored > 500);
             s.delete(&0u32.to_le_bytes()).unwrap();

@@ -6,12 +6,12 @@
 
 use std::{mem::offset_of, sync::atomic::Ordering};
 
-use super::merge::{Merge, Place};
+use super::merge::{Merge, Place, Record, header};
 use crate::{
     LogTxn,
     database::Inner,
     hashmap::LogRing,
-    layout::{kdb_rec, kdb_ring},
+    layout::{KDB_REC_BY_REFERENCE, kdb_block, kdb_rec, kdb_ring},
     wal::{OpRef, TxnSink},
 };
 
@@ -99,10 +99,19 @@ impl<'db> LogReader<'db> {
             let record: *const kdb_rec = arena.at(offset);
             // SAFETY: the record is complete, as `read` has seen, and not given back before the end of
             // this function: nobody writes to it. Its size is inside of the ring's data.
-            unsafe { arena.bytes(offset, (*record).size as usize) }
+            let bytes = unsafe { arena.bytes(offset, (*record).size as usize) };
+            let head = header(bytes);
+            let by_reference = u32::from(head.flags) & KDB_REC_BY_REFERENCE != 0;
+            // SAFETY: the block of a commit after `drained_ts` is not freed and its data does not change.
+            let value = by_reference.then(|| unsafe {
+                arena.bytes(u64::from(head.index) + size_of::<kdb_block>() as u64, head.vlen as usize)
+            });
+            Record { bytes, value }
         };
         let count = self.merge.emit(max_bytes, &bytes, sink);
         self.merge.copy_rest(&bytes);
+        // Only now may the blocks that records referred to go.
+        db.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
         for ring in &self.rings {
             give_back(db, ring);
         }
@@ -114,7 +123,7 @@ impl<'db> LogReader<'db> {
 fn drain_ring(ring: &mut LogRing, merge: &mut Merge, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
     let records = ring.read();
     records.iter().for_each(|(offset, record)| merge.accept((0, offset as u64), record));
-    let bytes = |(_, offset): Place| records.at(offset as usize);
+    let bytes = |(_, offset): Place| Record::from(records.at(offset as usize));
     let count = merge.emit(max_bytes, &bytes, sink);
     merge.copy_rest(&bytes);
     count

@@ -61,6 +61,12 @@ impl Partition {
             || self.super_word(offset_of!(kdb_arena, gc_rest)).load(Ordering::Relaxed) != 0
     }
 
+    /// Whether blocks wait for the log's reader.
+    pub(crate) fn has_limbo(&self) -> bool {
+        self.super_word(offset_of!(kdb_arena, limbo_head)).load(Ordering::Relaxed) != 0
+            || self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed) != 0
+    }
+
     /// Whether less memory is ready than the kernel side may need before the next look.
     pub(crate) fn wants_memory(&self) -> bool {
         let committed = self.committed();

@@ -21,8 +21,20 @@ const MAX_AHEAD: u64 = 1 << 26;
 
 /// Where a record is: partition and offset in its arena.
 pub(super) type Place = (u32, u64);
-/// Bytes of the record at a place that was accepted and not given back yet.
-pub(super) type Bytes<'a> = &'a dyn Fn(Place) -> &'a [u8];
+/// The record at a place that was accepted and not given back yet.
+pub(super) type Records<'a> = &'a dyn Fn(Place) -> Record<'a>;
+
+/// A record, and the value if the record only refers to it.
+pub(super) struct Record<'a> {
+    pub bytes: &'a [u8],
+    pub value: Option<&'a [u8]>,
+}
+
+impl<'a> From<&'a [u8]> for Record<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Record { bytes, value: None }
+    }
+}
 /// A transaction: session, and its number within the session.
 type TxId = (u64, u64);
 
@@ -64,6 +76,11 @@ impl Merge {
             touched: Vec::new(),
             committed: HashMap::new(),
         }
+    }
+
+    /// Timestamp of the newest commit that was handed over, if they were all.
+    pub(super) fn done_ts(&self) -> u64 {
+        self.next_ts - 1
     }
 
     /// Takes in one complete record.
@@ -119,7 +136,7 @@ impl Merge {
 
     /// Hands over what is in sequence, until about `max_bytes` of keys and values were; returns how many
     /// transactions there were.
-    pub(super) fn emit<'a>(&mut self, max_bytes: usize, bytes: Bytes<'a>, sink: &mut dyn TxnSink) -> usize {
+    pub(super) fn emit<'a>(&mut self, max_bytes: usize, bytes: Records<'a>, sink: &mut dyn TxnSink) -> usize {
         let (mut count, mut sum) = (0, 0);
         while sum < max_bytes && !matches!(self.slots.front(), None | Some(Slot::Unknown)) {
             sink.begin(self.next_ts);
@@ -148,7 +165,7 @@ impl Merge {
     }
 
     /// Copies whatever is still in the rings, so that their space can be given back.
-    pub(super) fn copy_rest<'a>(&mut self, bytes: Bytes<'a>) {
+    pub(super) fn copy_rest<'a>(&mut self, bytes: Records<'a>) {
         for slot in &mut self.slots {
             match slot {
                 Slot::Auto(change) => copy(change, bytes),
@@ -164,14 +181,14 @@ impl Merge {
     }
 }
 
-fn copy<'a>(change: &mut Change, bytes: Bytes<'a>) {
+fn copy<'a>(change: &mut Change, bytes: Records<'a>) {
     if let Change::There(place) = *change {
         *change = Change::Copied(op_of(bytes(place)).into());
     }
 }
 
 /// Returns the bytes of key and value.
-fn hand_over<'a>(change: &Change, bytes: Bytes<'a>, sink: &mut dyn TxnSink) -> usize {
+fn hand_over<'a>(change: &Change, bytes: Records<'a>, sink: &mut dyn TxnSink) -> usize {
     let op = match change {
         Change::There(place) => op_of(bytes(*place)),
         Change::Copied(op) => op.into(),
@@ -183,7 +200,7 @@ fn hand_over<'a>(change: &Change, bytes: Bytes<'a>, sink: &mut dyn TxnSink) -> u
     }
 }
 
-fn header(bytes: &[u8]) -> kdb_rec {
+pub(super) fn header(bytes: &[u8]) -> kdb_rec {
     assert!(bytes.len() >= size_of::<kdb_rec>());
     // SAFETY: the slice is at least as long as the header, which consists of integers; it is read
     // unaligned.
@@ -191,7 +208,8 @@ fn header(bytes: &[u8]) -> kdb_rec {
 }
 
 /// The change in a record with a key.
-fn op_of(bytes: &[u8]) -> OpRef<'_> {
+fn op_of(record: Record<'_>) -> OpRef<'_> {
+    let bytes = record.bytes;
     let rec = header(bytes);
     let key_at = size_of::<kdb_rec>();
     let key = &bytes[key_at..key_at + usize::from(rec.klen)];
@@ -199,7 +217,7 @@ fn op_of(bytes: &[u8]) -> OpRef<'_> {
         KDB_REC_AUTO_DEL | KDB_REC_DEL => OpRef::Delete { key },
         _ => {
             let value_at = key_at + usize::from(rec.klen).next_multiple_of(8);
-            let value = &bytes[value_at..value_at + rec.vlen as usize];
+            let value = record.value.unwrap_or_else(|| &bytes[value_at..value_at + rec.vlen as usize]);
             OpRef::Put { key, value, expire_at_ms: (rec.expire_ms != 0).then_some(rec.expire_ms) }
         }
     }
@@ -358,8 +376,8 @@ mod tests {
             for (records, max_bytes) in pieces {
                 let (now, later) = rest.split_at(records.min(rest.len()));
                 rest = later;
-                let bytes = |place: Place| &rings.records[place.1 as usize][..];
-                now.iter().for_each(|&(_, place)| merge.accept(place, bytes(place)));
+                let bytes = |place: Place| Record::from(&rings.records[place.1 as usize][..]);
+                now.iter().for_each(|&(_, place)| merge.accept(place, bytes(place).bytes));
                 merge.emit(max_bytes, &bytes, &mut got);
                 merge.copy_rest(&bytes);
                 // The space is given back: nothing may be read from it any more.

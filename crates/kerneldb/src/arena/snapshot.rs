@@ -195,7 +195,8 @@ pub(crate) struct StateView {
     pub writes_paused: AtomicU32,
     pub clock_offset_ms: AtomicU64,
     pub hash_seed: AtomicU64,
-    _pad4: [u64; 4],
+    pub drained_ts: AtomicU64,
+    _pad4: [u64; 3],
     pub snapshots: [AtomicU64; KDB_SNAPSHOTS as usize],
 }
 
@@ -204,7 +205,7 @@ const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(StateView, active_snapshots) == offset_of!(kdb_state, active_snapshots));
     assert!(offset_of!(StateView, durable_ts) == offset_of!(kdb_state, durable_ts));
-    assert!(offset_of!(StateView, hash_seed) == offset_of!(kdb_state, hash_seed));
+    assert!(offset_of!(StateView, drained_ts) == offset_of!(kdb_state, drained_ts));
     assert!(offset_of!(StateView, snapshots) == offset_of!(kdb_state, snapshots));
     assert!(size_of::<StateView>() == offset_of!(kdb_state, stats));
     assert!(KDB_MARKER_SEQ_BITS < 63);

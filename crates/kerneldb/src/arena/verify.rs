@@ -4,15 +4,15 @@
 //! the heap is accounted for: it belongs to exactly one index entry, one value block of a version, one free
 //! list, or the uncarved rest of a slab.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, mem::offset_of};
 
 use super::{Partition, format::Geometry};
 use crate::{
     Error, Result,
     database::Inner,
     layout::{
-        KDB_CELLS, KDB_CLASSES, KDB_LEN_CELL_SHIFT, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES, MARKER,
-        kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist, kdb_version,
+        KDB_CELLS, KDB_CLASSES, KDB_LEN_CELL_SHIFT, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES,
+        KDB_SUPER_OFF, MARKER, kdb_arena, kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist, kdb_version,
     },
 };
 
@@ -208,6 +208,22 @@ impl Checker<'_> {
                     self.claim(u64::from(slab as u32) + i * bytes, bytes, "a slab's rest")?;
                     free += bytes;
                 }
+            }
+        }
+        Ok(free + self.limbo()?)
+    }
+
+    /// Claims the blocks that wait for the log's reader; returns their bytes.
+    fn limbo(&mut self) -> Check<u64> {
+        let mut free = 0;
+        for field in [offset_of!(kdb_arena, limbo_head), offset_of!(kdb_arena, limbo_rest)] {
+            let mut block = self.word(u64::from(KDB_SUPER_OFF) + field as u64);
+            while block != 0 {
+                let link = self.word(block);
+                let bytes = block_bytes(link >> 32);
+                self.claim(block, bytes, "a block in limbo")?;
+                free += bytes;
+                block = link & 0xffff_ffff;
             }
         }
         Ok(free)

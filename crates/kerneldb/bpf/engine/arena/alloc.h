@@ -188,13 +188,17 @@ static __always_inline __u32 block_alloc(__u32 vlen)
 	return alloc_class(size_class(vlen), LINK_BLOCK);
 }
 
-static __always_inline void block_free(__u32 block, __u32 vlen)
+static __always_inline void class_free(__u32 block, __u32 class)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	__u32 class = size_class(vlen);
 
 	if (cpu < kdb_config.ncpus)
 		freelist_push(freelist_off(cpu, class, LINK_BLOCK), block, block, LINK_BLOCK);
+}
+
+static __always_inline void block_free(__u32 block, __u32 vlen)
+{
+	class_free(block, size_class(vlen));
 }
 
 static __always_inline void entry_free(__u32 entry)

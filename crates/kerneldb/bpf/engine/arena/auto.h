@@ -266,7 +266,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		if (scan.newest < NO_SLOT) {
 			entry_at(entry)->changes++;
 			barrier();
-			version_drop(entry, scan.newest);
+			version_drop(state, entry, scan.newest);
 			kdb_stats(state)->versions_pruned++;
 		}
 	} else {
@@ -279,6 +279,24 @@ unlock:
 		gc_queue(entry);
 	unlock_exclusive(entry);
 	return status;
+}
+
+/* Reserves and fills the log record. Interrupts are off, and stay off for little time: large values are not
+ * copied. */
+static __always_inline int auto_log(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_write *w, __u32 flags)
+{
+	if (!kdb_config.wal || (flags & KDB_IO_REPLAY))
+		return KDB_OK;
+	if (ctx->flags & KDB_CTX_NO_WAL) {
+		if (!wal_reserve(&w->rec, sizeof(struct kdb_rec)))
+			return KDB_ERR_WAL_FULL;
+		wal_fill_bare(&w->rec, KDB_REC_SKIP, 0, 0);
+		return KDB_OK;
+	}
+	if (!wal_reserve(&w->rec, wal_bytes(io, w->kind == WRITE_SMALL ? w->vlen : 0)))
+		return KDB_ERR_WAL_FULL;
+	wal_fill(&w->rec, io, w->kind == WRITE_TOMBSTONE ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT, w->vlen, w->block);
+	return KDB_OK;
 }
 
 static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
@@ -302,19 +320,10 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	status = write_prepare(io, &w, delete, flags);
 	if (status)
 		return count_error(state, status);
-	if (kdb_config.wal && !(flags & KDB_IO_REPLAY)) {
-		int ok;
-		if (ctx->flags & KDB_CTX_NO_WAL)
-			ok = wal_prepare_bare(&w.rec, KDB_REC_SKIP, 0, 0);
-		else
-			ok = wal_prepare(&w.rec, io, delete ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT, w.vlen);
-		if (!ok) {
-			value_free(w.block, w.len);
-			return count_error(state, KDB_ERR_WAL_FULL);
-		}
-	}
 	bpf_local_irq_save(&irq);
-	status = auto_commit(io, &w, flags);
+	status = auto_log(ctx, io, &w, flags);
+	if (!status)
+		status = auto_commit(io, &w, flags);
 	if (status) {
 		wal_void(&w.rec);
 		value_free(w.block, w.len);

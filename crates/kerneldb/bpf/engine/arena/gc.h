@@ -50,7 +50,8 @@ out:
 	return 0;
 }
 
-/* Visits up to `budget` queued entries of this partition; returns how many were visited. */
+/* Visits up to `budget` queued entries of this partition, and frees up to `budget` blocks from limbo; returns
+ * how many entries were visited. */
 __noinline int kdb_collect(__u32 budget)
 {
 	struct kdb_arena __arena *s = super();
@@ -72,6 +73,8 @@ __noinline int kdb_collect(__u32 budget)
 	}
 	s->gc_rest = entry;
 	visited = s->gc_visited;
+	if (kdb_config.wal)
+		limbo_collect(budget);
 	barrier();
 	STORE(&s->gc_latch, 0);
 	return visited;

@@ -400,10 +400,11 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 	if (status)
 		return tx_fail(state, ctx, status);
 	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL)) {
-		if (!wal_prepare(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, w.vlen)) {
+		if (!wal_reserve_alone(&w.rec, wal_bytes(io, w.vlen))) {
 			status = KDB_ERR_WAL_FULL;
 			goto fail;
 		}
+		wal_fill(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, w.vlen, 0);
 		rec_at(&w.rec)->txid = marker_of(ctx) & ~KDB_MARKER;
 		rec_at(&w.rec)->index = ctx->nwrites;
 	}
@@ -472,7 +473,7 @@ __noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
 		STORE(&v->ts, ctx->commit_ts);
 		account(state, entry_at(entry)->klen, old_block, old_len, v->block, v->len);
 	} else if (slot) {
-		version_drop(entry, slot - 1);
+		version_drop(state, entry, slot - 1);
 	}
 	tidy(entry);
 	unlock_exclusive(entry);

@@ -15,6 +15,7 @@
 
 #include "../snapshot.h"
 #include "index.h"
+#include "limbo.h"
 
 #define MARKER_SEQ_MASK ((1ull << KDB_MARKER_SEQ_BITS) - 1)
 #define NO_SLOT KDB_MAX_VERSIONS
@@ -174,14 +175,21 @@ static __always_inline void value_free(__u32 block, __u32 len)
 		block_free(block, len & KDB_LEN_MASK);
 }
 
-static __always_inline void version_drop(__u32 entry, __u32 slot)
+/* Empties a slot. A value that was not committed is in no record that the log's reader will use. */
+static __always_inline void version_drop(struct kdb_state *state, __u32 entry, __u32 slot)
 {
 	struct kdb_version __arena *v = slot_at(entry, slot);
 	__u32 block = v->block, len = v->len;
+	__u64 ts = v->ts;
 
 	STORE(&v->ts, 0);
 	barrier();
-	value_free(block, len);
+	if (!block || (len & KDB_LEN_INLINE))
+		return;
+	if (ts & KDB_MARKER)
+		block_free(block, len & KDB_LEN_MASK);
+	else
+		block_retire(state, block, len & KDB_LEN_MASK, ts);
 }
 
 /* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */
@@ -242,7 +250,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 			__u64 ts = slot_at(entry, i)->ts;
 			if (!ts || (ts & KDB_MARKER) || i == scan->newest || (needed & (1ull << (i & 63))))
 				continue;
-			version_drop(entry, i);
+			version_drop(state, entry, i);
 			kdb_stats(state)->versions_pruned++;
 		}
 		version_scan(entry, scan);
@@ -251,7 +259,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 	if (!scan->others && scan->newest < NO_SLOT && !slot_at(entry, scan->newest)->block) {
 		e->changes++;
 		barrier();
-		version_drop(entry, scan->newest);
+		version_drop(state, entry, scan->newest);
 		version_scan(entry, scan);
 	}
 	return 0;

@@ -2,9 +2,9 @@
 /*
  * The producers' side of the log rings (paper 4.3): one ring per CPU in each partition's arena.
  *
- * A producer reserves space by compare-and-swap of `head` (an interrupt may nest one producer into
- * another), fills the record, and completes it by storing into `state` a function of its own position and
- * the database's secret. What the memory held before, which may be anything that clients sent, is never
+ * A producer reserves space with interrupts off, so that it is alone with its CPU's ring; fills the
+ * record, which interrupts may do, too; and completes it by storing into `state` a function of its position
+ * and the database's secret. What the memory held before, which may be anything that clients sent, is never
  * that, so nobody has to clear it. A reserved record that turns out not to be needed is completed as VOID.
  */
 #ifndef BEDPLATE_ENGINE_WAL_H
@@ -26,20 +26,21 @@ static __always_inline struct kdb_rec __arena *rec_at(const struct kdb_wal_rec *
 }
 
 /*
- * Ring memory comes back from the consumer's cache or from main memory. It is touched so far ahead of its
- * use that the producer does not wait for it.
+ * Ring memory comes from the consumer's cache or from main memory. Whoever begins a new stretch of it
+ * touches the next one, all of its lines at once, so that the misses overlap.
  */
-#define WAL_AHEAD 2048u
-#define WAL_AHEAD_LINES 18u /* at most; a record of 1 KiB and its header */
+#define WAL_STRETCH 1024u
 
 static __always_inline void wal_ahead(__u32 data, __u32 size, __u64 pos, __u32 bytes)
 {
+	__u64 end = pos + bytes;
+
+	if ((pos ^ end) < WAL_STRETCH)
+		return;
+	__u32 next = data + (((__u32)(end & ~(__u64)(WAL_STRETCH - 1)) + WAL_STRETCH) & (size - 1));
 #pragma unroll
-	for (int line = 0; line < WAL_AHEAD_LINES; line++) {
-		if (line * KDB_CACHE_LINE >= bytes)
-			break;
-		ALOAD64(data + ((__u32)(pos + WAL_AHEAD + line * KDB_CACHE_LINE) & (size - 1) & ~7u));
-	}
+	for (int line = 0; line < WAL_STRETCH / KDB_CACHE_LINE; line++)
+		ALOAD64(next + line * KDB_CACHE_LINE);
 }
 
 /* `state` of the complete record at a position. */
@@ -48,11 +49,18 @@ static __always_inline __u64 complete_state(__u64 pos)
 	return (pos << 1 | 1) ^ kdb_config.seed;
 }
 
-#define RESERVE_AGAIN (-1)
-
-/* One attempt: 1, or 0 when the ring is full. */
-static __always_inline int wal_reserve_once(struct kdb_ring __arena *ring, struct kdb_wal_rec *rec, __u32 bytes)
+/* Reserves a record; 0 when the ring is full. Interrupts are off. */
+__noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 {
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	USE_ARENA();
+	if (!rec)
+		return 0;
+	rec->off = 0;
+	if (cpu >= kdb_config.ncpus)
+		return 0;
+	struct kdb_ring __arena *ring = AT(struct kdb_ring, kdb_config.rings + cpu * sizeof(struct kdb_ring));
 	__u32 size = ring->size, data = ring->data;
 	__u64 head = LOAD(&ring->head), tail = LOAD(&ring->tail_seen);
 	__u32 at = head & (size - 1), room = size - at;
@@ -62,14 +70,10 @@ static __always_inline int wal_reserve_once(struct kdb_ring __arena *ring, struc
 	if (start + bytes - tail > size) {
 		tail = LOAD(&ring->tail);
 		STORE(&ring->tail_seen, tail);
+		if (start + bytes - tail > size)
+			return 0;
 	}
-	/* Others have moved on, and the consumer behind them: this look at the head is stale. */
-	if (tail > head)
-		return RESERVE_AGAIN;
-	if (start + bytes - tail > size)
-		return 0;
-	if (CAS(&ring->head, head, start + bytes) != head)
-		return RESERVE_AGAIN;
+	STORE(&ring->head, start + bytes);
 	if (start != head && room >= 16) {
 		struct kdb_rec __arena *pad = AT(struct kdb_rec, data + at);
 		STORE(&pad->size, room);
@@ -79,34 +83,20 @@ static __always_inline int wal_reserve_once(struct kdb_ring __arena *ring, struc
 	}
 	rec->pos = start;
 	rec->off = data + (start & (size - 1));
-	rec_at(rec)->size = bytes;
 	wal_ahead(data, size, start, bytes);
 	return 1;
 }
 
-/* Reserves a record; 0 when the ring is full. */
-__noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
+/* The same for whoever has interrupts on. */
+static __always_inline int wal_reserve_alone(struct kdb_wal_rec *rec, __u32 bytes)
 {
-	__u32 cpu = bpf_get_smp_processor_id(), i;
-	int got;
+	unsigned long irq;
+	int ok;
 
-	USE_ARENA();
-	if (!rec)
-		return 0;
-	rec->off = 0;
-	if (cpu >= kdb_config.ncpus)
-		return 0;
-	struct kdb_ring __arena *ring = AT(struct kdb_ring, kdb_config.rings + cpu * sizeof(struct kdb_ring));
-
-	got = wal_reserve_once(ring, rec, bytes);
-	if (got != RESERVE_AGAIN)
-		return got;
-	bpf_for(i, 0, 1 << 12) {
-		got = wal_reserve_once(ring, rec, bytes);
-		if (got != RESERVE_AGAIN)
-			return got;
-	}
-	return 0;
+	bpf_local_irq_save(&irq);
+	ok = wal_reserve(rec, bytes);
+	bpf_local_irq_restore(&irq);
+	return ok;
 }
 
 static __always_inline void wal_complete(const struct kdb_wal_rec *rec)
@@ -123,42 +113,53 @@ static __always_inline void wal_void(const struct kdb_wal_rec *rec)
 	wal_complete(rec);
 }
 
-/* Reserves a record for a change of io's key and fills all but what is known only at commit. */
-static __always_inline int wal_prepare(struct kdb_wal_rec *rec, struct kdb_io *io, __u32 type, __u32 vlen)
+/* The fields of a record that lie together, in whole words. */
+static __always_inline void rec_head(const struct kdb_wal_rec *rec, __u32 bytes, __u64 klen, __u64 type,
+				     __u64 flags, __u32 vlen, __u64 index)
+{
+	ASTORE64(rec->off + offsetof(struct kdb_rec, size), bytes | klen << 32 | type << 48 | flags << 56);
+	ASTORE64(rec->off + offsetof(struct kdb_rec, vlen), vlen | index << 32);
+}
+
+/* Bytes of a record with a copy of the value. */
+static __always_inline __u32 wal_bytes(struct kdb_io *io, __u32 vlen)
+{
+	return sizeof(struct kdb_rec) + PAD8(io->klen) + PAD8(vlen);
+}
+
+/*
+ * Fills a reserved record for a change of io's key, but for what is known only at commit. With `block` it
+ * refers to the value there, else it has a copy.
+ */
+static __always_inline void wal_fill(struct kdb_wal_rec *rec, struct kdb_io *io, __u32 type, __u32 vlen,
+				     __u32 block)
 {
 	__u32 key_bytes = PAD8(io->klen);
+	__u32 bytes = wal_bytes(io, block ? 0 : vlen);
 
-	if (!wal_reserve(rec, sizeof(struct kdb_rec) + key_bytes + PAD8(vlen)))
-		return 0;
-	struct kdb_rec __arena *r = rec_at(rec);
-	STORE(&r->klen, io->klen);
-	STORE(&r->type, type);
-	STORE(&r->flags, 0);
-	STORE(&r->ts, 0);
-	STORE(&r->txid, 0);
-	STORE(&r->vlen, vlen);
-	STORE(&r->index, 0);
-	STORE(&r->expire_ms, io->expire_ms);
+	rec_head(rec, bytes, io->klen, type, block ? KDB_REC_BY_REFERENCE : 0, vlen, block);
+	ASTORE64(rec->off + offsetof(struct kdb_rec, expire_ms), io->expire_ms);
 	copy_key_in(io, rec->off + sizeof(struct kdb_rec));
-	if (vlen)
+	if (block)
+		return;
+	if (vlen <= KDB_CELL_MAX)
+		copy_small_in(io, rec->off + sizeof(struct kdb_rec) + key_bytes, vlen);
+	else
 		copy_value_in(io, rec->off + sizeof(struct kdb_rec) + key_bytes, vlen);
-	return 1;
 }
 
 /* A record without key and value: COMMIT, ABORT, SKIP. */
+static __always_inline void wal_fill_bare(struct kdb_wal_rec *rec, __u32 type, __u64 txid, __u32 index)
+{
+	rec_head(rec, sizeof(struct kdb_rec), 0, type, 0, 0, index);
+	ASTORE64(rec->off + offsetof(struct kdb_rec, txid), txid);
+}
+
 static __always_inline int wal_prepare_bare(struct kdb_wal_rec *rec, __u32 type, __u64 txid, __u32 index)
 {
-	if (!wal_reserve(rec, sizeof(struct kdb_rec)))
+	if (!wal_reserve_alone(rec, sizeof(struct kdb_rec)))
 		return 0;
-	struct kdb_rec __arena *r = rec_at(rec);
-	STORE(&r->klen, 0);
-	STORE(&r->type, type);
-	STORE(&r->flags, 0);
-	STORE(&r->ts, 0);
-	STORE(&r->txid, txid);
-	STORE(&r->vlen, 0);
-	STORE(&r->index, index);
-	STORE(&r->expire_ms, 0);
+	wal_fill_bare(rec, type, txid, index);
 	return 1;
 }
 

@@ -119,7 +119,9 @@ struct kdb_cpu_stats {
 	__s64 live_keys;          /* sum over CPUs = number of keys */
 	__s64 value_bytes;        /* sum over CPUs = bytes of key and value of live keys */
 	__u64 clock_seen;         /* some value that the clock had */
-	__u64 _pad[5];
+	__u64 drained_seen;       /* some value that drained_ts had */
+	__u64 limbo_freed;        /* blocks that waited for the log's reader */
+	__u64 _pad[3];
 };
 
 struct kdb_state {
@@ -140,7 +142,8 @@ struct kdb_state {
 	__u32 writes_paused;      /* 1: writes are refused with KDB_ERR_BUSY (quiesced checkpoint) */
 	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
 	__u64 hash_seed;
-	__u64 _pad4[4];
+	__u64 drained_ts;         /* the log's reader has every commit up to here, values included */
+	__u64 _pad4[3];
 	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), else timestamp + 2.
 	 * See engine/snapshot.h for the protocol. */
 	__u64 snapshots[KDB_SNAPSHOTS];
@@ -214,7 +217,7 @@ struct kdb_cpu_alloc {
 
 /* Log ring of one CPU in one partition: many producers (nested contexts), one consumer. */
 struct kdb_ring {
-	__u64 head;               /* bytes ever reserved; producers, compare-and-swap */
+	__u64 head;               /* bytes ever reserved; the CPU's producers */
 	__u64 tail_seen;          /* producers: some value that `tail` had */
 	__u64 _pad0[6];
 	__u64 tail;               /* bytes ever consumed; consumer */
@@ -231,13 +234,15 @@ struct kdb_rec {
 	__u32 size;               /* bytes of the whole record, multiple of 8 */
 	__u16 klen;
 	__u8 type;                /* enum kdb_rec_type */
-	__u8 flags;               /* KDB_REC_EXPIRES */
+	__u8 flags;               /* KDB_REC_* */
 	__u64 ts;                 /* AUTO_*, COMMIT: commit timestamp */
 	__u64 txid;               /* WRITE, DELETE, COMMIT, ABORT: session << 40 | tx_seq low bits */
 	__u32 vlen;
-	__u32 index;              /* WRITE, DELETE: 0-based index in its transaction; COMMIT: their count */
+	__u32 index;              /* PUT, DEL: 0-based index in its transaction; COMMIT: their count;
+				   * KDB_REC_BY_REFERENCE: offset of the value's block */
 	__u64 expire_ms;
 };
+#define KDB_REC_BY_REFERENCE 1u   /* AUTO_PUT: the value is in its block, not behind the key */
 enum kdb_rec_type {
 	KDB_REC_PAD = 0,
 	KDB_REC_AUTO_PUT = 1,     /* auto-commit SET */
@@ -293,6 +298,11 @@ struct kdb_arena {
 	__u64 gc_visited;         /* collector: entries visited by the current call */
 	__u64 entries;            /* index entries allocated and linked */
 	__u64 _pad2[1];
+	/* line: blocks that the log's reader may still need; the first word of one is next | class << 32 */
+	__u64 limbo_head;         /* compare-and-swap; taken as a whole by the collector */
+	__u64 limbo_rest;         /* collector: taken, freed when drained_ts reaches limbo_ts */
+	__u64 limbo_ts;
+	__u64 _pad3[5];
 };
 /* What the hash-map engine shares with user space: memory accounting and the collector's queue. */
 struct kdb_hash_state {

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Blocks that no version has any more, but the log's reader may still need: the records of large
+ * auto-commit writes refer to their block instead of having a copy of the value (a copy would cost more
+ * than the rest of the write).
+ *
+ * What was committed after `drained_ts` waits in a list. The collector takes the whole list, notes the
+ * clock, which no commit in it can be after, and frees it when the reader is that far.
+ */
+#ifndef BEDPLATE_ENGINE_LIMBO_H
+#define BEDPLATE_ENGINE_LIMBO_H
+
+#include "alloc.h"
+
+/* Whether the log's reader is done with a commit; by a value that this CPU has seen, if that will do. */
+static __always_inline int log_drained(struct kdb_state *state, __u64 ts)
+{
+	struct kdb_cpu_stats *stats = kdb_stats(state);
+
+	if (ts <= stats->drained_seen)
+		return 1;
+	stats->drained_seen = READ_ONCE(state->drained_ts);
+	return ts <= stats->drained_seen;
+}
+
+/* Frees a block of a version that was committed at `ts`. */
+static __always_inline void block_retire(struct kdb_state *state, __u32 block, __u32 vlen, __u64 ts)
+{
+	struct kdb_arena __arena *s = super();
+	__u64 class = size_class(vlen);
+	__u32 i;
+
+	if (!kdb_config.wal || log_drained(state, ts)) {
+		class_free(block, class);
+		return;
+	}
+	bpf_for(i, 0, 1 << 20) {
+		__u64 head = LOAD(&s->limbo_head);
+
+		ASTORE64(block, head | class << 32);
+		if (CAS(&s->limbo_head, head, (__u64)block) == head)
+			return;
+	}
+}
+
+/* Frees up to `budget` blocks that the reader is done with, counted in the statistics. Under the collector's
+ * latch. */
+__noinline int limbo_collect(__u32 budget)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_arena __arena *s = super();
+	__u32 i;
+
+	USE_ARENA();
+	if (!state)
+		return 0;
+	if (!s->limbo_rest) {
+		s->limbo_rest = __sync_lock_test_and_set(&s->limbo_head, 0);
+		barrier();
+		s->limbo_ts = READ_ONCE(state->clock);
+	}
+	if (READ_ONCE(state->drained_ts) < s->limbo_ts)
+		return 0;
+	bpf_for(i, 0, budget) {
+		__u64 block = LOAD(&s->limbo_rest);
+
+		if (!block)
+			break;
+		__u64 word = ALOAD64(block);
+		STORE(&s->limbo_rest, (__u64)(__u32)word);
+		class_free(block, word >> 32);
+		kdb_stats(state)->limbo_freed++;
+	}
+	return 0;
+}
+
+#endif
