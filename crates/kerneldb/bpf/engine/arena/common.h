@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * What the operators share: argument checks, expiry, the commit latch, the collector's queue.
+ * What the operators share: the check of the key, expiry, the collector's queue, accounts.
  *
  * Order of locks: entry lock (trylock, no-wait), then commit latch. The latch is held for a handful of
  * instructions with interrupts off, so that neither an interrupt nor preemption can meet it held by
@@ -12,9 +12,6 @@
 #include "version.h"
 #include "wal.h"
 
-/* Single-version mode (paper 6.9): no snapshots; readers that must not be disturbed lock. */
-#define SINGLE_VERSION (kdb_config.versions == 1)
-
 static __always_inline int check_key(struct kdb_io *io)
 {
 	if (io->klen == 0 || io->klen > KDB_KEY_MAX)
@@ -24,18 +21,6 @@ static __always_inline int check_key(struct kdb_io *io)
 	if (kdb_config.partitions > 1 && kdb_partition_of(io->hash) != kdb_config.partition)
 		return KDB_ERR_PARTITION;
 	return KDB_OK;
-}
-
-static __always_inline int check_writable(struct kdb_state *state)
-{
-	if (kdb_config.wal && READ_ONCE(state->wal_failed))
-		return KDB_ERR_WAL_FAILED;
-	return READ_ONCE(state->writes_paused) ? KDB_ERR_BUSY : KDB_OK;
-}
-
-static __always_inline __u64 now_ms(struct kdb_state *state)
-{
-	return bpf_ktime_get_ns() / 1000000 + state->clock_offset_ms;
 }
 
 /* Expiry of a block in ms, 0 = never. */
@@ -51,26 +36,6 @@ static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 l
 	if (!(len & KDB_LEN_EXPIRES))
 		return 1;
 	return now_ms(state) < block_expiry(block, len);
-}
-
-static __always_inline int latch_acquire(struct kdb_state *state)
-{
-	__u32 i;
-
-	bpf_for(i, 0, 1 << 20) {
-		if (!READ_ONCE(state->commit_latch) &&
-		    !__sync_val_compare_and_swap(&state->commit_latch, 0, 1))
-			return 1;
-	}
-	return 0;
-}
-
-/* Publishes `ts`; the exchange is a full barrier between it and the look at active snapshots. */
-static __always_inline void latch_publish(struct kdb_state *state, __u64 ts)
-{
-	__sync_lock_test_and_set(&state->clock, ts);
-	barrier();
-	WRITE_ONCE(state->commit_latch, 0);
 }
 
 /* Queues an entry for the background collector; under its exclusive lock or before it is linked. */
@@ -124,21 +89,6 @@ static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 o
 		stats->live_keys++;
 		stats->value_bytes += klen + (new_len & KDB_LEN_MASK);
 	}
-}
-
-static __always_inline int count_error(struct kdb_state *state, int status)
-{
-	struct kdb_cpu_stats *stats = kdb_stats(state);
-
-	if (status == KDB_ERR_CONFLICT)
-		stats->conflicts++;
-	else if (status == KDB_ERR_NO_MEMORY)
-		stats->no_memory++;
-	else if (status == KDB_ERR_NO_VERSION)
-		stats->no_version++;
-	else if (status == KDB_ERR_WAL_FULL)
-		stats->wal_full++;
-	return status;
 }
 
 /* Copies a version's value out and says what it was. */

@@ -30,31 +30,24 @@
 			(d)[copied] = (s)[copied];                                             \
 	})
 
-/* What is left after the large steps, in halves: `words` is below 32. Moves d and s. */
+/* `n` words, a power of two, if they are part of `words`; moves d and s behind them. */
+#define COPY_PART(d, s, words, n)                                                              \
+	({                                                                                     \
+		if ((words) & (n)) {                                                           \
+			COPY_WORDS(d, s, n);                                                   \
+			(d) += (n);                                                            \
+			(s) += (n);                                                            \
+		}                                                                              \
+	})
+
+/* What is left after the large steps: fewer than 32 words. */
 #define COPY_REST(d, s, words)                                                                 \
 	({                                                                                     \
-		if ((words) & 16) {                                                            \
-			COPY_WORDS(d, s, 16);                                                  \
-			(d) += 16;                                                             \
-			(s) += 16;                                                             \
-		}                                                                              \
-		if ((words) & 8) {                                                             \
-			COPY_WORDS(d, s, 8);                                                   \
-			(d) += 8;                                                              \
-			(s) += 8;                                                              \
-		}                                                                              \
-		if ((words) & 4) {                                                             \
-			COPY_WORDS(d, s, 4);                                                   \
-			(d) += 4;                                                              \
-			(s) += 4;                                                              \
-		}                                                                              \
-		if ((words) & 2) {                                                             \
-			COPY_WORDS(d, s, 2);                                                   \
-			(d) += 2;                                                              \
-			(s) += 2;                                                              \
-		}                                                                              \
-		if ((words) & 1)                                                               \
-			COPY_WORDS(d, s, 1);                                                   \
+		COPY_PART(d, s, words, 16);                                                    \
+		COPY_PART(d, s, words, 8);                                                     \
+		COPY_PART(d, s, words, 4);                                                     \
+		COPY_PART(d, s, words, 2);                                                     \
+		COPY_PART(d, s, words, 1);                                                     \
 	})
 
 /* io->val[0..len] -> arena. */

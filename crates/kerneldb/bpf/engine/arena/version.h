@@ -13,28 +13,18 @@
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H
 
+#include "../commit.h"
 #include "../snapshot.h"
 #include "index.h"
 #include "limbo.h"
 
-#define MARKER_SEQ_MASK ((1ull << KDB_MARKER_SEQ_BITS) - 1)
 #define NO_SLOT KDB_MAX_VERSIONS
-#define TS_LATEST (KDB_MARKER - 1)
-
-static __always_inline __u64 marker_of(const struct kdb_ctx *ctx)
-{
-	return KDB_MARKER | (__u64)ctx->session << KDB_MARKER_SEQ_BITS | (ctx->tx_seq & MARKER_SEQ_MASK);
-}
 
 /* Commit timestamp behind a marker read from `slot`: 0 = not committed, 1 in *changed = look again. */
 static __always_inline __u64 resolve(__u64 marker, struct kdb_version __arena *v, int *changed)
 {
-	__u32 session = (marker & ~KDB_MARKER) >> KDB_MARKER_SEQ_BITS;
-	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
-	__u64 ts = 0;
+	__u64 ts = marker_commit_ts(marker);
 
-	if (ctx && (READ_ONCE(ctx->tx_seq) & MARKER_SEQ_MASK) == (marker & MARKER_SEQ_MASK))
-		ts = READ_ONCE(ctx->commit_ts);
 	barrier();
 	/* The context belongs to this transaction only while the slot still carries its marker. */
 	if (LOAD(&v->ts) != marker)

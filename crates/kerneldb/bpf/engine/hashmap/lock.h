@@ -6,20 +6,8 @@
 #ifndef BEDPLATE_HASHMAP_LOCK_H
 #define BEDPLATE_HASHMAP_LOCK_H
 
+#include "../session.h"
 #include "auto.h"
-
-#define MODE_SHARED 1
-#define MODE_EXCLUSIVE 2
-
-static __always_inline struct kdb_lock *lock_at(struct kdb_ctx *ctx, __u32 i)
-{
-	return &ctx->locks[i & (KDB_TX_LOCKS - 1)];
-}
-
-static __always_inline __u64 owner_word(const struct kdb_ctx *ctx, __u32 index)
-{
-	return (ctx->session + 1) | (__u64)index << KDB_LOCK_IDX_SHIFT;
-}
 
 /* The key of a lock; its memory is that of a map key (kdb_config.key_bytes). */
 static __always_inline struct hm_key *held_key(struct kdb_ctx *ctx, __u32 i)

@@ -12,60 +12,6 @@
 
 #include "lock.h"
 
-static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx, int status)
-{
-	ctx->state = KDB_TX_FAILED;
-	ctx->error = status;
-	return count_error(state, status);
-}
-
-static __always_inline void tx_start(struct kdb_ctx *ctx, __u32 tx_state)
-{
-	/* Markers of the last transaction are gone from all entries by now; see hm_resolve(). */
-	WRITE_ONCE(ctx->commit_ts, 0);
-	barrier();
-	WRITE_ONCE(ctx->tx_seq, ctx->tx_seq + 1);
-	ctx->nlocks = 0;
-	ctx->nwrites = 0;
-	ctx->partitions = 0;
-	ctx->error = 0;
-	ctx->state = tx_state;
-}
-
-/* BEGIN: OK, Error. */
-__noinline int kdb_begin(struct kdb_ctx *ctx)
-{
-	struct kdb_state *state = kdb_state();
-
-	if (!ctx || !state || ctx->state != KDB_TX_NONE)
-		return KDB_ERR_STATE;
-	tx_start(ctx, KDB_TX_ACTIVE);
-	ctx->snapshot_ts = READ_ONCE(state->clock);
-	kdb_stats(state)->begins++;
-	return KDB_OK;
-}
-
-/* BEGIN (read-only): OK; KDB_ERR_BUSY when KDB_SNAPSHOTS are active. */
-__noinline int kdb_begin_ro(struct kdb_ctx *ctx)
-{
-	struct kdb_state *state = kdb_state();
-
-	if (!ctx || !state || ctx->state != KDB_TX_NONE)
-		return KDB_ERR_STATE;
-	if (!SINGLE_VERSION && snapshot_register(state, ctx))
-		return KDB_ERR_BUSY;
-	tx_start(ctx, KDB_TX_READ_ONLY);
-	kdb_stats(state)->begins_ro++;
-	return KDB_OK;
-}
-
-static __always_inline int tx_check(struct kdb_ctx *ctx, __u32 want)
-{
-	if (ctx->state == want)
-		return KDB_OK;
-	return ctx->state == KDB_TX_FAILED ? KDB_ERR_ABORTED : KDB_ERR_STATE;
-}
-
 /* The value a transaction sees under its lock: its own write, else the newest committed one. */
 __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 {
@@ -360,17 +306,6 @@ __noinline int commit_logged(struct kdb_ctx *ctx)
 	bpf_dynptr_write(&rec, 0, &head, sizeof(head), 0);
 	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(sizeof(head)));
 	return KDB_OK;
-}
-
-static __always_inline int tx_has_writes(struct kdb_ctx *ctx)
-{
-	__u32 i, n = ctx->nlocks;
-
-	bpf_for(i, 0, n) {
-		if (lock_at(ctx, i)->slot)
-			return 1;
-	}
-	return 0;
 }
 
 /* COMMIT: OK, Error (then the transaction is failed and has to be rolled back). */

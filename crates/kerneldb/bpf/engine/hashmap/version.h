@@ -17,12 +17,8 @@
 /* Commit timestamp behind a marker read from *slot: 0 = not committed; *changed: look again. */
 static __always_inline __u64 hm_resolve(__u64 marker, __u64 *slot, int *changed)
 {
-	__u32 session = (marker & ~KDB_MARKER) >> KDB_MARKER_SEQ_BITS;
-	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
-	__u64 ts = 0;
+	__u64 ts = marker_commit_ts(marker);
 
-	if (ctx && (READ_ONCE(ctx->tx_seq) & MARKER_SEQ_MASK) == (marker & MARKER_SEQ_MASK))
-		ts = READ_ONCE(ctx->commit_ts);
 	barrier();
 	/* The context belongs to this transaction only while the slot still carries its marker. */
 	if (LOAD(slot) != marker)
