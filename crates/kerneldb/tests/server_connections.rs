@@ -418,3 +418,33 @@ fn ipv6() {
         running.finish();
     }
 }
+
+/// Requests in lockstep, every other one for the event loop: the others are all answered in the kernel,
+/// none of them makes another round through user space because it came too early.
+#[test]
+fn back_to_the_kernel_with_the_reply() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let mut c = running.client();
+    c.ask("SET k v", "+OK");
+    let before = running.server.stats().unwrap();
+    for i in 0..500 {
+        c.ask("INCR n", &format!(":{}", i + 1));
+        c.ask("GET k", "$1\r\nv");
+    }
+    // A reply that is longer than what is given back at once.
+    let value = vec![b'x'; 40_000];
+    for _ in 0..50 {
+        c.send(&request(&[b"SET", b"long", &value]));
+        c.expect(b"+OK\r\n");
+        c.send(&words("GETRANGE long 0 -1"));
+        c.expect(&bulk(&value));
+        c.ask("GET k", "$1\r\nv");
+    }
+    let after = running.server.stats().unwrap();
+    assert!(after.kernel_commands - before.kernel_commands >= 500, "{after:?}");
+    drop(c);
+    running.finish();
+}

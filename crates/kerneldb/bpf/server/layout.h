@@ -57,7 +57,8 @@ struct srv_peer {
  *
  * Hand-over: while `handed == done` the verdict answers; otherwise every byte that arrives is handed
  * to the event loop. Only the verdict changes `handed`, only the event loop changes `done`, and only
- * to a value of `handed` that it has seen and dealt with completely. So exactly one side at a time
+ * to a value of `handed` that it has seen and dealt with completely; or sk_msg on its behalf, in the moment
+ * in which its last reply leaves, so that the answer to that is the kernel's. So exactly one side at a time
  * runs the session's commands. The event loop sends only while `handed != done` and `queued == sent`;
  * therefore sk_msg knows that data it sees is a carrier if, and only if, `queued != sent`.
  */
@@ -78,7 +79,10 @@ struct srv_conn {
 	__u64 sent_bytes;
 	__u64 next_seq;           /* 1 << 32 | TCP's write_seq after the last reply; 0 = unknown */
 	__u64 out_seq;            /* 1 << 32 | write_seq after all that was ever sent; 0 = nothing was */
-	__u64 _pad2[4];
+	__u64 give;               /* by the server, while it sends: what `done` becomes with the reply */
+	__u32 give_len;           /* by the server: length of that reply; 0 = `done` stays */
+	__u32 _pad2;
+	__u64 _pad3[2];
 	/* line 2: server */
 	__u64 done;
 	__u32 generation;         /* of this index; changes with every connection */

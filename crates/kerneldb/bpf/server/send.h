@@ -13,6 +13,18 @@
 #include "message.h"
 #include "sock.h"
 
+/* If this is the event loop's last reply: the kernel answers from here on. TCP has to have room for all of
+ * it, for the event loop could not send a rest any more. The socket is locked until TCP has taken it, so
+ * the verdict does not run before that. */
+static __always_inline void srv_give_back(struct srv_conn *conn, struct sock *sk, __u32 size)
+{
+	if (!size || conn->give_len != size || (__s64)sk->sk_sndbuf / 2 - sk->sk_wmem_queued < (__s64)size)
+		return;
+	conn->give_len = 0;
+	barrier();
+	*(volatile __u64 *)&conn->done = conn->give;
+}
+
 static __always_inline int srv_send(struct sk_msg_md *msg)
 {
 	struct bpf_sock *sk = msg->sk;
@@ -48,6 +60,7 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 		/* The event loop sends. */
 		conn->next_seq = 0;
 		conn->out_seq = 1ull << 32 | (__u32)(seq + size);
+		srv_give_back(conn, (struct sock *)tp, size);
 		return SK_PASS;
 	}
 	r = &conn->fifo[sent & (SRV_FIFO - 1)];

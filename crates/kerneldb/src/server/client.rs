@@ -19,6 +19,9 @@ use crate::command::Progress;
 /// Memory of sent replies that is given back.
 const KEEP: usize = 1 << 20;
 
+/// Longest reply with which the connection is given back in the same moment.
+const RETURN_MAX: usize = 16 << 10;
+
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -195,6 +198,9 @@ impl Client {
                 }
                 // Replies leave before anything is waited for.
                 _ if !sent_all => {
+                    if self.may_return(&progress) && self.return_with_reply(shared) {
+                        break;
+                    }
                     if !self.flush() {
                         break;
                     }
@@ -217,11 +223,43 @@ impl Client {
             Progress::WaitDurable(ts) => Wait::Durable(ts),
             _ => Wait::Input,
         };
-        let returns = self.wait == Wait::Input && self.kernel_path && self.mapped && self.skip == 0;
-        if returns && self.dialogue.kernel_may_answer() {
+        if self.may_return(&progress) {
             self.done = self.seen;
             shared.give_back(self.seen, self.dialogue.waits_for_disk());
         }
+    }
+
+    /// Whether the kernel may go on when all replies are sent.
+    fn may_return(&self, progress: &Progress) -> bool {
+        let waits = matches!(progress, Progress::RetryAfter(_) | Progress::WaitDurable(_));
+        !waits && self.kernel_path && self.mapped && self.skip == 0 && self.dialogue.kernel_may_answer()
+    }
+
+    /// Sends the last replies and gives the connection back in the same moment: else the client's next
+    /// request would be here before that, and make another round through user space. Returns whether it
+    /// worked; if not, nothing has changed except that some bytes may be sent.
+    fn return_with_reply(&mut self, shared: Shared<'_>) -> bool {
+        let left = &self.out[self.sent..];
+        if left.is_empty() || left.len() > RETURN_MAX {
+            return false;
+        }
+        shared.offer(self.seen, self.dialogue.waits_for_disk(), left.len() as u32);
+        let sent = self.stream.write(left).unwrap_or(0);
+        let complete = sent == left.len();
+        self.sent += sent;
+        if !shared.taken() {
+            return false;
+        }
+        self.done = self.seen;
+        self.wait = Wait::Input;
+        if complete {
+            self.out.clear();
+            self.sent = 0;
+        } else {
+            // The rest cannot follow any more. Only for want of memory: there was room.
+            self.wait = Wait::Close;
+        }
+        true
     }
 
     /// The server did not stop as this client wished.

@@ -160,6 +160,19 @@ impl Shared<'_> {
         field!(self, AtomicU64, done).store(handed, Ordering::Release);
     }
 
+    /// Like [`Shared::give_back`], in the moment in which a reply of so many bytes, which is sent next, leaves.
+    pub(super) fn offer(self, handed: u64, sync: bool, reply: u32) {
+        field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
+        field!(self, AtomicU32, flags).store(flags(sync), Ordering::Relaxed);
+        field!(self, AtomicU64, give).store(handed, Ordering::Relaxed);
+        field!(self, AtomicU32, give_len).store(reply, Ordering::Release);
+    }
+
+    /// Ends an offer; whether it was taken, so that the connection is the kernel's.
+    pub(super) fn taken(self) -> bool {
+        field!(self, AtomicU32, give_len).swap(0, Ordering::AcqRel) == 0
+    }
+
     /// Why the kernel gave the connection up; 0 if it did not.
     pub(super) fn broken(self) -> u32 {
         field!(self, AtomicU32, broken).load(Ordering::Acquire)
