@@ -208,8 +208,31 @@ impl CellResult {
             .with("set_pct", cell.set_percent)
             .with("side", side.name);
         fill_row(&mut row, &self.rounds[index], self.bpf_ns[index]);
+        let (mine, redis) = (&self.rounds[index], &self.rounds[0]);
+        let over = |f: &dyn Fn(&Measured) -> f64, g: &dyn Fn(&Measured) -> f64| {
+            samples(mine, f).over(&samples(redis, g))
+        };
+        let (rate, p50) =
+            (|m: &Measured| m.seen.rate(), |m: &Measured| m.seen.latencies.percentile(50.0) as f64);
+        let bpf_ns = self.bpf_ns[index];
+        let ratios = [
+            ("rate", over(&rate, &rate)),
+            ("cpu", over(&|m| m.server_cpu_ns(bpf_ns), &|m| m.server_cpu_ns(0.0))),
+            ("p50", over(&p50, &p50)),
+        ];
+        for (name, ratio) in ratios {
+            row.set(&format!("{name}_over_redis"), ratio);
+        }
+        row.set("loses_in", losses(&ratios));
         row
     }
+}
+
+/// What a side is worse in than Redis, by more than the noise of 5 %.
+fn losses(ratios: &[(&str, f64)]) -> String {
+    let worse = |name: &str, ratio: f64| if name == "rate" { ratio < 0.95 } else { ratio > 1.05 };
+    let lost: Vec<&str> = ratios.iter().filter(|(name, r)| worse(name, *r)).map(|(name, _)| *name).collect();
+    if lost.is_empty() { "-".into() } else { lost.join(" ") }
 }
 
 fn measure_cell(plan: &Plan, sides: &[Side], cell: &Cell, timing: Loop) -> Result<CellResult> {
@@ -274,6 +297,13 @@ mod tests {
         for name in ["again_rate_over_redis_median", "again_cpu_over_redis_median"] {
             assert!((0.6..1.67).contains(&report.ratios[name]), "{name} = {}", report.ratios[name]);
         }
+    }
+
+    #[test]
+    fn losses_are_said() {
+        assert_eq!(losses(&[("rate", 1.2), ("cpu", 0.8), ("p50", 1.0)]), "-");
+        assert_eq!(losses(&[("rate", 0.9), ("cpu", 1.2), ("p50", 0.5)]), "rate cpu");
+        assert_eq!(losses(&[("rate", 2.0), ("cpu", 0.5), ("p50", 1.06)]), "p50");
     }
 
     #[test]
