@@ -1,76 +1,13 @@
 //! `bedplate kv serve` as people run it: it starts, keeps its data over orderly and violent ends, and says
 //! what is wrong in one line. Loading eBPF programs takes root; `make test` runs these tests as root.
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+mod running;
 
-use redis::{Connection, RedisResult};
-use rustix::process::{Pid, Signal, kill_process};
+use std::process::Output;
 
-/// A running server; it is killed when dropped.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
-    command.args(args).env_remove("BEDPLATE_PASSWORD").env_remove("BEDPLATE_LOG");
-    command
-}
-
-impl Server {
-    fn start(data: &Path, args: &[&str]) -> Server {
-        let mut command = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"]);
-        let mut child = command
-            .arg("--data-dir")
-            .arg(data)
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Some(address) = line.trim().strip_prefix("ready on ") else {
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            panic!("the server did not start: {said}");
-        };
-        let port = address.parse::<std::net::SocketAddr>().unwrap().port();
-        Server { child, port }
-    }
-
-    fn try_connect(&self, password: Option<&str>) -> RedisResult<Connection> {
-        let password = password.map_or(String::new(), |p| format!(":{p}@"));
-        redis::Client::open(format!("redis://{password}127.0.0.1:{}", self.port))?.get_connection()
-    }
-
-    fn connect(&self) -> Connection {
-        self.try_connect(None).unwrap()
-    }
-
-    /// Sends a signal and waits; returns the exit code (none if the signal ended it) and what it logged.
-    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let status = self.child.wait().unwrap();
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        (status.code(), said)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        command(args).args(["--port", &self.port.to_string()]).output().unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use redis::Connection;
+use running::{Server, command};
+use rustix::process::Signal;
 
 fn set(connection: &mut Connection, key: &str, value: &str) {
     redis::cmd("SET").arg(key).arg(value).query::<()>(connection).unwrap();
