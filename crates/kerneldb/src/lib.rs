@@ -11,6 +11,9 @@ mod database;
 mod datadir;
 mod disk;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hashmap;
 mod layout;
 mod procedure;

@@ -240,6 +240,36 @@ mod tests {
 
     proptest! {
         #[test]
+        fn arbitrary_replies_break_nothing(
+            replies in prop::collection::vec(prop_oneof![
+                Just(b"+OK\r\n".to_vec()),
+                Just(b"$16\r\n000000000007xxxx\r\n".to_vec()),
+                Just(b"-ERR\r\n".to_vec()),
+                prop::collection::vec(any::<u8>(), 0..9),
+            ], 0..12),
+            portion in 1usize..40,
+        ) {
+            let wire = Wire::new(16);
+            let mut s = Stream::default();
+            (0..8).for_each(|i| s.request(&wire, 7, i % 2 == 0, i));
+            let mut answered = 0;
+            'all: for bytes in replies.concat().chunks(portion) {
+                s.received(bytes);
+                loop {
+                    match s.reply(&wire) {
+                        Ok(Some((_, since))) => {
+                            prop_assert_eq!(since, answered);
+                            answered += 1;
+                        }
+                        Ok(None) => break,
+                        Err(_) => break 'all,
+                    }
+                }
+            }
+            prop_assert_eq!(s.pending() as u64, 8 - answered);
+        }
+
+        #[test]
         fn replies_are_recognised_in_any_fragmentation(
             ops in prop::collection::vec((0u64..1000, any::<bool>()), 1..20),
             cuts in prop::collection::vec(1usize..40, 1..50),

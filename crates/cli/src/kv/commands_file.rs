@@ -164,9 +164,51 @@ fn words(value: Value) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
+/// Arbitrary bytes as a file: never a panic, and what is accepted is what was written.
+#[cfg(any(test, fuzzing))]
+pub fn arbitrary_bytes(input: &[u8]) {
+    let mut reader = Reader::new(Box::new(io::Cursor::new(input.to_vec())), None);
+    let mut writer = Writer::new(Vec::new());
+    loop {
+        match reader.next() {
+            Ok(Some(key)) => writer.key(&key).expect("memory can be written"),
+            Ok(None) => break,
+            Err(_) => return,
+        }
+    }
+    assert_eq!(reader.keys(), writer.keys());
+    assert_eq!(reader.bytes(), writer.bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// Pieces of which files are made, in any order.
+    fn pieces() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            Just(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n".to_vec()),
+            Just(b"*2\r\n$4\r\nECHO\r\n".to_vec()),
+            "[*$+:_,#%~>|=(-][0-9]{0,10}\r\n".prop_map(String::into_bytes),
+            Just(b"\r\n".to_vec()),
+            proptest::collection::vec(any::<u8>(), 0..6),
+        ];
+        proptest::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_break_nothing(input in pieces()) {
+            arbitrary_bytes(&input);
+        }
+    }
+
+    #[test]
+    fn lengths_that_are_not_there_take_no_memory() {
+        assert!(read(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9999999999999\r\nv".to_vec()).is_err());
+        assert!(read(b"*9999999999999\r\n$3\r\nSET\r\n".to_vec()).is_err());
+    }
 
     fn keys() -> Vec<Key> {
         vec![

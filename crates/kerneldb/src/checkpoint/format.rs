@@ -337,6 +337,40 @@ fn count_entries(payload: &[u8]) -> Option<u32> {
     rest.is_empty().then_some(entries)
 }
 
+/// Arbitrary bytes as a file, or, past the checksums, as the payload of a block: never a panic, and what is
+/// accepted is what was written.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn arbitrary_bytes(input: &[u8]) {
+    let decode = |file: &[u8]| -> Result<u64> {
+        let mut decoder = Decoder::new(file)?;
+        let mut keys = 0;
+        let mut take = |op: OpRef<'_>| {
+            let OpRef::Put { key, value, .. } = op else { return corrupt("a checkpoint has values only") };
+            assert!((1..=KEY_MAX).contains(&key.len()) && value.len() <= VALUE_MAX);
+            keys += 1;
+            Ok(())
+        };
+        while decoder.next_block(&mut take)? {}
+        assert_eq!(keys, decoder.totals().entries);
+        Ok(keys)
+    };
+    let Some((&entries, payload)) = input.split_first() else { return };
+    let _ = decode(payload);
+    let header = Header { database_id: [7; 16], ts: 9, created_ms: 1, entries_expected: 0 };
+    let mut encoder = Encoder::new(&header);
+    encoder.buffer.extend_from_slice(payload);
+    encoder.entries = u32::from(entries);
+    let mut file = Vec::new();
+    let written = encoder.finish(&mut |bytes: &[u8]| {
+        file.extend_from_slice(bytes);
+        Ok(())
+    });
+    assert!(written.is_ok());
+    if let Ok(keys) = decode(&file) {
+        assert_eq!(keys, u64::from(entries));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@
 
 pub(crate) mod background;
 pub(crate) mod files;
-mod format;
+pub(crate) mod format;
 pub(crate) mod source;
 
 use std::path::{Path, PathBuf};

@@ -16,6 +16,8 @@ mod encoder;
 mod files;
 mod flusher;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(crate) mod replay;
 mod segment;
 mod settle;
