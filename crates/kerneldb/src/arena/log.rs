@@ -94,6 +94,9 @@ impl<'db> LogReader<'db> {
             read(self.db, ring, piece, &mut self.merge);
         }
         let db = self.db;
+        self.merge.settle(self.rings.iter().map(|ring| ring.pos), || {
+            self.rings.iter().map(|ring| head(db, ring)).collect()
+        });
         let bytes = |(partition, offset): Place| {
             let arena = &db.partitions[partition as usize].arena;
             let record: *const kdb_rec = arena.at(offset);
@@ -123,6 +126,8 @@ impl<'db> LogReader<'db> {
 fn drain_ring(ring: &mut LogRing, merge: &mut Merge, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
     let records = ring.read();
     records.iter().for_each(|(offset, record)| merge.accept((0, offset as u64), record));
+    // One ring, which is read in the order of reservation: what was before is known.
+    merge.settle(std::iter::empty(), Vec::new);
     let bytes = |(_, offset): Place| Record::from(records.at(offset as usize));
     let count = merge.emit(max_bytes, &bytes, sink);
     merge.copy_rest(&bytes);
@@ -136,11 +141,17 @@ fn geometry(arena: &crate::bpf::ArenaMapping, header: u64) -> (u64, u64) {
     unsafe { (u64::from((*ring).data), u64::from((*ring).size)) }
 }
 
+/// Up to where the producers have reserved.
+fn head(db: &Inner, ring: &Ring) -> u64 {
+    let arena = &db.partitions[ring.partition as usize].arena;
+    arena.word(ring.header + offset_of!(kdb_ring, head) as u64).load(Ordering::Acquire)
+}
+
 /// Reads a ring up to its first incomplete record, or about `piece` bytes.
 fn read(db: &Inner, ring: &mut Ring, piece: u64, merge: &mut Merge) {
     let arena = &db.partitions[ring.partition as usize].arena;
     let (data, size) = geometry(arena, ring.header);
-    let head = arena.word(ring.header + offset_of!(kdb_ring, head) as u64).load(Ordering::Acquire);
+    let head = head(db, ring);
     let start = ring.pos;
     while ring.pos < head && ring.pos - start < piece {
         let at = ring.pos % size;

@@ -51,7 +51,7 @@ enum Slot {
     /// Not logged.
     Skip,
     Auto(Change),
-    Transaction(TxId, Vec<Change>),
+    Transaction(Vec<Change>),
 }
 
 /// See the module's comment.
@@ -65,6 +65,12 @@ pub(super) struct Merge {
     touched: Vec<TxId>,
     /// Commits whose writes have not all been seen: timestamp and number of writes.
     committed: HashMap<TxId, (u64, u32)>,
+    /// Number of the newest transaction seen of each session.
+    newest: Vec<u64>,
+    /// Transactions that are over, one way or the other, and may have writes in `open`.
+    over: Vec<TxId>,
+    /// The same, and how far the rings have to be read until it is certain which way.
+    settling: Option<(Vec<u64>, Vec<TxId>)>,
 }
 
 impl Merge {
@@ -75,6 +81,9 @@ impl Merge {
             open: BTreeMap::new(),
             touched: Vec::new(),
             committed: HashMap::new(),
+            newest: Vec::new(),
+            over: Vec::new(),
+            settling: None,
         }
     }
 
@@ -91,6 +100,7 @@ impl Merge {
             KDB_REC_AUTO_PUT | KDB_REC_AUTO_DEL => self.place(rec.ts, Slot::Auto(Change::There(place))),
             KDB_REC_SKIP => self.place(rec.ts, Slot::Skip),
             KDB_REC_PUT | KDB_REC_DEL => {
+                self.notice(id);
                 self.open.entry(id).or_default().push((rec.index, Change::There(place)));
                 if self.touched.last() != Some(&id) {
                     self.touched.push(id);
@@ -98,13 +108,49 @@ impl Merge {
                 self.finish(id);
             }
             KDB_REC_COMMIT => {
+                self.notice(id);
                 self.committed.insert(id, (rec.ts, rec.index));
                 self.finish(id);
             }
             KDB_REC_ABORT => {
+                self.notice(id);
                 self.open.remove(&id);
+                self.over.push(id);
             }
             _ => {}
+        }
+    }
+
+    /// A record of a transaction was read: the session's earlier ones are over, perhaps this one is.
+    fn notice(&mut self, id @ (session, number): TxId) {
+        let index = session as usize;
+        if index >= self.newest.len() {
+            self.newest.resize(index + 1, 0);
+        }
+        let newest = &mut self.newest[index];
+        if number > *newest {
+            *newest = number;
+            self.over.extend(self.open.range((session, 0)..id).map(|(&stale, _)| stale));
+        } else if number < *newest && !self.open.contains_key(&id) {
+            self.over.push(id);
+        }
+    }
+
+    /// After the rings were read up to `read`; `heads` tells how far there are records now. Forgets what
+    /// was rolled back.
+    pub(super) fn settle(&mut self, mut read: impl Iterator<Item = u64>, heads: impl FnOnce() -> Vec<u64>) {
+        if let Some((until, over)) = &self.settling
+            && until.iter().all(|until| read.next().is_some_and(|read| read >= *until))
+        {
+            for id in over {
+                if !self.committed.contains_key(id) {
+                    self.open.remove(id);
+                }
+            }
+            self.settling = None;
+        }
+        if self.settling.is_none() && !self.over.is_empty() {
+            self.settling = Some((heads(), std::mem::take(&mut self.over)));
         }
     }
 
@@ -130,7 +176,7 @@ impl Merge {
             self.committed.remove(&id);
             writes.sort_unstable_by_key(|&(index, _)| index);
             let writes = writes.into_iter().map(|(_, change)| change).collect();
-            self.place(ts, Slot::Transaction(id, writes));
+            self.place(ts, Slot::Transaction(writes));
         }
     }
 
@@ -142,11 +188,10 @@ impl Merge {
             sink.begin(self.next_ts);
             match self.slots.pop_front() {
                 Some(Slot::Auto(change)) => sum += hand_over(&change, bytes, sink),
-                Some(Slot::Transaction(id, changes)) => {
+                Some(Slot::Transaction(changes)) => {
                     for change in &changes {
                         sum += hand_over(change, bytes, sink);
                     }
-                    self.forget_before(id);
                 }
                 _ => {}
             }
@@ -157,19 +202,12 @@ impl Merge {
         count
     }
 
-    /// A session's commits come in order: what is open of its earlier transactions was rolled back.
-    fn forget_before(&mut self, (session, number): TxId) {
-        while let Some((&stale, _)) = self.open.range((session, 0)..(session, number)).next() {
-            self.open.remove(&stale);
-        }
-    }
-
     /// Copies whatever is still in the rings, so that their space can be given back.
     pub(super) fn copy_rest<'a>(&mut self, bytes: Records<'a>) {
         for slot in &mut self.slots {
             match slot {
                 Slot::Auto(change) => copy(change, bytes),
-                Slot::Transaction(_, changes) => changes.iter_mut().for_each(|change| copy(change, bytes)),
+                Slot::Transaction(changes) => changes.iter_mut().for_each(|change| copy(change, bytes)),
                 Slot::Unknown | Slot::Skip => {}
             }
         }
@@ -224,176 +262,4 @@ fn op_of(record: Record<'_>) -> OpRef<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::LogTxn;
-    use crate::layout::KDB_REC_VOID;
-    use proptest::prelude::*;
-
-    /// Two rings that are plain memory: records at places.
-    #[derive(Default)]
-    struct Rings {
-        records: Vec<Vec<u8>>,
-    }
-
-    impl Rings {
-        fn put(&mut self, kind: u32, ts: u64, id: TxId, index: u32, op: Option<&Op>) -> Place {
-            let (key, value, expire_ms): (&[u8], &[u8], u64) = match op {
-                Some(Op::Put { key, value, expire_at_ms }) => (key, value, expire_at_ms.unwrap_or(0)),
-                Some(Op::Delete { key }) => (key, &[], 0),
-                None => (&[], &[], 0),
-            };
-            let rec = kdb_rec {
-                state: 1,
-                size: 0,
-                klen: key.len() as u16,
-                type_: kind as u8,
-                flags: 0,
-                ts,
-                txid: id.0 << KDB_MARKER_SEQ_BITS | id.1,
-                vlen: value.len() as u32,
-                index,
-                expire_ms,
-            };
-            // SAFETY: a header is plain integers without padding.
-            let head = unsafe {
-                std::slice::from_raw_parts((&raw const rec).cast::<u8>(), size_of::<kdb_rec>()).to_vec()
-            };
-            let mut bytes = [head, key.to_vec()].concat();
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-            bytes.extend_from_slice(value);
-            self.records.push(bytes);
-            (0, self.records.len() as u64 - 1)
-        }
-    }
-
-    #[derive(Default)]
-    struct Collect(Vec<LogTxn>);
-
-    impl TxnSink for Collect {
-        fn begin(&mut self, commit_ts: u64) {
-            self.0.push(LogTxn { commit_ts, ops: Vec::new() });
-        }
-        fn op(&mut self, op: OpRef<'_>) {
-            self.0.last_mut().expect("after begin").ops.push(op.into());
-        }
-        fn end(&mut self) {}
-    }
-
-    #[derive(Clone, Debug)]
-    enum Kind {
-        Auto(Op),
-        Skip,
-        Commit(Vec<Op>),
-        Abort(Vec<Op>),
-        /// A client that went away: its writes are never resolved.
-        Silent(Vec<Op>),
-        Void,
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        let key = proptest::collection::vec(any::<u8>(), 1..30);
-        let value = proptest::collection::vec(any::<u8>(), 0..30);
-        prop_oneof![
-            (key.clone(), value, proptest::option::of(1..u64::MAX))
-                .prop_map(|(key, value, expire_at_ms)| Op::Put { key, value, expire_at_ms }),
-            key.prop_map(|key| Op::Delete { key }),
-        ]
-    }
-
-    fn kinds() -> impl Strategy<Value = Vec<(Kind, u64)>> {
-        let ops = || proptest::collection::vec(op(), 1..5);
-        let kind = prop_oneof![
-            op().prop_map(Kind::Auto),
-            Just(Kind::Skip),
-            ops().prop_map(Kind::Commit),
-            ops().prop_map(Kind::Abort),
-            ops().prop_map(Kind::Silent),
-            Just(Kind::Void),
-        ];
-        proptest::collection::vec((kind, 0..4u64), 0..60)
-    }
-
-    proptest! {
-        #[test]
-        fn any_order_becomes_the_sequence(
-            kinds in kinds(),
-            order in proptest::collection::vec(any::<u16>(), 400),
-            pieces in proptest::collection::vec((1..40usize, 1..200usize), 400),
-        ) {
-            let mut rings = Rings::default();
-            let mut expected = Vec::new();
-            // Places with a position that decides the order; a session's records keep theirs.
-            let mut places: Vec<(u64, Place)> = Vec::new();
-            let mut clocks = [0u64; 4];
-            let mut ts = 0;
-            for (number, (kind, session)) in kinds.into_iter().enumerate() {
-                let id = (session, number as u64 + 1);
-                let mut add = |rings: &mut Rings, kind, ts, index, op: Option<&Op>| {
-                    let clock = &mut clocks[session as usize];
-                    *clock += u64::from(order[places.len() % order.len()] % 50);
-                    places.push((*clock, rings.put(kind, ts, id, index, op)));
-                };
-                let write = |op: &Op| if matches!(op, Op::Put { .. }) { KDB_REC_PUT } else { KDB_REC_DEL };
-                let mut ops = Vec::new();
-                match &kind {
-                    Kind::Auto(op) => {
-                        ts += 1;
-                        let put = matches!(op, Op::Put { .. });
-                        let kind = if put { KDB_REC_AUTO_PUT } else { KDB_REC_AUTO_DEL };
-                        add(&mut rings, kind, ts, 0, Some(op));
-                        ops.push(op.clone());
-                    }
-                    Kind::Skip => {
-                        ts += 1;
-                        add(&mut rings, KDB_REC_SKIP, ts, 0, None);
-                    }
-                    Kind::Commit(all) | Kind::Abort(all) | Kind::Silent(all) => {
-                        for (index, op) in all.iter().enumerate() {
-                            add(&mut rings, write(op), 0, index as u32, Some(op));
-                        }
-                        match kind {
-                            Kind::Commit(_) => {
-                                ts += 1;
-                                add(&mut rings, KDB_REC_COMMIT, ts, all.len() as u32, None);
-                                ops.clone_from(all);
-                            }
-                            Kind::Abort(_) => add(&mut rings, KDB_REC_ABORT, 0, all.len() as u32, None),
-                            _ => continue,
-                        }
-                    }
-                    Kind::Void => add(&mut rings, KDB_REC_VOID, 0, 0, None),
-                }
-                if !matches!(kind, Kind::Abort(_) | Kind::Void) {
-                    expected.push(LogTxn { commit_ts: ts, ops });
-                }
-            }
-            places.sort_by_key(|&(clock, _)| clock);
-
-            let mut merge = Merge::new(1);
-            let mut got = Collect::default();
-            let mut rest = &places[..];
-            for (records, max_bytes) in pieces {
-                let (now, later) = rest.split_at(records.min(rest.len()));
-                rest = later;
-                let bytes = |place: Place| Record::from(&rings.records[place.1 as usize][..]);
-                now.iter().for_each(|&(_, place)| merge.accept(place, bytes(place).bytes));
-                merge.emit(max_bytes, &bytes, &mut got);
-                merge.copy_rest(&bytes);
-                // The space is given back: nothing may be read from it any more.
-                now.iter().for_each(|(_, place)| rings.records[place.1 as usize].clear());
-            }
-            prop_assert!(rest.is_empty());
-            merge.emit(usize::MAX, &|_| unreachable!("all is copied"), &mut got);
-            prop_assert_eq!(got.0, expected);
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "was expected")]
-    fn a_repeated_timestamp_is_noticed() {
-        let mut rings = Rings::default();
-        let place = rings.put(KDB_REC_SKIP, 3, (0, 0), 0, None);
-        Merge::new(4).accept(place, &rings.records[0]);
-    }
-}
+mod tests;
