@@ -157,9 +157,9 @@ impl World {
     /// `between` happens while it goes from ring to ring.
     fn drain(&mut self, limit: usize, max_bytes: usize, between: &mut dyn FnMut(&mut World)) {
         let starts: Vec<usize> = self.rings.iter().map(|ring| ring.pos).collect();
-        for index in 0..self.rings.len() {
+        for (index, &start) in starts.iter().enumerate() {
             let ring = &mut self.rings[index];
-            while ring.pos < ring.records.len() && ring.pos - starts[index] < limit {
+            while ring.pos < ring.records.len() && ring.pos - start < limit {
                 let Some(bytes) = &ring.records[ring.pos] else { break };
                 self.merge.accept((index as u32, ring.pos as u64), bytes);
                 ring.pos += 1;
