@@ -5,13 +5,14 @@
 //! one; if the log does not reach as far as a passed-over checkpoint, commits would be missing, and
 //! that is an error.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::files;
 use crate::disk::Dir;
 use crate::wal::{OpRef, TxnSink, replay};
-use crate::{Database, Error, LogTxn, Op, Result};
+use crate::{Database, Error, LogTxn, Op, Replayer, Result};
 
 /// How careful recovery is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub enum RecoveryPhase {
     Log,
 }
 
-/// What recovery fills. [`Database`] is the real one.
+/// What recovery fills. [`Filling`] is the real one.
 pub(crate) trait ReplayTarget {
     /// See [`Database::replay`].
     fn replay(&self, txn: &LogTxn) -> Result<()>;
@@ -80,13 +81,30 @@ pub(crate) trait ReplayTarget {
     fn set_clock(&self, ts: u64) -> Result<()>;
 }
 
-impl ReplayTarget for Database {
+/// A database that is being filled, through one session.
+pub(crate) struct Filling {
+    // Gives its session back before the database goes.
+    replayer: RefCell<Replayer>,
+    database: Database,
+}
+
+impl Filling {
+    pub(crate) fn new(database: Database) -> Result<Filling> {
+        Ok(Filling { replayer: RefCell::new(database.replayer()?), database })
+    }
+
+    pub(crate) fn done(self) -> Database {
+        self.database
+    }
+}
+
+impl ReplayTarget for Filling {
     fn replay(&self, txn: &LogTxn) -> Result<()> {
-        Database::replay(self, txn)
+        self.replayer.borrow_mut().replay(txn)
     }
 
     fn set_clock(&self, ts: u64) -> Result<()> {
-        Database::set_clock(self, ts)
+        self.database.set_clock(ts)
     }
 }
 

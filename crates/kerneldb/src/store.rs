@@ -16,7 +16,7 @@ use crate::checkpoint::background::{Checkpointer, Job};
 use crate::checkpoint::source::DatabaseSnapshot;
 use crate::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use crate::datadir::DataDir;
-use crate::recovery::{RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
+use crate::recovery::{Filling, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
 use crate::transfer::verify_files;
 pub use crate::transfer::{dump, load, restore, verify_data_dir};
 use crate::wal::{Start, Wal, WalConfig, remove_segments};
@@ -83,9 +83,9 @@ impl Store {
         files::discard(&*data.checkpoint);
         let sources =
             Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
-        let recovered =
-            recover(&sources, config.recovery, &mut || Database::create(database_config.clone()), progress)?;
-        let database = Arc::new(recovered.target);
+        let mut make = || Filling::new(Database::create(database_config.clone())?);
+        let recovered = recover(&sources, config.recovery, &mut make, progress)?;
+        let database = Arc::new(recovered.target.done());
         let report = recovered.report;
         tracing::info!(
             ts = report.recovered_ts,
