@@ -74,26 +74,64 @@ impl<'db> Snapshot<'db> {
         {
             hash.scan(self.db, self.timestamp, f);
         }
-        let mut chain = Vec::new();
+        let mut group = Group::default();
         let mut first = 0;
         for partition in &self.db.partitions {
             let count = u64::from(partition.geometry.nbuckets);
             let begin = from.clamp(first, first + count) - first;
             let end = to.clamp(first, first + count) - first;
-            for bucket in begin..end {
-                collect_chain(partition, bucket, &mut chain);
-                for &entry in &chain {
-                    if let Some(item) = self.visible(partition, entry) {
-                        f(item);
-                    }
-                }
+            let mut begin = begin;
+            while begin < end {
+                begin = self.group(partition, begin, end, &mut group, f);
             }
             first += count;
         }
     }
 
+    /// Hands over the keys of the next buckets that have some. Most of the time goes into waiting for memory,
+    /// so each step fetches for all of them what the next one needs. Returns the bucket to go on with.
+    fn group<'a>(
+        &'a self,
+        partition: &'a Partition,
+        begin: u64,
+        end: u64,
+        group: &mut Group,
+        f: &mut dyn FnMut(SnapshotItem<'_>),
+    ) -> u64 {
+        let arena = &partition.arena;
+        group.buckets.clear();
+        let mut next = end;
+        let heads = arena.words(partition.geometry.buckets + begin * 8, (end - begin) as usize);
+        for (bucket, head) in (begin..).zip(heads) {
+            let head = head.load(Ordering::Relaxed) as u32;
+            if head != 0 {
+                group.buckets.push(bucket);
+                fetch(partition, u64::from(head), ENTRY_BYTES);
+                if group.buckets.len() == GROUP {
+                    next = bucket + 1;
+                    break;
+                }
+            }
+        }
+        group.chain.clear();
+        for &bucket in &group.buckets {
+            collect_chain(partition, bucket, &mut group.chain);
+        }
+        group.versions.clear();
+        for &entry in &group.chain {
+            if let Some(version) = self.visible(partition, entry) {
+                fetch(partition, u64::from(version.block), (version.len & KDB_LEN_MASK).min(BLOCK_BYTES));
+                group.versions.push(version);
+            }
+        }
+        for version in &group.versions {
+            f(self.item(partition, version));
+        }
+        next
+    }
+
     /// The version of an entry that this snapshot sees, unless it is a tombstone.
-    fn visible<'a>(&'a self, partition: &'a Partition, entry: u64) -> Option<SnapshotItem<'a>> {
+    fn visible(&self, partition: &Partition, entry: u64) -> Option<Version> {
         let (slot, commit_ts) = loop {
             if let Ok(found) = self.newest(partition, entry) {
                 break found?;
@@ -105,9 +143,11 @@ impl<'db> Snapshot<'db> {
         let (block, len) = unsafe {
             ((&raw const (*version).block).read_volatile(), (&raw const (*version).len).read_volatile())
         };
-        if block == 0 {
-            return None;
-        }
+        (block != 0).then_some(Version { entry, commit_ts, block, len })
+    }
+
+    fn item<'a>(&'a self, partition: &'a Partition, version: &Version) -> SnapshotItem<'a> {
+        let &Version { entry, commit_ts, block, len } = version;
         let head: *const kdb_entry = partition.arena.at(entry);
         // SAFETY: in bounds; the key of an entry with a needed version does not change.
         let klen = unsafe { (&raw const (*head).klen).read_volatile() };
@@ -122,7 +162,7 @@ impl<'db> Snapshot<'db> {
         };
         let expires = len & KDB_LEN_EXPIRES != 0;
         let expire_at_ms = expires.then(|| partition.arena.word(block).load(Ordering::Relaxed));
-        Some(SnapshotItem { key, value, expire_at_ms, commit_ts })
+        SnapshotItem { key, value, expire_at_ms, commit_ts }
     }
 
     /// Offset and timestamp of the newest version at or before the snapshot; `Err` = look again.
@@ -155,11 +195,49 @@ impl Drop for Snapshot<'_> {
     }
 }
 
-/// Offsets of a bucket's entries; looked up again when an entry left the bucket meanwhile.
+/// Buckets that are read together.
+const GROUP: usize = 32;
+/// So much of an entry is fetched ahead: head, four versions, a short key, a short value.
+const ENTRY_BYTES: u32 = 192;
+/// And so much of a value; what follows comes by itself.
+const BLOCK_BYTES: u32 = 1024;
+
+/// What [`Snapshot::group`] works on; kept from group to group for its memory.
+#[derive(Default)]
+struct Group {
+    buckets: Vec<u64>,
+    chain: Vec<u64>,
+    versions: Vec<Version>,
+}
+
+/// A version that a snapshot sees.
+struct Version {
+    entry: u64,
+    commit_ts: u64,
+    block: u32,
+    len: u32,
+}
+
+/// Lets the processor fetch what is read a little later.
+fn fetch(partition: &Partition, offset: u64, bytes: u32) {
+    for at in (offset..offset + u64::from(bytes)).step_by(64) {
+        if at < partition.arena.len() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint; it does not access memory, and the address is inside of the arena.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(partition.arena.at::<u8>(at).cast());
+            }
+        }
+    }
+}
+
+/// Appends the offsets of a bucket's entries; looks again when an entry left the bucket meanwhile.
 fn collect_chain(partition: &Partition, bucket: u64, chain: &mut Vec<u64>) {
     let word = partition.arena.word(partition.geometry.buckets + bucket * 8);
+    let start = chain.len();
     loop {
-        chain.clear();
+        chain.truncate(start);
         let before = word.load(Ordering::Acquire);
         let mut entry = before & 0xffff_ffff;
         let mut steps = 0;
