@@ -170,8 +170,9 @@ impl World {
         merge.settle(rings.iter().map(|ring| ring.pos as u64), || {
             rings.iter().map(|ring| ring.records.len() as u64).collect()
         });
-        let bytes =
-            |(ring, at): Place| rings[ring as usize].records[at as usize].as_deref().expect("is there");
+        let bytes = |(ring, at): Place| {
+            super::Record::from(rings[ring as usize].records[at as usize].as_deref().expect("is there"))
+        };
         merge.emit(max_bytes, &bytes, &mut self.got);
         merge.copy_rest(&bytes);
         // The space is given back: nothing may be read from it any more.
