@@ -29,6 +29,7 @@ pub(crate) struct Geometry {
     pub buckets: u64,
     pub ring_data: u64,
     pub heap: u64,
+    pub slabs: u64,
 }
 
 impl Geometry {
@@ -46,7 +47,8 @@ impl Geometry {
         let cpus = align(u64::from(KDB_SUPER_OFF) + size_of::<kdb_arena>() as u64, 4096);
         let rings = align(cpus + u64::from(ncpus) * size_of::<kdb_cpu_alloc>() as u64, 4096);
         let buckets = align(rings + u64::from(ncpus) * size_of::<kdb_ring>() as u64, 4096);
-        let ring_data = align(buckets + u64::from(nbuckets) * 8, 4096);
+        let slabs = align(buckets + u64::from(nbuckets) * 8, 4096);
+        let ring_data = align(slabs + limit / u64::from(KDB_SLAB_BYTES), 4096);
         let heap = align(ring_data + u64::from(ncpus) * u64::from(ring_bytes), u64::from(KDB_SLAB_BYTES));
         Geometry {
             limit,
@@ -62,6 +64,7 @@ impl Geometry {
             buckets,
             ring_data,
             heap,
+            slabs,
         }
     }
 
@@ -77,6 +80,8 @@ impl Geometry {
             cpus: self.cpus as u32,
             ncpus: self.ncpus,
             rings: self.rings as u32,
+            heap: self.heap as u32,
+            slabs: self.slabs as u32,
             wal: u32::from(self.ring_bytes > 0),
             seed,
             key_bytes: 0,
@@ -88,6 +93,11 @@ impl Geometry {
     /// Offset of an entry's key.
     pub(crate) fn key_of(&self, entry: u64) -> u64 {
         entry + (size_of::<kdb_entry>() + self.slots as usize * size_of::<kdb_version>()) as u64
+    }
+
+    /// Slabs that the heap may come to.
+    pub(crate) fn slab_count(&self) -> u64 {
+        (self.limit - self.heap) / u64::from(KDB_SLAB_BYTES)
     }
 
     /// Bytes of an entry of a size class.

@@ -6,13 +6,13 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::Partition;
+use super::{Partition, format::Geometry};
 use crate::{
     Error, Result,
     database::Inner,
     layout::{
-        KDB_LEN_EXPIRES, KDB_LEN_MASK, KDB_MARKER_SEQ_BITS, KDB_SNAPSHOTS, MARKER, kdb_block, kdb_entry,
-        kdb_version,
+        KDB_LEN_EXPIRES, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_MARKER_SEQ_BITS, KDB_SLAB_BYTES, KDB_SNAPSHOTS,
+        MARKER, kdb_block, kdb_entry, kdb_version,
     },
 };
 
@@ -59,14 +59,14 @@ impl<'db> Snapshot<'db> {
         self.timestamp
     }
 
-    /// Number of scan positions (index buckets over all partitions); `scan` takes positions below it.
+    /// Number of scan positions (pieces of the heap over all partitions); `scan` takes positions below it.
     pub fn positions(&self) -> u64 {
         let hashed = u64::from(self.db.hash.is_some());
-        self.db.partitions.iter().map(|p| u64::from(p.geometry.nbuckets)).sum::<u64>() + hashed
+        self.db.partitions.iter().map(|p| p.geometry.slab_count() * PIECES).sum::<u64>() + hashed
     }
 
-    /// Calls `f` for every key visible at positions `from..to`, in no particular order. Keys past their
-    /// expiry that were not collected yet are included.
+    /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
+    /// position as long as it exists. Keys past their expiry that were not collected yet are included.
     pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
         if let Some(hash) = &self.db.hash
             && from == 0
@@ -74,60 +74,59 @@ impl<'db> Snapshot<'db> {
         {
             hash.scan(self.db, self.timestamp, f);
         }
-        let mut group = Group::default();
+        let mut versions = Vec::with_capacity(GROUP);
         let mut first = 0;
         for partition in &self.db.partitions {
-            let count = u64::from(partition.geometry.nbuckets);
+            let count = partition.geometry.slab_count() * PIECES;
             let begin = from.clamp(first, first + count) - first;
             let end = to.clamp(first, first + count) - first;
-            let mut begin = begin;
-            while begin < end {
-                begin = self.group(partition, begin, end, &mut group, f);
-            }
+            self.scan_heap(partition, begin, end, &mut versions, f);
             first += count;
         }
     }
 
-    /// Hands over the keys of the next buckets that have some. Most of the time goes into waiting for memory,
-    /// so each step fetches for all of them what the next one needs. Returns the bucket to go on with.
-    fn group<'a>(
+    /// Reads entries as they lie in memory, which the processor fetches ahead by itself; values in blocks are
+    /// fetched for a group of entries at once. Memory that is no entry yet, or none any more, has no version.
+    fn scan_heap<'a>(
         &'a self,
         partition: &'a Partition,
         begin: u64,
         end: u64,
-        group: &mut Group,
+        versions: &mut Vec<Version>,
         f: &mut dyn FnMut(SnapshotItem<'_>),
-    ) -> u64 {
-        let arena = &partition.arena;
-        group.buckets.clear();
-        let mut next = end;
-        let heads = arena.words(partition.geometry.buckets + begin * 8, (end - begin) as usize);
-        for (bucket, head) in (begin..).zip(heads) {
-            let head = head.load(Ordering::Relaxed) as u32;
-            if head != 0 {
-                group.buckets.push(bucket);
-                fetch(partition, u64::from(head), ENTRY_BYTES);
-                if group.buckets.len() == GROUP {
-                    next = bucket + 1;
-                    break;
+    ) {
+        let geometry = &partition.geometry;
+        let used = (partition.brk() - geometry.heap) / u64::from(KDB_SLAB_BYTES) * PIECES;
+        let (mut at, end) = (begin, end.min(used));
+        while at < end {
+            let slab = at / PIECES;
+            let stop = end.min((slab + 1) * PIECES);
+            if let Some(class) = self.entry_class(partition, slab) {
+                let bytes = Geometry::entry_bytes(class);
+                let entries = u64::from(KDB_SLAB_BYTES) / bytes;
+                let start = geometry.heap + slab * u64::from(KDB_SLAB_BYTES);
+                let of = |position: u64| (position - slab * PIECES) * entries / PIECES;
+                for i in of(at)..of(stop) {
+                    let Some(version) = self.visible(partition, start + i * bytes) else { continue };
+                    if version.len & KDB_LEN_INLINE == 0 {
+                        let value = (version.len & KDB_LEN_MASK).min(BLOCK_BYTES);
+                        fetch(partition, u64::from(version.block), value);
+                    }
+                    versions.push(version);
+                    if versions.len() == GROUP {
+                        versions.drain(..).for_each(|version| f(self.item(partition, &version)));
+                    }
                 }
             }
+            at = stop;
         }
-        group.chain.clear();
-        for &bucket in &group.buckets {
-            collect_chain(partition, bucket, &mut group.chain);
-        }
-        group.versions.clear();
-        for &entry in &group.chain {
-            if let Some(version) = self.visible(partition, entry) {
-                fetch(partition, u64::from(version.block), (version.len & KDB_LEN_MASK).min(BLOCK_BYTES));
-                group.versions.push(version);
-            }
-        }
-        for version in &group.versions {
-            f(self.item(partition, version));
-        }
-        next
+        versions.drain(..).for_each(|version| f(self.item(partition, &version)));
+    }
+
+    /// The class of the entries in a slab, if it has entries.
+    fn entry_class(&self, partition: &Partition, slab: u64) -> Option<u64> {
+        let word = partition.arena.word(partition.geometry.slabs + slab / 8 * 8).load(Ordering::Acquire);
+        (word.to_le_bytes()[(slab % 8) as usize] as u64).checked_sub(1)
     }
 
     /// The version of an entry that this snapshot sees, unless it is a tombstone.
@@ -195,20 +194,12 @@ impl Drop for Snapshot<'_> {
     }
 }
 
-/// Buckets that are read together.
+/// Scan positions of a slab: so many that few entries have the same.
+const PIECES: u64 = 64;
+/// Values that are fetched together.
 const GROUP: usize = 32;
-/// So much of an entry is fetched ahead: head, four versions, a short key, a short value.
-const ENTRY_BYTES: u32 = 192;
-/// And so much of a value; what follows comes by itself.
+/// So much of a value is fetched ahead; what follows comes by itself.
 const BLOCK_BYTES: u32 = 1024;
-
-/// What [`Snapshot::group`] works on; kept from group to group for its memory.
-#[derive(Default)]
-struct Group {
-    buckets: Vec<u64>,
-    chain: Vec<u64>,
-    versions: Vec<Version>,
-}
 
 /// A version that a snapshot sees.
 struct Version {
@@ -228,31 +219,6 @@ fn fetch(partition: &Partition, offset: u64, bytes: u32) {
                 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
                 _mm_prefetch::<_MM_HINT_T0>(partition.arena.at::<u8>(at).cast());
             }
-        }
-    }
-}
-
-/// Appends the offsets of a bucket's entries; looks again when an entry left the bucket meanwhile.
-fn collect_chain(partition: &Partition, bucket: u64, chain: &mut Vec<u64>) {
-    let word = partition.arena.word(partition.geometry.buckets + bucket * 8);
-    let start = chain.len();
-    loop {
-        chain.truncate(start);
-        let before = word.load(Ordering::Acquire);
-        let mut entry = before & 0xffff_ffff;
-        let mut steps = 0;
-        while entry != 0 && steps < 1 << 20 && entry + size_of::<kdb_entry>() as u64 <= partition.arena.len()
-        {
-            chain.push(entry);
-            let head: *const kdb_entry = partition.arena.at(entry);
-            // SAFETY: in bounds and aligned to four bytes by construction of the chain; if the entry was
-            // reused meanwhile, the value read is thrown away below.
-            entry = u64::from(unsafe { (&raw const (*head).next).read_volatile() });
-            steps += 1;
-        }
-        fence(Ordering::Acquire);
-        if word.load(Ordering::Acquire) >> 32 == before >> 32 {
-            return;
         }
     }
 }

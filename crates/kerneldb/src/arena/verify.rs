@@ -133,6 +133,11 @@ impl Checker<'_> {
                 let Some(cells) = geometry.cells(entry, u64::from(klen), u64::from(class)) else {
                     return Err(format!("entry {entry:#x} has the wrong size class"));
                 };
+                let slab = (entry - geometry.heap) / u64::from(KDB_SLAB_BYTES);
+                let kinds = self.word(geometry.slabs + slab / 8 * 8).to_le_bytes();
+                if u64::from(kinds[(slab % 8) as usize]) != u64::from(class) + 1 {
+                    return Err(format!("entry {entry:#x} is in a slab of another kind"));
+                }
                 self.claim(entry, bytes, "an entry")?;
                 found.entries += 1;
                 found.used_bytes += bytes;

@@ -158,14 +158,6 @@ impl ArenaMapping {
         unsafe { &*self.at::<AtomicU64>(offset) }
     }
 
-    /// Consecutive words.
-    pub(crate) fn words(&self, offset: u64, count: usize) -> &[AtomicU64] {
-        debug_assert_eq!(offset % 8, 0);
-        assert!(offset.checked_add(count as u64 * 8).is_some_and(|end| end <= self.bytes));
-        // SAFETY: as in `word`; the bounds were checked.
-        unsafe { std::slice::from_raw_parts(self.at::<AtomicU64>(offset), count) }
-    }
-
     /// Bytes at an offset, for data that its protocol guarantees not to change while borrowed.
     ///
     /// # Safety

@@ -17,6 +17,7 @@
 
 #include "arena.h"
 
+#define LARGE_SLABS 9u     /* taken together for the largest class, whose blocks exceed one slab */
 #define BLOCK_OVERHEAD 16u /* struct kdb_block, and what keeps blocks multiples of 16 */
 
 /* Where the free-list link lies: in the first word of a block; behind the lock word of an entry. */
@@ -132,7 +133,7 @@ static __always_inline __u32 steal(__u32 cpu, __u32 class, __u32 link)
 }
 
 /* Carves one block from the CPU's slab, after a refill from the arena's unused end if need be. */
-static __always_inline __u32 carve(__u32 list, __u32 bytes)
+static __always_inline __u32 carve(__u32 list, __u32 bytes, __u8 kind)
 {
 	struct kdb_freelist __arena *fl = AT(struct kdb_freelist, list);
 	struct kdb_arena __arena *s = super();
@@ -140,8 +141,7 @@ static __always_inline __u32 carve(__u32 list, __u32 bytes)
 	__u32 left = slab >> 32, off = (__u32)slab;
 
 	if (!left) {
-		__u32 line = KDB_CACHE_LINE - 1;
-		__u32 want = bytes > KDB_SLAB_BYTES ? (bytes + line) & ~line : KDB_SLAB_BYTES;
+		__u32 want = bytes > KDB_SLAB_BYTES ? LARGE_SLABS * KDB_SLAB_BYTES : KDB_SLAB_BYTES;
 		int got = 0;
 
 		for (int i = 0; i < 16; i++) {
@@ -149,6 +149,10 @@ static __always_inline __u32 carve(__u32 list, __u32 bytes)
 			if (brk + want > LOAD(&s->committed))
 				return 0;
 			if (CAS(&s->brk, brk, brk + want) == brk) {
+				/* Before the first entry in it is linked: who reads the heap in order needs it. */
+				if (kind)
+					STORE(AT(__u8, kdb_config.slabs + ((__u32)brk - kdb_config.heap) / KDB_SLAB_BYTES),
+					      kind);
 				off = brk;
 				got = 1;
 				break;
@@ -178,7 +182,8 @@ __noinline __u32 alloc_class(__u32 class, __u32 link)
 	bpf_local_irq_save(&flags);
 	off = steal(cpu, class, link);
 	if (!off)
-		off = carve(list, link == LINK_ENTRY ? entry_bytes(class) : block_bytes(class));
+		off = link == LINK_ENTRY ? carve(list, entry_bytes(class), class + 1)
+					 : carve(list, block_bytes(class), 0);
 	bpf_local_irq_restore(&flags);
 	return off;
 }

@@ -269,6 +269,8 @@ struct kdb_config {
 	__u32 cpus;               /* offset of the per-CPU allocator state */
 	__u32 ncpus;
 	__u32 rings;              /* offset of the log rings; 0 = no log */
+	__u32 heap;               /* offset of the first slab */
+	__u32 slabs;              /* offset of a byte for each slab: class of its entries + 1, 0 = blocks */
 	__u32 wal;                /* 1: writes are logged */
 	__u64 seed;               /* of the key hash */
 	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
