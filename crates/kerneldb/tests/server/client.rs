@@ -96,12 +96,13 @@ impl Client {
     }
 
     /// Reads until the server closes the connection.
+    #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         match self.socket.read_to_end(&mut all) {
             Ok(_) => all,
             Err(e) if e.kind() == ErrorKind::ConnectionReset => all,
-            Err(e) => panic!("{e} after {:?}", String::from_utf8_lossy(&all)),
+            Err(e) => panic!("{e:?} after {:?}", String::from_utf8_lossy(&all)),
         }
     }
 }
