@@ -435,8 +435,10 @@ impl Database {
         self.replayer()?.replay(txn)
     }
 
-    /// Recovery: applies logged transactions, one after the other.
+    /// Recovery: applies logged transactions, one after the other; [`Database::set_clock`] ends it.
     pub fn replayer(&self) -> Result<Replayer> {
+        // Nothing of this is in the log rings: what is overwritten need not wait for the log's reader.
+        self.inner.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
         Ok(Replayer::new(self.session()?))
     }
 
@@ -445,6 +447,10 @@ impl Database {
         self.inner.state().clock.store(ts, Ordering::SeqCst);
         self.inner.state().durable_ts.store(ts, Ordering::SeqCst);
         self.inner.state().drained_ts.store(ts, Ordering::SeqCst);
+        for cpu in 0..KDB_MAX_CPUS as usize {
+            // SAFETY: in bounds; no operator runs during recovery.
+            unsafe { (&raw mut (*self.inner.states.get(0)).stats[cpu].drained_seen).write_volatile(0) };
+        }
         Ok(())
     }
 

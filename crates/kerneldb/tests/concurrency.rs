@@ -292,6 +292,35 @@ fn the_log_reproduces_the_database() {
     }
 }
 
+/// Recovery overwrites more than there is memory, and what follows is logged as it should be.
+#[test]
+fn replay_needs_no_more_memory_than_the_data() {
+    if !can_run() {
+        return;
+    }
+    let db = Database::create(Config { wal_ring_bytes: 1 << 20, ..small() }).unwrap();
+    let replayer = &mut db.replayer().unwrap();
+    let put_of =
+        |i: u64| Op::Put { key: vec![(i % 10) as u8], value: vec![i as u8; 60_000], expire_at_ms: None };
+    for ts in 1..=3000 {
+        replayer.replay(&LogTxn { commit_ts: ts, ops: vec![put_of(ts)] }).unwrap();
+    }
+    db.set_clock(3000).unwrap();
+    let mut log = db.log_reader().unwrap();
+    let mut s = db.session().unwrap();
+    for i in 0..20u64 {
+        put(&mut s, b"k", &vec![i as u8; 5000]).unwrap();
+    }
+    let mut txns = Vec::new();
+    while log.drain(usize::MAX, &mut |txn| txns.push(txn)) > 0 {}
+    for (i, txn) in (0..20u64).zip(&txns) {
+        let op = Op::Put { key: b"k".to_vec(), value: vec![i as u8; 5000], expire_at_ms: None };
+        assert_eq!((txn.commit_ts, &txn.ops[..]), (3001 + i, &[op][..]));
+    }
+    assert_eq!(db.len(), 11);
+    db.verify().unwrap();
+}
+
 /// Records refer to large values: a value stays until the log's reader has it, however often its key is
 /// written meanwhile, and its memory is free afterwards.
 #[test]
