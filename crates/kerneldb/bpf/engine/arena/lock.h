@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * The locks of read-write transactions: inline in the entries (paper 4.2), strict two-phase, no-wait. The
+ * session's context lists those it holds; the lock word has the owner's session and index in that list.
+ */
+#ifndef BEDPLATE_ENGINE_LOCK_H
+#define BEDPLATE_ENGINE_LOCK_H
+
+#include "../session.h"
+#include "auto.h"
+
+/* Index of the entry in the transaction's lock list, or nlocks. */
+__noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
+{
+	__u32 i, n;
+
+	if (!ctx)
+		return 0;
+	n = ctx->nlocks;
+	bpf_for(i, 0, n) {
+		struct kdb_lock *l = lock_at(ctx, i);
+		if (l->entry == entry && l->partition == kdb_config.partition)
+			return i;
+	}
+	return n;
+}
+
+/* Releases a shared lock. A key that was only looked for leaves an empty entry: the last reader queues it. */
+__noinline int release_shared(__u32 entry)
+{
+	struct kdb_entry __arena *e = entry_at(entry);
+	__u32 i;
+
+	USE_ARENA();
+	bpf_for(i, 0, 1 << 20) {
+		__u64 word = LOAD(&e->lock);
+		__u64 after = word == KDB_LOCK_READER ? KDB_LOCK_AUTO : word - KDB_LOCK_READER;
+
+		if (CAS(&e->lock, word, after) != word)
+			continue;
+		if (after == KDB_LOCK_AUTO) {
+			tidy(entry);
+			unlock_exclusive(entry);
+		}
+		return 0;
+	}
+	return 0;
+}
+
+/* Adds a lock that was just had to the transaction's list. */
+static __always_inline int lock_taken(struct kdb_ctx *ctx, __u32 entry, __u32 mode, __u32 *out)
+{
+	__u32 n = ctx->nlocks;
+	struct kdb_lock *l = lock_at(ctx, n);
+
+	l->entry = entry;
+	l->partition = kdb_config.partition;
+	l->mode = mode;
+	l->slot = 0;
+	ctx->nlocks = n + 1;
+	ctx->partitions |= 1u << (kdb_config.partition & 31);
+	*out = n;
+	return KDB_OK;
+}
+
+/* Creates the entry of an absent key, locked, so that absence is locked as well. */
+static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_pos *pos, __u32 mode,
+				       __u32 vlen, __u32 *out)
+{
+	/* Exclusive until it is linked: a stale pointer to this memory could share it. */
+	__u64 initial = mode == MODE_EXCLUSIVE ? owner_word(ctx, ctx->nlocks) : KDB_LOCK_AUTO;
+	__u32 entry;
+
+	if (!pos_unchanged(pos))
+		return LOCK_AGAIN;
+	if (ctx->nlocks >= KDB_TX_LOCKS)
+		return KDB_ERR_TOO_MANY_LOCKS;
+	entry = entry_create(io, io->hash, initial, vlen);
+	if (!entry)
+		return KDB_ERR_NO_MEMORY;
+	if (!entry_link(pos, entry)) {
+		STORE(&entry_at(entry)->lock, KDB_LOCK_DEAD);
+		entry_free(entry);
+		return LOCK_AGAIN;
+	}
+	__sync_fetch_and_add(&super()->entries, 1);
+	if (mode == MODE_SHARED)
+		STORE(&entry_at(entry)->lock, KDB_LOCK_READER);
+	return lock_taken(ctx, entry, mode, out);
+}
+
+#define LOCK_WRONG (-2) /* *out is an entry that was locked and is not the key's */
+
+/* One attempt at locking the key's entry. A function of its own: the loop around it is simple then. */
+__noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
+{
+	struct kdb_pos pos;
+
+	USE_ARENA();
+	if (!ctx || !io || !out)
+		return KDB_ERR_STATE;
+	pos.hash = io->hash;
+	index_find(io, &pos);
+	if (!pos.entry)
+		return lock_absent(ctx, io, &pos, mode, vlen, out);
+	struct kdb_entry __arena *e = entry_at(pos.entry);
+	__u64 word = LOAD(&e->lock);
+	__u64 owner = word & KDB_LOCK_OWNER_MASK;
+	__u64 readers = word & KDB_LOCK_READERS_MASK;
+
+	if ((word & KDB_LOCK_DEAD) || owner == KDB_LOCK_AUTO)
+		return LOCK_AGAIN;
+	if (owner == ctx->session + 1) {
+		*out = (word >> KDB_LOCK_IDX_SHIFT) & 0xffff;
+		return KDB_OK;
+	}
+	if (owner)
+		return SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_AGAIN : KDB_ERR_CONFLICT;
+	if (readers) {
+		__u32 held = held_index(ctx, pos.entry);
+		if (held < ctx->nlocks) {
+			*out = held;
+			if (mode == MODE_SHARED)
+				return KDB_OK;
+			/* Upgrade, if this is the only reader. */
+			if (readers != KDB_LOCK_READER)
+				return KDB_ERR_CONFLICT;
+			if (CAS(&e->lock, word, owner_word(ctx, held)) != word)
+				return LOCK_AGAIN;
+			lock_at(ctx, held)->mode = MODE_EXCLUSIVE;
+			return KDB_OK;
+		}
+		if (mode == MODE_EXCLUSIVE)
+			return KDB_ERR_CONFLICT;
+	}
+	if (ctx->nlocks >= KDB_TX_LOCKS)
+		return KDB_ERR_TOO_MANY_LOCKS;
+	__u64 want = mode == MODE_EXCLUSIVE ? owner_word(ctx, ctx->nlocks) : word + KDB_LOCK_READER;
+	if (CAS(&e->lock, word, want) != word)
+		return LOCK_AGAIN;
+	if (entry_matches(pos.entry, io, tag_of(io->hash)))
+		return lock_taken(ctx, pos.entry, mode, out);
+	/* The memory serves another key by now. */
+	*out = pos.entry;
+	return LOCK_WRONG;
+}
+
+/*
+ * Locks the key's entry for the transaction, creating it if need be; *out is the lock's index. `vlen`:
+ * bytes of the value that may be written.
+ */
+__noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
+{
+	__u32 i, tries = SINGLE_VERSION ? 4096 : 512;
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !out)
+		return KDB_ERR_STATE;
+	bpf_for(i, 0, tries) {
+		status = tx_lock_once(ctx, io, mode, vlen, out);
+		if (status >= KDB_OK)
+			return status;
+		if (status == LOCK_WRONG && mode == MODE_EXCLUSIVE)
+			unlock_exclusive(*out);
+		else if (status == LOCK_WRONG)
+			release_shared(*out);
+	}
+	return KDB_ERR_CONFLICT;
+}
+
+#endif
