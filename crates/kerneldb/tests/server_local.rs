@@ -198,6 +198,27 @@ fn connections_come_and_go() {
     running.finish();
 }
 
+/// A client that has shut its sending side down waits for the rest in blocking reads.
+#[test]
+fn half_closed_clients_read_to_the_end() {
+    let Some(running) = start_local(config()) else { return };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    let mut c = running.client();
+                    c.ask("PING", "+PONG");
+                    c.send(&[words("INCR n"), words("GET none")].concat());
+                    c.socket.shutdown(Shutdown::Write).unwrap();
+                    let rest = c.rest();
+                    assert!(rest.starts_with(b":") && rest.ends_with(b"\r\n$-1\r\n"), "{rest:?}");
+                }
+            });
+        }
+    });
+    running.finish();
+}
+
 /// The server goes while clients are busy; they see the connection end, nothing else.
 #[test]
 fn server_stops_under_load() {

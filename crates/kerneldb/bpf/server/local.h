@@ -275,6 +275,26 @@ static __always_inline int srv_local_exec(struct sk_msg_md *msg)
 	return srv_local_give(msg, in);
 }
 
+/*
+ * A client that has shut its sending side down sends nothing more, so its socket leaves the path, unless
+ * it has replies of this path to read. It must: the kernel's read of a socket in a map says EAGAIN, even on
+ * a blocking socket, when something else than data wakes it, as the acknowledgement of the shutdown does.
+ */
+static __always_inline void srv_leave_local(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+	struct tcp_sock *tp;
+	__u64 cookie;
+
+	if (ops->args[0] != BPF_TCP_ESTABLISHED || ops->args[1] != BPF_TCP_FIN_WAIT1 || !sk)
+		return;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp || !srv_has_read(tp))
+		return;
+	cookie = bpf_get_socket_cookie(ops);
+	bpf_map_delete_elem(&srv_locals, &cookie);
+}
+
 /* Takes note of a connection that a process of this network namespace has opened to the server. */
 static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
 {
@@ -283,6 +303,8 @@ static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
 	struct tcp_sock *tp;
 	__u64 cookie;
 
+	if (ops->op == BPF_SOCK_OPS_STATE_CB)
+		srv_leave_local(ops);
 	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || (ops->family != SRV_AF_INET && ops->family != SRV_AF_INET6) ||
 	    bpf_ntohl(ops->remote_port) != srv_config.port || !sk || bpf_get_netns_cookie(ops) != srv_config.netns)
 		return;
@@ -293,7 +315,8 @@ static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
 	base->seq = tp->write_seq;
 	base->valid = 1;
 	cookie = bpf_get_socket_cookie(ops);
-	bpf_sock_hash_update(ops, &srv_locals, &cookie, BPF_ANY);
+	if (!bpf_sock_hash_update(ops, &srv_locals, &cookie, BPF_ANY))
+		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
 #endif
