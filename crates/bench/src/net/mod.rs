@@ -1,7 +1,8 @@
 //! `kv-net`: the Redis-protocol server against redis-server over loopback TCP (paper 6.1).
 //!
 //! All servers are up at the same time, without persistence, on the same cores; those that are not
-//! measured are idle. Sides: `redis`, `server` (Bedplate's server path), `user` (Bedplate with its kernel
+//! measured are idle. Sides: `redis`, `server` (Bedplate's server path), `batch` (the same with the kernel's
+//! workers in the scheduler's batch class: `--batch-workers`), `user` (Bedplate with its kernel
 //! path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
 //! local clients, where the build has it). In every cell they take turns round by round. [`mod@measure`] defines the
 //! CPU columns; [`load`] the two kinds of loop.
@@ -15,6 +16,8 @@ pub mod server;
 pub mod wire;
 
 use std::time::Duration;
+
+use bedplate_kerneldb::server::BatchWorkers;
 
 use crate::bpf::ProgramType;
 use crate::keys::Distribution;
@@ -45,6 +48,9 @@ struct Side {
     server: Server,
     /// Type of its programs that run in the client's context.
     client_programs: Option<ProgramType>,
+    /// Whether the kernel's workers are in the batch class while it is measured. (Not an option of the
+    /// server here: the workers are the machine's, so the other sides' would be, too.)
+    batch_workers: bool,
 }
 
 struct Plan {
@@ -83,11 +89,17 @@ fn plan(options: &Options) -> Plan {
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let memory = options.pick(512 << 20, 3 << 30);
     let side = |name, further: &[&str], client_programs| {
-        Server::bedplate(options, memory, further).map(|server| Side { name, server, client_programs })
+        Server::bedplate(options, memory, further).map(|server| Side {
+            name,
+            server,
+            client_programs,
+            batch_workers: name == "batch",
+        })
     };
     let mut sides = vec![
-        Side { name: "redis", server: Server::redis(options)?, client_programs: None },
+        Side { name: "redis", server: Server::redis(options)?, client_programs: None, batch_workers: false },
         side("server", &[], Some(ProgramType::SkSkb))?,
+        side("batch", &[], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
     ];
     let mut skipped = None;
@@ -253,13 +265,16 @@ fn measure_cell(plan: &Plan, sides: &[Side], cell: &Cell, timing: Loop) -> Resul
     let calibration = Load { window: plan.window / 2, ..load(usize::MAX / 2000) };
     let mut bpf_ns = Vec::new();
     for side in sides {
+        let _workers = side.batch_workers.then(BatchWorkers::new);
         bpf_ns.push(match side.client_programs {
             Some(kind) => calibrate_bpf(&side.server, &calibration, kind)?,
             None => 0.0,
         });
     }
-    let rounds =
-        interleave(plan.rounds, sides.len(), |side, round| measure(&sides[side].server, &load(round)))?;
+    let rounds = interleave(plan.rounds, sides.len(), |side, round| {
+        let _workers = sides[side].batch_workers.then(BatchWorkers::new);
+        measure(&sides[side].server, &load(round))
+    })?;
     Ok(CellResult { rounds, bpf_ns })
 }
 
@@ -272,7 +287,10 @@ mod tests {
     #[test]
     fn redis_against_redis_is_a_tie() {
         let options = Options::new(Mode::Quick);
-        let side = |name| Side { name, server: Server::redis(&options).unwrap(), client_programs: None };
+        let side = |name| {
+            let server = Server::redis(&options).unwrap();
+            Side { name, server, client_programs: None, batch_workers: false }
+        };
         let cell =
             |connections, pipeline, value_len| Cell { connections, pipeline, value_len, set_percent: 50 };
         let plan = Plan {

@@ -95,6 +95,10 @@ pub struct Args {
     /// program to the cgroup2 root, which runs in every process that connects to the server's port.
     #[arg(long, conflicts_with = "no_kernel_path")]
     local_fast_path: bool,
+    /// Send replies in batches: for many busy clients on this machine. It puts the kernel's workers into the
+    /// scheduler's batch class while the server runs, which concerns everybody's deferred work.
+    #[arg(long, conflicts_with = "no_kernel_path")]
+    batch_workers: bool,
 }
 
 /// An address, perhaps with its port.
@@ -185,6 +189,7 @@ impl Args {
             password: self.password()?,
             kernel_path: !self.no_kernel_path,
             local_fast_path: self.local_fast_path,
+            batch_workers: self.batch_workers,
             ..ServerConfig::default()
         })
     }

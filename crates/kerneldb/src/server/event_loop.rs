@@ -27,6 +27,7 @@ use super::programs::Programs;
 use super::stats::Counters;
 use super::table::{NEVER, Table};
 use super::wake::Wake;
+use super::workers::BatchWorkers;
 use crate::bpf::kernel_error;
 use crate::command::Services;
 use crate::wal::DurableWatch;
@@ -62,6 +63,7 @@ pub(super) struct EventLoop {
     next_sweep: Instant,
     /// Value of the registry's count of kills when connections were last looked through for them.
     kills: u64,
+    workers: Option<BatchWorkers>,
     stop: bool,
 }
 
@@ -95,6 +97,7 @@ impl EventLoop {
             table: programs.table()?,
             clients: (0..config.max_clients).map(|_| None).collect(),
             free: (0..config.max_clients).rev().collect(),
+            workers: config.batch_workers.then(BatchWorkers::new),
             config,
             programs,
             records,
@@ -393,6 +396,7 @@ impl EventLoop {
         if !self.listening {
             self.listen(true);
         }
+        self.workers.iter_mut().for_each(BatchWorkers::refresh);
         let timeout = self.backend.shared().settings.timeout_s();
         let limit = (timeout > 0).then(|| Duration::from_secs(timeout));
         let clock = clock_gettime(ClockId::Monotonic);

@@ -16,7 +16,7 @@
 //! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
 //! local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `wake`, `stats`, `config`.
+//! and to the database), `workers` (how the kernel's senders are scheduled), `wake`, `stats`, `config`.
 
 mod backend;
 mod client;
@@ -32,6 +32,7 @@ mod stats;
 mod table;
 mod verify;
 mod wake;
+mod workers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use std::thread::JoinHandle;
 
 pub use config::ServerConfig;
 pub use stats::ServerStats;
+pub use workers::BatchWorkers;
 
 use crate::command::{Shared, Startup};
 use crate::{Database, Durability, Error, Result, Store};

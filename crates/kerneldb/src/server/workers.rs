@@ -1,0 +1,124 @@
+//! How the kernel schedules the threads that send the kernel's replies.
+//!
+//! A reply leaves through a worker of the processor on which its request arrived. For clients on the same
+//! machine that is the processor of the client, and a worker that wakes interrupts whatever runs there:
+//! with many busy connections that is two context switches per reply. Workers of the batch class wait until
+//! the processor is free or the running task's time slice ends, and then send for all connections at once.
+//!
+//! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Kernel workers are born and die by load: how often to look for new ones.
+const LOOK: Duration = Duration::from_secs(2);
+
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// While it lives, the machine's per-processor kernel workers are in the scheduler's batch class; dropping
+/// it puts those that it has changed back. Needs CAP_SYS_NICE.
+pub struct BatchWorkers {
+    /// What was changed: start times by PID, because a PID can be somebody else's later.
+    changed: HashMap<i32, u64>,
+    looked: Instant,
+}
+
+impl BatchWorkers {
+    /// Changes the workers that there are.
+    #[expect(clippy::new_without_default, reason = "it acts on the whole machine")]
+    pub fn new() -> Self {
+        let mut workers = BatchWorkers { changed: HashMap::new(), looked: Instant::now() };
+        workers.look();
+        workers
+    }
+
+    /// Changes workers that were born since, if it is time to look for them: to be called now and then.
+    pub fn refresh(&mut self) {
+        if self.looked.elapsed() >= LOOK {
+            self.look();
+        }
+    }
+
+    /// How many it has changed.
+    pub fn count(&self) -> usize {
+        self.changed.len()
+    }
+
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        let mut now = HashMap::new();
+        for (pid, started) in workers() {
+            let known = self.changed.get(&pid) == Some(&started);
+            // Those of another class (an administrator's choice, or another server's) are left alone.
+            if known || exchange_class(pid, libc::SCHED_OTHER, libc::SCHED_BATCH) {
+                now.insert(pid, started);
+            }
+        }
+        self.changed = now;
+    }
+}
+
+impl Drop for BatchWorkers {
+    fn drop(&mut self) {
+        for (pid, started) in workers() {
+            if self.changed.get(&pid) == Some(&started) {
+                exchange_class(pid, libc::SCHED_BATCH, libc::SCHED_OTHER);
+            }
+        }
+    }
+}
+
+/// Puts a thread from one scheduling class into another; false if it was not in it or may not be changed.
+fn exchange_class(pid: i32, from: i32, to: i32) -> bool {
+    let plain = libc::sched_param { sched_priority: 0 };
+    // SAFETY: both calls take a PID by value; the second reads `plain`, which outlives it.
+    unsafe { libc::sched_getscheduler(pid) == from && libc::sched_setscheduler(pid, to, &plain) == 0 }
+}
+
+/// PIDs and start times of the normal workers that are bound to a processor.
+fn workers() -> impl Iterator<Item = (i32, u64)> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let started = worker_start(&fs::read_to_string(entry.path().join("stat")).ok()?)?;
+        Some((pid, started))
+    })
+}
+
+/// The start time in a line of `/proc/PID/stat`, if the thread is such a worker: `kworker/CPU:ID`, and not
+/// one of high priority (`kworker/CPU:IDH`), unbound (`kworker/uN:ID`) or a rescuer (`kworker/R-…`).
+fn worker_start(stat: &str) -> Option<u64> {
+    let (open, close) = (stat.find('(')?, stat.rfind(')')?);
+    let name = stat[open + 1..close].strip_prefix("kworker/")?;
+    // The name is followed by that of the work at hand.
+    let name = name.split(['-', '+']).next()?;
+    let (cpu, id) = name.split_once(':')?;
+    let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    // After the name: state, ppid, pgrp, session, tty_nr, tpgid, flags, … starttime is the 20th.
+    let fields: Vec<&str> = stat[close + 1..].split_whitespace().collect();
+    let flags: u64 = fields.get(6)?.parse().ok()?;
+    let started = fields.get(19)?.parse().ok()?;
+    (number(cpu) && number(id) && flags & PF_KTHREAD != 0).then_some(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(name: &str, flags: u64) -> String {
+        format!("12 ({name}) I 2 0 0 0 -1 {flags} 0 0 0 0 0 7 0 0 20 0 1 0 4711 0 0 18446744073709551615")
+    }
+
+    #[test]
+    fn only_bound_normal_workers_count() {
+        for name in ["kworker/0:1", "kworker/13:2-events", "kworker/1:0+mm_percpu_wq"] {
+            assert_eq!(worker_start(&stat(name, PF_KTHREAD)), Some(4711), "{name}");
+            assert_eq!(worker_start(&stat(name, 0)), None, "{name} of a user");
+        }
+        for name in ["kworker/0:1H-kblockd", "kworker/u8:1-flush", "kworker/R-netns", "ksoftirqd/0", "a) ("] {
+            assert_eq!(worker_start(&stat(name, PF_KTHREAD)), None, "{name}");
+        }
+        assert_eq!(worker_start(""), None);
+        assert_eq!(worker_start("1 (kworker/0:1) I 2"), None);
+    }
+}
