@@ -5,13 +5,16 @@
 //! and in sequence is handed over straight from the rings' memory. Only what has to wait is copied: the
 //! writes of open transactions, and commits whose predecessors are not complete yet.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    mem::offset_of,
+};
 
 use crate::{
     Op,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_REC_ABORT, KDB_REC_AUTO_DEL, KDB_REC_AUTO_PUT, KDB_REC_COMMIT, KDB_REC_DEL,
-        KDB_REC_PUT, KDB_REC_SKIP, kdb_rec,
+        KDB_REC_LONG, KDB_REC_PUT, KDB_REC_SKIP, kdb_rec, kdb_rec_long,
     },
     wal::{OpRef, TxnSink},
 };
@@ -95,11 +98,12 @@ impl Merge {
     /// Takes in one complete record.
     pub(super) fn accept(&mut self, place: Place, bytes: &[u8]) {
         let rec = header(bytes);
-        let id = (rec.txid >> KDB_MARKER_SEQ_BITS, rec.txid & ((1 << KDB_MARKER_SEQ_BITS) - 1));
+        let transaction = |id| (id >> KDB_MARKER_SEQ_BITS, id & ((1 << KDB_MARKER_SEQ_BITS) - 1));
         match u32::from(rec.type_) {
-            KDB_REC_AUTO_PUT | KDB_REC_AUTO_DEL => self.place(rec.ts, Slot::Auto(Change::There(place))),
-            KDB_REC_SKIP => self.place(rec.ts, Slot::Skip),
+            KDB_REC_AUTO_PUT | KDB_REC_AUTO_DEL => self.place(rec.stamp, Slot::Auto(Change::There(place))),
+            KDB_REC_SKIP => self.place(rec.stamp, Slot::Skip),
             KDB_REC_PUT | KDB_REC_DEL => {
+                let id = transaction(rec.stamp);
                 self.notice(id);
                 self.open.entry(id).or_default().push((rec.index, Change::There(place)));
                 if self.touched.last() != Some(&id) {
@@ -108,11 +112,13 @@ impl Merge {
                 self.finish(id);
             }
             KDB_REC_COMMIT => {
+                let id = transaction(word(bytes));
                 self.notice(id);
-                self.committed.insert(id, (rec.ts, rec.index));
+                self.committed.insert(id, (rec.stamp, rec.index));
                 self.finish(id);
             }
             KDB_REC_ABORT => {
+                let id = transaction(rec.stamp);
                 self.notice(id);
                 self.open.remove(&id);
                 self.over.push(id);
@@ -245,18 +251,29 @@ pub(super) fn header(bytes: &[u8]) -> kdb_rec {
     unsafe { bytes.as_ptr().cast::<kdb_rec>().read_unaligned() }
 }
 
+/// The word of a long record; 0 if it is a short one.
+fn word(bytes: &[u8]) -> u64 {
+    if u32::from(header(bytes).flags) & KDB_REC_LONG == 0 {
+        return 0;
+    }
+    let at = offset_of!(kdb_rec_long, word);
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
 /// The change in a record with a key.
 fn op_of(record: Record<'_>) -> OpRef<'_> {
     let bytes = record.bytes;
     let rec = header(bytes);
-    let key_at = size_of::<kdb_rec>();
+    let long = u32::from(rec.flags) & KDB_REC_LONG != 0;
+    let key_at = if long { size_of::<kdb_rec_long>() } else { size_of::<kdb_rec>() };
     let key = &bytes[key_at..key_at + usize::from(rec.klen)];
     match u32::from(rec.type_) {
         KDB_REC_AUTO_DEL | KDB_REC_DEL => OpRef::Delete { key },
         _ => {
             let value_at = key_at + usize::from(rec.klen).next_multiple_of(8);
             let value = record.value.unwrap_or_else(|| &bytes[value_at..value_at + rec.vlen as usize]);
-            OpRef::Put { key, value, expire_at_ms: (rec.expire_ms != 0).then_some(rec.expire_ms) }
+            let expire_ms = word(bytes);
+            OpRef::Put { key, value, expire_at_ms: (expire_ms != 0).then_some(expire_ms) }
         }
     }
 }

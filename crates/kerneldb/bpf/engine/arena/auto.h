@@ -256,7 +256,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		latch_publish(state, ts);
 	}
 	if (w->rec.off) {
-		rec_at(&w->rec)->ts = ts;
+		rec_at(&w->rec)->stamp = ts;
 		wal_complete(&w->rec);
 	}
 	io->commit_ts = ts;
@@ -288,12 +288,13 @@ static __always_inline int auto_log(struct kdb_ctx *ctx, struct kdb_io *io, stru
 	if (!kdb_config.wal || (flags & KDB_IO_REPLAY))
 		return KDB_OK;
 	if (ctx->flags & KDB_CTX_NO_WAL) {
+		w->rec.more = 0;
 		if (!wal_reserve(&w->rec, sizeof(struct kdb_rec)))
 			return KDB_ERR_WAL_FULL;
 		wal_fill_bare(&w->rec, KDB_REC_SKIP, 0, 0);
 		return KDB_OK;
 	}
-	if (!wal_reserve(&w->rec, wal_bytes(io, w->kind == WRITE_SMALL ? w->vlen : 0)))
+	if (!wal_reserve(&w->rec, wal_bytes(&w->rec, io, w->kind == WRITE_SMALL ? w->vlen : 0)))
 		return KDB_ERR_WAL_FULL;
 	wal_fill(&w->rec, io, w->kind == WRITE_TOMBSTONE ? KDB_REC_AUTO_DEL : KDB_REC_AUTO_PUT, w->vlen, w->block);
 	return KDB_OK;
@@ -329,6 +330,7 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 		value_free(w.block, w.len);
 	}
 	bpf_local_irq_restore(&irq);
+	wal_ahead(&w.rec);
 	if (delete)
 		kdb_stats(state)->dels++;
 	else

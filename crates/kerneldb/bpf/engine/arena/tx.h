@@ -172,12 +172,12 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 	if (status)
 		return tx_fail(state, ctx, status);
 	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL)) {
-		if (!wal_reserve_alone(&w.rec, wal_bytes(io, w.vlen))) {
+		if (!wal_reserve_alone(&w.rec, wal_bytes(&w.rec, io, w.vlen))) {
 			status = KDB_ERR_WAL_FULL;
 			goto fail;
 		}
 		wal_fill(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, w.vlen, 0);
-		rec_at(&w.rec)->txid = marker_of(ctx) & ~KDB_MARKER;
+		rec_at(&w.rec)->stamp = marker_of(ctx) & ~KDB_MARKER;
 		rec_at(&w.rec)->index = ctx->nwrites;
 	}
 	status = tx_lock(ctx, io, MODE_EXCLUSIVE, w.vlen, &index);
@@ -309,7 +309,7 @@ __noinline int tx_commit_point(struct kdb_ctx *ctx, struct kdb_wal_rec *rec)
 		WRITE_ONCE(ctx->commit_ts, ts);
 		latch_publish(state, ts);
 		if (rec->off) {
-			rec_at(rec)->ts = ts;
+			rec_at(rec)->stamp = ts;
 			wal_complete(rec);
 		}
 	} else {
@@ -335,9 +335,8 @@ __noinline int kdb_commit(struct kdb_ctx *ctx)
 	if (tx_has_writes(ctx)) {
 		status = check_writable(state);
 		if (!status && kdb_config.wal) {
-			__u64 txid = marker_of(ctx) & ~KDB_MARKER;
 			int ok = ctx->nwrites
-					 ? wal_prepare_bare(&rec, KDB_REC_COMMIT, txid, ctx->nwrites)
+					 ? wal_prepare_commit(&rec, marker_of(ctx) & ~KDB_MARKER, ctx->nwrites)
 					 : wal_prepare_bare(&rec, KDB_REC_SKIP, 0, 0);
 			if (!ok)
 				status = KDB_ERR_WAL_FULL;

@@ -18,26 +18,48 @@
 struct kdb_wal_rec {
 	__u64 pos; /* position in the ring (bytes ever) */
 	__u32 off; /* arena offset of the record; 0 = nothing is logged */
+	__u32 more; /* its bytes beyond the short header: it is a struct kdb_rec_long, or not */
+	__u32 bytes; /* in all */
 };
+
+#define REC_MORE ((__u32)(sizeof(struct kdb_rec_long) - sizeof(struct kdb_rec)))
 
 static __always_inline struct kdb_rec __arena *rec_at(const struct kdb_wal_rec *rec)
 {
 	return AT(struct kdb_rec, rec->off);
 }
 
+/* Where the key of a record begins. */
+static __always_inline __u32 rec_key(const struct kdb_wal_rec *rec)
+{
+	return rec->off + sizeof(struct kdb_rec) + rec->more;
+}
+
+/* The word of a long record. */
+static __always_inline void rec_word(const struct kdb_wal_rec *rec, __u64 word)
+{
+	ASTORE64(rec->off + offsetof(struct kdb_rec_long, word), word);
+}
+
 /*
- * Ring memory comes from the consumer's cache or from main memory. Whoever begins a new stretch of it
- * touches the next one, all of its lines at once, so that the misses overlap.
+ * Ring memory comes from the consumer's cache or from main memory. Whoever has begun a new stretch of it
+ * touches the next one, all of its lines at once, so that the misses overlap; and at the very end, because
+ * every locked instruction would wait for them.
  */
 #define WAL_STRETCH 1024u
 
-static __always_inline void wal_ahead(__u32 data, __u32 size, __u64 pos, __u32 bytes)
+static __always_inline void wal_ahead(const struct kdb_wal_rec *rec)
 {
-	__u64 end = pos + bytes;
+	__u64 end = rec->pos + rec->bytes;
 
-	if ((pos ^ end) < WAL_STRETCH)
+	if (!rec->off || (rec->pos ^ end) < WAL_STRETCH)
 		return;
-	__u32 next = data + (((__u32)(end & ~(__u64)(WAL_STRETCH - 1)) + WAL_STRETCH) & (size - 1));
+	/* Of whichever CPU this is by now: it is only touched. */
+	__u32 cpu = bpf_get_smp_processor_id();
+	if (cpu >= kdb_config.ncpus)
+		return;
+	struct kdb_ring __arena *ring = AT(struct kdb_ring, kdb_config.rings + cpu * sizeof(struct kdb_ring));
+	__u32 next = ring->data + (((__u32)(end & ~(__u64)(WAL_STRETCH - 1)) + WAL_STRETCH) & (ring->size - 1));
 #pragma unroll
 	for (int line = 0; line < WAL_STRETCH / KDB_CACHE_LINE; line++)
 		ALOAD64(next + line * KDB_CACHE_LINE);
@@ -50,13 +72,10 @@ static __always_inline __u64 complete_state(__u64 pos)
 }
 
 /* Reserves a record; 0 when the ring is full. Interrupts are off. */
-__noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
+static __always_inline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 
-	USE_ARENA();
-	if (!rec)
-		return 0;
 	rec->off = 0;
 	if (cpu >= kdb_config.ncpus)
 		return 0;
@@ -82,17 +101,20 @@ __noinline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 		*(volatile __u64 __arena *)&pad->state = complete_state(head);
 	}
 	rec->pos = start;
+	rec->bytes = bytes;
 	rec->off = data + (start & (size - 1));
-	wal_ahead(data, size, start, bytes);
 	return 1;
 }
 
 /* The same for whoever has interrupts on. */
-static __always_inline int wal_reserve_alone(struct kdb_wal_rec *rec, __u32 bytes)
+__noinline int wal_reserve_alone(struct kdb_wal_rec *rec, __u32 bytes)
 {
 	unsigned long irq;
 	int ok;
 
+	USE_ARENA();
+	if (!rec)
+		return 0;
 	bpf_local_irq_save(&irq);
 	ok = wal_reserve(rec, bytes);
 	bpf_local_irq_restore(&irq);
@@ -122,9 +144,9 @@ static __always_inline void rec_head(const struct kdb_wal_rec *rec, __u32 bytes,
 }
 
 /* Bytes of a record with a copy of the value. */
-static __always_inline __u32 wal_bytes(struct kdb_io *io, __u32 vlen)
+static __always_inline __u32 wal_bytes(const struct kdb_wal_rec *rec, struct kdb_io *io, __u32 vlen)
 {
-	return sizeof(struct kdb_rec) + PAD8(io->klen) + PAD8(vlen);
+	return sizeof(struct kdb_rec) + rec->more + PAD8(io->klen) + PAD8(vlen);
 }
 
 /*
@@ -135,31 +157,41 @@ static __always_inline void wal_fill(struct kdb_wal_rec *rec, struct kdb_io *io,
 				     __u32 block)
 {
 	__u32 key_bytes = PAD8(io->klen);
-	__u32 bytes = wal_bytes(io, block ? 0 : vlen);
+	__u32 bytes = wal_bytes(rec, io, block ? 0 : vlen);
+	__u64 flags = (block ? KDB_REC_BY_REFERENCE : 0) | (rec->more ? KDB_REC_LONG : 0);
 
-	rec_head(rec, bytes, io->klen, type, block ? KDB_REC_BY_REFERENCE : 0, vlen, block);
-	ASTORE64(rec->off + offsetof(struct kdb_rec, expire_ms), io->expire_ms);
-	copy_key_in(io, rec->off + sizeof(struct kdb_rec));
+	rec_head(rec, bytes, io->klen, type, flags, vlen, block);
+	copy_key_in(io, rec_key(rec));
 	if (block)
 		return;
 	if (vlen <= KDB_CELL_MAX)
-		copy_small_in(io, rec->off + sizeof(struct kdb_rec) + key_bytes, vlen);
+		copy_small_in(io, rec_key(rec) + key_bytes, vlen);
 	else
-		copy_value_in(io, rec->off + sizeof(struct kdb_rec) + key_bytes, vlen);
+		copy_value_in(io, rec_key(rec) + key_bytes, vlen);
 }
 
-/* A record without key and value: COMMIT, ABORT, SKIP. */
-static __always_inline void wal_fill_bare(struct kdb_wal_rec *rec, __u32 type, __u64 txid, __u32 index)
+/* Fills a record without key and value: ABORT, SKIP. */
+static __always_inline void wal_fill_bare(struct kdb_wal_rec *rec, __u32 type, __u64 stamp, __u32 index)
 {
 	rec_head(rec, sizeof(struct kdb_rec), 0, type, 0, 0, index);
-	ASTORE64(rec->off + offsetof(struct kdb_rec, txid), txid);
+	rec_at(rec)->stamp = stamp;
 }
 
-static __always_inline int wal_prepare_bare(struct kdb_wal_rec *rec, __u32 type, __u64 txid, __u32 index)
+static __always_inline int wal_prepare_bare(struct kdb_wal_rec *rec, __u32 type, __u64 stamp, __u32 index)
 {
 	if (!wal_reserve_alone(rec, sizeof(struct kdb_rec)))
 		return 0;
-	wal_fill_bare(rec, type, txid, index);
+	wal_fill_bare(rec, type, stamp, index);
+	return 1;
+}
+
+/* The record of a transaction's commit, but for its timestamp. */
+static __always_inline int wal_prepare_commit(struct kdb_wal_rec *rec, __u64 transaction, __u32 writes)
+{
+	if (!wal_reserve_alone(rec, sizeof(struct kdb_rec_long)))
+		return 0;
+	rec_head(rec, sizeof(struct kdb_rec_long), 0, KDB_REC_COMMIT, KDB_REC_LONG, 0, writes);
+	rec_word(rec, transaction);
 	return 1;
 }
 

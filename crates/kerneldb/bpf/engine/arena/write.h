@@ -56,6 +56,7 @@ __noinline int write_prepare(struct kdb_io *io, struct kdb_write *w, int delete,
 	if (io->vlen > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
 	w->vlen = io->vlen;
+	w->rec.more = io->expire_ms || (flags & KDB_IO_KEEP_TTL) ? REC_MORE : 0;
 	expiry = flags & KDB_IO_KEEP_TTL ? 0 : io->expire_ms;
 	if (w->vlen <= KDB_CELL_MAX && !expiry) {
 		w->kind = WRITE_SMALL;
@@ -82,8 +83,8 @@ __noinline int write_place(struct kdb_io *io, struct kdb_write *w, __u32 entry, 
 		return KDB_ERR_STATE;
 	if (w->kind == WRITE_TOMBSTONE)
 		return KDB_OK;
-	if (w->rec.off)
-		rec_at(&w->rec)->expire_ms = expiry;
+	if (w->rec.off && w->rec.more)
+		rec_word(&w->rec, expiry);
 	if (w->kind == WRITE_BLOCK) {
 		if (expiry) {
 			ASTORE64(w->block, expiry);

@@ -193,7 +193,7 @@ __noinline int auto_run(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 __noinline int auto_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, __u32 type)
 {
 	struct hm_work *work;
-	struct kdb_rec head = {};
+	struct kdb_rec_long head = { .rec.flags = KDB_REC_LONG };
 	struct bpf_dynptr rec;
 	__u32 bytes = sizeof(head), vlen;
 	int status;
@@ -215,13 +215,13 @@ __noinline int auto_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, 
 		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
 		return status;
 	}
-	head.size = bytes;
-	head.type = type;
-	head.ts = io->commit_ts;
+	head.rec.size = bytes;
+	head.rec.type = type;
+	head.rec.stamp = io->commit_ts;
 	if (type != KDB_REC_SKIP) {
-		head.klen = io->klen;
-		head.vlen = vlen;
-		head.expire_ms = work->version.expire_ms;
+		head.rec.klen = io->klen;
+		head.rec.vlen = vlen;
+		head.word = work->version.expire_ms;
 	}
 	hm_rec_fill(&rec, &head, io);
 	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(bytes));

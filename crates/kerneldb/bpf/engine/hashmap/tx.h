@@ -163,7 +163,7 @@ __noinline int tx_apply(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 /* The same with a log record. */
 __noinline int tx_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, __u32 type)
 {
-	struct kdb_rec head = {};
+	struct kdb_rec_long head = { .rec.flags = KDB_REC_LONG };
 	struct bpf_dynptr rec;
 	struct hm_work *work;
 	__u32 bytes, vlen;
@@ -185,13 +185,13 @@ __noinline int tx_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, __
 		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
 		return status;
 	}
-	head.size = bytes;
-	head.type = type;
-	head.txid = marker_of(ctx) & ~KDB_MARKER;
-	head.index = ctx->nwrites++;
-	head.klen = io->klen;
-	head.vlen = vlen;
-	head.expire_ms = work->version.expire_ms;
+	head.rec.size = bytes;
+	head.rec.type = type;
+	head.rec.stamp = marker_of(ctx) & ~KDB_MARKER;
+	head.rec.index = ctx->nwrites++;
+	head.rec.klen = io->klen;
+	head.rec.vlen = vlen;
+	head.word = work->version.expire_ms;
 	hm_rec_fill(&rec, &head, io);
 	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(bytes));
 	return KDB_OK;
@@ -283,7 +283,7 @@ __noinline int commit_point(struct kdb_ctx *ctx)
 /* The same with a log record. */
 __noinline int commit_logged(struct kdb_ctx *ctx)
 {
-	struct kdb_rec head = {};
+	struct kdb_rec_long head = { .rec.flags = KDB_REC_LONG };
 	struct bpf_dynptr rec;
 	int status;
 
@@ -298,11 +298,11 @@ __noinline int commit_logged(struct kdb_ctx *ctx)
 		bpf_ringbuf_discard_dynptr(&rec, BPF_RB_NO_WAKEUP);
 		return status;
 	}
-	head.size = sizeof(head);
-	head.type = ctx->nwrites ? KDB_REC_COMMIT : KDB_REC_SKIP;
-	head.ts = ctx->commit_ts;
-	head.txid = marker_of(ctx) & ~KDB_MARKER;
-	head.index = ctx->nwrites;
+	head.rec.size = sizeof(head);
+	head.rec.type = ctx->nwrites ? KDB_REC_COMMIT : KDB_REC_SKIP;
+	head.rec.stamp = ctx->commit_ts;
+	head.word = marker_of(ctx) & ~KDB_MARKER;
+	head.rec.index = ctx->nwrites;
 	bpf_dynptr_write(&rec, 0, &head, sizeof(head), 0);
 	bpf_ringbuf_submit_dynptr(&rec, hm_log_flags(sizeof(head)));
 	return KDB_OK;

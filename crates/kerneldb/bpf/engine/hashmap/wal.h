@@ -4,7 +4,7 @@
  *
  * Space is reserved before anything changes, so a full ring fails the operation and not its log; the
  * record is filled and submitted after the change, when its timestamp is known. Records are those of the
- * arena engine's rings (struct kdb_rec). The reader is woken once per kdb_config.wal_notify bytes.
+ * arena engine's rings, always of the long form. The reader is woken once per kdb_config.wal_notify bytes.
  */
 #ifndef BEDPLATE_HASHMAP_WAL_H
 #define BEDPLATE_HASHMAP_WAL_H
@@ -27,13 +27,13 @@ static __always_inline __u64 hm_log_flags(__u32 bytes)
 /* Bytes of the record for a change of io's key. */
 static __always_inline __u32 hm_rec_bytes(struct kdb_io *io, __u32 vlen)
 {
-	return sizeof(struct kdb_rec) + PAD8(io->klen & 0xff) + PAD8(vlen & 0x1ffff);
+	return sizeof(struct kdb_rec_long) + PAD8(io->klen & 0xff) + PAD8(vlen & 0x1ffff);
 }
 
 /* Fills a reserved record: head, key, value. */
-static __always_inline void hm_rec_fill(struct bpf_dynptr *rec, struct kdb_rec *head, struct kdb_io *io)
+static __always_inline void hm_rec_fill(struct bpf_dynptr *rec, struct kdb_rec_long *head, struct kdb_io *io)
 {
-	__u32 klen = head->klen, vlen = head->vlen;
+	__u32 klen = head->rec.klen, vlen = head->rec.vlen;
 
 	bpf_dynptr_write(rec, 0, head, sizeof(*head), 0);
 	opaque(klen);

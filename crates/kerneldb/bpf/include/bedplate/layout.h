@@ -219,30 +219,34 @@ struct kdb_cpu_alloc {
 struct kdb_ring {
 	__u64 head;               /* bytes ever reserved; the CPU's producers */
 	__u64 tail_seen;          /* producers: some value that `tail` had */
-	__u64 _pad0[6];
-	__u64 tail;               /* bytes ever consumed; consumer */
-	__u64 _pad1[7];
 	__u32 data;               /* arena offset of the ring's memory */
 	__u32 size;               /* bytes, a power of two; 0 = no log */
-	__u64 _pad2[7];
+	__u64 _pad0[5];
+	__u64 tail;               /* bytes ever consumed; consumer */
+	__u64 _pad1[7];
 };
 
-/* A ring record: header, then key (padded to 8), then value (padded to 8). Records never wrap: the
- * rest of the ring before the end is filled by a KDB_REC_PAD record. */
+/* A ring record: header, perhaps one word more, key (padded to 8), value (padded to 8). A small change is one
+ * cache line. Records never wrap: the rest of the ring before the end is filled by a KDB_REC_PAD record. */
 struct kdb_rec {
 	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ the seed */
 	__u32 size;               /* bytes of the whole record, multiple of 8 */
 	__u16 klen;
 	__u8 type;                /* enum kdb_rec_type */
 	__u8 flags;               /* KDB_REC_* */
-	__u64 ts;                 /* AUTO_*, COMMIT: commit timestamp */
-	__u64 txid;               /* WRITE, DELETE, COMMIT, ABORT: session << 40 | tx_seq low bits */
+	__u64 stamp;              /* AUTO_*, COMMIT, SKIP: commit timestamp; PUT, DEL, ABORT: transaction */
 	__u32 vlen;
 	__u32 index;              /* PUT, DEL: 0-based index in its transaction; COMMIT: their count;
 				   * KDB_REC_BY_REFERENCE: offset of the value's block */
-	__u64 expire_ms;
 };
+/* With KDB_REC_LONG. */
+struct kdb_rec_long {
+	struct kdb_rec rec;
+	__u64 word;               /* AUTO_PUT, PUT: expiry in ms, 0 = none; COMMIT: transaction */
+};
+/* A transaction is session << KDB_MARKER_SEQ_BITS | low bits of tx_seq. */
 #define KDB_REC_BY_REFERENCE 1u   /* AUTO_PUT: the value is in its block, not behind the key */
+#define KDB_REC_LONG 2u           /* struct kdb_rec_long */
 enum kdb_rec_type {
 	KDB_REC_PAD = 0,
 	KDB_REC_AUTO_PUT = 1,     /* auto-commit SET */

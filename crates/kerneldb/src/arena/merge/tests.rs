@@ -12,22 +12,26 @@ fn record(kind: u32, ts: u64, id: TxId, index: u32, op: Option<&Op>) -> Vec<u8> 
         Some(Op::Delete { key }) => (key, &[], 0),
         None => (&[], &[], 0),
     };
+    let transaction = id.0 << KDB_MARKER_SEQ_BITS | id.1;
+    let word = if kind == KDB_REC_COMMIT { transaction } else { expire_ms };
     let rec = kdb_rec {
         state: 1,
         size: 0,
         klen: key.len() as u16,
         type_: kind as u8,
-        flags: 0,
-        ts,
-        txid: id.0 << KDB_MARKER_SEQ_BITS | id.1,
+        flags: if word != 0 { KDB_REC_LONG as u8 } else { 0 },
+        stamp: match kind {
+            KDB_REC_PUT | KDB_REC_DEL | KDB_REC_ABORT => transaction,
+            _ => ts,
+        },
         vlen: value.len() as u32,
         index,
-        expire_ms,
     };
     // SAFETY: a header is plain integers without padding.
     let head =
         unsafe { std::slice::from_raw_parts((&raw const rec).cast::<u8>(), size_of::<kdb_rec>()).to_vec() };
-    let mut bytes = [head, key.to_vec()].concat();
+    let more = if word != 0 { word.to_ne_bytes().to_vec() } else { Vec::new() };
+    let mut bytes = [head, more, key.to_vec()].concat();
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes.extend_from_slice(value);
     bytes
