@@ -6,6 +6,7 @@
 //! checkpoint images, checksums included: once into a sink, like the baseline, and once into a file
 //! with fsync. `speedup_over_syscall_dump` is the baseline's time per map entry ÷ the candidate's time
 //! per key into the sink. (The baseline has at least two map entries per key: index and value.)
+//! `speedup_of_a_plain_copy` is what it would be if the candidate did nothing but read the bytes.
 
 use std::fs::File;
 use std::io::{BufWriter, Write, sink};
@@ -20,7 +21,7 @@ use crate::keys::Distribution;
 use crate::latency::Latencies;
 use crate::local::driver::{OnePerCall, Outcome};
 use crate::local::run::{filled, memory_need, require_memory};
-use crate::local::trace::{Workload, draw};
+use crate::local::trace::{KEY_LEN, Workload, draw};
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 
@@ -36,9 +37,10 @@ enum Way {
     ArenaToSink,
     ArenaToFile,
     HashMapsBySyscall,
+    PlainCopy,
 }
 
-const WAYS: [Way; 3] = [Way::ArenaToSink, Way::ArenaToFile, Way::HashMapsBySyscall];
+const WAYS: [Way; 4] = [Way::ArenaToSink, Way::ArenaToFile, Way::HashMapsBySyscall, Way::PlainCopy];
 
 impl Way {
     fn name(self) -> &'static str {
@@ -46,6 +48,7 @@ impl Way {
             Way::ArenaToSink => "arena snapshot to sink",
             Way::ArenaToFile => "arena snapshot to file, fsync",
             Way::HashMapsBySyscall => "hash maps by bpf(2)",
+            Way::PlainCopy => "floor: copy of as many bytes",
         }
     }
 }
@@ -74,7 +77,7 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         .with("writer_rate_per_s", WRITER_RATE)
         .with("writer_window_ms", writer_time.as_millis() as u64);
     let mut report = Report::new(BENCH.name, config);
-    let (mut speedups, mut p99s) = (Vec::new(), Vec::new());
+    let (mut speedups, mut floors, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
     for (done, &(keys, value_len)) in data.iter().enumerate() {
         let label = format!("{keys} keys of {value_len} B");
         progress(Step { done, total: data.len(), label: &label });
@@ -85,12 +88,14 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         let hash =
             filled(&workload, Config { engine: EngineKind::HashMap, key_bytes: 16, ..Config::default() })?;
         let maps = bpf::hash_maps_of_programs_since(&before)?;
+        let plain = vec![1; keys as usize * (KEY_LEN + value_len)];
         let readings = interleave(rounds, WAYS.len(), |side, _| match WAYS[side] {
             Way::ArenaToSink => to_sink(&arena),
             Way::ArenaToFile => to_file(&arena, options),
             Way::HashMapsBySyscall => by_syscall(&maps),
+            Way::PlainCopy => Ok(plain_copy(&plain, keys)),
         })?;
-        drop(hash);
+        drop((hash, plain));
         for (way, readings) in WAYS.iter().zip(&readings) {
             let per_entry = samples(readings, Reading::per_entry_ns);
             report.rows.push(
@@ -107,11 +112,14 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         }
         let per_entry = |i: usize| samples(&readings[i], Reading::per_entry_ns);
         speedups.push(per_entry(2).over(&per_entry(0)));
+        floors.push(per_entry(2).over(&per_entry(3)));
         progress(Step { done, total: data.len(), label: &format!("{label}: writers") });
         p99s.push(writers(&arena, &workload, writer_time, options, &mut report)?);
     }
-    let (speedups, p99s): (Samples, Samples) = (speedups.into_iter().collect(), p99s.into_iter().collect());
+    let samples_of = |values: Vec<f64>| values.into_iter().collect::<Samples>();
+    let (speedups, floors, p99s) = (samples_of(speedups), samples_of(floors), samples_of(p99s));
     report.ratio("speedup_over_syscall_dump", speedups.min());
+    report.ratio("speedup_of_a_plain_copy", floors.min());
     report.ratio("writer_p99_during_over_before", p99s.max());
     Ok(report)
 }
@@ -159,6 +167,17 @@ fn by_syscall(maps: &[MapHandle]) -> Result<Reading> {
         return Err(Error::engine("its hash maps are empty".to_owned()));
     }
     Ok(Reading { entries, took: start.elapsed() })
+}
+
+/// Copies so many bytes once, in pieces that stay in the cache: no way to read them out is faster.
+fn plain_copy(bytes: &[u8], entries: u64) -> Reading {
+    let mut piece = vec![0; 64 << 10];
+    let start = Instant::now();
+    for from in bytes.chunks(piece.len()) {
+        piece[..from.len()].copy_from_slice(from);
+        std::hint::black_box(&mut piece);
+    }
+    Reading { entries, took: start.elapsed() }
 }
 
 /// SETs per second of the writer: well below what it could do, so that latency is not queueing.

@@ -36,8 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
     let keys: u64 = options.pick(100_000, 500_000);
-    let rounds = options.pick(5, 9);
-    let window = Duration::from_millis(options.pick(200, 1000));
+    // Short turns: what else the machine does then hits both sides.
+    let rounds = options.pick(25, 45);
+    let window = Duration::from_millis(options.pick(40, 200));
+    let long = window * 5;
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("keys", keys)
@@ -64,17 +66,17 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
                 if set_percent == 90 {
                     report.ratio(&format!("async_cost_{size}"), lost);
                 }
-                cost::sustained(&plain, &logged, &workload, rounds, window, &mut report)?;
+                cost::sustained(&plain, &logged, &workload, rounds / 5, long, &mut report)?;
             }
             Ok(())
         })?;
         drop((plain, logged));
         progress(Step { done, total: 3, label: &format!("{value_len} B: log on disk, paced") });
-        let refused = disk::paced(&base, window * 5, options, &mut report)?;
+        let refused = disk::paced(&base, long * 5, options, &mut report)?;
         report.ratio(&format!("paced_refused_{size}"), refused as f64);
     }
     progress(Step { done: 2, total: 3, label: "synchronous commits" });
-    disk::sync(window * 5, options, &mut report)?;
+    disk::sync(long * 5, options, &mut report)?;
     Ok(report)
 }
 
