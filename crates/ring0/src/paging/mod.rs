@@ -1,0 +1,1 @@
+//! Page tables: x86-64 entries, and mapping, protecting, walking and cloning over them.

@@ -1,0 +1,1 @@
+//! Runs commands and test binaries on a stock distribution kernel in QEMU.
