@@ -29,6 +29,9 @@ had_redis=yes
 have redis-server || { had_redis=no; need redis-server "redis-server, the tests' and benchmarks' peer"; }
 { have redis-cli && have redis-benchmark; } || need redis-tools "redis-cli and redis-benchmark"
 /usr/bin/python3 -c 'import redis' 2>/dev/null || need python3-redis "redis-py, a client the tests use"
+have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernels"
+[[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
+have xz || need xz-utils "xz"
 have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
 
 if ((${#packages[@]})); then

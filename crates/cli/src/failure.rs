@@ -30,6 +30,9 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         if let Some(hinted) = cause.downcast_ref::<Hinted>() {
             return Some(hinted.hint.clone());
         }
+        if let Some(error) = cause.downcast_ref::<bedplate_vm::Error>() {
+            return error.hint();
+        }
         cause.downcast_ref::<bedplate_kerneldb::Error>()?.hint().map(str::to_owned)
     })
 }

@@ -10,6 +10,7 @@ mod failure;
 mod kv;
 mod log;
 mod units;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,9 @@ enum Command {
     /// The key-value database: run its server, look at it, save and restore it.
     #[command(subcommand)]
     Kv(kv::Command),
+    /// Run commands and tests on stock kernels in virtual machines.
+    #[command(subcommand)]
+    Vm(vm::Command),
     /// Run a benchmark: baseline and candidate interleaved in one run.
     Bench(bench::Args),
 }
@@ -50,5 +54,6 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(args),
         Command::Kv(command) => kv::run(command),
         Command::Bench(args) => bench::run(args),
+        Command::Vm(command) => vm::run(command),
     }
 }

@@ -1,0 +1,44 @@
+//! `bedplate vm`: runs commands and test binaries on stock kernels in QEMU.
+
+mod fetch;
+mod run;
+mod settings;
+mod test;
+
+use std::process::ExitCode;
+
+use bedplate_vm::Error;
+
+/// Commands of `bedplate vm`.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Run a command of this machine in a guest; ends with the command's exit status.
+    Run(run::Args),
+    /// Run test binaries in one guest, and sum up.
+    Test(test::Args),
+    /// Fetch the kernels from Debian's archive.
+    Fetch(fetch::Args),
+}
+
+/// Runs a command.
+pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        Command::Run(args) => run::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Fetch(args) => fetch::run(args),
+    };
+    done.inspect_err(|error| {
+        let console = error.downcast_ref::<Error>().and_then(Error::console).unwrap_or_default();
+        if !console.is_empty() {
+            eprintln!("---- the end of the guest's console ----\n{}\n----", console.trim_end());
+        }
+    })
+}
+
+/// Says what the guest's kernel has to complain about; true if there is something.
+fn complained(complaints: &[String]) -> bool {
+    for line in complaints {
+        eprintln!("the guest's kernel: {line}");
+    }
+    !complaints.is_empty()
+}

@@ -1,0 +1,100 @@
+//! The guest's file system: an archive that the kernel unpacks into memory.
+//!
+//! It has busybox, the kernel's modules, the jobs as shell scripts, the programs that they run, under their
+//! own paths, and the libraries that these need.
+
+mod archive;
+mod libraries;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use archive::Archive;
+
+use crate::machine::Job;
+use crate::{Error, Kernel, Result};
+
+const INIT: &[u8] = include_bytes!("../../guest/init");
+
+/// Modules that every guest has, if the kernel has them as such.
+const MODULES: [&str; 2] = ["kvm-amd", "kvm-intel"];
+
+/// A file of the host for the guest.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// Path on the host. A program's libraries come along.
+    pub host: PathBuf,
+    /// Absolute path in the guest.
+    pub guest: PathBuf,
+}
+
+/// Everything that is put into the archive.
+pub(crate) struct Contents<'a> {
+    pub(crate) kernel: &'a Kernel,
+    /// Which of the modules that virtualize are to be there: those of the processor.
+    pub(crate) modules: &'a [String],
+    pub(crate) files: &'a [File],
+    pub(crate) jobs: &'a [Job],
+    /// Of every job, by name.
+    pub(crate) environment: &'a [(String, String)],
+}
+
+impl Contents<'_> {
+    /// Writes the archive.
+    pub(crate) fn write(&self, to: &Path) -> Result<()> {
+        let mut archive = Archive::create(to)?;
+        archive.add_bytes("/init", INIT, 0o755)?;
+        archive.add_file(&busybox()?, Path::new("/bin/busybox"))?;
+        archive.add_link("/bin/sh", "busybox")?;
+        archive.add_node("/dev/console", 5, 1)?;
+        let mut names: Vec<&str> = MODULES.to_vec();
+        names.extend(self.modules.iter().map(String::as_str));
+        let mut order = String::new();
+        for module in self.kernel.modules(&names)? {
+            let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            archive.add_file(&module, &Path::new("/bedplate/modules").join(&name))?;
+            order += &(name + "\n");
+        }
+        archive.add_bytes("/bedplate/modules/order", order.as_bytes(), 0o644)?;
+        let mut programs = BTreeSet::new();
+        for (number, job) in self.jobs.iter().enumerate() {
+            let program = job.program()?;
+            let script = job.script(&program, self.environment);
+            archive.add_bytes(&format!("/bedplate/jobs/{number}"), script.as_bytes(), 0o644)?;
+            if let Some(program) = program {
+                programs.insert(program);
+            }
+        }
+        for program in &programs {
+            archive.add_file(program, program)?;
+            self.add_libraries(&mut archive, program)?;
+        }
+        for file in self.files {
+            if !file.host.is_file() {
+                return Err(Error::NotFound { path: file.host.clone(), problem: "no such file".into() });
+            }
+            archive.add_file(&file.host, &file.guest)?;
+            self.add_libraries(&mut archive, &file.host)?;
+        }
+        archive.finish()
+    }
+
+    fn add_libraries(&self, archive: &mut Archive, program: &Path) -> Result<()> {
+        for (name, file) in libraries::of(program)? {
+            archive.add_file(&file, &name)?;
+        }
+        Ok(())
+    }
+}
+
+/// The host's busybox, which must not need libraries.
+fn busybox() -> Result<PathBuf> {
+    let missing = Error::Missing { program: "a static busybox", package: "busybox-static" };
+    let places = ["/bin/busybox", "/usr/bin/busybox", "/sbin/busybox"];
+    let found = places.iter().map(PathBuf::from).find(|p| p.exists()).ok_or(missing)?;
+    if !libraries::of(&found)?.is_empty() {
+        return Err(Error::Missing { program: "a static busybox", package: "busybox-static" });
+    }
+    fs::canonicalize(&found).map_err(Error::io("find busybox"))
+}

@@ -1,0 +1,192 @@
+//! Fetching a kernel from Debian's archive with apt, which verifies what it downloads.
+//!
+//! apt works on a state of its own in the cache's folder, with Debian 12 as its only source: the system's
+//! sources and packages are neither used nor changed, so this also works on other releases, and without
+//! privileges.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{MODULES, Series, modules};
+use crate::{Error, Result};
+
+/// Keys that Debian signs its archive with.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The modules that guests can need; the others are not kept.
+const KEPT: [&str; 12] = [
+    "kvm-amd",
+    "kvm-intel",
+    "9p",
+    "9pnet_virtio",
+    "virtio_pci",
+    "virtio_blk",
+    "nvme",
+    "loop",
+    "ext4",
+    "overlay",
+    "fuse",
+    "tun",
+];
+
+/// Replaces the series' folder in the cache by the newest kernel.
+pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
+    fs::create_dir_all(cache).map_err(Error::io(format!("create {}", cache.display())))?;
+    let failed = |problem: String| Error::NoKernel { series: series.name().into(), problem };
+    if !Path::new(KEYRING).exists() {
+        return Err(failed(format!("{KEYRING} is not there (package debian-archive-keyring)")));
+    }
+    // On the cache's file system, so that the result can be renamed into place.
+    let work = tempfile::tempdir_in(cache).map_err(Error::io("create a folder in the cache"))?;
+    let apt = Apt::new(work.path())?;
+    apt.run("apt-get", &["update", "-qq"]).map_err(failed)?;
+    let package = apt.newest(series.package()).map_err(failed)?;
+    apt.run("apt-get", &["download", "-qq", &package]).map_err(failed)?;
+    let deb = fs::read_dir(work.path())
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .find(|p| p.extension().is_some_and(|e| e == "deb"))
+        .ok_or_else(|| failed(format!("apt-get downloaded no {package}")))?;
+    let whole = work.path().join("whole");
+    command("dpkg-deb", &["-x".as_ref(), deb.as_os_str(), whole.as_os_str()], work.path()).map_err(failed)?;
+    let kept = work.path().join("kept");
+    keep(&whole, &kept)?;
+    let place = cache.join(series.name());
+    if place.exists() {
+        fs::remove_dir_all(&place).map_err(Error::io(format!("remove {}", place.display())))?;
+    }
+    fs::rename(&kept, &place).map_err(Error::io(format!("create {}", place.display())))
+}
+
+/// Copies the image, and unpacks the modules that can be needed.
+fn keep(whole: &Path, kept: &Path) -> Result<()> {
+    let create =
+        |folder: &Path| fs::create_dir_all(folder).map_err(Error::io("create a folder in the cache"));
+    if let Some(image) = super::only_entry(&whole.join("boot"), "vmlinuz-") {
+        create(&kept.join("boot"))?;
+        let to = kept.join("boot").join(image.file_name().unwrap_or_default());
+        fs::copy(&image, &to).map_err(Error::io("copy the kernel's image"))?;
+    }
+    let folder = kept.join(MODULES);
+    create(&folder)?;
+    let mut files = HashMap::new();
+    modules_below(whole, &mut files).map_err(Error::io("list the modules"))?;
+    modules::closure(&KEPT, &mut |name| {
+        let Some(packed) = files.get(&modules::plain(name)) else { return Ok(None) };
+        let to = folder.join(modules::plain(name)).with_extension("ko");
+        if !to.exists() {
+            unpack(packed, &to)?;
+        }
+        Ok(Some(to))
+    })
+    .map(drop)
+}
+
+/// All files of modules below a folder, by the modules' names.
+fn modules_below(folder: &Path, files: &mut HashMap<String, PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            modules_below(&path, files)?;
+        } else if path.file_name().is_some_and(|n| n.to_string_lossy().contains(".ko")) {
+            files.insert(modules::name(&path), path);
+        }
+    }
+    Ok(())
+}
+
+/// Copies a module's file, uncompressed: the guest's tools cannot decompress.
+fn unpack(packed: &Path, to: &Path) -> Result<()> {
+    let bytes = match packed.extension().and_then(|e| e.to_str()) {
+        Some("xz") => {
+            let output = Command::new("xz").arg("-dc").arg(packed).output().map_err(Error::io("run xz"))?;
+            if !output.status.success() {
+                return Err(Error::NotFound {
+                    path: packed.into(),
+                    problem: "xz cannot decompress it".into(),
+                });
+            }
+            output.stdout
+        }
+        _ => fs::read(packed).map_err(Error::io(format!("read {}", packed.display())))?,
+    };
+    fs::write(to, bytes).map_err(Error::io(format!("write {}", to.display())))
+}
+
+/// apt with a state of its own.
+struct Apt<'a> {
+    work: &'a Path,
+    options: Vec<String>,
+}
+
+impl<'a> Apt<'a> {
+    fn new(work: &'a Path) -> Result<Self> {
+        // apt reads with another user's rights when it runs as root.
+        let set_up = || {
+            fs::set_permissions(work, fs::Permissions::from_mode(0o755))?;
+            for folder in ["lists/partial", "cache/archives/partial"] {
+                fs::create_dir_all(work.join(folder))?;
+            }
+            fs::write(work.join("status"), "")?;
+            let mirror = std::env::var("BEDPLATE_DEBIAN_MIRROR");
+            let mirror = mirror.as_deref().unwrap_or("http://deb.debian.org").trim_end_matches('/');
+            let source = |archive, suite| {
+                format!("deb [arch=amd64 signed-by={KEYRING}] {mirror}/{archive} {suite} main\n")
+            };
+            let sources = [source("debian", "bookworm"), source("debian-security", "bookworm-security")];
+            fs::write(work.join("sources.list"), sources.concat())
+        };
+        set_up().map_err(Error::io("prepare apt's folder"))?;
+        let path = |name: &str| work.join(name).display().to_string();
+        let options = [
+            ("Dir::Etc::sourcelist", path("sources.list")),
+            ("Dir::Etc::sourceparts", "-".into()),
+            ("Dir::Etc::preferencesparts", "-".into()),
+            ("Dir::State::lists", path("lists")),
+            ("Dir::State::status", path("status")),
+            ("Dir::Cache", path("cache")),
+            ("APT::Architecture", "amd64".into()),
+            ("APT::Sandbox::User", "root".into()),
+            ("Acquire::Languages", "none".into()),
+            ("Acquire::Retries", "3".into()),
+        ];
+        let options = options.into_iter().map(|(name, value)| format!("-o{name}={value}")).collect();
+        Ok(Apt { work, options })
+    }
+
+    fn run(&self, program: &'static str, args: &[&str]) -> Result<String, String> {
+        let args: Vec<_> = self.options.iter().map(String::as_str).chain(args.iter().copied()).collect();
+        command(program, &args, self.work)
+    }
+
+    /// The kernel that a package without content depends on.
+    fn newest(&self, package: &str) -> Result<String, String> {
+        let text = self.run("apt-cache", &["depends", "--no-recommends", "--no-suggests", package])?;
+        let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends:"));
+        let images = depends.map(str::trim).filter(|name| name.starts_with("linux-image-"));
+        images.map(str::to_owned).next().ok_or_else(|| format!("{package} depends on no kernel"))
+    }
+}
+
+/// Runs a program to its end: what it printed, or why it failed.
+fn command<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S], folder: &Path) -> Result<String, String> {
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(folder)
+        .env("LC_ALL", "C")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .map_err(|e| format!("{program}: {e}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<&str> = words.lines().filter(|l| !l.trim().is_empty()).collect();
+    Err(format!("{program}: {}", last[last.len().saturating_sub(3)..].join("; ")))
+}

@@ -1,0 +1,313 @@
+//! A machine: boots a kernel, runs jobs in it, and tells how they ended.
+
+mod job;
+mod qemu;
+
+use std::io::{PipeReader, Read, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+pub use job::Job;
+pub use qemu::Acceleration;
+use qemu::{Qemu, Settings};
+
+use crate::complaints::complaints;
+use crate::initramfs::{Contents, File};
+use crate::{Error, Kernel, MARK, Result};
+
+/// So much of the end of the console is kept for errors, in bytes.
+const CONSOLE_END: usize = 16 << 10;
+
+/// Settings of a machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    kernel: Kernel,
+    acceleration: Acceleration,
+    cpus: u32,
+    memory: u64,
+    limit: Duration,
+    count_instructions: bool,
+    append: String,
+    modules: Vec<String>,
+    files: Vec<File>,
+    environment: Vec<(String, String)>,
+}
+
+/// What became of the jobs.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Exit status of every job, as a shell tells it: 128 + N for signal N.
+    pub statuses: Vec<i32>,
+    /// The kernel's log.
+    pub log: String,
+    /// Lines of the log in which the kernel complains about itself: bugs, warnings, oopses, stalls.
+    pub complaints: Vec<String>,
+    /// From the start of QEMU to the first job.
+    pub boot: Duration,
+    /// From the start of QEMU to its end.
+    pub whole: Duration,
+}
+
+impl Report {
+    /// Whether every job ended with status 0 and the kernel did not complain.
+    pub fn succeeded(&self) -> bool {
+        self.statuses.iter().all(|status| *status == 0) && self.complaints.is_empty()
+    }
+}
+
+impl Machine {
+    /// A machine with 2 processors, 2 GiB of memory and a time limit of 5 minutes.
+    pub fn new(kernel: Kernel) -> Machine {
+        Machine {
+            kernel,
+            acceleration: Acceleration::detect(),
+            cpus: 2,
+            memory: 2 << 30,
+            limit: Duration::from_secs(300),
+            count_instructions: false,
+            append: String::new(),
+            modules: Vec::new(),
+            files: Vec::new(),
+            environment: vec![(MARK.into(), "1".into())],
+        }
+    }
+
+    /// How many processors the guest has.
+    #[must_use]
+    pub fn cpus(mut self, cpus: u32) -> Machine {
+        self.cpus = cpus.max(1);
+        self
+    }
+
+    /// The guest's memory in bytes, what it runs included; whole mebibytes count.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Machine {
+        self.memory = bytes;
+        self
+    }
+
+    /// After this time the guest is killed.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Machine {
+        self.limit = limit;
+        self
+    }
+
+    /// Makes the guest's clock count instructions: one processor, one nanosecond an instruction, so that what
+    /// a program measures is the same in every run.
+    #[must_use]
+    pub fn count_instructions(mut self) -> Machine {
+        self.count_instructions = true;
+        self.cpus = 1;
+        self.acceleration = Acceleration::Software;
+        self
+    }
+
+    /// Further arguments of the kernel.
+    #[must_use]
+    pub fn append(mut self, arguments: &str) -> Machine {
+        self.append = arguments.into();
+        self
+    }
+
+    /// A further module to load, with those it depends on.
+    #[must_use]
+    pub fn module(mut self, name: impl Into<String>) -> Machine {
+        self.modules.push(name.into());
+        self
+    }
+
+    /// A file of the host that the jobs find.
+    #[must_use]
+    pub fn file(mut self, file: File) -> Machine {
+        self.files.push(file);
+        self
+    }
+
+    /// An environment variable of all jobs.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Machine {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// What executes the guest.
+    pub fn acceleration(&self) -> Acceleration {
+        self.acceleration
+    }
+
+    /// Boots the kernel, runs the jobs one after the other and ends the machine. The jobs' output and errors
+    /// are written as they come.
+    ///
+    /// # Errors
+    /// [`Error::Died`] and [`Error::TimedOut`] if the guest did not come to the end of the jobs;
+    /// [`Error::NotFound`] if a program or one of its libraries is not there; [`Error::Missing`] without QEMU
+    /// or busybox; [`Error::Qemu`] if QEMU does not start. That a job fails is no error: see [`Report`].
+    pub fn run(&self, jobs: &[Job], out: &mut dyn Write, err: &mut dyn Write) -> Result<Report> {
+        let folder = tempfile::tempdir().map_err(Error::io("create a temporary folder"))?;
+        let initramfs = folder.path().join("initramfs");
+        let contents = Contents {
+            kernel: &self.kernel,
+            modules: &self.modules,
+            files: &self.files,
+            jobs,
+            environment: &self.environment,
+        };
+        contents.write(&initramfs)?;
+        let start = Instant::now();
+        let qemu = Qemu::start(&Settings {
+            kernel: &self.kernel,
+            initramfs: &initramfs,
+            acceleration: self.acceleration,
+            cpus: self.cpus,
+            memory: self.memory,
+            count_instructions: self.count_instructions,
+            append: &self.append,
+        })?;
+        let mut session =
+            Session { start, deadline: start + self.limit, limit: self.limit, said: Said::default() };
+        session.listen(qemu, jobs.len(), out, err)
+    }
+}
+
+/// A piece of what came out of a port.
+struct Piece {
+    port: usize,
+    bytes: Vec<u8>,
+}
+
+/// What the guest has said so far.
+#[derive(Default)]
+struct Said {
+    console: Vec<u8>,
+    control: Vec<u8>,
+    statuses: Vec<i32>,
+    log: String,
+    boot: Option<Duration>,
+    done: bool,
+}
+
+/// A machine while it runs.
+struct Session {
+    start: Instant,
+    deadline: Instant,
+    limit: Duration,
+    said: Said,
+}
+
+impl Session {
+    fn listen(
+        &mut self,
+        mut qemu: Qemu,
+        jobs: usize,
+        out: &mut dyn Write,
+        err: &mut dyn Write,
+    ) -> Result<Report> {
+        let (sender, pieces) = channel();
+        let ports = std::mem::replace(&mut qemu.ports, [0; 4].map(|_| closed()));
+        let mut words = qemu.child.stderr.take();
+        let complete = std::thread::scope(|scope| {
+            for (port, reader) in ports.into_iter().enumerate() {
+                let sender = sender.clone();
+                scope.spawn(move || forward(port, reader, &sender));
+            }
+            drop(sender);
+            let complete = self.until_closed(&pieces, out, err);
+            // Ends the threads, too: their pipes close.
+            let _ = qemu.child.kill();
+            complete
+        })?;
+        let mut last = String::new();
+        if let Some(words) = &mut words {
+            let _ = words.read_to_string(&mut last);
+        }
+        let _ = qemu.child.wait();
+        let console = || String::from_utf8_lossy(&self.said.console).into_owned();
+        if !complete {
+            return Err(Error::TimedOut { limit: self.limit, console: console() });
+        }
+        let Some(boot) = self.said.boot else {
+            let last = last.trim();
+            if last.is_empty() {
+                return Err(Error::Died { console: console() });
+            }
+            return Err(Error::Qemu(last.lines().last().unwrap_or(last).to_owned()));
+        };
+        if !self.said.done || self.said.statuses.len() != jobs {
+            return Err(Error::Died { console: console() });
+        }
+        Ok(Report {
+            statuses: std::mem::take(&mut self.said.statuses),
+            complaints: complaints(&self.said.log),
+            log: std::mem::take(&mut self.said.log),
+            boot,
+            whole: self.start.elapsed(),
+        })
+    }
+
+    /// Takes what comes until all ports are closed: true; or until the time is over: false.
+    fn until_closed(
+        &mut self,
+        pieces: &Receiver<Piece>,
+        out: &mut dyn Write,
+        err: &mut dyn Write,
+    ) -> Result<bool> {
+        loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            let piece = match pieces.recv_timeout(left) {
+                Ok(piece) => piece,
+                Err(RecvTimeoutError::Disconnected) => return Ok(true),
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
+            };
+            let written = match piece.port {
+                1 => out.write_all(&piece.bytes).and_then(|()| out.flush()),
+                2 => err.write_all(&piece.bytes).and_then(|()| err.flush()),
+                0 => {
+                    self.said.console.extend(piece.bytes);
+                    let excess = self.said.console.len().saturating_sub(CONSOLE_END);
+                    self.said.console.drain(..excess);
+                    Ok(())
+                }
+                _ => {
+                    self.said.control.extend(piece.bytes);
+                    self.control();
+                    Ok(())
+                }
+            };
+            written.map_err(Error::io("pass the guest's output on"))?;
+        }
+    }
+
+    /// Understands the complete lines of the control port.
+    fn control(&mut self) {
+        let said = &mut self.said;
+        let Some(end) = said.control.iter().rposition(|byte| *byte == b'\n') else { return };
+        let lines: Vec<u8> = said.control.drain(..=end).collect();
+        for line in String::from_utf8_lossy(&lines).lines() {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match word {
+                "begin" => _ = said.boot.get_or_insert_with(|| self.start.elapsed()),
+                "end" => {
+                    said.statuses.extend(rest.split(' ').nth(1).and_then(|status| status.parse::<i32>().ok()))
+                }
+                "log" => said.log += &format!("{rest}\n"),
+                "done" => said.done = true,
+                _ => tracing::debug!(line, "the guest says something unknown"),
+            }
+        }
+    }
+}
+
+/// A pipe at its end.
+fn closed() -> PipeReader {
+    std::io::pipe().expect("a pipe was just created").0
+}
+
+fn forward(port: usize, mut reader: PipeReader, to: &Sender<Piece>) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(n @ 1..) = reader.read(&mut buffer) {
+        if to.send(Piece { port, bytes: buffer[..n].to_vec() }).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! QEMU: on which processor the guest runs, and how it is started.
+
+use std::fs;
+use std::io::{PipeReader, pipe};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+
+use crate::{Error, Kernel, Result};
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acceleration {
+    /// The processor, by KVM, with its own virtualization nested in it.
+    Hardware,
+    /// QEMU, as an AMD processor that has AMD-V.
+    Software,
+}
+
+impl Acceleration {
+    /// The best that this machine has. A `/dev/kvm` that is not backed by VT-x or AMD-V, or does not nest, is of
+    /// no use to a guest that wants KVM itself.
+    pub fn detect() -> Acceleration {
+        let nests = |module: &str| {
+            fs::read_to_string(format!("/sys/module/{module}/parameters/nested"))
+                .is_ok_and(|value| matches!(value.trim(), "1" | "Y"))
+        };
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+        let has = |flag: &str| flags.split_whitespace().any(|f| f == flag);
+        let real = has("svm") && nests("kvm_amd") || has("vmx") && nests("kvm_intel");
+        let usable = fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        if real && usable { Acceleration::Hardware } else { Acceleration::Software }
+    }
+}
+
+/// The machine's settings as QEMU needs them.
+pub(super) struct Settings<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) initramfs: &'a Path,
+    pub(super) acceleration: Acceleration,
+    pub(super) cpus: u32,
+    pub(super) memory: u64,
+    pub(super) count_instructions: bool,
+    pub(super) append: &'a str,
+}
+
+/// A running QEMU, killed when dropped, and what comes out of the guest's four serial ports.
+pub(super) struct Qemu {
+    pub(super) child: Child,
+    pub(super) ports: [PipeReader; 4],
+}
+
+impl Qemu {
+    pub(super) fn start(settings: &Settings<'_>) -> Result<Qemu> {
+        let mut command = Command::new("qemu-system-x86_64");
+        let (accelerator, processor) = match settings.acceleration {
+            Acceleration::Hardware => ("kvm", "host"),
+            Acceleration::Software => ("tcg", "EPYC,+svm"),
+        };
+        command.args(["-machine", &format!("q35,accel={accelerator}"), "-cpu", processor]);
+        command.args(["-display", "none", "-monitor", "none", "-vga", "none", "-nic", "none", "-no-reboot"]);
+        command.args(["-nodefaults", "-no-user-config"]);
+        command.args(["-smp", &settings.cpus.to_string()]);
+        command.args(["-m", &format!("{}M", settings.memory >> 20)]);
+        if settings.count_instructions {
+            command.args(["-icount", "shift=0,sleep=off"]);
+        }
+        command.arg("-kernel").arg(settings.kernel.image()).arg("-initrd").arg(settings.initramfs);
+        // Without mitigations TCG is twice as fast; a panic ends QEMU.
+        let append =
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable 8250.nr_uarts=4 net.ifnames=0";
+        command.args(["-append", &format!("{append} {}", settings.append)]);
+        let mut mappings = Vec::new();
+        let mut ports = Vec::new();
+        for port in 0..4 {
+            let (reader, writer) = pipe().map_err(Error::io("create a pipe"))?;
+            let child_fd = 10 + port;
+            command.args(["-chardev", &format!("file,id=port{port},path=/dev/fd/{child_fd}")]);
+            command.args(["-serial", &format!("chardev:port{port}")]);
+            mappings.push(FdMapping { parent_fd: OwnedFd::from(writer), child_fd });
+            ports.push(reader);
+        }
+        command.fd_mappings(mappings).map_err(|e| Error::Qemu(e.to_string()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => {
+                Error::Missing { program: "qemu-system-x86_64", package: "qemu-system-x86" }
+            }
+            _ => Error::Io { what: "start qemu-system-x86_64".into(), source },
+        })?;
+        // The writing ends stay with the child alone: `command` and its mappings go here.
+        let ports = ports.try_into().unwrap_or_else(|_| unreachable!("four ports"));
+        Ok(Qemu { child, ports })
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

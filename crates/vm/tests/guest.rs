@@ -1,0 +1,112 @@
+//! Guests on real kernels: what they say arrives, how they end is told.
+
+use std::time::Duration;
+
+use bedplate_vm::{Error, File, Job, Kernel, Machine, Report, Series};
+
+fn machine(series: Series) -> Machine {
+    Machine::new(Kernel::get(series).unwrap()).memory(1 << 30)
+}
+
+fn sh(script: &str) -> Job {
+    Job::new(["sh", "-c", script])
+}
+
+fn run(machine: &Machine, jobs: &[Job]) -> (Result<Report, Error>, String, String) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let report = machine.run(jobs, &mut out, &mut err);
+    (report, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn what_a_guest_says_arrives() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("taken along");
+    std::fs::write(&file, "content").unwrap();
+    for series in Series::ALL {
+        let machine = machine(series)
+            .env("EVERYWHERE", "it's")
+            .file(File { host: file.clone(), guest: "/data/file".into() });
+        let jobs = [
+            sh("echo out; echo err >&2; exit 3").title("a title"),
+            Job::new(["printf", "%s|", "a b", "'", "$HOME", ""]),
+            sh("kill -SEGV $$"),
+            sh("echo $EVERYWHERE $ONCE; cat /data/file; uname -r; ls /dev/kvm; nproc").env("ONCE", "1"),
+            // Of the host, with its libraries.
+            Job::new(["seq", "150000"]),
+        ];
+        let (report, out, err) = run(&machine, &jobs);
+        let report = report.unwrap();
+        assert_eq!(report.statuses, [3, 0, 139, 0, 0], "{out}{err}");
+        assert!(!report.succeeded());
+        assert_eq!(report.complaints, [""; 0]);
+        assert_eq!(err, "err\nSegmentation fault\n");
+        let numbers: String = (1..=150_000).map(|n| format!("{n}\n")).collect();
+        let rest = out.strip_suffix(&numbers).expect("all numbers");
+        let expected = "a title\nout\na b|'|$HOME||it's 1\ncontent";
+        let rest = rest.strip_prefix(expected).unwrap_or_else(|| panic!("{rest}"));
+        let lines: Vec<&str> = rest.lines().collect();
+        assert!(lines[0].starts_with(&format!("{}.", series.name())), "{lines:?}");
+        assert_eq!(lines[1..], ["/dev/kvm", "2"]);
+        assert!(report.log.contains("Linux version"));
+    }
+}
+
+#[test]
+fn a_guest_that_hangs_is_ended() {
+    let limit = Duration::from_secs(15);
+    let script = "echo before; echo on the console > /dev/console; sleep 1000";
+    let (report, out, _) = run(&machine(Series::V6_1).limit(limit), &[sh(script)]);
+    let error = report.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    assert!(error.console().unwrap().contains("on the console"));
+    assert_eq!(out, "before\n");
+}
+
+#[test]
+fn kernels_that_complain_are_noticed() {
+    let (report, _, _) = run(&machine(Series::V6_1), &[sh("echo 'BUG: not really' > /dev/kmsg")]);
+    let report = report.unwrap();
+    assert_eq!(report.statuses, [0]);
+    assert!(report.complaints[0].contains("BUG: not really") && !report.succeeded());
+    let (report, _, _) =
+        run(&machine(Series::V6_1), &[sh("true"), sh("echo c > /proc/sysrq-trigger"), sh("true")]);
+    let error = report.unwrap_err();
+    assert!(matches!(error, Error::Died { .. }), "{error}");
+    assert!(error.console().unwrap().contains("Kernel panic"), "{error:?}");
+}
+
+#[test]
+fn instructions_are_counted() {
+    // Twice the same work: the same time, to the instruction but for what the kernel does beside it.
+    let script = "nproc; for i in 1 2; do a=$(cut -d' ' -f1 /proc/uptime); n=0; \
+                  while [ $n -lt 100000 ]; do n=$((n+1)); done; b=$(cut -d' ' -f1 /proc/uptime); \
+                  echo $a $b; done";
+    let (report, out, _) = run(&machine(Series::V6_1).count_instructions(), &[sh(script)]);
+    assert!(report.unwrap().succeeded());
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "1");
+    let took = |line: &str| {
+        let (a, b) = line.split_once(' ').unwrap();
+        b.parse::<f64>().unwrap() - a.parse::<f64>().unwrap()
+    };
+    let (first, second) = (took(lines[1]), took(lines[2]));
+    // The kernel tells hundredths of a second.
+    assert!((first - second).abs() <= 0.021 && first > 0.0, "{first} {second}");
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["/no/such/program"])]);
+    assert!(matches!(report, Err(Error::NotFound { .. })));
+    let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["no-such-program"])]);
+    assert_eq!(report.unwrap().statuses, [127]);
+    assert!(matches!(Kernel::from_image("/no/such/kernel".as_ref()), Err(Error::NotFound { .. })));
+    let file = File { host: "/no/such/file".into(), guest: "/x".into() };
+    let (report, ..) = run(&machine(Series::V6_1).file(file), &[sh("true")]);
+    assert!(matches!(report, Err(Error::NotFound { .. })));
+    let not_a_kernel = Kernel::from_image("/etc/hostname".as_ref()).unwrap();
+    let (report, ..) = run(&Machine::new(not_a_kernel).limit(Duration::from_secs(20)), &[sh("true")]);
+    let error = report.unwrap_err();
+    assert!(matches!(error, Error::Qemu(_) | Error::Died { .. }), "{error}");
+}
