@@ -3,3 +3,4 @@
 pub mod frames;
 pub mod paging;
 pub mod shootdown;
+pub mod word;

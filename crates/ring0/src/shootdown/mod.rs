@@ -1,1 +1,1 @@
-//! The TLB shootdown protocol between vCPUs.
+//! placeholder

@@ -1,0 +1,44 @@
+//! The number of a frame.
+
+/// The number of a frame of 4 KiB in guest-physical memory: its address without the twelve low bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Frame(u64);
+
+impl Frame {
+    /// Frame number `number`.
+    #[inline]
+    pub const fn new(number: u64) -> Frame {
+        Frame(number)
+    }
+
+    /// The frame that a guest-physical address is in.
+    #[inline]
+    pub const fn containing(address: u64) -> Frame {
+        Frame(address >> 12)
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The guest-physical address of its first byte.
+    #[inline]
+    pub const fn address(self) -> u64 {
+        self.0 << 12
+    }
+
+    /// The frame `count` behind it.
+    #[inline]
+    pub const fn offset(self, count: u64) -> Frame {
+        Frame(self.0.wrapping_add(count))
+    }
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Frame({:#x})", self.0)
+    }
+}

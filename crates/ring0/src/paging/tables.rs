@@ -1,0 +1,318 @@
+//! One set of page tables: finding, adding and splitting entries one at a time.
+//!
+//! Owns no memory and no lock; see the module's rules for what may happen at the same time.
+
+use crate::frames::Frame;
+
+use super::address::{check, index, span};
+use super::slot::Child;
+use super::table::Prepared;
+use super::{PageSize, PagingError, PhysicalMemory, Pte, PteFlags, Slot, Table, TableSource, VirtRange};
+
+/// A handle on a set of four-level page tables: the topmost table's frame, and the memory that holds them.
+#[derive(Debug)]
+pub struct PageTables<'m, M> {
+    memory: &'m M,
+    root: Frame,
+}
+
+impl<M> Clone for PageTables<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for PageTables<'_, M> {}
+
+/// Where the walk for an address ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaf<'m> {
+    /// The entry.
+    pub slot: &'m Slot,
+    /// What the walk found in it, present or not.
+    pub pte: Pte,
+    /// The size of what it maps, or would map.
+    pub size: PageSize,
+}
+
+/// What an address translates to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Translation {
+    /// The entry.
+    pub pte: Pte,
+    /// The size of the page.
+    pub size: PageSize,
+    /// Where in the page the address is.
+    pub offset: u64,
+}
+
+impl Translation {
+    /// The guest-physical address.
+    pub const fn physical_address(&self) -> u64 {
+        self.pte.frame().address() + self.offset
+    }
+}
+
+impl<'m, M: PhysicalMemory> PageTables<'m, M> {
+    /// The tables below `root`.
+    ///
+    /// # Safety
+    /// `root` is a topmost table in `memory`, all it leads to are tables in `memory`, and through this handle
+    /// only such addresses are changed as the caller may change: those whose meaning no code relies on that does
+    /// not know of the change.
+    pub const unsafe fn from_root(memory: &'m M, root: Frame) -> Self {
+        PageTables { memory, root }
+    }
+
+    /// New tables that map nothing.
+    ///
+    /// # Safety
+    /// As for [`from_root`](Self::from_root), which the new tables' use comes down to.
+    pub unsafe fn create(memory: &'m M, tables: &mut impl TableSource) -> Result<Self, PagingError> {
+        let root = tables.take().ok_or(PagingError::OutOfTables)?;
+        memory.table(root).clear();
+        Ok(PageTables { memory, root })
+    }
+
+    /// The frame of the topmost table: what CR3 holds.
+    #[inline]
+    pub const fn root(&self) -> Frame {
+        self.root
+    }
+
+    /// The memory that holds the tables.
+    #[inline]
+    pub const fn memory(&self) -> &'m M {
+        self.memory
+    }
+
+    /// The topmost table.
+    #[inline]
+    pub fn top(&self) -> &'m Table {
+        self.memory.table(self.root)
+    }
+
+    /// The entry that decides about an address: a leaf, or the empty entry at which the walk ends, if leaves can
+    /// be there. `None` where the walk ends higher up.
+    #[inline]
+    pub fn leaf(&self, address: u64) -> Option<Leaf<'m>> {
+        let mut table = self.top();
+        let mut level = 4;
+        loop {
+            let slot = table.slots.get(index(address, level))?;
+            let pte = slot.load();
+            match PageSize::of_level(level) {
+                Some(size) if size == PageSize::Size4K || !pte.is_present() || pte.is_leaf(size) => {
+                    return Some(Leaf { slot, pte, size });
+                }
+                _ if !pte.is_present() => return None,
+                _ => table = self.memory.table(pte.frame()),
+            }
+            level -= 1;
+        }
+    }
+
+    /// What an address translates to, if it does.
+    #[inline]
+    pub fn translate(&self, address: u64) -> Option<Translation> {
+        check(address & !0xfff, PageSize::Size4K).ok()?;
+        let Leaf { pte, size, .. } = self.leaf(address)?;
+        pte.is_present().then(|| Translation { pte, size, offset: address & (size.bytes() - 1) })
+    }
+
+    /// The entry for the page of this size at `address`, present or not, if the tables reach down to it.
+    #[inline]
+    pub fn slot(&self, address: u64, size: PageSize) -> Option<&'m Slot> {
+        let mut table = self.top();
+        for level in (size.level() + 1..=4).rev() {
+            match table.slots.get(index(address, level))?.child()? {
+                Child::Table(frame) => table = self.memory.table(frame),
+                Child::Leaf(_) | Child::Blocked(_) => return None,
+            }
+        }
+        table.slots.get(index(address, size.level()))
+    }
+
+    /// The entry for the page of this size at `address`; the tables above it are added where they are missing.
+    ///
+    /// A handler that maps pages on demand does this once for its range, and finds the entries by
+    /// [`slot`](Self::slot) without needing tables then.
+    pub fn slot_or_add(
+        &self,
+        address: u64,
+        size: PageSize,
+        tables: &mut impl TableSource,
+    ) -> Result<&'m Slot, PagingError> {
+        self.reach(address, size, tables, false)
+    }
+
+    /// Maps the page of this size at `address` to the frames from `frame` on.
+    pub fn map(
+        &self,
+        address: u64,
+        frame: Frame,
+        size: PageSize,
+        flags: PteFlags,
+        tables: &mut impl TableSource,
+    ) -> Result<(), PagingError> {
+        check(address, size)?;
+        if !frame.number().is_multiple_of(size.frames()) {
+            return Err(PagingError::Unaligned { value: frame.address(), size });
+        }
+        let slot = self.reach(address, size, tables, false)?;
+        let new = Pte::leaf(frame, size, flags.difference(PteFlags::LOCK));
+        let changed = slot.update(|pte| (!pte.is_present() && !pte.is_locked()).then_some(new));
+        changed.map(|_| ()).map_err(|found| refused(found, address))
+    }
+
+    /// Takes the page at `address` away and returns what its entry was; its tables stay.
+    ///
+    /// `address` is where the page begins: a huge page goes as a whole ([`unmap_range`](Self::unmap_range) splits
+    /// it).
+    pub fn unmap(&self, address: u64) -> Result<(Pte, PageSize), PagingError> {
+        check(address, PageSize::Size4K)?;
+        loop {
+            let leaf = self.leaf(address).ok_or(PagingError::NotMapped { address })?;
+            if !leaf.pte.is_present() {
+                return Err(refused(leaf.pte, address));
+            }
+            if !address.is_multiple_of(leaf.size.bytes()) {
+                return Err(PagingError::HugePage { address });
+            }
+            match change_leaf(leaf.slot, leaf.size, |_| Pte::EMPTY) {
+                Ok(pte) => return Ok((pte, leaf.size)),
+                // A table of smaller pages has taken the huge page's place.
+                Err(found) if found.is_present() && !found.is_locked() => {}
+                Err(found) => return Err(refused(found, address)),
+            }
+        }
+    }
+
+    /// Replaces the huge pages around `address` by tables of smaller ones, down to pages of `size`. The memory
+    /// and the rights stay the same, so nothing has to be flushed before the next change.
+    pub fn split(
+        &self,
+        address: u64,
+        size: PageSize,
+        tables: &mut impl TableSource,
+    ) -> Result<(), PagingError> {
+        check(address & !0xfff, PageSize::Size4K)?;
+        let leaf = self.leaf(address).ok_or(PagingError::NotMapped { address })?;
+        if !leaf.pte.is_present() {
+            return Err(PagingError::NotMapped { address });
+        }
+        if leaf.size <= size {
+            return Ok(());
+        }
+        self.reach(address, size, tables, true).map(|_| ())
+    }
+
+    /// Walks down to the entry for a page of this size, adding tables, and splitting huge pages if that is asked.
+    fn reach(
+        &self,
+        address: u64,
+        size: PageSize,
+        tables: &mut impl TableSource,
+        split: bool,
+    ) -> Result<&'m Slot, PagingError> {
+        check(address & !0xfff, PageSize::Size4K)?;
+        let mut table = self.top();
+        for level in (size.level() + 1..=4).rev() {
+            let slot = &table.slots[index(address, level)];
+            table = self.descend(slot, address, level, tables, split)?;
+        }
+        Ok(&table.slots[index(address, size.level())])
+    }
+
+    /// The table below a slot of a table of this level.
+    fn descend(
+        &self,
+        slot: &Slot,
+        address: u64,
+        level: u8,
+        tables: &mut impl TableSource,
+        split: bool,
+    ) -> Result<&'m Table, PagingError> {
+        loop {
+            let child = match slot.child() {
+                Some(child) => child,
+                None => self.add_table(slot, tables)?,
+            };
+            match child {
+                Child::Table(frame) => return Ok(self.memory.table(frame)),
+                Child::Leaf(_) if !split => return Err(PagingError::HugePage { address }),
+                Child::Leaf(pte) => self.split_leaf(slot, pte, address, level, tables)?,
+                Child::Blocked(pte) => return Err(refused(pte, address)),
+            }
+        }
+    }
+
+    /// Adds an empty table below a slot; if somebody else was faster, theirs it is.
+    pub(super) fn add_table(&self, slot: &Slot, tables: &mut impl TableSource) -> Result<Child, PagingError> {
+        let prepared = Prepared::take(tables).ok_or(PagingError::OutOfTables)?;
+        self.memory.table(prepared.frame()).clear();
+        let (child, installed) = slot.child_or_install(prepared.frame());
+        if installed {
+            prepared.installed();
+        }
+        Ok(child)
+    }
+
+    /// Puts a table of smaller pages in the place of a huge leaf, unless the entry has changed from `pte` meanwhile:
+    /// then nothing happens, and the caller looks again.
+    pub(super) fn split_leaf(
+        &self,
+        slot: &Slot,
+        mut pte: Pte,
+        address: u64,
+        level: u8,
+        tables: &mut impl TableSource,
+    ) -> Result<(), PagingError> {
+        let Some(size) = PageSize::of_level(level) else { return Err(PagingError::HugePage { address }) };
+        let prepared = Prepared::take(tables).ok_or(PagingError::OutOfTables)?;
+        loop {
+            if pte.is_locked() {
+                return Err(PagingError::Locked { address });
+            }
+            let table = self.memory.table(prepared.frame());
+            for (index, slot) in table.slots.iter().enumerate() {
+                slot.store_exclusive(pte.part(size, index));
+            }
+            match slot.compare_exchange(pte, Pte::table(prepared.frame())) {
+                Ok(()) => {
+                    prepared.installed();
+                    return Ok(());
+                }
+                // Only the processor's bits have changed: the parts inherit them.
+                Err(found) if found.is_leaf(size) => pte = found,
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The entries of a table of this level that a range touches, each with the address where its span begins. The
+/// range begins in the table's span; what it has behind that is left out.
+pub(super) fn entries(table: &Table, level: u8, range: VirtRange) -> impl Iterator<Item = (&Slot, u64)> {
+    let first = range.start() & !(span(level) - 1);
+    let end = (range.start() & !(span(level + 1) - 1)) + span(level + 1);
+    let count = (range.end().min(end) - first).div_ceil(span(level)) as usize;
+    let slots = table.slots.get(index(first, level)..).unwrap_or_default();
+    slots.iter().take(count).enumerate().map(move |(n, slot)| (slot, first + n as u64 * span(level)))
+}
+
+/// Changes an entry that is a leaf of this size and not locked; otherwise says what it is.
+pub(super) fn change_leaf(slot: &Slot, size: PageSize, change: impl Fn(Pte) -> Pte) -> Result<Pte, Pte> {
+    slot.update(|pte| (pte.is_leaf(size) && !pte.is_locked()).then(|| change(pte)))
+}
+
+/// Why an entry could not be changed.
+pub(super) const fn refused(found: Pte, address: u64) -> PagingError {
+    if found.is_locked() {
+        PagingError::Locked { address }
+    } else if found.is_present() {
+        PagingError::AlreadyMapped { address }
+    } else {
+        PagingError::NotMapped { address }
+    }
+}

@@ -1,0 +1,137 @@
+//! The atomic operations that the lock-free parts of this crate are written in.
+//!
+//! Owns nothing. The parts are generic over [`Atomics`], so that the very code that runs in ring 0 is also
+//! what the model checker runs: [`Native`] is what programs use, and tests put loom's atomics in its place.
+//! Ordering between two different words is always a [`Atomics::fence`], never `SeqCst` accesses, because that
+//! is what the model checker understands.
+
+use std::sync::atomic::{self, Ordering};
+
+/// One atomic word.
+pub trait Atomic<T>: Send + Sync + Sized + 'static {
+    /// A word with this value.
+    fn new(value: T) -> Self;
+    /// Reads.
+    fn load(&self, order: Ordering) -> T;
+    /// Writes.
+    fn store(&self, value: T, order: Ordering);
+    /// Writes, and returns what was there.
+    fn swap(&self, value: T, order: Ordering) -> T;
+    /// Writes `new` where `current` is found; otherwise returns what is there instead.
+    fn compare_exchange(&self, current: T, new: T, success: Ordering, failure: Ordering) -> Result<T, T>;
+    /// Adds, and returns what was there.
+    fn fetch_add(&self, value: T, order: Ordering) -> T;
+    /// Bitwise and; returns what was there.
+    fn fetch_and(&self, value: T, order: Ordering) -> T;
+    /// Bitwise or; returns what was there.
+    fn fetch_or(&self, value: T, order: Ordering) -> T;
+    /// Keeps the larger; returns what was there.
+    fn fetch_max(&self, value: T, order: Ordering) -> T;
+}
+
+/// A family of atomic words.
+pub trait Atomics: Sized + 'static {
+    /// A word of 64 bits.
+    type U64: Atomic<u64>;
+    /// A word of 32 bits.
+    type U32: Atomic<u32>;
+    /// A full fence.
+    fn fence();
+    /// Called in every turn of a loop that waits for somebody else.
+    fn relax();
+}
+
+/// The processor's own atomics.
+#[derive(Debug, Clone, Copy)]
+pub struct Native;
+
+impl Atomics for Native {
+    type U64 = atomic::AtomicU64;
+    type U32 = atomic::AtomicU32;
+
+    #[inline]
+    fn fence() {
+        atomic::fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn relax() {
+        std::hint::spin_loop();
+    }
+}
+
+macro_rules! atomic {
+    ($word:ty, $value:ty) => {
+        impl Atomic<$value> for $word {
+            #[inline]
+            fn new(value: $value) -> Self {
+                Self::new(value)
+            }
+            #[inline]
+            fn load(&self, order: Ordering) -> $value {
+                Self::load(self, order)
+            }
+            #[inline]
+            fn store(&self, value: $value, order: Ordering) {
+                Self::store(self, value, order);
+            }
+            #[inline]
+            fn swap(&self, value: $value, order: Ordering) -> $value {
+                Self::swap(self, value, order)
+            }
+            #[inline]
+            fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                Self::compare_exchange(self, current, new, success, failure)
+            }
+            #[inline]
+            fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_add(self, value, order)
+            }
+            #[inline]
+            fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_and(self, value, order)
+            }
+            #[inline]
+            fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_or(self, value, order)
+            }
+            #[inline]
+            fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                Self::fetch_max(self, value, order)
+            }
+        }
+    };
+}
+
+atomic!(atomic::AtomicU64, u64);
+atomic!(atomic::AtomicU32, u32);
+
+/// Loom's atomics: every interleaving, and every value that a weak memory order lets a load return.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loom;
+
+#[cfg(test)]
+impl Atomics for Loom {
+    type U64 = loom::sync::atomic::AtomicU64;
+    type U32 = loom::sync::atomic::AtomicU32;
+
+    fn fence() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    fn relax() {
+        loom::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+atomic!(loom::sync::atomic::AtomicU64, u64);
+#[cfg(test)]
+atomic!(loom::sync::atomic::AtomicU32, u32);
