@@ -132,8 +132,8 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
         let child = match new.child() {
             Some(child) => child,
             None => {
-                let child = self.copy.add_table(new, self.tables)?;
-                self.added += 1;
+                let (child, added) = self.copy.add_table(new, self.tables)?;
+                self.added += u64::from(added);
                 child
             }
         };

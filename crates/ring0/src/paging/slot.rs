@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use crate::frames::Frame;
 use crate::word::Atomic;
 
-use super::{Pte, PteFlags};
+use super::{PageSize, Pte, PteFlags};
 
 /// A page-table entry in memory.
 pub type Slot = RawSlot<std::sync::atomic::AtomicU64>;
@@ -84,7 +84,8 @@ impl<W: Atomic<u64>> RawSlot<W> {
     #[inline]
     pub fn try_lock(&self) -> Option<Locked<'_, W>> {
         let before = Pte::from_bits(self.0.fetch_or(PteFlags::LOCK.bits(), Ordering::AcqRel));
-        (!before.is_locked()).then_some(Locked { slot: self })
+        // Not `then_some`, which would make, and drop, what unlocks it.
+        (!before.is_locked()).then(|| Locked { slot: self })
     }
 }
 
@@ -147,6 +148,26 @@ impl<W: Atomic<u64>> RawSlot<W> {
             Ok(()) => (Child::Table(prepared), true),
             Err(found) => (Self::child_of(found), false),
         }
+    }
+
+    /// Puts a table in the place of the huge leaf `pte`. `fill` fills the table for the leaf that it is given, the
+    /// last one being the one that was replaced: what the processor added meanwhile is in it. Otherwise returns
+    /// what is there instead: a locked leaf, or none any more.
+    pub(super) fn replace_leaf(
+        &self,
+        mut pte: Pte,
+        size: PageSize,
+        table: Frame,
+        mut fill: impl FnMut(Pte),
+    ) -> Result<(), Pte> {
+        while pte.is_leaf(size) && !pte.is_locked() {
+            fill(pte);
+            match self.compare_exchange(pte, Pte::table(table)) {
+                Ok(()) => return Ok(()),
+                Err(found) => pte = found,
+            }
+        }
+        Err(pte)
     }
 
     /// What the slot leads to, or nothing.

@@ -3,11 +3,14 @@
 //! Owns no memory and no lock; see the module's rules for what may happen at the same time.
 
 use crate::frames::Frame;
+use crate::word::Atomic;
 
 use super::address::{check, index, span};
 use super::slot::Child;
 use super::table::Prepared;
-use super::{PageSize, PagingError, PhysicalMemory, Pte, PteFlags, Slot, Table, TableSource, VirtRange};
+use super::{
+    PageSize, PagingError, PhysicalMemory, Pte, PteFlags, RawSlot, Slot, Table, TableSource, VirtRange,
+};
 
 /// A handle on a set of four-level page tables: the topmost table's frame, and the memory that holds them.
 #[derive(Debug)]
@@ -236,7 +239,7 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         loop {
             let child = match slot.child() {
                 Some(child) => child,
-                None => self.add_table(slot, tables)?,
+                None => self.add_table(slot, tables)?.0,
             };
             match child {
                 Child::Table(frame) => return Ok(self.memory.table(frame)),
@@ -247,15 +250,19 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         }
     }
 
-    /// Adds an empty table below a slot; if somebody else was faster, theirs it is.
-    pub(super) fn add_table(&self, slot: &Slot, tables: &mut impl TableSource) -> Result<Child, PagingError> {
+    /// Adds an empty table below a slot; if somebody else was faster, theirs it is. Also says whether it was added.
+    pub(super) fn add_table(
+        &self,
+        slot: &Slot,
+        tables: &mut impl TableSource,
+    ) -> Result<(Child, bool), PagingError> {
         let prepared = Prepared::take(tables).ok_or(PagingError::OutOfTables)?;
         self.memory.table(prepared.frame()).clear();
         let (child, installed) = slot.child_or_install(prepared.frame());
         if installed {
             prepared.installed();
         }
-        Ok(child)
+        Ok((child, installed))
     }
 
     /// Puts a table of smaller pages in the place of a huge leaf, unless the entry has changed from `pte` meanwhile:
@@ -263,31 +270,23 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
     pub(super) fn split_leaf(
         &self,
         slot: &Slot,
-        mut pte: Pte,
+        pte: Pte,
         address: u64,
         level: u8,
         tables: &mut impl TableSource,
     ) -> Result<(), PagingError> {
         let Some(size) = PageSize::of_level(level) else { return Err(PagingError::HugePage { address }) };
         let prepared = Prepared::take(tables).ok_or(PagingError::OutOfTables)?;
-        loop {
-            if pte.is_locked() {
-                return Err(PagingError::Locked { address });
-            }
-            let table = self.memory.table(prepared.frame());
-            for (index, slot) in table.slots.iter().enumerate() {
-                slot.store_exclusive(pte.part(size, index));
-            }
-            match slot.compare_exchange(pte, Pte::table(prepared.frame())) {
-                Ok(()) => {
-                    prepared.installed();
-                    return Ok(());
-                }
-                // Only the processor's bits have changed: the parts inherit them.
-                Err(found) if found.is_leaf(size) => pte = found,
-                Err(_) => return Ok(()),
-            }
+        let parts = &self.memory.table(prepared.frame()).slots;
+        let fill = |pte: Pte| {
+            parts.iter().enumerate().for_each(|(number, part)| part.store_exclusive(pte.part(size, number)));
+        };
+        match slot.replace_leaf(pte, size, prepared.frame(), fill) {
+            Ok(()) => prepared.installed(),
+            Err(found) if found.is_locked() => return Err(PagingError::Locked { address }),
+            Err(_) => {}
         }
+        Ok(())
     }
 }
 
@@ -302,7 +301,11 @@ pub(super) fn entries(table: &Table, level: u8, range: VirtRange) -> impl Iterat
 }
 
 /// Changes an entry that is a leaf of this size and not locked; otherwise says what it is.
-pub(super) fn change_leaf(slot: &Slot, size: PageSize, change: impl Fn(Pte) -> Pte) -> Result<Pte, Pte> {
+pub(super) fn change_leaf<W: Atomic<u64>>(
+    slot: &RawSlot<W>,
+    size: PageSize,
+    change: impl Fn(Pte) -> Pte,
+) -> Result<Pte, Pte> {
     slot.update(|pte| (pte.is_leaf(size) && !pte.is_locked()).then(|| change(pte)))
 }
 
