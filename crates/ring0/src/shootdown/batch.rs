@@ -1,0 +1,104 @@
+//! What is to be flushed: ranges of pages, gathered while page tables are changed.
+
+use crate::paging::PageSize;
+
+/// How many ranges a batch holds before it becomes a full flush.
+const RANGES: usize = 8;
+/// How many pages are flushed one by one at most; more are a full flush, which is cheaper then. (Linux draws its
+/// line at 33 for the same reason.)
+const PAGES: u32 = 33;
+
+/// Consecutive pages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pages {
+    /// Where the first begins.
+    pub start: u64,
+    /// How many.
+    pub count: u32,
+    /// The size of each: one flush takes a whole huge page out.
+    pub size: PageSize,
+}
+
+impl Pages {
+    /// The addresses of the pages.
+    pub fn addresses(self) -> impl Iterator<Item = u64> {
+        (0..u64::from(self.count)).map(move |number| self.start + number * self.size.bytes())
+    }
+
+    const fn end(self) -> u64 {
+        self.start + self.count as u64 * self.size.bytes()
+    }
+}
+
+/// Pages to flush; beyond a few, everything.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch {
+    ranges: [Pages; RANGES],
+    used: usize,
+    pages: u32,
+    full: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// Nothing yet.
+    pub const fn new() -> Batch {
+        let none = Pages { start: 0, count: 0, size: PageSize::Size4K };
+        Batch { ranges: [none; RANGES], used: 0, pages: 0, full: false }
+    }
+
+    /// Everything.
+    pub const fn full() -> Batch {
+        Batch { full: true, ..Batch::new() }
+    }
+
+    /// One page.
+    pub const fn page(address: u64, size: PageSize) -> Batch {
+        let mut batch = Batch::new();
+        batch.add(address, size);
+        batch
+    }
+
+    /// Adds a page that was taken away, or that lost rights.
+    pub const fn add(&mut self, address: u64, size: PageSize) {
+        let start = address & !(size.bytes() - 1);
+        self.pages += 1;
+        if self.full || self.pages > PAGES {
+            self.full = true;
+            return;
+        }
+        if self.used > 0 {
+            let last = &mut self.ranges[self.used - 1];
+            if last.end() == start && last.size as u8 == size as u8 {
+                last.count += 1;
+                return;
+            }
+        }
+        if self.used == RANGES {
+            self.full = true;
+            return;
+        }
+        self.ranges[self.used] = Pages { start, count: 1, size };
+        self.used += 1;
+    }
+
+    /// Whether there is nothing to flush.
+    pub const fn is_empty(&self) -> bool {
+        self.used == 0 && !self.full
+    }
+
+    /// Whether everything is to be flushed.
+    pub const fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// The ranges; they say nothing when everything is to be flushed.
+    pub fn ranges(&self) -> &[Pages] {
+        if self.full { &[] } else { self.ranges.get(..self.used).unwrap_or_default() }
+    }
+}

@@ -1,0 +1,423 @@
+//! The protocol itself: places, generations, acknowledgements.
+//!
+//! Owns one [`Cpu`] record per vCPU. Who writes what:
+//! * `place`: the vCPU itself (its guest part, or the thread that runs it while it is in a host call);
+//! * `generation` and `ring`: initiators;
+//! * `acknowledged`: the vCPU itself, upwards only: a handler may have interrupted the same work.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::paging::PageSize;
+use crate::word::{Atomic, Atomics};
+
+use super::{Batch, Pages};
+
+/// How many vCPUs there can be.
+pub const MOST_CPUS: usize = 256;
+/// How many requests a vCPU can be behind before it flushes everything.
+const RING: u64 = 32;
+
+/// What the protocol needs from the processor and the virtual machine.
+///
+/// All of it is called on the vCPU that calls the protocol, possibly in a handler.
+pub trait Platform {
+    /// Interrupts a vCPU such that it calls [`Protocol::serve`]. When this returns, the interrupt is recorded with the
+    /// target: it is taken before the target's next instruction in the guest with interrupts on. (KVM does so
+    /// whether the target runs, is halted, or is in its host part.) A target that runs with interrupts off calls
+    /// `serve` after every host call it makes.
+    fn interrupt(&self, target: usize);
+    /// Drops what this vCPU has cached of a page.
+    fn flush_page(&self, address: u64);
+    /// Drops all that this vCPU has cached, global translations too.
+    fn flush_all(&self);
+}
+
+/// Where a vCPU is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Place {
+    /// Not in the guest. It flushes everything when it comes in.
+    Absent = 0,
+    /// In the guest, with its host part at work: a host call, a signal, an exit of any kind that user space sees.
+    Host = 1,
+    /// In the guest: computing, or halted.
+    Guest = 2,
+}
+
+/// A set of vCPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuSet([u64; MOST_CPUS / 64]);
+
+impl CpuSet {
+    /// None.
+    pub const fn new() -> CpuSet {
+        CpuSet([0; MOST_CPUS / 64])
+    }
+
+    /// The vCPUs 0 up to `count`.
+    pub const fn first(count: usize) -> CpuSet {
+        let mut set = CpuSet::new();
+        let mut cpu = 0;
+        while cpu < count {
+            set.insert(cpu);
+            cpu += 1;
+        }
+        set
+    }
+
+    /// Adds one; numbers that no vCPU has are left out.
+    pub const fn insert(&mut self, cpu: usize) {
+        if cpu < MOST_CPUS {
+            self.0[cpu / 64] |= 1 << (cpu % 64);
+        }
+    }
+
+    /// Takes one out.
+    pub const fn remove(&mut self, cpu: usize) {
+        if cpu < MOST_CPUS {
+            self.0[cpu / 64] &= !(1 << (cpu % 64));
+        }
+    }
+
+    /// Whether it is in.
+    pub const fn contains(&self, cpu: usize) -> bool {
+        cpu < MOST_CPUS && self.0[cpu / 64] & 1 << (cpu % 64) != 0
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(word, bits)| {
+            let mut bits = *bits;
+            std::iter::from_fn(move || {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+                (bit < 64).then_some(word * 64 + bit)
+            })
+        })
+    }
+}
+
+/// What was done for, and by, all vCPUs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShootdownStatistics {
+    /// Calls of `shoot` that had something to do.
+    pub shootdowns: u64,
+    /// Interrupts sent.
+    pub interrupts: u64,
+    /// Targets that were not waited for, because their host part was at work.
+    pub not_waited_for: u64,
+    /// Pages flushed on request.
+    pub pages: u64,
+    /// Full flushes on request.
+    pub full_flushes: u64,
+}
+
+/// One vCPU, as a target and as an initiator.
+#[repr(align(128))]
+struct Cpu<A: Atomics> {
+    place: A::U32,
+    generation: A::U64,
+    acknowledged: A::U64,
+    ring: [A::U64; RING as usize],
+    // Statistics, added to by this vCPU only.
+    shootdowns: A::U64,
+    interrupts: A::U64,
+    not_waited_for: A::U64,
+    pages: A::U64,
+    full_flushes: A::U64,
+}
+
+impl<A: Atomics> Cpu<A> {
+    fn new() -> Self {
+        let zero = || A::U64::new(0);
+        Cpu {
+            place: A::U32::new(Place::Absent as u32),
+            generation: zero(),
+            acknowledged: zero(),
+            ring: std::array::from_fn(|_| zero()),
+            shootdowns: zero(),
+            interrupts: zero(),
+            not_waited_for: zero(),
+            pages: zero(),
+            full_flushes: zero(),
+        }
+    }
+
+    fn entry(&self, generation: u64) -> &A::U64 {
+        &self.ring[(generation % RING) as usize]
+    }
+}
+
+/// Shootdowns between the vCPUs of one virtual machine; see the module.
+pub struct Protocol<A: Atomics> {
+    cpus: Box<[Cpu<A>]>,
+}
+
+impl<A: Atomics> Protocol<A> {
+    /// For the vCPUs 0 up to `cpus`, at most [`MOST_CPUS`]; all absent.
+    pub fn new(cpus: usize) -> Self {
+        Protocol { cpus: (0..cpus.min(MOST_CPUS)).map(|_| Cpu::new()).collect() }
+    }
+
+    /// How many vCPUs there are.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// Where a vCPU is; with the generations, for whoever debugs a hang.
+    pub fn place(&self, cpu: usize) -> Place {
+        match self.cpus.get(cpu).map_or(0, |cpu| cpu.place.load(Relaxed)) {
+            1 => Place::Host,
+            2 => Place::Guest,
+            _ => Place::Absent,
+        }
+    }
+
+    /// A vCPU comes into the guest: the first thing it does there, before it touches memory whose translations are
+    /// shot down.
+    pub fn come_in(&self, cpu: usize, platform: &impl Platform) {
+        let Some(me) = self.cpus.get(cpu) else { return };
+        me.place.store(Place::Guest as u32, Relaxed);
+        A::fence();
+        // Initiators that saw it absent have changed their entries before; those that did not are served later.
+        let asked = me.generation.load(Acquire);
+        platform.flush_all();
+        me.acknowledged.fetch_max(asked, Release);
+    }
+
+    /// A vCPU leaves the guest, or its thread ends: the last thing it does there, after it has touched such memory.
+    /// It may also be called for it by the host part, when the guest part will not go on.
+    pub fn go_out(&self, cpu: usize) {
+        if let Some(me) = self.cpus.get(cpu) {
+            me.place.store(Place::Absent as u32, Release);
+        }
+    }
+
+    /// The host part of a vCPU begins to work: right after the guest was left for it.
+    #[inline]
+    pub fn host_begins(&self, cpu: usize) {
+        if let Some(me) = self.cpus.get(cpu) {
+            me.place.store(Place::Host as u32, Release);
+        }
+    }
+
+    /// The host part of a vCPU is done: right before the guest is entered again. Says whether requests are waiting:
+    /// their interrupt has been, or is being, sent, and is taken before the guest goes on.
+    #[inline]
+    pub fn host_ends(&self, cpu: usize) -> bool {
+        let Some(me) = self.cpus.get(cpu) else { return false };
+        me.place.store(Place::Guest as u32, Relaxed);
+        A::fence();
+        me.generation.load(Relaxed) != me.acknowledged.load(Relaxed)
+    }
+
+    /// Does what others have asked of this vCPU: in the handler of the interrupt, and in every loop that waits for
+    /// another vCPU with interrupts off. Says whether there was something to do.
+    #[inline]
+    pub fn serve(&self, cpu: usize, platform: &impl Platform) -> bool {
+        let Some(me) = self.cpus.get(cpu) else { return false };
+        let mut done = me.acknowledged.load(Relaxed);
+        let asked = me.generation.load(Acquire);
+        if done == asked {
+            return false;
+        }
+        let mut full = asked.wrapping_sub(done) > RING;
+        while !full && done != asked {
+            match decode(me.entry(done).load(Acquire), done) {
+                Some(pages) => {
+                    pages.addresses().for_each(|address| platform.flush_page(address));
+                    count(&me.pages, u64::from(pages.count));
+                }
+                None => full = true,
+            }
+            done = done.wrapping_add(1);
+        }
+        if full {
+            platform.flush_all();
+            count(&me.full_flushes, 1);
+        }
+        me.acknowledged.fetch_max(asked, Release);
+        true
+    }
+
+    /// Has `targets` flush a batch, and this vCPU, `me`, too. Returns when no other of them can use what it has cached
+    /// of those pages any more, and serves requests to `me` meanwhile.
+    ///
+    /// The entries are changed before. Interrupts may be on or off; nothing may be held that a target could be waiting
+    /// for without serving requests.
+    pub fn shoot(&self, me: usize, targets: &CpuSet, batch: &Batch, platform: &impl Platform) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut asked = CpuSet::new();
+        // The changed entries come before the places: a target that is seen absent has yet to flush.
+        A::fence();
+        for target in targets.iter().filter(|target| *target != me) {
+            let Some(cpu) = self.cpus.get(target) else { continue };
+            if cpu.place.load(Relaxed) != Place::Absent as u32 {
+                Self::ask(cpu, batch);
+                asked.insert(target);
+            }
+        }
+        for target in asked.iter() {
+            platform.interrupt(target);
+        }
+        if targets.contains(me) {
+            Self::flush(batch, platform);
+        }
+        // The requests, and the interrupts, come before the second look at the places.
+        A::fence();
+        let mut not_waited_for = 0;
+        for target in asked.iter() {
+            not_waited_for += u64::from(!self.wait(me, target, platform));
+        }
+        if let Some(me) = self.cpus.get(me) {
+            count(&me.shootdowns, 1);
+            count(&me.interrupts, asked.iter().count() as u64);
+            count(&me.not_waited_for, not_waited_for);
+        }
+    }
+
+    /// Puts a batch into a target's ring.
+    fn ask(cpu: &Cpu<A>, batch: &Batch) {
+        if batch.is_full() {
+            let generation = cpu.generation.fetch_add(1, AcqRel);
+            cpu.entry(generation).store(encode_full(), Release);
+            return;
+        }
+        let ranges = batch.ranges();
+        let first = cpu.generation.fetch_add(ranges.len() as u64, AcqRel);
+        for (number, pages) in (0..).zip(ranges) {
+            let generation = first.wrapping_add(number);
+            cpu.entry(generation).store(encode(*pages, generation), Release);
+        }
+    }
+
+    /// Waits for a target to acknowledge what it has been asked up to now; says whether it did. Otherwise its host
+    /// part is at work, or it has left.
+    fn wait(&self, me: usize, target: usize, platform: &impl Platform) -> bool {
+        let Some(cpu) = self.cpus.get(target) else { return true };
+        let asked = cpu.generation.load(Relaxed);
+        loop {
+            if cpu.acknowledged.load(Acquire) >= asked {
+                return true;
+            }
+            if cpu.place.load(Acquire) != Place::Guest as u32 {
+                return false;
+            }
+            if !self.serve(me, platform) {
+                A::relax();
+            }
+        }
+    }
+
+    /// Flushes a batch on this vCPU.
+    pub fn flush(batch: &Batch, platform: &impl Platform) {
+        if batch.is_full() {
+            platform.flush_all();
+        }
+        for pages in batch.ranges() {
+            pages.addresses().for_each(|address| platform.flush_page(address));
+        }
+    }
+
+    /// What has been done so far.
+    pub fn statistics(&self) -> ShootdownStatistics {
+        let sum = |field: fn(&Cpu<A>) -> &A::U64| self.cpus.iter().map(|cpu| field(cpu).load(Relaxed)).sum();
+        ShootdownStatistics {
+            shootdowns: sum(|cpu| &cpu.shootdowns),
+            interrupts: sum(|cpu| &cpu.interrupts),
+            not_waited_for: sum(|cpu| &cpu.not_waited_for),
+            pages: sum(|cpu| &cpu.pages),
+            full_flushes: sum(|cpu| &cpu.full_flushes),
+        }
+    }
+
+    /// Address and length of the memory that handlers touch, besides this value itself.
+    pub fn span(&self) -> (usize, usize) {
+        (self.cpus.as_ptr() as usize, size_of_val(&*self.cpus))
+    }
+}
+
+impl<A: Atomics> std::fmt::Debug for Protocol<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cpus = self.cpus.iter().enumerate().map(|(number, cpu)| {
+            (self.place(number), cpu.generation.load(Relaxed), cpu.acknowledged.load(Relaxed))
+        });
+        f.debug_list().entries(cpus).finish()
+    }
+}
+
+/// Adds to a counter that only this vCPU adds to. (A handler that interrupts the addition may be forgotten.)
+#[inline]
+fn count<W: Atomic<u64>>(counter: &W, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+// A ring entry is one word, so it is read whole or not at all: 36 bits of page number, 2 of page size, 6 of count,
+// and 20 that say of which lap of the ring it is, so that an entry of another lap is noticed. (Not noticed would be
+// one that is written 2^20 laps too late.)
+const COUNT_BITS: u32 = 6;
+const LAP: u64 = (1 << 20) - 1;
+
+/// An entry for some pages; a full flush if they do not fit.
+fn encode(pages: Pages, generation: u64) -> u64 {
+    if pages.count == 0 || pages.count >= 1 << COUNT_BITS || pages.start >= 1 << 48 {
+        return encode_full();
+    }
+    let size = match pages.size {
+        PageSize::Size4K => 1,
+        PageSize::Size2M => 2,
+        PageSize::Size1G => 3,
+    };
+    (generation / RING & LAP) << 44 | (pages.start >> 12) << 8 | size << COUNT_BITS | u64::from(pages.count)
+}
+
+/// An entry that no request matches.
+const fn encode_full() -> u64 {
+    0
+}
+
+fn decode(entry: u64, generation: u64) -> Option<Pages> {
+    let size = match entry >> COUNT_BITS & 3 {
+        1 => PageSize::Size4K,
+        2 => PageSize::Size2M,
+        3 => PageSize::Size1G,
+        _ => return None,
+    };
+    let count = (entry & ((1 << COUNT_BITS) - 1)) as u32;
+    let current = entry >> 44 == generation / RING & LAP;
+    current.then_some(Pages { start: (entry >> 8 & ((1 << 36) - 1)) << 12, count, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn entries_say_what_was_asked_and_nothing_in_another_lap(
+            page in 0u64..1 << 35, count in 1u32..64, size in 0usize..3, generation: u64, laps in 1u64..1 << 20,
+        ) {
+            let size = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G][size];
+            let pages = Pages { start: page << 12, count, size };
+            let entry = encode(pages, generation);
+            prop_assert_eq!(decode(entry, generation), Some(pages));
+            prop_assert_eq!(decode(entry, generation.wrapping_add(laps * RING)), None);
+            prop_assert_eq!(decode(encode_full(), generation), None);
+        }
+    }
+
+    #[test]
+    fn sets_hold_what_was_put_in() {
+        let mut set = CpuSet::first(66);
+        set.remove(3);
+        set.insert(255);
+        set.insert(256);
+        let all: Vec<_> = set.iter().collect();
+        assert_eq!(all.len(), 66);
+        assert!(!set.contains(3) && set.contains(65) && set.contains(255) && !set.contains(256));
+        assert_eq!(all.last(), Some(&255));
+    }
+}
