@@ -23,14 +23,17 @@
 //! ([`Protocol::serve`]): for a lock bit in a page-table entry, say.
 
 mod batch;
+mod entry;
 #[cfg(test)]
 mod model;
 mod protocol;
+mod set;
 #[cfg(test)]
 mod tests;
 
 pub use batch::{Batch, Pages};
-pub use protocol::{CpuSet, Place, Platform, Protocol, ShootdownStatistics};
+pub use protocol::{Place, Platform, Protocol, ShootdownStatistics};
+pub use set::{CpuSet, MOST_CPUS};
 
 /// The protocol, on the processor's atomics.
 pub type Shootdown = Protocol<crate::word::Native>;

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -40,9 +40,9 @@ struct Vcpu {
 
 impl Platform for Vcpu {
     fn interrupt(&self, target: usize) {
-        // Set and cleared by atomic operations, as in an interrupt controller. (Loom does not put plain stores of
-        // several threads in one order, and would lose interrupts that a machine cannot lose.)
-        self.world.pending[target].swap(1, AcqRel);
+        // What was written before it is there when it is taken; more is not assumed. (An atomic operation, because
+        // loom does not put plain stores of several threads in one order, and would lose interrupts.)
+        self.world.pending[target].swap(1, Release);
     }
 
     fn flush_page(&self, address: u64) {
@@ -88,8 +88,9 @@ impl Vcpu {
 
     /// Takes the pending interrupt.
     fn between_instructions(&self) -> bool {
-        let pending = self.world.pending[self.number].swap(0, AcqRel) == 1;
+        let pending = self.world.pending[self.number].load(Acquire) == 1;
         if pending {
+            self.world.pending[self.number].swap(0, Relaxed);
             self.world.protocol.serve(self.number, self);
         }
         pending

@@ -7,15 +7,11 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use crate::paging::PageSize;
 use crate::word::{Atomic, Atomics};
 
-use super::{Batch, Pages};
-
-/// How many vCPUs there can be.
-pub const MOST_CPUS: usize = 256;
-/// How many requests a vCPU can be behind before it flushes everything.
-const RING: u64 = 32;
+use super::entry::{RING, decode, encode, encode_full};
+use super::set::MOST_CPUS;
+use super::{Batch, CpuSet};
 
 /// What the protocol needs from the processor and the virtual machine.
 ///
@@ -42,58 +38,6 @@ pub enum Place {
     Host = 1,
     /// In the guest: computing, or halted.
     Guest = 2,
-}
-
-/// A set of vCPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CpuSet([u64; MOST_CPUS / 64]);
-
-impl CpuSet {
-    /// None.
-    pub const fn new() -> CpuSet {
-        CpuSet([0; MOST_CPUS / 64])
-    }
-
-    /// The vCPUs 0 up to `count`.
-    pub const fn first(count: usize) -> CpuSet {
-        let mut set = CpuSet::new();
-        let mut cpu = 0;
-        while cpu < count {
-            set.insert(cpu);
-            cpu += 1;
-        }
-        set
-    }
-
-    /// Adds one; numbers that no vCPU has are left out.
-    pub const fn insert(&mut self, cpu: usize) {
-        if cpu < MOST_CPUS {
-            self.0[cpu / 64] |= 1 << (cpu % 64);
-        }
-    }
-
-    /// Takes one out.
-    pub const fn remove(&mut self, cpu: usize) {
-        if cpu < MOST_CPUS {
-            self.0[cpu / 64] &= !(1 << (cpu % 64));
-        }
-    }
-
-    /// Whether it is in.
-    pub const fn contains(&self, cpu: usize) -> bool {
-        cpu < MOST_CPUS && self.0[cpu / 64] & 1 << (cpu % 64) != 0
-    }
-
-    fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().flat_map(|(word, bits)| {
-            let mut bits = *bits;
-            std::iter::from_fn(move || {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits.wrapping_sub(1);
-                (bit < 64).then_some(word * 64 + bit)
-            })
-        })
-    }
 }
 
 /// What was done for, and by, all vCPUs together.
@@ -351,73 +295,4 @@ impl<A: Atomics> std::fmt::Debug for Protocol<A> {
 #[inline]
 fn count<W: Atomic<u64>>(counter: &W, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
-}
-
-// A ring entry is one word, so it is read whole or not at all: 36 bits of page number, 2 of page size, 6 of count,
-// and 20 that say of which lap of the ring it is, so that an entry of another lap is noticed. (Not noticed would be
-// one that is written 2^20 laps too late.)
-const COUNT_BITS: u32 = 6;
-const LAP: u64 = (1 << 20) - 1;
-
-/// An entry for some pages; a full flush if they do not fit.
-fn encode(pages: Pages, generation: u64) -> u64 {
-    if pages.count == 0 || pages.count >= 1 << COUNT_BITS || pages.start >= 1 << 48 {
-        return encode_full();
-    }
-    let size = match pages.size {
-        PageSize::Size4K => 1,
-        PageSize::Size2M => 2,
-        PageSize::Size1G => 3,
-    };
-    (generation / RING & LAP) << 44 | (pages.start >> 12) << 8 | size << COUNT_BITS | u64::from(pages.count)
-}
-
-/// An entry that no request matches.
-const fn encode_full() -> u64 {
-    0
-}
-
-fn decode(entry: u64, generation: u64) -> Option<Pages> {
-    let size = match entry >> COUNT_BITS & 3 {
-        1 => PageSize::Size4K,
-        2 => PageSize::Size2M,
-        3 => PageSize::Size1G,
-        _ => return None,
-    };
-    let count = (entry & ((1 << COUNT_BITS) - 1)) as u32;
-    let current = entry >> 44 == generation / RING & LAP;
-    current.then_some(Pages { start: (entry >> 8 & ((1 << 36) - 1)) << 12, count, size })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn entries_say_what_was_asked_and_nothing_in_another_lap(
-            page in 0u64..1 << 35, count in 1u32..64, size in 0usize..3, generation: u64, laps in 1u64..1 << 20,
-        ) {
-            let size = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G][size];
-            let pages = Pages { start: page << 12, count, size };
-            let entry = encode(pages, generation);
-            prop_assert_eq!(decode(entry, generation), Some(pages));
-            prop_assert_eq!(decode(entry, generation.wrapping_add(laps * RING)), None);
-            prop_assert_eq!(decode(encode_full(), generation), None);
-        }
-    }
-
-    #[test]
-    fn sets_hold_what_was_put_in() {
-        let mut set = CpuSet::first(66);
-        set.remove(3);
-        set.insert(255);
-        set.insert(256);
-        let all: Vec<_> = set.iter().collect();
-        assert_eq!(all.len(), 66);
-        assert!(!set.contains(3) && set.contains(65) && set.contains(255) && !set.contains(256));
-        assert_eq!(all.last(), Some(&255));
-    }
 }

@@ -96,6 +96,34 @@ fn who_is_too_far_behind_flushes_everything() {
     assert_eq!(log.take().len(), 32);
 }
 
+/// A handler that interrupts the same work further out serves more than that; what it has acknowledged stays so.
+#[test]
+fn serving_can_be_interrupted_by_serving() {
+    struct Interrupted<'s>(&'s Shootdown, Log);
+    impl Platform for Interrupted<'_> {
+        fn interrupt(&self, target: usize) {
+            self.1.interrupt(target);
+        }
+        fn flush_page(&self, address: u64) {
+            self.1.flush_page(address);
+            if address == 0x1000 && self.1.0.borrow().len() == 1 {
+                let other = Log::default();
+                self.0.shoot(0, &CpuSet::first(2), &Batch::page(0x2000, SMALL), &other);
+                self.0.serve(1, &self.1);
+            }
+        }
+        fn flush_all(&self) {
+            self.1.flush_all();
+        }
+    }
+    let (shootdown, log) = started();
+    shootdown.shoot(0, &CpuSet::first(2), &Batch::page(0x1000, SMALL), &log);
+    let vcpu = Interrupted(&shootdown, Log::default());
+    assert!(shootdown.serve(1, &vcpu));
+    assert_eq!(vcpu.1.take(), ["page 0x1000", "page 0x1000", "page 0x2000"]);
+    assert!(!shootdown.serve(1, &log), "an acknowledgement was taken back");
+}
+
 #[test]
 fn large_batches_are_full_flushes() {
     let mut batch = Batch::new();

@@ -1,0 +1,74 @@
+//! Sets of vCPUs.
+
+/// How many vCPUs there can be.
+pub const MOST_CPUS: usize = 256;
+
+/// A set of vCPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuSet([u64; MOST_CPUS / 64]);
+
+impl CpuSet {
+    /// None.
+    pub const fn new() -> CpuSet {
+        CpuSet([0; MOST_CPUS / 64])
+    }
+
+    /// The vCPUs 0 up to `count`.
+    pub const fn first(count: usize) -> CpuSet {
+        let mut set = CpuSet::new();
+        let mut cpu = 0;
+        while cpu < count {
+            set.insert(cpu);
+            cpu += 1;
+        }
+        set
+    }
+
+    /// Adds one; numbers that no vCPU has are left out.
+    pub const fn insert(&mut self, cpu: usize) {
+        if cpu < MOST_CPUS {
+            self.0[cpu / 64] |= 1 << (cpu % 64);
+        }
+    }
+
+    /// Takes one out.
+    pub const fn remove(&mut self, cpu: usize) {
+        if cpu < MOST_CPUS {
+            self.0[cpu / 64] &= !(1 << (cpu % 64));
+        }
+    }
+
+    /// Whether it is in.
+    pub const fn contains(&self, cpu: usize) -> bool {
+        cpu < MOST_CPUS && self.0[cpu / 64] & 1 << (cpu % 64) != 0
+    }
+
+    /// Those that are in, in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(word, bits)| {
+            let mut bits = *bits;
+            std::iter::from_fn(move || {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+                (bit < 64).then_some(word * 64 + bit)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_hold_what_was_put_in() {
+        let mut set = CpuSet::first(66);
+        set.remove(3);
+        set.insert(255);
+        set.insert(256);
+        let all: Vec<_> = set.iter().collect();
+        assert_eq!(all.len(), 66);
+        assert!(!set.contains(3) && set.contains(65) && set.contains(255) && !set.contains(256));
+        assert_eq!(all.last(), Some(&255));
+    }
+}
