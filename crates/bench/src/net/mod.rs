@@ -79,9 +79,9 @@ fn plan(options: &Options) -> Plan {
     }
     Plan {
         keys: options.pick(50_000, 500_000),
-        rounds: options.pick(3, 7),
-        warm_up: Duration::from_millis(options.pick(60, 200)),
-        window: Duration::from_millis(options.pick(350, 1500)),
+        rounds: options.pick(3, 5),
+        warm_up: Duration::from_millis(options.pick(60, 100)),
+        window: Duration::from_millis(options.pick(350, 600)),
         cells,
     }
 }
