@@ -36,9 +36,6 @@ const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_states", "kdb_tr
 const TICK: Duration = Duration::from_millis(5);
 /// Entries that one call of the collector visits.
 const COLLECT_BUDGET: u64 = 4096;
-/// How often, and how long each time, a write at the limit of memory waits for the log's reader.
-const LIMBO_TRIES: u32 = 64;
-const LIMBO_WAIT: Duration = Duration::from_micros(500);
 
 /// The programs of one partition.
 pub(crate) struct Programs {
@@ -150,6 +147,16 @@ impl Inner {
         self.partitions.get(partition as usize).is_some_and(Partition::grow)
     }
 
+    /// What is overwritten from now on waits for the log's reader again.
+    pub(crate) fn end_replay(&self) {
+        let durable = self.state().durable_ts.load(Ordering::SeqCst);
+        self.state().drained_ts.store(durable, Ordering::SeqCst);
+        for cpu in 0..KDB_MAX_CPUS as usize {
+            // SAFETY: in bounds; no operator runs during recovery.
+            unsafe { (&raw mut (*self.states.get(0)).stats[cpu].drained_seen).write_volatile(0) };
+        }
+    }
+
     /// Bytes backed by memory in a partition.
     pub(crate) fn committed(&self, partition: u32) -> u64 {
         self.partitions.get(partition as usize).map_or(0, Partition::committed)
@@ -162,17 +169,13 @@ impl Inner {
             return hash.wait_for_memory(attempt);
         }
         let Some(partition) = self.partitions.get(partition as usize) else { return false };
-        partition.grow_beyond(seen) || self.wait_for_limbo(partition, attempt)
+        // Blocks that the log's reader has got meanwhile may be all that it takes.
+        partition.grow_beyond(seen) || attempt == 0 && partition.has_limbo() && self.housekeep().is_ok()
     }
 
-    /// At the limit of memory: waits for blocks that the log's reader still needs; false if there are none, or
-    /// the reader does not get on.
-    fn wait_for_limbo(&self, partition: &Partition, attempt: u32) -> bool {
-        if attempt >= LIMBO_TRIES || !partition.has_limbo() {
-            return false;
-        }
-        std::thread::sleep(LIMBO_WAIT);
-        self.housekeep().is_ok()
+    /// Whether memory comes back by itself: the log's reader still needs blocks that were overwritten.
+    pub(crate) fn memory_waits_for_log(&self, partition: u32) -> bool {
+        self.partitions.get(partition as usize).is_some_and(Partition::has_limbo)
     }
 
     /// Whether memory should be made available in a partition before a transaction writes to it.
@@ -435,7 +438,8 @@ impl Database {
         self.replayer()?.replay(txn)
     }
 
-    /// Recovery: applies logged transactions, one after the other; [`Database::set_clock`] ends it.
+    /// Recovery: applies logged transactions, one after the other, until it is dropped; then
+    /// [`Database::set_clock`] is to follow.
     pub fn replayer(&self) -> Result<Replayer> {
         // Nothing of this is in the log rings: what is overwritten need not wait for the log's reader.
         self.inner.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
@@ -446,11 +450,7 @@ impl Database {
     pub fn set_clock(&self, ts: u64) -> Result<()> {
         self.inner.state().clock.store(ts, Ordering::SeqCst);
         self.inner.state().durable_ts.store(ts, Ordering::SeqCst);
-        self.inner.state().drained_ts.store(ts, Ordering::SeqCst);
-        for cpu in 0..KDB_MAX_CPUS as usize {
-            // SAFETY: in bounds; no operator runs during recovery.
-            unsafe { (&raw mut (*self.inner.states.get(0)).stats[cpu].drained_seen).write_volatile(0) };
-        }
+        self.inner.end_replay();
         Ok(())
     }
 

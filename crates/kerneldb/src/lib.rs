@@ -1,6 +1,11 @@
 //! kerneldb: an ACID key-value database inside eBPF, with a Redis-protocol server answered in the
 //! kernel (BPF-DB, SIGMOD 2025).
 
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!(
+    "kerneldb's programs rely on x86-64's order of loads and stores; other processors may reorder them and lose data"
+);
+
 mod application;
 mod arena;
 mod bpf;

@@ -9,6 +9,12 @@ pub struct Replayer {
     session: Session,
 }
 
+impl Drop for Replayer {
+    fn drop(&mut self) {
+        self.session.end_replay();
+    }
+}
+
 impl Replayer {
     pub(crate) fn new(session: Session) -> Replayer {
         Replayer { session }

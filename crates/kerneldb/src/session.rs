@@ -145,6 +145,11 @@ impl Session {
         Ok(unsafe { (&raw const (*self.db.ios.get(io)).status).read_volatile() } as u32)
     }
 
+    /// For [`crate::Replayer`].
+    pub(crate) fn end_replay(&self) {
+        self.db.end_replay();
+    }
+
     /// Runs an operator on a key; grows the partition and tries again if it is out of memory.
     fn run_keyed(&self, op: u32, key: &[u8], io: &Io<'_>) -> Result<u32> {
         let partition = self.db.partition_of(key);
@@ -159,7 +164,9 @@ impl Session {
                 || self.in_transaction()
                 || !self.db.grow_beyond(partition, committed, attempt)
             {
-                return Ok(status);
+                // The log is what cannot keep up: unlike the limit, that passes.
+                let waits = status == KDB_ERR_NO_MEMORY && self.db.memory_waits_for_log(partition);
+                return Ok(if waits { KDB_ERR_WAL_FULL } else { status });
             }
         }
         unreachable!("grow_beyond() gives up at the limit")

@@ -485,3 +485,43 @@ fn workers_are_lent() {
     running.finish();
     eventually("they are given back", || batch_workers() <= before);
 }
+
+/// A COMMIT in several partitions, with the room for replies in one packet ending around it: it is answered
+/// once, by whomever.
+#[test]
+fn commit_at_the_limit_of_replies() {
+    if !can_run() {
+        return;
+    }
+    let database = bedplate_kerneldb::Config {
+        partitions: 2,
+        memory_bytes: 64 << 20,
+        max_sessions: 256,
+        ..Default::default()
+    };
+    let local = ServerConfig { local_fast_path: common::has_cgroup2(), ..config() };
+    for server in [config(), local] {
+        let running = start_with(database.clone(), server);
+        let mut c = running.client();
+        c.ask("PING", "+PONG");
+        // The kernel answers up to 32 KiB to a packet.
+        for len in (32 << 10) - 260..(32 << 10) + 10 {
+            let value = vec![b'v'; len - 100];
+            c.send(&request(&[b"SET", b"big", &value]));
+            c.expect(b"+OK\r\n");
+            let mut input = words("BEGIN");
+            let mut output = b"+OK\r\n".repeat(7);
+            for key in ["a", "b", "c", "d", "e", "f"] {
+                input.extend(words(&format!("SET {key} {len}")));
+            }
+            input.extend(words("GET big"));
+            output.extend(bulk(&value));
+            input.extend([words("COMMIT"), words("PING")].concat());
+            output.extend(b"+OK\r\n+PONG\r\n");
+            c.send(&input);
+            c.expect(&output);
+        }
+        drop(c);
+        running.finish();
+    }
+}

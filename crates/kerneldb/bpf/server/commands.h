@@ -282,7 +282,7 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 		return SRV_UP;
 	state = ctx->state;
 	/* What has begun must not run out of tail calls. */
-	if (ctx->partitions & (ctx->partitions - 1) && in->jumps + KDB_MAX_PARTITIONS > SRV_JUMPS)
+	if (ctx->partitions & ~(1ull << kdb_config.partition) && in->jumps + KDB_MAX_PARTITIONS > SRV_JUMPS)
 		return SRV_UP;
 	if (!commit && (state == KDB_TX_ACTIVE || state == KDB_TX_READ_ONLY))
 		r = kdb_rollback(ctx);

@@ -3,10 +3,12 @@
  * What the server's eBPF programs and its event loop share. The only definition of it: the Rust side
  * is generated from this file. `*_ns` are nanoseconds of CLOCK_MONOTONIC.
  *
- * Who writes what (one writer per cache line, so no field needs a lock):
+ * Who writes what (one writer per field at any time, so no field needs a lock; the lines are named for the
+ * usual one):
  *   verdict  runs with the socket's lock held, hence once at a time per connection
  *   sk_msg   the same, so verdict and sk_msg of one connection never overlap
  *   server   the event loop's thread
+ *   local    the local fast path, which takes srv_conn.lock and then acts in the verdict's place
  */
 #ifndef BEDPLATE_SERVER_LAYOUT_H
 #define BEDPLATE_SERVER_LAYOUT_H
@@ -56,7 +58,8 @@ struct srv_peer {
  * A connection. Its index is also that of its socket in srv_socks.
  *
  * Hand-over: while `handed == done` the verdict answers; otherwise every byte that arrives is handed
- * to the event loop. Only the verdict changes `handed`, only the event loop changes `done`, and only
+ * to the event loop. Only the verdict, or the local path while nothing else is under way (`lock`), changes
+ * `handed`; only the event loop changes `done`, and only
  * to a value of `handed` that it has seen and dealt with completely; or sk_msg on its behalf, in the moment
  * in which its last reply leaves, so that the answer to that is the kernel's. So exactly one side at a time
  * runs the session's commands. The event loop sends only while `handed != done` and `queued == sent`;

@@ -182,9 +182,10 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 	}
 	if (in->pos < in->len)
 		srv_hand_rest(in, conn, in->conn);
+	srv_end_run(in, conn);
+	/* From here on the local path may take the connection: nothing of this run may be left in it. */
 	barrier();
 	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + in->len;
-	srv_end_run(in, conn);
 	srv_release(in);
 	return action;
 }

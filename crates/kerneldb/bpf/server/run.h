@@ -18,7 +18,8 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 	__u64 name = c->name;
 	int r = SRV_UP;
 
-	if (in->opos + SRV_REPLY_MIN > in->limit)
+	/* What has ended is not to be ended again by the event loop, and needs no more room. */
+	if (!in->ending && in->opos + SRV_REPLY_MIN > in->limit)
 		return SRV_UP;
 	if (in->queue) {
 		r = srv_do_multi(in, out, ctx);

@@ -65,6 +65,21 @@ impl<'db> Snapshot<'db> {
         self.db.partitions.iter().map(|p| p.geometry.slab_count() * PIECES).sum::<u64>() + hashed
     }
 
+    /// A position that may have keys, drawn with a random number. Behind what was ever used there are none.
+    pub fn draw_position(&self, random: u64) -> u64 {
+        let used: Vec<u64> = self.db.partitions.iter().map(used_positions).collect();
+        let mut left = random % used.iter().sum::<u64>().max(1);
+        let mut first = 0;
+        for (partition, used) in self.db.partitions.iter().zip(used) {
+            if left < used {
+                return first + left;
+            }
+            left -= used;
+            first += partition.geometry.slab_count() * PIECES;
+        }
+        0
+    }
+
     /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
     /// position as long as it exists. Keys past their expiry that were not collected yet are included.
     pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
@@ -96,7 +111,7 @@ impl<'db> Snapshot<'db> {
         f: &mut dyn FnMut(SnapshotItem<'_>),
     ) {
         let geometry = &partition.geometry;
-        let used = (partition.brk() - geometry.heap) / u64::from(KDB_SLAB_BYTES) * PIECES;
+        let used = used_positions(partition);
         let (mut at, end) = (begin, end.min(used));
         while at < end {
             let slab = at / PIECES;
@@ -200,6 +215,11 @@ const PIECES: u64 = 64;
 const GROUP: usize = 32;
 /// So much of a value is fetched ahead; what follows comes by itself.
 const BLOCK_BYTES: u32 = 1024;
+
+/// Positions of a partition that were ever used: those before this one.
+fn used_positions(partition: &Partition) -> u64 {
+    (partition.brk() - partition.geometry.heap) / u64::from(KDB_SLAB_BYTES) * PIECES
+}
 
 /// A version that a snapshot sees.
 struct Version {

@@ -3,7 +3,7 @@
 //! They read snapshots of the committed data. Inside of a transaction they therefore do not see its own
 //! writes and are no part of its serializability, except FLUSHALL's deletions.
 
-use super::exec::{Ctx, Run, SYNTAX, integer, is};
+use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
 use super::expire::purge;
 use super::glob::glob_match;
 use super::operators::Operators;
@@ -88,33 +88,55 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
     Ok(())
 }
 
-/// Some key, from the first non-empty position at or behind a random one.
+/// Some key, from near a random position.
 pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
-    // An empty table is not searched.
-    let positions = if ctx.services.is_empty() { 0 } else { ctx.services.positions() };
     let now = ctx.services.now().as_nanos() as u64;
-    let random = xxhash_rust::xxh64::xxh64(&now.to_le_bytes(), ctx.out.len() as u64);
-    let start = random % positions.max(1);
-    let now_ms = ctx.now_ms;
-    let mut found: Option<Vec<u8>> = None;
-    let mut place = 0;
-    while place < positions && found.is_none() {
-        let from = (start + place) % positions;
-        let to = (from + STEP).min(positions).min(from + positions - place);
-        let mut seen = 0;
-        ctx.services.scan(from, to, &mut |item| {
-            if visible(&item, now_ms) {
-                seen += 1;
-                // Each key of the portion with the same probability.
-                if xxhash_rust::xxh64::xxh64(item.key, random).is_multiple_of(seen) {
-                    found = Some(item.key.to_vec());
-                }
+    let mut random = xxhash_rust::xxh64::xxh64(&now.to_le_bytes(), ctx.out.len() as u64);
+    let mut found = None;
+    // An empty table is not searched.
+    if !ctx.services.is_empty() {
+        for _ in 0..DRAWS {
+            random = xxhash_rust::xxh64::xxh64(&random.to_le_bytes(), now);
+            let from = ctx.services.draw_position(random)?;
+            found = some_key(ctx, from, from + DRAWN_POSITIONS, random)?;
+            if found.is_some() {
+                break;
             }
-        })?;
-        place += to - from;
+        }
+        // So few keys that they are hard to meet.
+        let positions = ctx.services.positions();
+        let mut from = 0;
+        while found.is_none() && from < positions {
+            found = some_key(ctx, from, (from + STEP).min(positions), random)?;
+            from += STEP;
+        }
     }
     ctx.out.bulk_or_null(found.as_deref());
     Ok(())
+}
+
+/// How often RANDOMKEY draws a position before it searches all of them, and how many it looks at each time.
+const DRAWS: u32 = 128;
+const DRAWN_POSITIONS: u64 = 16;
+
+/// One of the keys at some positions, each with the same probability.
+fn some_key<S: Operators, V: Services>(
+    ctx: &mut Ctx<'_, S, V>,
+    from: u64,
+    to: u64,
+    random: u64,
+) -> Result<Option<Vec<u8>>, Fail> {
+    let now_ms = ctx.now_ms;
+    let (mut seen, mut found) = (0, None);
+    ctx.services.scan(from, to, &mut |item| {
+        if visible(&item, now_ms) {
+            seen += 1;
+            if xxhash_rust::xxh64::xxh64(item.key, random).is_multiple_of(seen) {
+                found = Some(item.key.to_vec());
+            }
+        }
+    })?;
+    Ok(found)
 }
 
 /// Checks the arguments of FLUSHALL and FLUSHDB. SYNC and ASYNC are the same here.

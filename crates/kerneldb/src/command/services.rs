@@ -129,6 +129,9 @@ pub trait Services {
     /// Number of scan positions; constant. A key's position does not change while it exists.
     fn positions(&self) -> u64;
 
+    /// A position that may have keys, drawn with a random number.
+    fn draw_position(&self, random: u64) -> Result<u64>;
+
     /// Calls `f` for every key at positions `from..to` that a snapshot taken now has, expired ones included.
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()>;
 

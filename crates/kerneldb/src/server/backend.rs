@@ -67,6 +67,10 @@ impl Services for Backend {
         self.positions
     }
 
+    fn draw_position(&self, random: u64) -> Result<u64> {
+        Ok(self.database.snapshot()?.draw_position(random))
+    }
+
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         self.database.snapshot()?.scan(from, to, f);
         Ok(())

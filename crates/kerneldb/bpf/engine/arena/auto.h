@@ -2,8 +2,8 @@
 /*
  * Auto-commit operators: GET, SET, DELETE and compare-and-set as transactions of their own.
  *
- * GET takes no lock. The writers prepare block and log record first, then lock, check, install and
- * commit with interrupts off; nothing of a failed one stays behind.
+ * GET takes no lock. The writers prepare a large value's block first; then, with interrupts off, they fill the
+ * log record, lock, check, install and commit. Nothing of a failed one stays behind.
  */
 #ifndef BEDPLATE_ENGINE_AUTO_H
 #define BEDPLATE_ENGINE_AUTO_H
@@ -331,11 +331,13 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	}
 	bpf_local_irq_restore(&irq);
 	wal_ahead(&w.rec);
+	if (status)
+		return count_error(state, status);
 	if (delete)
 		kdb_stats(state)->dels++;
 	else
 		kdb_stats(state)->sets++;
-	return status ? count_error(state, status) : KDB_OK;
+	return KDB_OK;
 }
 
 /* SET (auto-commit): OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */

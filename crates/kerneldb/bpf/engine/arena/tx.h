@@ -147,6 +147,38 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	return KDB_OK;
 }
 
+/* The change itself, of an entry that is locked, with its log record. Interrupts are off: a record that was
+ * begun holds back all later ones, so nothing may come in between. */
+__noinline int tx_change(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_write *w, __u32 index, __u32 flags)
+{
+	unsigned long irq;
+	int status = KDB_OK;
+
+	USE_ARENA();
+	if (!ctx || !io || !w)
+		return KDB_ERR_STATE;
+	bpf_local_irq_save(&irq);
+	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL)) {
+		if (wal_reserve(&w->rec, wal_bytes(&w->rec, io, w->vlen))) {
+			wal_fill(&w->rec, io, w->kind == WRITE_TOMBSTONE ? KDB_REC_DEL : KDB_REC_PUT, w->vlen, 0);
+			rec_at(&w->rec)->stamp = marker_of(ctx) & ~KDB_MARKER;
+			rec_at(&w->rec)->index = ctx->nwrites;
+		} else {
+			status = KDB_ERR_WAL_FULL;
+		}
+	}
+	if (!status)
+		status = tx_install(ctx, io, index, w, flags);
+	if (w->rec.off && !status) {
+		ctx->nwrites++;
+		wal_complete(&w->rec);
+	} else {
+		wal_void(&w->rec);
+	}
+	bpf_local_irq_restore(&irq);
+	return status;
+}
+
 static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
 {
 	struct kdb_state *state = kdb_state();
@@ -171,34 +203,20 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 		status = write_prepare(io, &w, delete, flags);
 	if (status)
 		return tx_fail(state, ctx, status);
-	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL)) {
-		if (!wal_reserve_alone(&w.rec, wal_bytes(&w.rec, io, w.vlen))) {
-			status = KDB_ERR_WAL_FULL;
-			goto fail;
-		}
-		wal_fill(&w.rec, io, delete ? KDB_REC_DEL : KDB_REC_PUT, w.vlen, 0);
-		rec_at(&w.rec)->stamp = marker_of(ctx) & ~KDB_MARKER;
-		rec_at(&w.rec)->index = ctx->nwrites;
-	}
 	status = tx_lock(ctx, io, MODE_EXCLUSIVE, w.vlen, &index);
 	if (!status)
-		status = tx_install(ctx, io, index, &w, flags);
-	if (status)
-		goto fail;
-	io->commit_ts = 0;
-	if (w.rec.off) {
-		ctx->nwrites++;
-		wal_complete(&w.rec);
+		status = tx_change(ctx, io, &w, index, flags);
+	if (status) {
+		value_free(w.block, w.len);
+		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
 	}
+	io->commit_ts = 0;
+	wal_ahead(&w.rec);
 	if (delete)
 		kdb_stats(state)->dels++;
 	else
 		kdb_stats(state)->sets++;
 	return KDB_OK;
-fail:
-	wal_void(&w.rec);
-	value_free(w.block, w.len);
-	return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
 }
 
 /* SET: OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
@@ -292,28 +310,33 @@ __noinline int kdb_release(struct kdb_ctx *ctx)
 	return KDB_OK;
 }
 
-/* The commit point. */
-__noinline int tx_commit_point(struct kdb_ctx *ctx, struct kdb_wal_rec *rec)
+/* The commit point, with its log record. Interrupts are off, as in tx_change(). */
+__noinline int tx_commit_point(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
+	struct kdb_wal_rec rec = {};
 	unsigned long irq;
 	int status = KDB_OK;
 
 	USE_ARENA();
-	if (!ctx || !rec || !state)
+	if (!ctx || !state)
 		return KDB_ERR_STATE;
 	bpf_local_irq_save(&irq);
-	if (latch_acquire(state)) {
+	if (kdb_config.wal && !(ctx->nwrites ? wal_begin_commit(&rec, marker_of(ctx) & ~KDB_MARKER, ctx->nwrites)
+					     : wal_begin_bare(&rec, KDB_REC_SKIP, 0, 0))) {
+		status = KDB_ERR_WAL_FULL;
+	} else if (latch_acquire(state)) {
 		__u64 ts = state->clock + 1;
 
 		WRITE_ONCE(ctx->commit_ts, ts);
 		latch_publish(state, ts);
-		if (rec->off) {
-			rec_at(rec)->stamp = ts;
-			wal_complete(rec);
+		if (rec.off) {
+			rec_at(&rec)->stamp = ts;
+			wal_complete(&rec);
 		}
 	} else {
 		status = KDB_ERR_BUSY;
+		wal_void(&rec);
 	}
 	bpf_local_irq_restore(&irq);
 	return status;
@@ -323,7 +346,6 @@ __noinline int tx_commit_point(struct kdb_ctx *ctx, struct kdb_wal_rec *rec)
 __noinline int kdb_commit(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
-	struct kdb_wal_rec rec = {};
 	int status;
 
 	USE_ARENA();
@@ -334,19 +356,10 @@ __noinline int kdb_commit(struct kdb_ctx *ctx)
 		return status;
 	if (tx_has_writes(ctx)) {
 		status = check_writable(state);
-		if (!status && kdb_config.wal) {
-			int ok = ctx->nwrites
-					 ? wal_prepare_commit(&rec, marker_of(ctx) & ~KDB_MARKER, ctx->nwrites)
-					 : wal_prepare_bare(&rec, KDB_REC_SKIP, 0, 0);
-			if (!ok)
-				status = KDB_ERR_WAL_FULL;
-		}
 		if (!status)
-			status = tx_commit_point(ctx, &rec);
-		if (status) {
-			wal_void(&rec);
+			status = tx_commit_point(ctx);
+		if (status)
 			return tx_fail(state, ctx, status);
-		}
 	}
 	ctx->state = KDB_TX_COMMITTED;
 	kdb_stats(state)->commits++;
@@ -381,7 +394,6 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 __noinline int kdb_rollback(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
-	struct kdb_wal_rec rec = {};
 
 	USE_ARENA();
 	if (!ctx || !state)
@@ -399,9 +411,8 @@ __noinline int kdb_rollback(struct kdb_ctx *ctx)
 		return KDB_OK;
 	}
 	/* Only a courtesy to the log reader, which forgets the writes at the session's next one anyway. */
-	if (kdb_config.wal && ctx->nwrites &&
-	    wal_prepare_bare(&rec, KDB_REC_ABORT, marker_of(ctx) & ~KDB_MARKER, ctx->nwrites))
-		wal_complete(&rec);
+	if (kdb_config.wal && ctx->nwrites)
+		wal_abort(marker_of(ctx) & ~KDB_MARKER, ctx->nwrites);
 	ctx->state = KDB_TX_ROLLING_BACK;
 	kdb_stats(state)->rollbacks++;
 	release(ctx);

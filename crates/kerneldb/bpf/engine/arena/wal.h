@@ -2,10 +2,11 @@
 /*
  * The producers' side of the log rings (paper 4.3): one ring per CPU in each partition's arena.
  *
- * A producer reserves space with interrupts off, so that it is alone with its CPU's ring; fills the
- * record, which interrupts may do, too; and completes it by storing into `state` a function of its position
- * and the database's secret. What the memory held before, which may be anything that clients sent, is never
- * that, so nobody has to clear it. A reserved record that turns out not to be needed is completed as VOID.
+ * A producer reserves space, fills the record and completes it with interrupts off: it is alone with its
+ * CPU's ring, and no record stays incomplete for long, because the reader stops at the first one that is.
+ * What completes a record is that `state` becomes a function of its position and the database's secret. What
+ * the memory held before, which may be anything that clients sent, is never that, so nobody has to clear it.
+ * A reserved record that turns out not to be needed is completed as VOID.
  */
 #ifndef BEDPLATE_ENGINE_WAL_H
 #define BEDPLATE_ENGINE_WAL_H
@@ -106,21 +107,6 @@ static __always_inline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 	return 1;
 }
 
-/* The same for whoever has interrupts on. */
-__noinline int wal_reserve_alone(struct kdb_wal_rec *rec, __u32 bytes)
-{
-	unsigned long irq;
-	int ok;
-
-	USE_ARENA();
-	if (!rec)
-		return 0;
-	bpf_local_irq_save(&irq);
-	ok = wal_reserve(rec, bytes);
-	bpf_local_irq_restore(&irq);
-	return ok;
-}
-
 static __always_inline void wal_complete(const struct kdb_wal_rec *rec)
 {
 	barrier();
@@ -177,22 +163,37 @@ static __always_inline void wal_fill_bare(struct kdb_wal_rec *rec, __u32 type, _
 	rec_at(rec)->stamp = stamp;
 }
 
-static __always_inline int wal_prepare_bare(struct kdb_wal_rec *rec, __u32 type, __u64 stamp, __u32 index)
+/* Reserves and fills such a record. Interrupts are off. */
+static __always_inline int wal_begin_bare(struct kdb_wal_rec *rec, __u32 type, __u64 stamp, __u32 index)
 {
-	if (!wal_reserve_alone(rec, sizeof(struct kdb_rec)))
+	if (!wal_reserve(rec, sizeof(struct kdb_rec)))
 		return 0;
 	wal_fill_bare(rec, type, stamp, index);
 	return 1;
 }
 
-/* The record of a transaction's commit, but for its timestamp. */
-static __always_inline int wal_prepare_commit(struct kdb_wal_rec *rec, __u64 transaction, __u32 writes)
+/* The same for the record of a transaction's commit, but for its timestamp. */
+static __always_inline int wal_begin_commit(struct kdb_wal_rec *rec, __u64 transaction, __u32 writes)
 {
-	if (!wal_reserve_alone(rec, sizeof(struct kdb_rec_long)))
+	if (!wal_reserve(rec, sizeof(struct kdb_rec_long)))
 		return 0;
 	rec_head(rec, sizeof(struct kdb_rec_long), 0, KDB_REC_COMMIT, KDB_REC_LONG, 0, writes);
 	rec_word(rec, transaction);
 	return 1;
+}
+
+/* Logs that a transaction is rolled back, if there is room. */
+__noinline int wal_abort(__u64 transaction, __u32 writes)
+{
+	struct kdb_wal_rec rec = {};
+	unsigned long irq;
+
+	USE_ARENA();
+	bpf_local_irq_save(&irq);
+	if (wal_begin_bare(&rec, KDB_REC_ABORT, transaction, writes))
+		wal_complete(&rec);
+	bpf_local_irq_restore(&irq);
+	return 0;
 }
 
 #endif

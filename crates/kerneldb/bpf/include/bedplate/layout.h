@@ -12,7 +12,7 @@
 #ifndef BEDPLATE_LAYOUT_H
 #define BEDPLATE_LAYOUT_H
 
-#define KDB_LAYOUT_VERSION 2u
+#define KDB_LAYOUT_VERSION 3u
 #define KDB_MAGIC 0x31626465706c6474ull /* arena superblock */
 
 /* ---- Limits -------------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ struct kdb_cpu_stats {
 	__s64 live_keys;          /* sum over CPUs = number of keys */
 	__s64 value_bytes;        /* sum over CPUs = bytes of key and value of live keys */
 	__u64 clock_seen;         /* some value that the clock had */
-	__u64 drained_seen;       /* some value that drained_ts had */
+	__u64 drained_seen;       /* some value that drained_ts had since the last recovery */
 	__u64 limbo_freed;        /* blocks that waited for the log's reader */
 	__u64 _pad[3];
 };
@@ -142,7 +142,7 @@ struct kdb_state {
 	__u32 writes_paused;      /* 1: writes are refused with KDB_ERR_BUSY (quiesced checkpoint) */
 	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
 	__u64 hash_seed;
-	__u64 drained_ts;         /* the log's reader has every commit up to here, values included */
+	__u64 drained_ts;         /* the log's reader has every commit up to here, values included; -1 in recovery */
 	__u64 _pad4[3];
 	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), else timestamp + 2.
 	 * See engine/snapshot.h for the protocol. */

@@ -29,6 +29,10 @@ impl Services for Server {
         self.database.snapshot().unwrap().positions()
     }
 
+    fn draw_position(&self, random: u64) -> Result<u64> {
+        Ok(self.database.snapshot()?.draw_position(random))
+    }
+
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         self.database.snapshot()?.scan(from, to, f);
         Ok(())
@@ -214,4 +218,23 @@ fn expired_keys_are_collected_from_the_engine() {
     client.send("SET gone v PXAT 1");
     assert_eq!(client.send("FLUSHALL"), "+OK\r\n");
     assert_eq!(client.send("DBSIZE"), ":0\r\n");
+}
+
+/// RANDOMKEY knows the whole key space, not only its beginning.
+#[test]
+fn random_keys_are_all_over() {
+    let server = Server::start(4, 1);
+    let mut client = server.client();
+    const KEYS: usize = 20_000;
+    for i in 0..KEYS {
+        client.send(&format!("SET key{i} v"));
+    }
+    let mut tenths = [0; 10];
+    for _ in 0..500 {
+        let reply = client.send("RANDOMKEY");
+        let number: usize = reply.trim().rsplit("key").next().unwrap().parse().unwrap();
+        tenths[number * 10 / KEYS] += 1;
+    }
+    // 50 are expected in each.
+    assert!(tenths.iter().all(|n| (10..150).contains(n)), "{tenths:?}");
 }

@@ -103,6 +103,10 @@ impl Services for Arc<Model> {
         POSITIONS
     }
 
+    fn draw_position(&self, random: u64) -> Result<u64> {
+        Ok(random % POSITIONS)
+    }
+
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         let inner = self.lock();
         for (key, versions) in &inner.keys {
