@@ -1,6 +1,65 @@
-//! A privileged process on stock KVM (LIBDBOS; "Practical DB-OS Co-Design with Privileged Kernel Bypass", sections 3 and 6).
+//! A privileged process on stock KVM (LIBDBOS; "Practical DB-OS Co-Design with Privileged Kernel Bypass", sections 3
+//! and 6).
+//!
+//! A [`Process`] is the virtual machine monitor of a machine over its own address space. A thread that enters goes
+//! on in ring 0, in the same function, with the same memory and the same stack; Linux keeps serving its system
+//! calls. What it gains: its own page tables, trap handlers, and interrupts between its threads.
+//!
+//! ```no_run
+//! use bedplate_ring0::{Outcome, Process, handlers};
+//!
+//! let process = Process::builder().build()?;
+//! handlers::set_handler(3, Some(|_cpu, _frame, _| Outcome::Handled))?; // int3 does nothing
+//! let sum = process.run(|cpu| {
+//!     println!("in ring 0 on processor {}", cpu.number()); // a system call, made by Linux
+//!     (1..=100).sum::<u32>()
+//! })?;
+//! assert_eq!(sum, 5050);
+//! # Ok::<(), bedplate_ring0::Error>(())
+//! ```
+//!
+//! # Losing ring 0
+//! Code that faults and has no handler for it goes on natively at the same instruction, so that it gets the signal it
+//! would always have got, with the right address; if it gets none, it simply is in ring 3 from then on. So being in
+//! ring 0 is never needed for being correct, only for being fast; code for which that is not so asks
+//! [`Cpu::current`]. Signal handlers run natively.
 
+#[cfg(target_arch = "x86_64")]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+mod cpu;
+#[cfg(target_arch = "x86_64")]
+mod error;
 pub mod frames;
+#[cfg(target_arch = "x86_64")]
+pub mod handlers;
+#[cfg(target_arch = "x86_64")]
+mod host;
+#[cfg(target_arch = "x86_64")]
+mod ipi;
+#[cfg(target_arch = "x86_64")]
+mod kvm;
+#[cfg(target_arch = "x86_64")]
+mod memory;
 pub mod paging;
+#[cfg(target_arch = "x86_64")]
+mod process;
 pub mod shootdown;
+#[cfg(target_arch = "x86_64")]
+mod statistics;
 pub mod word;
+
+#[cfg(target_arch = "x86_64")]
+pub use self::{
+    arch::frame::{TrapFrame, vector},
+    arch::instructions::{InterruptsOff, is_ring0},
+    cpu::Cpu,
+    error::{Error, Result},
+    handlers::{Answer, Outcome, SyscallFrame, SyscallHandler, TrapHandler},
+    host::call::natively,
+    host::native::Fatal,
+    kvm::statistics::Statistics as KvmStatistics,
+    memory::windows::Attached,
+    process::{Builder, Process},
+    statistics::Statistics,
+};

@@ -1,0 +1,60 @@
+//! Control registers, and which features ring 0 has.
+
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+
+use super::xstate::native_features;
+
+/// Paging, write protection for ring 0 too (without it copy-on-write would break silently), protected mode.
+pub const CR0: u64 = 0x8005_0033;
+/// System calls, long mode, no-execute.
+pub const EFER: u64 = 0xd01;
+/// RFLAGS in ring 0: interrupts on.
+pub const RFLAGS: u64 = 0x202;
+
+/// Model-specific registers of the system-call entry.
+pub const MSR_STAR: u32 = 0xc000_0081;
+/// See [`MSR_STAR`].
+pub const MSR_LSTAR: u32 = 0xc000_0082;
+/// See [`MSR_STAR`].
+pub const MSR_FMASK: u32 = 0xc000_0084;
+
+const PAE: u64 = 1 << 5;
+const GLOBAL_PAGES: u64 = 1 << 7;
+const FXSR: u64 = 1 << 9;
+const XMM_EXCEPTIONS: u64 = 1 << 10;
+const FSGSBASE: u64 = 1 << 16;
+const OSXSAVE: u64 = 1 << 18;
+
+/// CR4: no SMEP and no SMAP, as user pages are ring 0's own memory; no PCID.
+pub const CR4: u64 = PAE | GLOBAL_PAGES | FXSR | XMM_EXCEPTIONS | FSGSBASE | OSXSAVE;
+
+/// x87, SSE, AVX, AVX-512. AMX would make the state larger than KVM's plain interface takes; code that uses it
+/// gets an exception in ring 0 and goes on in ring 3. Protection keys stay ring 3's.
+const VECTOR_FEATURES: u64 = 0xe7;
+
+/// The features of XCR0 that ring 0 gets: those that Linux has enabled and KVM offers.
+pub fn xcr0(offered: u64) -> u64 {
+    native_features() & offered & VECTOR_FEATURES
+}
+
+/// What this processor, or Linux on it, lacks.
+pub fn missing_feature() -> Option<&'static str> {
+    let basic = __cpuid(1).ecx;
+    if basic & 1 << 26 == 0 || basic & 1 << 27 == 0 {
+        return Some("XSAVE");
+    }
+    if __cpuid_count(7, 0).ebx & 1 == 0 || !linux_allows_fsgsbase() {
+        return Some("FSGSBASE");
+    }
+    let extended = __cpuid(0x8000_0001).edx;
+    if extended & 1 << 20 == 0 {
+        return Some("no-execute pages");
+    }
+    None
+}
+
+/// Linux says so in AT_HWCAP2, bit 1.
+fn linux_allows_fsgsbase() -> bool {
+    // SAFETY: no conditions.
+    unsafe { libc::getauxval(libc::AT_HWCAP2) & 2 != 0 }
+}

@@ -1,0 +1,267 @@
+//! The ways between rings 3 and 0.
+//!
+//! * **enter** pushes the callee-saved registers, switches to the processor's host stack and runs the host loop
+//!   there; the guest starts at a label that pops them and returns. So a thread goes on in ring 0 in the same
+//!   stack frame.
+//! * **leave** is one `out`: the host part loads the callee-saved registers and goes on behind it.
+//! * **system calls**: LSTAR points to `out; jmp *%rcx`, which needs no stack and changes no flags.
+//! * **with a handler**, LSTAR points to a second entry that calls it on a stack of its own first.
+//! * **clone** lets the child go on natively where the guest called; it finds the three values that a system call
+//!   takes from it below the red zone of its own stack.
+
+use std::arch::global_asm;
+use std::mem::offset_of;
+
+use kvm_bindings::kvm_regs;
+
+use super::ports;
+use super::xstate::XsaveArea;
+use crate::handlers::syscall::SyscallFrame;
+use crate::process::local::CpuLocal;
+
+/// How far below its stack pointer a child finds what clone took from it.
+pub const CHILD_RIP: u64 = 136;
+/// See [`CHILD_RIP`].
+pub const CHILD_RDI: u64 = 144;
+/// See [`CHILD_RIP`].
+pub const CHILD_RSI: u64 = 152;
+
+global_asm!(
+    r#"
+    .text
+    .balign 16
+    .globl bedplate_ring0_enter
+bedplate_ring0_enter:               # (local) -> 0 in ring 0, or an errno in ring 3
+    push %rbx
+    push %rbp
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    sub $8, %rsp
+    stmxcsr (%rsp)
+    fnstcw 4(%rsp)
+    mov %rsp, {guest_rsp}(%rdi)
+    rdfsbase %rax
+    mov %rax, {fs_base}(%rdi)
+    mov {host_stack}(%rdi), %rsp
+    mov %rdi, %rbx
+    xor %ebp, %ebp
+    call bedplate_ring0_host_loop   # returns only if the guest could not be started
+    mov {guest_rsp}(%rbx), %rsp
+    jmp 1f
+
+    .balign 16
+    .globl bedplate_ring0_guest_start
+bedplate_ring0_guest_start:         # rsp as saved, rdi = local, rax = 0
+    mov {fs_base}(%rdi), %rcx
+    wrfsbase %rcx
+1:  ldmxcsr (%rsp)
+    fldcw 4(%rsp)
+    add $8, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbp
+    pop %rbx
+    ret
+
+    .balign 16
+    .globl bedplate_ring0_leave
+bedplate_ring0_leave:
+    sub $8, %rsp
+    stmxcsr (%rsp)
+    fnstcw 4(%rsp)
+    out %al, ${port_leave}
+    ldmxcsr (%rsp)
+    fldcw 4(%rsp)
+    add $8, %rsp
+    ret
+
+    .balign 16
+    .globl bedplate_ring0_resume_call
+bedplate_ring0_resume_call:         # (regs) goes on natively behind the `out` of leave
+    mov 48(%rdi), %rsp
+    mov 8(%rdi), %rbx
+    mov 56(%rdi), %rbp
+    mov 96(%rdi), %r12
+    mov 104(%rdi), %r13
+    mov 112(%rdi), %r14
+    mov 120(%rdi), %r15
+    jmp *128(%rdi)
+
+    .balign 16
+    .globl bedplate_ring0_sigreturn
+bedplate_ring0_sigreturn:           # (stack pointer, which points to a ucontext)
+    mov %rdi, %rsp
+    mov $15, %eax
+    syscall
+    ud2
+
+    .balign 16
+    .globl bedplate_ring0_exit_thread
+bedplate_ring0_exit_thread:         # (status, owner): gives the vCPU back, stack and all, then ends the thread
+    movl $0, (%rsi)
+    mov $60, %eax
+    syscall
+    ud2
+
+    .balign 64
+    .globl bedplate_ring0_syscall
+bedplate_ring0_syscall:
+    out %al, ${port_syscall}
+    jmp *%rcx
+
+    .balign 64
+    .globl bedplate_ring0_syscall_handled
+bedplate_ring0_syscall_handled:
+    cmpl $0, %gs:{syscall_busy}     # the flags are the caller's to lose: r11 has them
+    jne 3f
+    movl $1, %gs:{syscall_busy}
+    mov %rsp, %gs:{syscall_rsp}
+    mov %gs:{syscall_stack}, %rsp
+    pushq %gs:{syscall_rsp}
+    push %rcx
+    push %r11
+    push %r9
+    push %r8
+    push %r10
+    push %rdx
+    push %rsi
+    push %rdi
+    push %rax
+    push %rbx
+    mov %rsp, %rdi
+    mov %rsp, %rbx
+    sub ${xsave}, %rsp
+    and $-64, %rsp
+    xor %eax, %eax
+    mov %rax, 512(%rsp)
+    mov %rax, 520(%rsp)
+    mov %rax, 528(%rsp)
+    mov %rax, 536(%rsp)
+    mov %rax, 544(%rsp)
+    mov %rax, 552(%rsp)
+    mov %rax, 560(%rsp)
+    mov %rax, 568(%rsp)
+    mov $-1, %eax
+    mov $-1, %edx
+    xsave64 (%rsp)
+    cld
+    call bedplate_ring0_handle_syscall
+    mov %eax, %ecx
+    mov $-1, %eax
+    mov $-1, %edx
+    xrstor64 (%rsp)
+    mov %rbx, %rsp
+    test %ecx, %ecx
+    pop %rbx
+    pop %rax
+    pop %rdi
+    pop %rsi
+    pop %rdx
+    pop %r10
+    pop %r8
+    pop %r9
+    pop %r11
+    pop %rcx
+    pop %rsp
+    movl $0, %gs:{syscall_busy}
+    jnz 4f
+3:  out %al, ${port_syscall}
+4:  jmp *%rcx
+
+    .balign 16
+    .globl bedplate_ring0_proxy_syscall
+bedplate_ring0_proxy_syscall:       # (frame): the call in the frame, from a handler, and its result
+    mov {frame_number}(%rdi), %rax
+    mov {frame_arguments}+8(%rdi), %rsi
+    mov {frame_arguments}+16(%rdi), %rdx
+    mov {frame_arguments}+24(%rdi), %r10
+    mov {frame_arguments}+32(%rdi), %r8
+    mov {frame_arguments}+40(%rdi), %r9
+    mov {frame_arguments}(%rdi), %rdi
+    syscall
+    ret
+
+    .balign 16
+    .globl bedplate_ring0_clone
+bedplate_ring0_clone:               # (regs, xsave area, features): clone with the guest's registers
+    push %rbx
+    push %rbp
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rdi, %rcx
+    mov %edx, %eax
+    shr $32, %rdx
+    xrstor64 (%rsi)                 # the child inherits the vector registers
+    mov 0(%rcx), %rax
+    mov 8(%rcx), %rbx
+    mov 24(%rcx), %rdx
+    mov 32(%rcx), %rsi
+    mov 40(%rcx), %rdi
+    mov 56(%rcx), %rbp
+    mov 64(%rcx), %r8
+    mov 72(%rcx), %r9
+    mov 80(%rcx), %r10
+    mov 96(%rcx), %r12
+    mov 104(%rcx), %r13
+    mov 112(%rcx), %r14
+    mov 120(%rcx), %r15
+    syscall
+    test %rax, %rax
+    jz 2f
+    cld
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbp
+    pop %rbx
+    ret
+2:  mov -{child_rdi}(%rsp), %rdi
+    mov -{child_rsi}(%rsp), %rsi
+    jmp *-{child_rip}(%rsp)
+    "#,
+    guest_rsp = const offset_of!(CpuLocal, guest_rsp),
+    fs_base = const offset_of!(CpuLocal, fs_base),
+    host_stack = const offset_of!(CpuLocal, host_stack),
+    syscall_busy = const offset_of!(CpuLocal, syscall_busy),
+    syscall_rsp = const offset_of!(CpuLocal, syscall_rsp),
+    syscall_stack = const offset_of!(CpuLocal, syscall_stack),
+    frame_number = const offset_of!(SyscallFrame, number),
+    frame_arguments = const offset_of!(SyscallFrame, arguments),
+    xsave = const 3 << 10,
+    child_rip = const CHILD_RIP,
+    child_rdi = const CHILD_RDI,
+    child_rsi = const CHILD_RSI,
+    port_leave = const ports::LEAVE,
+    port_syscall = const ports::SYSCALL,
+    options(att_syntax)
+);
+
+unsafe extern "C" {
+    /// Enters ring 0: returns 0 there, or an errno in ring 3.
+    pub fn bedplate_ring0_enter(local: *mut CpuLocal) -> u64;
+    /// Where the guest starts.
+    pub fn bedplate_ring0_guest_start();
+    /// Leaves ring 0.
+    pub fn bedplate_ring0_leave();
+    /// Goes on natively with the callee-saved registers, stack pointer and instruction pointer in `regs`.
+    pub fn bedplate_ring0_resume_call(regs: *const kvm_regs) -> !;
+    /// `rt_sigreturn` with the stack pointer of the caller in the guest.
+    pub fn bedplate_ring0_sigreturn(rsp: u64) -> !;
+    /// Ends the thread, after the vCPU on whose stack this runs was made free.
+    pub fn bedplate_ring0_exit_thread(status: u64, owner: *const u32) -> !;
+    /// The system-call entry that proxies everything.
+    pub fn bedplate_ring0_syscall();
+    /// The system-call entry that asks the handler first.
+    pub fn bedplate_ring0_syscall_handled();
+    /// Makes the call in the frame.
+    pub fn bedplate_ring0_proxy_syscall(frame: *const SyscallFrame) -> i64;
+    /// Makes a clone system call with the registers given; the child goes on natively as [`CHILD_RIP`] says.
+    pub fn bedplate_ring0_clone(regs: *const kvm_regs, vectors: *const XsaveArea, features: u64) -> i64;
+}

@@ -1,0 +1,11 @@
+//! What a program can put in the place of the default: handlers of exceptions, interrupts and system calls.
+//!
+//! They run in ring 0 on stacks of their own with interrupts off, between two instructions of arbitrary code, so
+//! they must not take locks that such code may hold (the allocator's, for one), and must not panic (which ends the
+//! process). Touching memory is fine: a page fault in a handler is handled like any other, up to three deep.
+
+pub mod syscall;
+pub mod trap;
+
+pub use syscall::{Answer, SyscallFrame, SyscallHandler, set_syscall_handler};
+pub use trap::{Outcome, TrapHandler, set_handler, set_page_fault_handler};

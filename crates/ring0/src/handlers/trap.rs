@@ -1,0 +1,128 @@
+//! Exceptions and interrupts: one handler each.
+
+use std::arch::asm;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::arch::frame::{TrapFrame, page_fault, vector};
+use crate::arch::{apic, ports};
+use crate::cpu::Cpu;
+use crate::error::{Error, Result};
+use crate::process::local::CpuLocal;
+
+/// What a handler did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The cause is gone: the interrupted code goes on with the registers in the frame.
+    Handled,
+    /// It is not the handler's: what happens by default happens.
+    Pass,
+}
+
+/// A handler. The last argument is the address of a page fault, and undefined for other vectors.
+pub type TrapHandler = fn(Cpu, &mut TrapFrame, u64) -> Outcome;
+
+static HANDLERS: [AtomicPtr<()>; 256] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 256];
+
+fn handler(vector: usize) -> Option<TrapHandler> {
+    let pointer = HANDLERS.get(vector)?.load(Ordering::Acquire);
+    // SAFETY: only `set_handler` stores here, and stores such functions.
+    (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), TrapHandler>(pointer) })
+}
+
+/// Sets the handler of a vector, or takes it away. All processors use it at once.
+///
+/// Without a handler, an exception makes the code go on natively, where it gets the signal it would always have got;
+/// an interrupt is counted and ignored. Vectors 0 to 31 are exceptions, the others interrupts, which
+/// [`Cpu::send`](crate::Cpu::send) sends.
+pub fn set_handler(number: u8, handler: Option<TrapHandler>) -> Result<()> {
+    let refuse = |why| Err(Error::BadVector { vector: number, why });
+    match u64::from(number) {
+        vector::DOUBLE_FAULT => return refuse("a double fault has no registers to go on with"),
+        vector::MACHINE_CHECK => return refuse("broken hardware is not a program's to handle"),
+        apic::SPURIOUS_VECTOR => return refuse("it is the controller's own"),
+        _ if crate::ipi::is_reserved(number) => return refuse("shootdowns, remote calls and ticks use it"),
+        _ => {}
+    }
+    let pointer = handler.map_or(std::ptr::null_mut(), |handler| handler as *mut ());
+    HANDLERS[usize::from(number)].store(pointer, Ordering::Release);
+    Ok(())
+}
+
+/// Sets the handler of page faults. It gets the address, and the error code in the frame.
+pub fn set_page_fault_handler(handler: Option<TrapHandler>) {
+    let pointer = handler.map_or(std::ptr::null_mut(), |handler| handler as *mut ());
+    HANDLERS[vector::PAGE_FAULT as usize].store(pointer, Ordering::Release);
+}
+
+impl TrapFrame {
+    /// Whether a page fault was an attempt to write.
+    pub fn is_write(&self) -> bool {
+        self.error & page_fault::WRITE != 0
+    }
+
+    /// Whether a page fault met a present page that lacks a right.
+    pub fn is_present(&self) -> bool {
+        self.error & page_fault::PRESENT != 0
+    }
+
+    /// Whether a page fault was an instruction fetch.
+    pub fn is_fetch(&self) -> bool {
+        self.error & page_fault::FETCH != 0
+    }
+}
+
+/// All traps come here from their entries.
+#[unsafe(no_mangle)]
+extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
+    let Some(local) = CpuLocal::current() else { return };
+    let cpu = Cpu::new(local);
+    let handled = handler(frame.vector as usize).is_some_and(|handle| handle(cpu, frame, address) == Outcome::Handled);
+    let counters = &local.counters;
+    match frame.vector {
+        vector::PAGE_FAULT => {
+            counters.page_faults.increment();
+            if handled {
+                counters.page_faults_handled.increment();
+                return;
+            }
+        }
+        0..vector::FIRST_INTERRUPT => {
+            counters.exceptions.increment();
+            if handled {
+                counters.exceptions_handled.increment();
+                return;
+            }
+            if frame.vector == vector::NMI {
+                return;
+            }
+        }
+        apic::SPURIOUS_VECTOR => return counters.interrupts_spurious.increment(),
+        _ if is_software_interrupt(frame) && !handled => {}
+        number => {
+            counters.interrupts.increment();
+            if !handled && !crate::ipi::handle(cpu, number as u8) {
+                counters.interrupts_spurious.increment();
+            }
+            // SAFETY: in ring 0.
+            return unsafe { apic::end_of_interrupt() };
+        }
+    }
+    // SAFETY: in ring 0, on a trap's stack: the host part takes the frame from there, and either returns to try
+    // again, or goes on natively.
+    unsafe {
+        asm!("out {port}, al", port = const ports::TRAP, in("rdi") std::ptr::from_mut(frame), in("rsi") address);
+    }
+}
+
+/// Whether the code before the interrupted instruction is `int n` with this vector: then no controller sent it, and
+/// natively it is a signal, or a system call of 32 bits.
+fn is_software_interrupt(frame: &TrapFrame) -> bool {
+    const INT: u8 = 0xcd;
+    if handler(frame.vector as usize).is_some() || crate::ipi::is_reserved(frame.vector as u8) {
+        return false;
+    }
+    // SAFETY: an instruction of two bytes or more has just been executed, or fetched, there or shortly before; if
+    // the page before is not mapped, the fault goes on natively at this read.
+    let before = unsafe { ((frame.rip - 2) as *const [u8; 2]).read() };
+    before == [INT, frame.vector as u8]
+}

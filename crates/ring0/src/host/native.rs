@@ -1,0 +1,77 @@
+//! Going on natively: in ring 3, at the instruction where the guest was.
+
+use kvm_bindings::kvm_regs;
+use std::sync::atomic::Ordering;
+
+use crate::arch::instructions::syscall;
+use crate::arch::stubs::bedplate_ring0_resume_call;
+use crate::arch::xstate;
+use crate::process::local::CpuLocal;
+
+const KVM_GET_XSAVE: u64 = 0x9000_aea4;
+
+/// Behind the `out` of a thread that leaves: a function call, so that the callee-saved registers are all there is.
+pub fn resume_left(local: &CpuLocal, regs: &kvm_regs) -> ! {
+    const OUT_BYTES: u64 = 2;
+    let regs = kvm_regs { rip: regs.rip + OUT_BYTES, ..*regs };
+    local.session.store(false, Ordering::Relaxed);
+    // SAFETY: the thread asked for it, and nothing is on the host stack but this.
+    unsafe { bedplate_ring0_resume_call(&raw const regs) }
+}
+
+/// In the middle of arbitrary code. What it does natively decides what happens: the right signal, or nothing.
+pub fn resume_interrupted(local: &CpuLocal, regs: &kvm_regs) -> ! {
+    let area = local.vectors.get();
+    // SAFETY: KVM writes 4096 bytes to the area, which is its owner's.
+    let result = unsafe { syscall(libc::SYS_ioctl as u64, [local.fd as u64, KVM_GET_XSAVE, area as u64, 0, 0, 0]) };
+    if result != 0 {
+        fatal(Fatal::VectorRegisters);
+    }
+    resume(local, regs)
+}
+
+/// At a trap, whose entry saved the vector registers at `saved`.
+pub fn resume_trapped(local: &CpuLocal, regs: &kvm_regs, saved: u64) -> ! {
+    // SAFETY: the entry saved at most so much there, on the trap's stack; the area is its owner's.
+    unsafe {
+        let bytes = xstate::size_of_features(local.process().features()).min(3 << 10);
+        std::ptr::copy_nonoverlapping(saved as *const u8, local.vectors.get().cast::<u8>(), bytes);
+    }
+    resume(local, regs)
+}
+
+fn resume(local: &CpuLocal, regs: &kvm_regs) -> ! {
+    local.counters.resumed_natively.increment();
+    local.session.store(false, Ordering::Relaxed);
+    let process = local.process();
+    // SAFETY: the registers are the guest's, which is code of this thread; its vector registers were put into the
+    // area; nothing on the host stack is needed any more.
+    unsafe { xstate::resume(regs, &mut *local.vectors.get(), process.features(), process.native_features()) }
+}
+
+/// Why a process had to be ended: its registers are lost. A debugger finds it in [`LAST_FATAL`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fatal {
+    /// Nothing happened.
+    None,
+    /// A fault while a fault was delivered.
+    DoubleFault,
+    /// The processor shut down.
+    Shutdown,
+    /// Broken hardware.
+    MachineCheck,
+    /// KVM did not return the vector registers.
+    VectorRegisters,
+}
+
+/// See [`Fatal`].
+#[unsafe(export_name = "bedplate_ring0_last_fatal")]
+pub static LAST_FATAL: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(Fatal::None as u32);
+
+/// Ends the process with SIGABRT: there are no registers to go on with.
+pub fn fatal(why: Fatal) -> ! {
+    LAST_FATAL.store(why as u32, Ordering::SeqCst);
+    // SAFETY: no conditions.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,68 @@
+//! System calls: made for the guest, by the same thread, unchanged but for the few that concern the thread's own
+//! registers.
+
+use kvm_bindings::{KVM_SYNC_X86_SREGS, kvm_regs, kvm_run, kvm_sregs};
+
+use super::clone;
+use super::signals::BlockedSignals;
+use crate::arch::instructions::syscall;
+use crate::arch::stubs::{bedplate_ring0_exit_thread, bedplate_ring0_sigreturn};
+use crate::process::local::CpuLocal;
+
+const ARCH_SET_GS: u64 = 0x1001;
+const ARCH_SET_FS: u64 = 0x1002;
+const KVM_GET_SREGS: u64 = 0x8138_ae83;
+
+/// Makes the call that the registers ask for, and puts its result there. Returns whether the registers changed.
+pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
+    local.counters.system_calls.increment();
+    let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    let result = match i64::try_from(regs.rax) {
+        Ok(libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) => clone::start_child(local, regs),
+        Ok(libc::SYS_exit) => exit(local, regs.rdi),
+        // A handler that began natively and entered ring 0 ends: what it interrupted was native.
+        Ok(libc::SYS_rt_sigreturn) => {
+            local.session.store(false, std::sync::atomic::Ordering::Relaxed);
+            // SAFETY: the guest's stack pointer points to the frame, or the kernel sends SIGSEGV.
+            unsafe { bedplate_ring0_sigreturn(regs.rsp) }
+        }
+        // GS is the processor's own in ring 0.
+        Ok(libc::SYS_arch_prctl) if arguments[0] == ARCH_SET_GS => -i64::from(libc::EPERM),
+        Ok(libc::SYS_arch_prctl) if arguments[0] == ARCH_SET_FS => set_fs(local, arguments[1], run),
+        // SAFETY: the guest is code of this process, which could make the call itself in ring 3.
+        _ => unsafe { syscall(regs.rax, arguments) },
+    };
+    regs.rax = result as u64;
+    true
+}
+
+/// Sets the FS base natively and in ring 0.
+fn set_fs(local: &CpuLocal, base: u64, run: *mut kvm_run) -> i64 {
+    // SAFETY: as the guest asked. The host part does not use thread-local variables.
+    let result = unsafe { syscall(libc::SYS_arch_prctl as u64, [ARCH_SET_FS, base, 0, 0, 0, 0]) };
+    if result != 0 {
+        return result;
+    }
+    let mut sregs = kvm_sregs::default();
+    let arguments = [local.fd as u64, KVM_GET_SREGS, (&raw mut sregs) as u64, 0, 0, 0];
+    // SAFETY: KVM writes to the variable; its own registers come back with one changed.
+    unsafe {
+        let result = syscall(libc::SYS_ioctl as u64, arguments);
+        if result != 0 {
+            return result;
+        }
+        sregs.fs.base = base;
+        (*run).s.regs.sregs = sregs;
+        (*run).kvm_dirty_regs |= u64::from(KVM_SYNC_X86_SREGS);
+    }
+    0
+}
+
+/// Ends the thread. Its processor becomes another thread's at once, with the stack this runs on, so the last steps
+/// use no stack, and no signal may need one.
+fn exit(local: &CpuLocal, status: u64) -> ! {
+    std::mem::forget(BlockedSignals::new());
+    local.session.store(false, std::sync::atomic::Ordering::Relaxed);
+    // SAFETY: nothing on this stack is needed any more; the thread ends.
+    unsafe { bedplate_ring0_exit_thread(status, local.owner.as_ptr()) }
+}

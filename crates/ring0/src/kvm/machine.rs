@@ -1,0 +1,132 @@
+//! The virtual machine: what it must offer, and creating it.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use kvm_bindings::{
+    CpuId, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
+    KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT, kvm_enable_cap,
+};
+use kvm_ioctls::{Cap, Kvm, VmFd};
+
+use crate::arch::control;
+use crate::error::{Error, Result};
+
+/// Where Intel's processors without unrestricted guests want three pages: below all that is handed out.
+const TASK_STATE_ADDRESS: usize = 0xfffb_d000;
+/// Interrupt lines of the (absent) I/O controller: the local controllers are KVM's own.
+const INTERRUPT_LINES: u64 = 24;
+/// Without 32-bit interrupt controller numbers, 255 means everybody.
+const SHORT_NUMBERS: u32 = 255;
+
+/// A virtual machine and what its processors get.
+#[derive(Debug)]
+pub struct Machine {
+    /// The virtual machine.
+    pub vm: VmFd,
+    /// Keeps the device open.
+    pub kvm: Kvm,
+    /// What CPUID says in ring 0.
+    pub cpuid: CpuId,
+    /// The vector features that ring 0 has.
+    pub xcr0: u64,
+    /// Bits of a physical address.
+    pub address_width: u32,
+    /// Whether pages of 1 GiB exist.
+    pub gigabyte_pages: bool,
+    /// How many memory slots there are.
+    pub slots: usize,
+    /// How many processors there can be.
+    pub max_cpus: u32,
+}
+
+impl Machine {
+    /// Creates it.
+    pub fn new() -> Result<Machine> {
+        if let Some(feature) = control::missing_feature() {
+            let advice = "ring 0 needs a processor of 2013 or later and Linux 5.9 or later";
+            return Err(Error::Missing { feature, advice });
+        }
+        let kvm = Kvm::new().map_err(|error| Error::Open { source: io::Error::from_raw_os_error(error.errno()) })?;
+        check_capabilities(&kvm)?;
+        let vm = kvm.create_vm().map_err(Error::kvm("creating a virtual machine"))?;
+        vm.set_tss_address(TASK_STATE_ADDRESS).map_err(Error::kvm("setting an address of the virtual machine"))?;
+        let irqchip = kvm_enable_cap {
+            cap: Cap::SplitIrqchip as u32,
+            args: [INTERRUPT_LINES, 0, 0, 0],
+            ..Default::default()
+        };
+        vm.enable_cap(&irqchip).map_err(Error::kvm("giving it interrupt controllers"))?;
+        fault_synchronously(&vm)?;
+        let max_cpus = max_cpus(&kvm, &vm);
+        let cpuid =
+            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("asking for processor features"))?;
+        let leaf = |function, index| {
+            cpuid.as_slice().iter().find(|e| e.function == function && e.index == index).copied().unwrap_or_default()
+        };
+        let state = leaf(0xd, 0);
+        Ok(Machine {
+            xcr0: control::xcr0(u64::from(state.edx) << 32 | u64::from(state.eax)),
+            address_width: leaf(0x8000_0008, 0).eax & 0xff,
+            gigabyte_pages: leaf(0x8000_0001, 0).edx & 1 << 26 != 0,
+            slots: kvm.get_nr_memslots(),
+            max_cpus,
+            cpuid,
+            vm,
+            kvm,
+        })
+    }
+
+    /// The files that a forked child inherits and cannot use.
+    pub fn files(&self) -> [i32; 2] {
+        [self.kvm.as_raw_fd(), self.vm.as_raw_fd()]
+    }
+}
+
+fn check_capabilities(kvm: &Kvm) -> Result<()> {
+    if kvm.get_api_version() != 12 {
+        return Err(Error::Missing { feature: "KVM's interface version 12", advice: "use a stock Linux kernel" });
+    }
+    let wanted = [
+        (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
+        (Cap::SyncRegs, "KVM_CAP_SYNC_REGS"),
+        (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
+        (Cap::SplitIrqchip, "KVM_CAP_SPLIT_IRQCHIP"),
+        (Cap::MpState, "KVM_CAP_MP_STATE"),
+        (Cap::Xsave, "KVM_CAP_XSAVE"),
+        (Cap::Xcrs, "KVM_CAP_XCRS"),
+        (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
+    ];
+    match wanted.iter().find(|(cap, _)| !kvm.check_extension(*cap)) {
+        Some((_, feature)) => {
+            Err(Error::Missing { feature, advice: "use Linux 5.16 or later with the processor's own KVM module" })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Keeps KVM from halting a processor while Linux fetches a page for it. A page that cannot be fetched (a file that
+/// became shorter) would be tried for ever, where without halting KVM_RUN fails, and the code gets its SIGBUS. KVM
+/// does without where processors halt on their own.
+fn fault_synchronously(vm: &VmFd) -> Result<()> {
+    let own_halt = kvm_enable_cap {
+        cap: KVM_CAP_X86_DISABLE_EXITS,
+        args: [u64::from(KVM_X86_DISABLE_EXITS_HLT), 0, 0, 0],
+        ..Default::default()
+    };
+    vm.enable_cap(&own_halt).map_err(Error::kvm("turning asynchronous page faults off"))
+}
+
+fn max_cpus(kvm: &Kvm, vm: &VmFd) -> u32 {
+    let long_numbers = kvm_enable_cap {
+        cap: KVM_CAP_X2APIC_API,
+        args: [u64::from(KVM_X2APIC_API_USE_32BIT_IDS | KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK), 0, 0, 0],
+        ..Default::default()
+    };
+    let most = u32::try_from(kvm.get_max_vcpus()).unwrap_or(SHORT_NUMBERS);
+    let ids = u32::try_from(kvm.get_max_vcpu_id()).unwrap_or(SHORT_NUMBERS);
+    match vm.enable_cap(&long_numbers) {
+        Ok(()) => most.min(ids),
+        Err(_) => most.min(ids).min(SHORT_NUMBERS),
+    }
+}

@@ -1,0 +1,119 @@
+//! A virtual processor in the state ring 0 starts in.
+
+use std::os::fd::AsRawFd;
+
+use kvm_bindings::{
+    KVM_MP_STATE_RUNNABLE, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_device_attr, kvm_dtable, kvm_mp_state,
+    kvm_msr_entry, kvm_sregs, kvm_xcrs,
+};
+use kvm_ioctls::VcpuFd;
+
+use super::machine::Machine;
+use crate::arch::{apic, control, segments};
+use crate::error::{Error, Result};
+use crate::process::local::CpuLocal;
+
+const KVM_SET_DEVICE_ATTR: u64 = 0x4018_aee1;
+
+/// What all processors have in common.
+pub struct Template<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The interrupt descriptor table.
+    pub idt: u64,
+    /// The topmost page table.
+    pub root: u64,
+    /// The system-call entry.
+    pub syscall_entry: u64,
+}
+
+impl Template<'_> {
+    /// Creates processor `number`, whose own data are at `local`.
+    pub fn create(&self, number: u32, local: &CpuLocal) -> Result<VcpuFd> {
+        let vm = &self.machine.vm;
+        let cpu = vm.create_vcpu(u64::from(number)).map_err(Error::kvm("creating a virtual processor"))?;
+        self.set_features(&cpu, number)?;
+        set_time(&cpu)?;
+        let sregs = self.sregs(&cpu, number, local)?;
+        cpu.set_sregs(&sregs).map_err(Error::kvm("setting control registers"))?;
+        self.set_msrs(&cpu)?;
+        let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
+        cpu.set_mp_state(runnable).map_err(Error::kvm("starting a virtual processor"))?;
+        let mut lapic = cpu.get_lapic().map_err(Error::kvm("reading the interrupt controller"))?;
+        for (register, byte) in
+            lapic.regs[apic::SPURIOUS_OFFSET..].iter_mut().zip(apic::SPURIOUS_VALUE.to_ne_bytes())
+        {
+            *register = byte as _;
+        }
+        cpu.set_lapic(&lapic).map_err(Error::kvm("setting the interrupt controller"))?;
+        Ok(cpu)
+    }
+
+    /// CPUID and XCR0; before the control registers, which KVM checks against them.
+    fn set_features(&self, cpu: &VcpuFd, number: u32) -> Result<()> {
+        let mut cpuid = self.machine.cpuid.clone();
+        for entry in cpuid.as_mut_slice() {
+            match entry.function {
+                1 => entry.ebx = entry.ebx & 0x00ff_ffff | number << 24,
+                0xb | 0x1f => entry.edx = number,
+                _ => {}
+            }
+        }
+        cpu.set_cpuid2(&cpuid).map_err(Error::kvm("setting processor features"))?;
+        let mut xcrs = kvm_xcrs { nr_xcrs: 1, ..Default::default() };
+        xcrs.xcrs[0].value = self.machine.xcr0;
+        cpu.set_xcrs(&xcrs).map_err(Error::kvm("enabling vector registers"))
+    }
+
+    fn sregs(&self, cpu: &VcpuFd, number: u32, local: &CpuLocal) -> Result<kvm_sregs> {
+        let mut sregs = cpu.get_sregs().map_err(Error::kvm("reading control registers"))?;
+        let data = segments::data();
+        sregs.cs = segments::code();
+        (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
+        sregs.gs.base = local.address();
+        sregs.tr = segments::task((&raw const local.task) as u64);
+        let gdt_limit = (size_of::<segments::Gdt>() - 1) as u16;
+        sregs.gdt = kvm_dtable { base: (&raw const local.gdt) as u64, limit: gdt_limit, ..Default::default() };
+        let idt_limit = (size_of::<segments::Idt>() - 1) as u16;
+        sregs.idt = kvm_dtable { base: self.idt, limit: idt_limit, ..Default::default() };
+        sregs.cr0 = control::CR0;
+        sregs.cr3 = self.root;
+        sregs.cr4 = control::CR4;
+        sregs.efer = control::EFER;
+        sregs.apic_base = apic::BASE | if number == 0 { apic::BASE_FIRST } else { 0 };
+        Ok(sregs)
+    }
+
+    fn set_msrs(&self, cpu: &VcpuFd) -> Result<()> {
+        let entry = |index, data| kvm_msr_entry { index, data, ..Default::default() };
+        let list = [
+            entry(control::MSR_STAR, segments::STAR),
+            entry(control::MSR_LSTAR, self.syscall_entry),
+            entry(control::MSR_FMASK, 0),
+        ];
+        let what = "setting the system-call entry";
+        let msrs = Msrs::from_entries(&list).map_err(|_| Error::kvm_errno(what, libc::E2BIG))?;
+        match cpu.set_msrs(&msrs).map_err(Error::kvm(what))? {
+            count if count == list.len() => Ok(()),
+            _ => Err(Error::kvm_errno(what, libc::EINVAL)),
+        }
+    }
+}
+
+/// Makes the time stamp counter the host's, on which the clocks of the C library rest.
+fn set_time(cpu: &VcpuFd) -> Result<()> {
+    let offset = 0u64;
+    let attribute = kvm_device_attr {
+        group: KVM_VCPU_TSC_CTRL,
+        attr: u64::from(KVM_VCPU_TSC_OFFSET),
+        addr: (&raw const offset) as u64,
+        flags: 0,
+    };
+    // The crate has this request for other processors only.
+    // SAFETY: KVM reads the structure and the value it points to.
+    let result = unsafe { libc::ioctl(cpu.as_raw_fd(), KVM_SET_DEVICE_ATTR as _, &raw const attribute) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Error::Missing { feature: "KVM's time stamp counter offset", advice: "use Linux 5.16 or later" })
+}

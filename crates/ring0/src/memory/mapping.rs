@@ -1,0 +1,65 @@
+//! An anonymous mapping of this process's own, unmapped when dropped.
+
+use std::io;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap, MprotectFlags};
+
+use crate::error::Error;
+
+/// Zeroed memory at an address of the kernel's choice.
+#[derive(Debug)]
+pub struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: only addresses are given out.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Memory that takes no place until it is used.
+    pub fn new(bytes: usize, what: &'static str) -> Result<Mapping, Error> {
+        Mapping::map(bytes, ProtFlags::READ | ProtFlags::WRITE, what)
+    }
+
+    /// Addresses without memory.
+    pub fn reserve(bytes: usize, what: &'static str) -> Result<Mapping, Error> {
+        Mapping::map(bytes, ProtFlags::empty(), what)
+    }
+
+    fn map(bytes: usize, protection: ProtFlags, what: &'static str) -> Result<Mapping, Error> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        match unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) } {
+            Ok(base) => Ok(Mapping { base: base.cast(), bytes }),
+            Err(error) => Err(Error::Memory { what, source: io::Error::from(error) }),
+        }
+    }
+
+    /// Takes all rights to `bytes` at `offset` away: what runs into them gets a signal.
+    pub fn guard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: inside of the mapping; nothing is stored there.
+        unsafe { mprotect(self.base.add(offset).cast(), bytes, MprotectFlags::empty()) }
+            .map_err(|error| Error::Memory { what: "a guard page", source: io::Error::from(error) })
+    }
+
+    /// Where it is.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`; its owner is done with it. A failure leaves it mapped.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,97 @@
+//! Building the process: the virtual machine, and the windows of all that is mapped.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+use super::cpus::Cpus;
+use super::{CURRENT, Process, fork};
+use crate::arch::segments::Idt;
+use crate::arch::{stubs, xstate};
+use crate::error::{Error, Result};
+use crate::kvm::machine::Machine;
+use crate::memory::maps;
+use crate::memory::windows::Windows;
+
+/// Builds the [`Process`].
+#[derive(Debug, Clone)]
+pub struct Builder {
+    max_cpus: u32,
+    max_windows: Option<usize>,
+    small_pages: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder { max_cpus: 1024, max_windows: None, small_pages: false }
+    }
+}
+
+impl Builder {
+    /// How many threads can be in ring 0 at the same time: 1024 if nothing else is said, and never more than KVM
+    /// allows.
+    pub fn max_cpus(mut self, count: u32) -> Builder {
+        self.max_cpus = count.max(1);
+        self
+    }
+
+    /// How many windows of 1 GiB there may be; never more than physical addresses and KVM's slots have room for.
+    pub fn max_windows(mut self, count: usize) -> Builder {
+        self.max_windows = Some(count);
+        self
+    }
+
+    /// Maps windows by pages of 2 MiB, as on processors that have none of 1 GiB.
+    pub fn small_pages(mut self) -> Builder {
+        self.small_pages = true;
+        self
+    }
+
+    /// Builds it.
+    pub fn build(self) -> Result<&'static Process> {
+        let before = CURRENT.load(Ordering::Acquire);
+        // SAFETY: a process is never dropped.
+        if unsafe { before.as_ref() }.is_some_and(|process| !process.born.is_forked()) {
+            return Err(Error::AlreadyBuilt);
+        }
+        let machine = Machine::new()?;
+        let slots = machine.slots.min(self.max_windows.map_or(usize::MAX, |count| count + 8));
+        let gigabyte_pages = machine.gigabyte_pages && !self.small_pages;
+        let windows = Windows::new(&machine.vm.as_raw_fd(), machine.address_width, slots, gigabyte_pages)?;
+        let areas = maps::areas()?;
+        maps::grow_main_stack(&areas);
+        let starts = maps::windows(&maps::areas()?);
+        if starts.len() > windows.capacity() {
+            return Err(Error::AddressSpace { needed: starts.len(), available: windows.capacity() });
+        }
+        for start in starts {
+            windows.add(start, 1)?;
+        }
+        let idt = Box::new(Idt::new());
+        windows.add((&raw const *idt) as u64, size_of::<Idt>() as u64)?;
+        windows.add(stubs::bedplate_ring0_guest_start as *const () as u64, 4096)?;
+        let process = Box::new(Process {
+            cpus: Cpus::new(self.max_cpus.min(machine.max_cpus)),
+            native_features: xstate::native_features(),
+            born: fork::Mark::new()?,
+            idt,
+            windows,
+            machine,
+        });
+        windows_of(&process)?;
+        let new = Box::into_raw(process);
+        match CURRENT.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it was just leaked.
+            Ok(_) => Ok(unsafe { &*new }),
+            Err(_) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                Err(Error::AlreadyBuilt)
+            }
+        }
+    }
+}
+
+/// The process itself is read by trap handlers.
+fn windows_of(process: &Process) -> Result<()> {
+    process.windows.add(std::ptr::from_ref(process) as u64, size_of::<Process>() as u64)
+}

@@ -1,0 +1,144 @@
+//! The virtual processors: as many as threads needed at the same time.
+//!
+//! KVM cannot delete a processor, so one that its thread gave back is given to the next. The list grows under a lock
+//! that is taken in ring 3 only, while no code of ring 0 is interrupted (a thread enters by an ordinary call).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use kvm_ioctls::VcpuFd;
+
+use super::Process;
+use super::local::CpuLocal;
+use crate::arch::control;
+use crate::error::{Error, Result};
+use crate::handlers;
+use crate::kvm::statistics::Statistics;
+use crate::kvm::vcpu::Template;
+use crate::memory::mapping::Mapping;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cpus {
+    list: Box<[AtomicPtr<CpuLocal>]>,
+    count: AtomicU32,
+    made: Mutex<Vec<Made>>,
+}
+
+/// What keeps a processor alive.
+#[derive(Debug)]
+struct Made {
+    cpu: VcpuFd,
+    _memory: Mapping,
+}
+
+impl Cpus {
+    /// None yet, and at most so many.
+    pub fn new(limit: u32) -> Cpus {
+        Cpus {
+            list: (0..limit).map(|_| AtomicPtr::default()).collect(),
+            count: AtomicU32::new(0),
+            made: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// All that were made.
+    pub fn iter(&self) -> impl Iterator<Item = &'static CpuLocal> {
+        let count = self.count.load(Ordering::Acquire) as usize;
+        // SAFETY: a processor's data are never dropped.
+        self.list.iter().take(count).filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_ref() })
+    }
+
+    /// The processor with this number.
+    pub fn get(&self, number: u32) -> Option<&'static CpuLocal> {
+        // SAFETY: as above.
+        unsafe { self.list.get(number as usize)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// A processor for this thread.
+    pub fn claim(&self, process: &'static Process) -> Result<&'static CpuLocal> {
+        let free = |local: &&CpuLocal| {
+            local.owner.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if let Some(local) = self.iter().find(free) {
+            return Ok(local);
+        }
+        let mut made = self.made.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(local) = self.iter().find(free) {
+            return Ok(local);
+        }
+        let number = self.count.load(Ordering::Relaxed);
+        let Some(entry) = self.list.get(number as usize) else {
+            return Err(Error::TooManyThreads { limit: self.list.len() as u32 });
+        };
+        let (memory, at) = CpuLocal::allocate(process, number)?;
+        process.windows.add(memory.base() as u64, memory.bytes() as u64)?;
+        let root = process.windows.root();
+        let syscall_entry = handlers::syscall::entry();
+        let template = Template {
+            machine: &process.machine,
+            idt: (&raw const *process.idt) as u64,
+            root,
+            syscall_entry,
+        };
+        // SAFETY: `allocate` made it.
+        let mut cpu = template.create(number, unsafe { &*at })?;
+        // SAFETY: nobody else knows it yet.
+        unsafe {
+            (*at).fd = std::os::fd::AsRawFd::as_raw_fd(&cpu);
+            (*at).run = cpu.get_kvm_run();
+            (*at).syscall_entry.store(syscall_entry, Ordering::Relaxed);
+            (*at).root.store(root, Ordering::Relaxed);
+        }
+        made.push(Made { cpu, _memory: memory });
+        entry.store(at, Ordering::Release);
+        self.count.store(number + 1, Ordering::Release);
+        // SAFETY: as above.
+        Ok(unsafe { &*at })
+    }
+
+    /// Brings KVM's registers of a processor up to what was decided since it was last in the guest.
+    pub fn update(&self, local: &CpuLocal) -> Result<()> {
+        let wanted = handlers::syscall::entry();
+        if local.syscall_entry.load(Ordering::Relaxed) != wanted {
+            self.with(local.number, |cpu| set_syscall_entry(cpu, wanted))?;
+            local.syscall_entry.store(wanted, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Back to the process's own page tables, for the next thread.
+    pub fn reset_root(&self, local: &CpuLocal, root: u64) -> Result<()> {
+        self.with(local.number, |cpu| {
+            let mut sregs = cpu.get_sregs().map_err(Error::kvm("reading control registers"))?;
+            sregs.cr3 = root;
+            cpu.set_sregs(&sregs).map_err(Error::kvm("setting control registers"))
+        })?;
+        local.root.store(root, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// KVM's statistics of a processor.
+    pub fn statistics(&self, number: u32) -> Result<Statistics> {
+        let what = "opening the statistics of a processor";
+        self.with(number, |cpu| Statistics::open(cpu).map_err(|source| Error::Kvm { what, source }))
+    }
+
+    fn with<R>(&self, number: u32, act: impl FnOnce(&VcpuFd) -> Result<R>) -> Result<R> {
+        let made = self.made.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match made.get(number as usize) {
+            Some(made) => act(&made.cpu),
+            None => Err(Error::kvm_errno("finding a virtual processor", libc::ENOENT)),
+        }
+    }
+}
+
+fn set_syscall_entry(cpu: &VcpuFd, entry: u64) -> Result<()> {
+    let what = "setting the system-call entry";
+    let msr = kvm_bindings::kvm_msr_entry { index: control::MSR_LSTAR, data: entry, ..Default::default() };
+    let msrs = kvm_bindings::Msrs::from_entries(&[msr]).map_err(|_| Error::kvm_errno(what, libc::E2BIG))?;
+    match cpu.set_msrs(&msrs).map_err(Error::kvm(what))? {
+        1 => Ok(()),
+        _ => Err(Error::kvm_errno(what, libc::EINVAL)),
+    }
+}

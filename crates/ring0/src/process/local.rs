@@ -1,0 +1,172 @@
+//! What belongs to one virtual processor. GS points here in ring 0.
+//!
+//! The processor's owner is one thread at a time ([`CpuLocal::owner`]); other threads read and write the atomics
+//! only.
+
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use kvm_bindings::kvm_run;
+
+use super::Process;
+use crate::arch::instructions::is_ring0;
+use crate::arch::segments::{Gdt, Stack, TaskState, gdt};
+use crate::arch::xstate::XsaveArea;
+use crate::error::Result;
+use crate::memory::mapping::Mapping;
+use crate::statistics::Counters;
+
+/// See the module. The assembly finds the first fields by their offsets.
+#[repr(C, align(64))]
+pub struct CpuLocal {
+    this: AtomicPtr<CpuLocal>,
+    /// The stack pointer where the thread entered.
+    pub guest_rsp: AtomicU64,
+    /// The top of the stack that the host loop runs on.
+    pub host_stack: u64,
+    /// The thread's FS base where it entered.
+    pub fs_base: AtomicU64,
+    /// The stack pointer of the code whose system call a handler is looking at.
+    pub syscall_rsp: AtomicU64,
+    /// The top of the stack that system-call handlers run on.
+    pub syscall_stack: u64,
+    /// 1 while a system-call handler runs: its own calls are not shown to it.
+    pub syscall_busy: AtomicU32,
+    /// 0 if no thread has this processor.
+    pub owner: AtomicU32,
+    /// Its number, also its interrupt controller's.
+    pub number: u32,
+    /// KVM's file for it.
+    pub fd: i32,
+    /// The task state segment: the tops of the trap stacks.
+    pub task: UnsafeCell<TaskState>,
+    /// The global descriptor table.
+    pub gdt: Gdt,
+    /// What this process shares with KVM about it.
+    pub run: *mut kvm_run,
+    /// Whose processor it is.
+    pub process: *const Process,
+    /// Whether a host loop of its owner's is on the host stack.
+    pub session: AtomicBool,
+    /// Whether it executes guest code, as far as its host part knows.
+    pub in_guest: AtomicBool,
+    /// Whether the translations it has cached must go when it enters next.
+    pub flush_on_entry: AtomicBool,
+    /// The system-call entry that LSTAR points to.
+    pub syscall_entry: AtomicU64,
+    /// The page tables it uses.
+    pub root: AtomicU64,
+    /// Where the last page fault was that was retried because its window was there already.
+    pub retried: AtomicU64,
+    /// What happened on it.
+    pub counters: Counters,
+    /// Vector registers on their way to ring 3.
+    pub vectors: UnsafeCell<XsaveArea>,
+}
+
+// SAFETY: what is not atomic is either never changed or its owner's alone.
+unsafe impl Sync for CpuLocal {}
+// SAFETY: as above.
+unsafe impl Send for CpuLocal {}
+
+/// Where everything of a processor's is in its mapping, from low to high, each stack below a guard page.
+mod layout {
+    use super::{CpuLocal, Stack};
+
+    pub const GUARD: usize = 4096;
+    pub const SYSCALL_STACK: usize = 64 << 10;
+    pub const HOST_STACK: usize = 1 << 20;
+
+    /// The top of trap stack `index`.
+    pub const fn trap_top(index: usize) -> usize {
+        (index + 1) * (GUARD + Stack::BYTES)
+    }
+    pub const SYSCALL_TOP: usize = trap_top(Stack::COUNT - 1) + GUARD + SYSCALL_STACK;
+    pub const HOST_TOP: usize = SYSCALL_TOP + GUARD + HOST_STACK;
+    pub const LOCAL: usize = HOST_TOP;
+    pub const BYTES: usize = LOCAL + size_of::<CpuLocal>().next_multiple_of(4096);
+}
+
+impl CpuLocal {
+    /// Makes the data of a processor that is not running yet, in memory of their own, which the caller keeps.
+    pub fn allocate(process: &Process, number: u32) -> Result<(Mapping, *mut CpuLocal)> {
+        let memory = Mapping::new(layout::BYTES, "a virtual processor")?;
+        for index in 0..Stack::COUNT {
+            memory.guard(layout::trap_top(index) - Stack::BYTES - layout::GUARD, layout::GUARD)?;
+        }
+        memory.guard(layout::SYSCALL_TOP - layout::SYSCALL_STACK - layout::GUARD, layout::GUARD)?;
+        memory.guard(layout::HOST_TOP - layout::HOST_STACK - layout::GUARD, layout::GUARD)?;
+        let base = memory.base() as u64;
+        let at = memory.base().wrapping_add(layout::LOCAL).cast::<CpuLocal>();
+        let tops = std::array::from_fn(|index| base + layout::trap_top(index) as u64);
+        let task_offset = std::mem::offset_of!(CpuLocal, task) as u64;
+        let local = CpuLocal {
+            this: AtomicPtr::new(at),
+            guest_rsp: AtomicU64::new(0),
+            host_stack: base + layout::HOST_TOP as u64,
+            fs_base: AtomicU64::new(0),
+            syscall_rsp: AtomicU64::new(0),
+            syscall_stack: base + layout::SYSCALL_TOP as u64,
+            syscall_busy: AtomicU32::new(0),
+            owner: AtomicU32::new(1),
+            number,
+            fd: -1,
+            task: UnsafeCell::new(TaskState::new(tops)),
+            gdt: gdt(at as u64 + task_offset),
+            run: ptr::null_mut(),
+            process,
+            session: AtomicBool::new(false),
+            in_guest: AtomicBool::new(false),
+            flush_on_entry: AtomicBool::new(false),
+            syscall_entry: AtomicU64::new(0),
+            root: AtomicU64::new(0),
+            retried: AtomicU64::new(0),
+            counters: Counters::default(),
+            vectors: UnsafeCell::new(XsaveArea::new()),
+        };
+        // SAFETY: the mapping has room for it there, aligned to a page, and nobody else knows the mapping.
+        unsafe { at.write(local) };
+        Ok((memory, at))
+    }
+
+    /// The processor this code runs on, if it runs in ring 0.
+    #[inline]
+    pub fn current() -> Option<&'static CpuLocal> {
+        if !is_ring0() {
+            return None;
+        }
+        let this: *const CpuLocal;
+        // SAFETY: in ring 0, GS points to the processor's data, whose first word is their address.
+        unsafe { std::arch::asm!("mov {}, gs:[0]", out(reg) this, options(nostack, readonly, preserves_flags)) };
+        // SAFETY: a processor's data stay as long as the program.
+        Some(unsafe { &*this })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        ptr::from_ref(self) as u64
+    }
+
+    /// Whose it is.
+    #[inline]
+    pub fn process(&self) -> &'static Process {
+        // SAFETY: a process stays as long as the program.
+        unsafe { &*self.process }
+    }
+
+    /// Whether an address is on its host stack.
+    pub fn is_on_host_stack(&self, address: u64) -> bool {
+        (self.host_stack - layout::HOST_STACK as u64..self.host_stack).contains(&address)
+    }
+
+    /// Puts what a thread may have left behind in order. The processor is not running.
+    pub fn prepare(&self) {
+        let base = self.host_stack - layout::HOST_TOP as u64;
+        let top = base + layout::trap_top(Stack::Exception as usize - 1) as u64;
+        // SAFETY: the processor is not running, and its owner is here.
+        unsafe { (*self.task.get()).ist[Stack::Exception as usize - 1] = top };
+        self.syscall_busy.store(0, Ordering::Relaxed);
+        self.retried.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,96 @@
+//! Entering and leaving: what a thread remembers, and when it gives its processor back.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use super::Process;
+use super::local::CpuLocal;
+use crate::arch::instructions::{is_ring0, read_cr3, write_cr3};
+use crate::arch::stubs;
+use crate::cpu::Cpu;
+use crate::error::{Error, Result};
+use crate::host::signals::on_alternate_stack;
+
+/// The thread's processor; its drop, at the thread's end, gives it back.
+struct Owned(Cell<*const CpuLocal>);
+
+thread_local! {
+    static OWNED: Owned = const { Owned(Cell::new(ptr::null())) };
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        leave();
+        // SAFETY: a processor's data are never dropped.
+        let Some(local) = (unsafe { self.0.get().as_ref() }) else { return };
+        if !local.process().born.is_forked() {
+            release(local);
+        }
+    }
+}
+
+fn release(local: &CpuLocal) {
+    let process = local.process();
+    let root = process.windows.root();
+    if local.root.load(Ordering::Relaxed) != root && process.cpus.reset_root(local, root).is_err() {
+        return; // Its tables may be gone, so nobody gets it any more.
+    }
+    local.session.store(false, Ordering::Relaxed);
+    local.owner.store(0, Ordering::Release);
+}
+
+/// See [`Process::enter`].
+pub fn enter(process: &'static Process) -> Result<Cpu> {
+    if let Some(local) = CpuLocal::current() {
+        return Ok(Cpu::new(local));
+    }
+    process.check_not_forked()?;
+    let local = own(process)?;
+    let here = 0u8;
+    let on_top = |local: &CpuLocal| local.is_on_host_stack((&raw const here) as u64) || on_alternate_stack();
+    if local.session.load(Ordering::Relaxed) && on_top(local) {
+        return Err(Error::Interrupted);
+    }
+    local.prepare();
+    process.cpus.update(local)?;
+    // SAFETY: the processor is this thread's and not running; it starts where this call returns.
+    let errno = unsafe { stubs::bedplate_ring0_enter(ptr::from_ref(local).cast_mut()) };
+    if errno != 0 {
+        return Err(Error::kvm_errno("running ring 0", errno as i32));
+    }
+    match CpuLocal::current() {
+        Some(local) => {
+            if local.flush_on_entry.swap(false, Ordering::Relaxed) {
+                // SAFETY: in ring 0; the tables stay the same.
+                unsafe { write_cr3(read_cr3()) };
+            }
+            Ok(Cpu::new(local))
+        }
+        // The first instructions faulted, and this went on natively.
+        None => Err(Error::kvm_errno("running ring 0", libc::EFAULT)),
+    }
+}
+
+/// This thread's processor: the one it has, or a new one.
+fn own(process: &'static Process) -> Result<&'static CpuLocal> {
+    // A thread whose variables are gone is about to end.
+    let owned = OWNED.try_with(|owned| owned.0.get()).map_err(|_| Error::Interrupted)?;
+    // SAFETY: a processor's data are never dropped.
+    match unsafe { owned.as_ref() } {
+        Some(local) if ptr::eq(local.process, process) => return Ok(local),
+        // The processor of the process that this one was forked from.
+        _ => {}
+    }
+    let local = process.cpus.claim(process)?;
+    let _ = OWNED.try_with(|owned| owned.0.set(local));
+    Ok(local)
+}
+
+/// See [`Process::leave`].
+pub fn leave() {
+    if is_ring0() {
+        // SAFETY: in ring 0; goes on natively behind the call.
+        unsafe { stubs::bedplate_ring0_leave() };
+    }
+}

@@ -1,0 +1,167 @@
+//! Signals while a thread is in ring 0: handled natively, and ring 0 goes on.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bedplate_ring0::is_ring0;
+
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+static TAKEN_IN_RING0: AtomicU32 = AtomicU32::new(0);
+static ENTERED: AtomicU32 = AtomicU32::new(0);
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+extern "C" fn take(_: i32) {
+    TAKEN.fetch_add(1, Ordering::SeqCst);
+    if is_ring0() {
+        TAKEN_IN_RING0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+extern "C" fn take_and_enter(_: i32) {
+    TAKEN.fetch_add(1, Ordering::SeqCst);
+    if common::process().enter().is_ok() {
+        ENTERED.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn catch(signal: i32, handler: extern "C" fn(i32), flags: i32) {
+    // SAFETY: the handler is a function of the right form.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = flags;
+        assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
+    }
+    TAKEN.store(0, Ordering::SeqCst);
+    TAKEN_IN_RING0.store(0, Ordering::SeqCst);
+}
+
+/// Sends a signal to the calling thread, after a while, from another.
+fn send_later(signal: i32) -> std::thread::JoinHandle<()> {
+    // SAFETY: names this thread, which outlives the other one.
+    let this = unsafe { libc::pthread_self() };
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        // SAFETY: as above.
+        unsafe { libc::pthread_kill(this, signal) };
+    })
+}
+
+#[test]
+fn a_signal_reaches_code_that_only_computes() {
+    let process = ring0_or_skip!();
+    let _one = ONE_AT_A_TIME.lock();
+    catch(libc::SIGUSR1, take, 0);
+    let inside = process
+        .run(|_| {
+            let sender = send_later(libc::SIGUSR1);
+            let mut value = 1.0f64;
+            while TAKEN.load(Ordering::SeqCst) == 0 {
+                value *= 1.000_000_1;
+            }
+            sender.join().unwrap();
+            value > 1.0 && is_ring0()
+        })
+        .unwrap();
+    assert!(inside);
+    assert_eq!((TAKEN.load(Ordering::SeqCst), TAKEN_IN_RING0.load(Ordering::SeqCst)), (1, 0));
+}
+
+#[test]
+fn blocking_calls_are_interrupted_or_restarted() {
+    let process = ring0_or_skip!();
+    let _one = ONE_AT_A_TIME.lock();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let read = || {
+        let mut byte = 0u8;
+        // SAFETY: reads into the variable.
+        let count = unsafe { libc::read(reader.as_raw_fd(), (&raw mut byte).cast(), 1) };
+        if count < 0 { Err(std::io::Error::last_os_error().raw_os_error()) } else { Ok(byte) }
+    };
+    catch(libc::SIGUSR1, take, 0);
+    let interrupted = process
+        .run(|_| {
+            let sender = send_later(libc::SIGUSR1);
+            let result = read();
+            sender.join().unwrap();
+            (result, is_ring0())
+        })
+        .unwrap();
+    assert_eq!(interrupted, (Err(Some(libc::EINTR)), true));
+    catch(libc::SIGUSR1, take, libc::SA_RESTART);
+    let restarted = process
+        .run(|_| {
+            let sender = send_later(libc::SIGUSR1);
+            let other = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(250));
+                    rustix::io::write(&writer, b"z").unwrap();
+                });
+                read()
+            });
+            sender.join().unwrap();
+            (other, is_ring0())
+        })
+        .unwrap();
+    assert_eq!(restarted, (Ok(b'z'), true));
+    assert_eq!(TAKEN.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn frequent_timer_signals_disturb_nothing() {
+    let process = ring0_or_skip!();
+    let _one = ONE_AT_A_TIME.lock();
+    catch(libc::SIGALRM, take, libc::SA_RESTART);
+    let timer = |microseconds| {
+        let time = libc::timeval { tv_sec: 0, tv_usec: microseconds };
+        let timer = libc::itimerval { it_interval: time, it_value: time };
+        // SAFETY: reads the variable.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    };
+    let (wrong, inside) = process
+        .run(|_| {
+            timer(3000);
+            let (mut wrong, mut index) = (0, 0u64);
+            while TAKEN.load(Ordering::SeqCst) < 40 {
+                let block: [u64; 8] = std::array::from_fn(|part| std::hint::black_box(index) * part as u64);
+                wrong += u32::from(block.iter().sum::<u64>() != index * 28);
+                index += 1;
+                if index.is_multiple_of(1024) {
+                    std::hint::black_box(rustix::process::getppid());
+                }
+            }
+            timer(0);
+            (wrong, is_ring0())
+        })
+        .unwrap();
+    assert_eq!((wrong, inside), (0, true));
+    assert_eq!(TAKEN_IN_RING0.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn handlers_cannot_enter_on_top_of_ring_0() {
+    let process = ring0_or_skip!();
+    let _one = ONE_AT_A_TIME.lock();
+    for flags in [0, libc::SA_ONSTACK] {
+        catch(libc::SIGUSR1, take_and_enter, flags);
+        ENTERED.store(0, Ordering::SeqCst);
+        let inside = process
+            .run(|_| {
+                // SAFETY: sends a signal to this thread.
+                unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
+                is_ring0()
+            })
+            .unwrap();
+        assert!(inside);
+        assert_eq!((TAKEN.load(Ordering::SeqCst), ENTERED.load(Ordering::SeqCst)), (1, 0));
+    }
+    // On top of native code they can, and their return to it is native.
+    catch(libc::SIGUSR1, take_and_enter, 0);
+    // SAFETY: as above.
+    unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
+    assert_eq!((ENTERED.load(Ordering::SeqCst), is_ring0()), (1, false));
+}
