@@ -88,6 +88,12 @@ pub enum Error {
         /// What it is used for.
         why: &'static str,
     },
+    /// A processor that no thread has.
+    #[error("no thread has processor {number}")]
+    NoSuchCpu {
+        /// Its number.
+        number: u32,
+    },
     /// Something that only ring 0 can do was asked of a thread that is not there.
     #[error("this thread is not in ring 0")]
     NotInRing0,
@@ -118,6 +124,7 @@ impl Error {
             Error::Interrupted => libc::EBUSY,
             Error::Forked => libc::ECHILD,
             Error::BadRange { .. } | Error::BadVector { .. } => libc::EINVAL,
+            Error::NoSuchCpu { .. } => libc::ESRCH,
             Error::NotInRing0 => libc::EPERM,
         }
     }
@@ -134,7 +141,9 @@ fn open_advice(error: &io::Error) -> &'static str {
 
 fn kvm_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::ENOSYS) => "; a seccomp filter may forbid ioctl: it has to let KVM's requests through",
+        Some(libc::EPERM | libc::ENOSYS) => {
+            "; a seccomp filter may forbid ioctl: it has to let KVM's requests through"
+        }
         _ => "",
     }
 }

@@ -58,6 +58,8 @@ pub use self::{
     handlers::{Answer, Outcome, SyscallFrame, SyscallHandler, TrapHandler},
     host::call::natively,
     host::native::Fatal,
+    ipi::calls::{RemoteCall, RemoteFunction},
+    ipi::ticks::TickHandler,
     kvm::statistics::Statistics as KvmStatistics,
     memory::windows::Attached,
     process::{Builder, Process},

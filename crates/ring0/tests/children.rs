@@ -41,7 +41,9 @@ fn threads_start_natively_with_their_own_variables() {
     let seen = process
         .run(|_| {
             LOCAL.set(6);
-            let seen = std::thread::spawn(|| (is_ring0(), LOCAL.get(), Process::current().is_some())).join().unwrap();
+            let seen = std::thread::spawn(|| (is_ring0(), LOCAL.get(), Process::current().is_some()))
+                .join()
+                .unwrap();
             (seen, LOCAL.get(), is_ring0())
         })
         .unwrap();
@@ -95,7 +97,8 @@ fn a_forked_child_goes_on_natively_and_can_build_its_own() {
     let ends = process
         .run(|_| {
             let plain = fork(|| if is_ring0() { 1 } else { 33 });
-            let refused = fork(|| if process.enter().is_err() && Process::current().is_none() { 34 } else { 1 });
+            let refused =
+                fork(|| if process.enter().is_err() && Process::current().is_none() { 34 } else { 1 });
             let own = fork(|| match Process::builder().build() {
                 Ok(own) => own.run(|_| if is_ring0() { 35 } else { 2 }).unwrap_or(3),
                 Err(_) => 4,
@@ -110,7 +113,8 @@ fn a_forked_child_goes_on_natively_and_can_build_its_own() {
 #[test]
 fn commands_can_be_run_from_ring_0() {
     let process = ring0_or_skip!();
-    let out = process.run(|_| Command::new("/bin/sh").args(["-c", "echo $((6 * 7))"]).output()).unwrap().unwrap();
+    let out =
+        process.run(|_| Command::new("/bin/sh").args(["-c", "echo $((6 * 7))"]).output()).unwrap().unwrap();
     assert!(out.status.success());
     assert_eq!(out.stdout, b"42\n");
 }

@@ -44,7 +44,8 @@ fn a_panic_leaves_ring_0_on_its_way() {
     assert_eq!(panic.downcast_ref::<i32>(), Some(&7));
     assert!(!is_ring0());
     // Caught inside, it does not.
-    let inside = process.run(|_| std::panic::catch_unwind(|| std::panic::panic_any(8)).is_err() && is_ring0());
+    let inside =
+        process.run(|_| std::panic::catch_unwind(|| std::panic::panic_any(8)).is_err() && is_ring0());
     assert!(inside.unwrap());
 }
 
@@ -61,7 +62,8 @@ fn system_calls_are_made_by_the_same_thread() {
     let ids = || (std::process::id(), rustix::thread::gettid());
     let before = ids();
     let calls = process.statistics().system_calls;
-    let (inside, failed) = process.run(|_| (ids(), std::fs::File::open("/nonexistent").unwrap_err())).unwrap();
+    let (inside, failed) =
+        process.run(|_| (ids(), std::fs::File::open("/nonexistent").unwrap_err())).unwrap();
     assert_eq!(before, inside);
     assert_eq!(failed.kind(), std::io::ErrorKind::NotFound);
     assert!(process.statistics().system_calls > calls);
@@ -215,7 +217,8 @@ fn memory_far_away_gets_its_window_when_it_is_touched() {
         .run(|_| {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
             // SAFETY: a new mapping, at an address where nothing is.
-            let far = unsafe { mmap_anonymous(place, bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
+            let far =
+                unsafe { mmap_anonymous(place, bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
             let far = far.cast::<u8>();
             // SAFETY: inside of the mapping; unmapped when nobody uses it any more.
             unsafe {

@@ -96,7 +96,10 @@ fn each_fault_is_its_signal_at_its_address() {
     catch_signals();
     let read_only = Page::new(libc::PROT_READ);
     let nothing = Page::new(libc::PROT_NONE);
-    assert_eq!(faulting!(process, "mov [rax], rcx", read_only.address()), (libc::SIGSEGV, read_only.address()));
+    assert_eq!(
+        faulting!(process, "mov [rax], rcx", read_only.address()),
+        (libc::SIGSEGV, read_only.address())
+    );
     assert_eq!(faulting!(process, "mov rcx, [rax]", nothing.address()), (libc::SIGSEGV, nothing.address()));
     assert_eq!(faulting!(process, "mov rcx, [rax]", 16), (libc::SIGSEGV, 16));
     let hole = 0x2000_0000_0000;
@@ -118,14 +121,18 @@ fn a_file_that_became_shorter_is_sigbus() {
     let process = ring0_or_skip!();
     let _one = ONE_AT_A_TIME.lock();
     catch_signals();
-    // SAFETY: a file of this test's own, mapped, and unmapped at the end.
-    unsafe {
+    // SAFETY: a file of this test's own.
+    let (file, at) = unsafe {
         let file = libc::memfd_create(c"short".as_ptr(), 0);
         assert_eq!(libc::ftruncate(file, 8192), 0);
         let at = libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, libc::MAP_SHARED, file, 0);
         assert_eq!(libc::ftruncate(file, 4096), 0);
-        let address = at as u64 + 4096;
-        assert_eq!(faulting!(process, "mov rcx, [rax]", address), (libc::SIGBUS, address));
+        (file, at)
+    };
+    let address = at as u64 + 4096;
+    assert_eq!(faulting!(process, "mov rcx, [rax]", address), (libc::SIGBUS, address));
+    // SAFETY: nobody uses them any more.
+    unsafe {
         libc::munmap(at, 8192);
         libc::close(file);
     }

@@ -11,6 +11,12 @@ pub const BASE_FIRST: u64 = 0x100;
 pub const SPURIOUS_OFFSET: usize = 0xf0;
 /// See [`SPURIOUS_OFFSET`].
 pub const SPURIOUS_VALUE: u32 = 0x1ff;
+/// The timer's registers in KVM's picture, and the value of the vector's that turns it off.
+pub const TIMER_VECTOR_OFFSET: usize = 0x320;
+/// See [`TIMER_VECTOR_OFFSET`].
+pub const TIMER_INITIAL_OFFSET: usize = 0x380;
+/// See [`TIMER_VECTOR_OFFSET`].
+pub const TIMER_OFF: u32 = TIMER_MASKED as u32;
 /// Spurious interrupts, which are not acknowledged.
 pub const SPURIOUS_VECTOR: u64 = 0xff;
 

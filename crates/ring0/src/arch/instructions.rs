@@ -64,21 +64,6 @@ pub unsafe fn write_msr(register: u32, value: u64) {
     }
 }
 
-/// Reads a model-specific register.
-///
-/// # Safety
-/// In ring 0; the register exists.
-#[inline]
-pub unsafe fn read_msr(register: u32) -> u64 {
-    let (low, high): (u32, u32);
-    // SAFETY: as the caller promised.
-    unsafe {
-        asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high,
-            options(nomem, nostack, preserves_flags));
-    }
-    u64::from(high) << 32 | u64::from(low)
-}
-
 /// Lets interrupts in, waits for one (which KVM does without using the processor), and returns after it.
 ///
 /// # Safety

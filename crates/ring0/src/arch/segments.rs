@@ -83,7 +83,8 @@ pub type Gdt = [u64; 8];
 
 /// A table whose task segment is at `task`.
 pub fn gdt(task: u64) -> Gdt {
-    let low = 0x8900_u64 << 32 | (TASK_BYTES as u64 - 1) | (task & 0xff_ffff) << 16 | (task >> 24 & 0xff) << 56;
+    let low =
+        0x8900_u64 << 32 | (TASK_BYTES as u64 - 1) | (task & 0xff_ffff) << 16 | (task >> 24 & 0xff) << 56;
     [
         0,
         0x00af_9b00_0000_ffff, // ring 0 code
@@ -118,7 +119,16 @@ impl Idt {
 
 /// Ring 0's code segment, as KVM is told.
 pub fn code() -> kvm_segment {
-    kvm_segment { selector: CODE, type_: 11, l: 1, s: 1, g: 1, present: 1, limit: u32::MAX, ..Default::default() }
+    kvm_segment {
+        selector: CODE,
+        type_: 11,
+        l: 1,
+        s: 1,
+        g: 1,
+        present: 1,
+        limit: u32::MAX,
+        ..Default::default()
+    }
 }
 
 /// Ring 0's data segment, as KVM is told.
@@ -160,11 +170,8 @@ mod tests {
     #[test]
     fn every_vector_has_an_entry_of_its_own() {
         let table = Idt::new();
-        let mut entries: Vec<_> = table
-            .0
-            .iter()
-            .map(|[low, high]| low & 0xffff | (low >> 48) << 16 | high << 32)
-            .collect();
+        let mut entries: Vec<_> =
+            table.0.iter().map(|[low, high]| low & 0xffff | (low >> 48) << 16 | high << 32).collect();
         assert_eq!(entries[14], traps::entry(14));
         entries.sort_unstable();
         entries.dedup();

@@ -244,8 +244,8 @@ bedplate_ring0_clone:               # (regs, xsave area, features): clone with t
 );
 
 unsafe extern "C" {
-    /// Enters ring 0: returns 0 there, or an errno in ring 3.
-    pub fn bedplate_ring0_enter(local: *mut CpuLocal) -> u64;
+    /// Enters ring 0 on the processor whose data are at `local`: returns 0 there, or an errno in ring 3.
+    pub fn bedplate_ring0_enter(local: *mut ()) -> u64;
     /// Where the guest starts.
     pub fn bedplate_ring0_guest_start();
     /// Leaves ring 0.

@@ -76,7 +76,8 @@ impl TrapFrame {
 extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
     let Some(local) = CpuLocal::current() else { return };
     let cpu = Cpu::new(local);
-    let handled = handler(frame.vector as usize).is_some_and(|handle| handle(cpu, frame, address) == Outcome::Handled);
+    let handled =
+        handler(frame.vector as usize).is_some_and(|handle| handle(cpu, frame, address) == Outcome::Handled);
     let counters = &local.counters;
     match frame.vector {
         vector::PAGE_FAULT => {
@@ -100,7 +101,7 @@ extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
         _ if is_software_interrupt(frame) && !handled => {}
         number => {
             counters.interrupts.increment();
-            if !handled && !crate::ipi::handle(cpu, number as u8) {
+            if !handled && !crate::ipi::handle(cpu, number as u8, frame) {
                 counters.interrupts_spurious.increment();
             }
             // SAFETY: in ring 0.

@@ -23,7 +23,8 @@ pub fn resume_left(local: &CpuLocal, regs: &kvm_regs) -> ! {
 pub fn resume_interrupted(local: &CpuLocal, regs: &kvm_regs) -> ! {
     let area = local.vectors.get();
     // SAFETY: KVM writes 4096 bytes to the area, which is its owner's.
-    let result = unsafe { syscall(libc::SYS_ioctl as u64, [local.fd as u64, KVM_GET_XSAVE, area as u64, 0, 0, 0]) };
+    let result =
+        unsafe { syscall(libc::SYS_ioctl as u64, [local.fd as u64, KVM_GET_XSAVE, area as u64, 0, 0, 0]) };
     if result != 0 {
         fatal(Fatal::VectorRegisters);
     }

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use kvm_bindings::{
-    KVM_EXIT_IO, KVM_EXIT_IO_OUT, KVM_EXIT_IOAPIC_EOI, KVM_EXIT_SHUTDOWN, KVM_SYNC_X86_REGS, kvm_regs, kvm_run,
+    KVM_EXIT_IO, KVM_EXIT_IO_OUT, KVM_EXIT_IOAPIC_EOI, KVM_EXIT_SHUTDOWN, KVM_SYNC_X86_REGS, kvm_regs,
+    kvm_run,
 };
 
 use super::native::{Fatal, fatal, resume_interrupted, resume_left};

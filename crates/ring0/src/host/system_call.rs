@@ -18,7 +18,9 @@ pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
     local.counters.system_calls.increment();
     let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let result = match i64::try_from(regs.rax) {
-        Ok(libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) => clone::start_child(local, regs),
+        Ok(libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork) => {
+            clone::start_child(local, regs)
+        }
         Ok(libc::SYS_exit) => exit(local, regs.rdi),
         // A handler that began natively and entered ring 0 ends: what it interrupted was native.
         Ok(libc::SYS_rt_sigreturn) => {

@@ -1,11 +1,11 @@
 //! The virtual machine: what it must offer, and creating it.
 
 use std::io;
-use std::os::fd::AsRawFd;
 
 use kvm_bindings::{
-    CpuId, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES, KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK,
-    KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT, kvm_enable_cap,
+    CpuId, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES,
+    KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT,
+    kvm_enable_cap,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 
@@ -24,8 +24,6 @@ const SHORT_NUMBERS: u32 = 255;
 pub struct Machine {
     /// The virtual machine.
     pub vm: VmFd,
-    /// Keeps the device open.
-    pub kvm: Kvm,
     /// What CPUID says in ring 0.
     pub cpuid: CpuId,
     /// The vector features that ring 0 has.
@@ -47,10 +45,12 @@ impl Machine {
             let advice = "ring 0 needs a processor of 2013 or later and Linux 5.9 or later";
             return Err(Error::Missing { feature, advice });
         }
-        let kvm = Kvm::new().map_err(|error| Error::Open { source: io::Error::from_raw_os_error(error.errno()) })?;
+        let kvm = Kvm::new()
+            .map_err(|error| Error::Open { source: io::Error::from_raw_os_error(error.errno()) })?;
         check_capabilities(&kvm)?;
         let vm = kvm.create_vm().map_err(Error::kvm("creating a virtual machine"))?;
-        vm.set_tss_address(TASK_STATE_ADDRESS).map_err(Error::kvm("setting an address of the virtual machine"))?;
+        vm.set_tss_address(TASK_STATE_ADDRESS)
+            .map_err(Error::kvm("setting an address of the virtual machine"))?;
         let irqchip = kvm_enable_cap {
             cap: Cap::SplitIrqchip as u32,
             args: [INTERRUPT_LINES, 0, 0, 0],
@@ -59,10 +59,16 @@ impl Machine {
         vm.enable_cap(&irqchip).map_err(Error::kvm("giving it interrupt controllers"))?;
         fault_synchronously(&vm)?;
         let max_cpus = max_cpus(&kvm, &vm);
-        let cpuid =
-            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("asking for processor features"))?;
+        let cpuid = kvm
+            .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+            .map_err(Error::kvm("asking for processor features"))?;
         let leaf = |function, index| {
-            cpuid.as_slice().iter().find(|e| e.function == function && e.index == index).copied().unwrap_or_default()
+            cpuid
+                .as_slice()
+                .iter()
+                .find(|e| e.function == function && e.index == index)
+                .copied()
+                .unwrap_or_default()
         };
         let state = leaf(0xd, 0);
         Ok(Machine {
@@ -73,19 +79,16 @@ impl Machine {
             max_cpus,
             cpuid,
             vm,
-            kvm,
         })
-    }
-
-    /// The files that a forked child inherits and cannot use.
-    pub fn files(&self) -> [i32; 2] {
-        [self.kvm.as_raw_fd(), self.vm.as_raw_fd()]
     }
 }
 
 fn check_capabilities(kvm: &Kvm) -> Result<()> {
     if kvm.get_api_version() != 12 {
-        return Err(Error::Missing { feature: "KVM's interface version 12", advice: "use a stock Linux kernel" });
+        return Err(Error::Missing {
+            feature: "KVM's interface version 12",
+            advice: "use a stock Linux kernel",
+        });
     }
     let wanted = [
         (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
@@ -98,9 +101,10 @@ fn check_capabilities(kvm: &Kvm) -> Result<()> {
         (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
     ];
     match wanted.iter().find(|(cap, _)| !kvm.check_extension(*cap)) {
-        Some((_, feature)) => {
-            Err(Error::Missing { feature, advice: "use Linux 5.16 or later with the processor's own KVM module" })
-        }
+        Some((_, feature)) => Err(Error::Missing {
+            feature,
+            advice: "use Linux 5.16 or later with the processor's own KVM module",
+        }),
         None => Ok(()),
     }
 }

@@ -3,8 +3,8 @@
 use std::os::fd::AsRawFd;
 
 use kvm_bindings::{
-    KVM_MP_STATE_RUNNABLE, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_device_attr, kvm_dtable, kvm_mp_state,
-    kvm_msr_entry, kvm_sregs, kvm_xcrs,
+    KVM_MP_STATE_RUNNABLE, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_device_attr, kvm_dtable,
+    kvm_mp_state, kvm_msr_entry, kvm_sregs, kvm_xcrs,
 };
 use kvm_ioctls::VcpuFd;
 
@@ -39,13 +39,7 @@ impl Template<'_> {
         self.set_msrs(&cpu)?;
         let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
         cpu.set_mp_state(runnable).map_err(Error::kvm("starting a virtual processor"))?;
-        let mut lapic = cpu.get_lapic().map_err(Error::kvm("reading the interrupt controller"))?;
-        for (register, byte) in
-            lapic.regs[apic::SPURIOUS_OFFSET..].iter_mut().zip(apic::SPURIOUS_VALUE.to_ne_bytes())
-        {
-            *register = byte as _;
-        }
-        cpu.set_lapic(&lapic).map_err(Error::kvm("setting the interrupt controller"))?;
+        change_controller(&cpu, &[(apic::SPURIOUS_OFFSET, apic::SPURIOUS_VALUE)])?;
         Ok(cpu)
     }
 
@@ -73,7 +67,8 @@ impl Template<'_> {
         sregs.gs.base = local.address();
         sregs.tr = segments::task((&raw const local.task) as u64);
         let gdt_limit = (size_of::<segments::Gdt>() - 1) as u16;
-        sregs.gdt = kvm_dtable { base: (&raw const local.gdt) as u64, limit: gdt_limit, ..Default::default() };
+        sregs.gdt =
+            kvm_dtable { base: (&raw const local.gdt) as u64, limit: gdt_limit, ..Default::default() };
         let idt_limit = (size_of::<segments::Idt>() - 1) as u16;
         sregs.idt = kvm_dtable { base: self.idt, limit: idt_limit, ..Default::default() };
         sregs.cr0 = control::CR0;
@@ -98,6 +93,22 @@ impl Template<'_> {
             _ => Err(Error::kvm_errno(what, libc::EINVAL)),
         }
     }
+}
+
+/// Stops the timer of a processor that is not running.
+pub fn stop_timer(cpu: &VcpuFd) -> Result<()> {
+    change_controller(cpu, &[(apic::TIMER_INITIAL_OFFSET, 0), (apic::TIMER_VECTOR_OFFSET, apic::TIMER_OFF)])
+}
+
+/// Writes registers of the interrupt controller.
+fn change_controller(cpu: &VcpuFd, registers: &[(usize, u32)]) -> Result<()> {
+    let mut lapic = cpu.get_lapic().map_err(Error::kvm("reading the interrupt controller"))?;
+    for (offset, value) in registers {
+        for (register, byte) in lapic.regs.iter_mut().skip(*offset).zip(value.to_ne_bytes()) {
+            *register = byte as _;
+        }
+    }
+    cpu.set_lapic(&lapic).map_err(Error::kvm("setting the interrupt controller"))
 }
 
 /// Makes the time stamp counter the host's, on which the clocks of the C library rest.

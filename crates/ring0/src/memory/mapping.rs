@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap, MprotectFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 use crate::error::Error;
 
@@ -21,18 +21,10 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Memory that takes no place until it is used.
     pub fn new(bytes: usize, what: &'static str) -> Result<Mapping, Error> {
-        Mapping::map(bytes, ProtFlags::READ | ProtFlags::WRITE, what)
-    }
-
-    /// Addresses without memory.
-    pub fn reserve(bytes: usize, what: &'static str) -> Result<Mapping, Error> {
-        Mapping::map(bytes, ProtFlags::empty(), what)
-    }
-
-    fn map(bytes: usize, protection: ProtFlags, what: &'static str) -> Result<Mapping, Error> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        match unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) } {
+        match unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, both, flags) } {
             Ok(base) => Ok(Mapping { base: base.cast(), bytes }),
             Err(error) => Err(Error::Memory { what, source: io::Error::from(error) }),
         }

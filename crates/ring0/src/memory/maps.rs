@@ -37,7 +37,9 @@ pub fn for_each(mut act: impl FnMut(&Area)) -> bool {
     let mut buffer = [0u8; 8 << 10];
     let path = c"/proc/self/maps".as_ptr() as u64;
     // SAFETY: opens a file for reading; the path is a string that stays.
-    let fd = unsafe { syscall(libc::SYS_open as u64, [path, (libc::O_RDONLY | libc::O_CLOEXEC) as u64, 0, 0, 0, 0]) };
+    let fd = unsafe {
+        syscall(libc::SYS_open as u64, [path, (libc::O_RDONLY | libc::O_CLOEXEC) as u64, 0, 0, 0, 0])
+    };
     if fd < 0 {
         return false;
     }
@@ -79,9 +81,9 @@ fn parse(line: &[u8]) -> Option<Area> {
 
 fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
-    let value = text[..digits].iter().fold(0u64, |value, byte| {
-        value << 4 | u64::from(char::from(*byte).to_digit(16).unwrap_or(0))
-    });
+    let value = text[..digits]
+        .iter()
+        .fold(0u64, |value, byte| value << 4 | u64::from(char::from(*byte).to_digit(16).unwrap_or(0)));
     (1..=16).contains(&digits).then_some((value, &text[digits..]))
 }
 
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel_are_understood() {
-        let area = parse(b"7ffc9a400000-7ffc9a421000 rw-p 00000000 00:00 0                          [stack]").unwrap();
+        let area = parse(b"7ffc9a400000-7ffc9a421000 rw-p 00000000 00:00 0                          [stack]")
+            .unwrap();
         assert_eq!(area.range, 0x7ffc_9a40_0000..0x7ffc_9a42_1000);
         assert!(area.accessible && area.main_stack);
         assert!(!parse(b"100000-200000 ---p 00000000 00:00 0 ").unwrap().accessible);
@@ -145,7 +148,8 @@ mod tests {
 
     #[test]
     fn reservations_are_not_windows() {
-        let area = |start: u64, end: u64, accessible| Area { range: start..end, accessible, main_stack: false };
+        let area =
+            |start: u64, end: u64, accessible| Area { range: start..end, accessible, main_stack: false };
         let list = [
             area(0x1000, 0x2000, true),
             area(WINDOW - 4096, WINDOW + 4096, true),

@@ -1,8 +1,8 @@
 //! The process's memory as ring 0 sees it: every gigabyte of virtual addresses that has memory in it is a window,
 //! and lies somewhere in guest-physical memory. See [`windows`].
 
-pub mod maps;
 pub mod mapping;
+pub mod maps;
 pub mod windows;
 
 /// Bytes of a window.

@@ -89,7 +89,8 @@ impl Windows {
         windows.add(own, windows.tables.bytes() as u64)?;
         for index in 0..256 {
             let table = windows.table(1 + index);
-            let entry = windows.physical_address(own + (TABLE_BYTES * (1 + index)) as u64).unwrap_or(0) | TABLE_FLAGS;
+            let entry =
+                windows.physical_address(own + (TABLE_BYTES * (1 + index)) as u64).unwrap_or(0) | TABLE_FLAGS;
             debug_assert_ne!(entry, TABLE_FLAGS);
             windows.table(0)[index].store(entry, Ordering::Release);
             debug_assert!(table.len() == ENTRIES);
@@ -119,16 +120,6 @@ impl Windows {
         match self.window(address)?.load(Ordering::Acquire) {
             0 | PRIVATE => None,
             number => Some(u64::from(number - 1) * WINDOW + address % WINDOW),
-        }
-    }
-
-    /// The virtual address of a guest-physical one.
-    #[inline]
-    pub fn virtual_address(&self, physical: u64) -> Option<u64> {
-        let number = usize::try_from(physical / WINDOW).ok()?;
-        match self.virtuals.get(number)?.load(Ordering::Acquire) {
-            0 => None,
-            window => Some(u64::from(window - 1) * WINDOW + physical % WINDOW),
         }
     }
 
@@ -170,7 +161,9 @@ impl Windows {
             Some(number) => number,
             None => {
                 self.reclaim(space);
-                space.take(1).ok_or(Error::AddressSpace { needed: self.capacity() + 1, available: self.capacity() })?
+                space
+                    .take(1)
+                    .ok_or(Error::AddressSpace { needed: self.capacity() + 1, available: self.capacity() })?
             }
         };
         let bytes = WINDOW.min(ADDRESS_END - start);
@@ -223,7 +216,11 @@ impl Windows {
     pub fn keep_private(&self, address: u64, bytes: u64) -> Result<()> {
         let end = checked_end(address, bytes)?;
         if !(address | bytes).is_multiple_of(WINDOW) {
-            return Err(Error::BadRange { address, bytes, why: "it does not consist of whole windows of 1 GiB" });
+            return Err(Error::BadRange {
+                address,
+                bytes,
+                why: "it does not consist of whole windows of 1 GiB",
+            });
         }
         let _signals = BlockedSignals::new();
         let mut space = self.lock();
@@ -305,10 +302,13 @@ impl Windows {
         let (top, entry) = ((start >> 39) as usize & 511, (start >> 30) as usize & 511);
         let value = match number {
             None => 0,
-            Some(number) if self.gigabyte_pages => number as u64 * WINDOW | LEAF_FLAGS,
+            Some(number) if self.gigabyte_pages => (number as u64 * WINDOW) | LEAF_FLAGS,
             Some(number) => {
                 for (index, small) in self.table(257 + number).iter().enumerate() {
-                    small.store(number as u64 * WINDOW + ((index as u64) << 21) | LEAF_FLAGS, Ordering::Relaxed);
+                    small.store(
+                        (number as u64 * WINDOW + ((index as u64) << 21)) | LEAF_FLAGS,
+                        Ordering::Relaxed,
+                    );
                 }
                 let table = self.tables.base() as u64 + ((257 + number) * TABLE_BYTES) as u64;
                 self.physical_address(table).unwrap_or(0) | TABLE_FLAGS

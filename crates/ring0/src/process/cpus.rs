@@ -14,7 +14,7 @@ use crate::arch::control;
 use crate::error::{Error, Result};
 use crate::handlers;
 use crate::kvm::statistics::Statistics;
-use crate::kvm::vcpu::Template;
+use crate::kvm::vcpu::{self, Template};
 use crate::memory::mapping::Mapping;
 
 /// See the module.
@@ -107,14 +107,16 @@ impl Cpus {
         Ok(())
     }
 
-    /// Back to the process's own page tables, for the next thread.
-    pub fn reset_root(&self, local: &CpuLocal, root: u64) -> Result<()> {
+    /// Back to the process's own page tables, and without ticks, for the next thread.
+    pub fn reset(&self, local: &CpuLocal, root: u64) -> Result<()> {
         self.with(local.number, |cpu| {
             let mut sregs = cpu.get_sregs().map_err(Error::kvm("reading control registers"))?;
             sregs.cr3 = root;
-            cpu.set_sregs(&sregs).map_err(Error::kvm("setting control registers"))
+            cpu.set_sregs(&sregs).map_err(Error::kvm("setting control registers"))?;
+            vcpu::stop_timer(cpu)
         })?;
         local.root.store(root, Ordering::Relaxed);
+        local.tick_handler.store(std::ptr::null_mut(), Ordering::Relaxed);
         Ok(())
     }
 

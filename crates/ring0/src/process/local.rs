@@ -14,6 +14,7 @@ use crate::arch::instructions::is_ring0;
 use crate::arch::segments::{Gdt, Stack, TaskState, gdt};
 use crate::arch::xstate::XsaveArea;
 use crate::error::Result;
+use crate::ipi::calls::Inbox;
 use crate::memory::mapping::Mapping;
 use crate::statistics::Counters;
 
@@ -59,6 +60,10 @@ pub struct CpuLocal {
     pub root: AtomicU64,
     /// Where the last page fault was that was retried because its window was there already.
     pub retried: AtomicU64,
+    /// What is called at each tick of its timer, if it ticks.
+    pub tick_handler: AtomicPtr<()>,
+    /// Calls that others want from it.
+    pub inbox: Inbox,
     /// What happened on it.
     pub counters: Counters,
     /// Vector registers on their way to ring 3.
@@ -122,6 +127,8 @@ impl CpuLocal {
             syscall_entry: AtomicU64::new(0),
             root: AtomicU64::new(0),
             retried: AtomicU64::new(0),
+            tick_handler: AtomicPtr::default(),
+            inbox: Inbox::default(),
             counters: Counters::default(),
             vectors: UnsafeCell::new(XsaveArea::new()),
         };
@@ -138,7 +145,9 @@ impl CpuLocal {
         }
         let this: *const CpuLocal;
         // SAFETY: in ring 0, GS points to the processor's data, whose first word is their address.
-        unsafe { std::arch::asm!("mov {}, gs:[0]", out(reg) this, options(nostack, readonly, preserves_flags)) };
+        unsafe {
+            std::arch::asm!("mov {}, gs:[0]", out(reg) this, options(nostack, readonly, preserves_flags))
+        };
         // SAFETY: a processor's data stay as long as the program.
         Some(unsafe { &*this })
     }

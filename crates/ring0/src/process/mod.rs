@@ -153,6 +153,10 @@ impl Process {
         self.windows.root()
     }
 
+    pub(crate) fn cpu(&self, number: u32) -> Option<&'static local::CpuLocal> {
+        self.cpus.get(number)
+    }
+
     pub(crate) fn windows(&self) -> &Windows {
         &self.windows
     }

@@ -33,7 +33,9 @@ impl Drop for Owned {
 fn release(local: &CpuLocal) {
     let process = local.process();
     let root = process.windows.root();
-    if local.root.load(Ordering::Relaxed) != root && process.cpus.reset_root(local, root).is_err() {
+    let changed =
+        local.root.load(Ordering::Relaxed) != root || !local.tick_handler.load(Ordering::Relaxed).is_null();
+    if changed && process.cpus.reset(local, root).is_err() {
         return; // Its tables may be gone, so nobody gets it any more.
     }
     local.session.store(false, Ordering::Relaxed);
@@ -55,7 +57,7 @@ pub fn enter(process: &'static Process) -> Result<Cpu> {
     local.prepare();
     process.cpus.update(local)?;
     // SAFETY: the processor is this thread's and not running; it starts where this call returns.
-    let errno = unsafe { stubs::bedplate_ring0_enter(ptr::from_ref(local).cast_mut()) };
+    let errno = unsafe { stubs::bedplate_ring0_enter(ptr::from_ref(local).cast_mut().cast()) };
     if errno != 0 {
         return Err(Error::kvm_errno("running ring 0", errno as i32));
     }

@@ -13,7 +13,9 @@ pub const ENABLED: &str = "BEDPLATE_VM";
 pub fn enabled() -> bool {
     let enabled = std::env::var_os(ENABLED).is_some();
     if !enabled {
-        eprintln!("skipped: needs ring 0 of a real processor, or of the test machine; set {ENABLED}=1 where there is one");
+        eprintln!(
+            "skipped: needs ring 0 of a real processor, or of the test machine; set {ENABLED}=1 where there is one"
+        );
     }
     enabled
 }
