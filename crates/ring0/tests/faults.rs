@@ -105,7 +105,19 @@ fn each_fault_is_its_signal_at_its_address() {
     let hole = 0x2000_0000_0000;
     assert_eq!(faulting!(process, "mov rcx, [rax]", hole), (libc::SIGSEGV, hole));
     assert_eq!(faulting!(process, "mov [rax + 8], rcx", hole), (libc::SIGSEGV, hole + 8));
-    let gone = Page::new(libc::PROT_READ).address();
+    // In a window that is there, where nobody else maps anything.
+    let gone = {
+        let place = 0x1400_0000_0000u64;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: new pages, unmapped when nobody uses them.
+        unsafe {
+            let at = libc::mmap(place as *mut c_void, 4096, libc::PROT_READ, flags, -1, 0);
+            assert_eq!(at as u64, place);
+            process.run(|_| at.cast::<u8>().read_volatile()).unwrap();
+            libc::munmap(at, 4096);
+        }
+        place
+    };
     assert_eq!(faulting!(process, "mov rcx, [rax]", gone), (libc::SIGSEGV, gone));
     assert_eq!(faulting!(process, "mov rcx, [rax]", 1 << 60).0, libc::SIGSEGV, "an address that cannot be");
     assert_eq!(faulting!(process, "div rdx", 5).0, libc::SIGFPE);
