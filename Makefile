@@ -31,11 +31,11 @@ ARGS ?=
 BENCH ?= kv-local
 BENCH_ARGS ?= --quick
 
-.PHONY: help setup build run doctor test fmt lint docs unit bench clean
+.PHONY: help setup build run doctor test fmt lint docs unit test-vm bench clean
 
 help: ## Show this list
 	@echo "Bedplate: make TARGET"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
@@ -68,6 +68,9 @@ docs:
 
 unit:
 	cargo test --locked --workspace
+
+test-vm: setup ## Run the tests that need ring 0, on stock kernels in virtual machines
+	scripts/test-vm.sh
 
 bench: build ## Run a benchmark: make bench BENCH=kv-local BENCH_ARGS=--quick
 	$(SUDO) target/release/bedplate bench $(BENCH) $(BENCH_ARGS)

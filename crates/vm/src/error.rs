@@ -36,8 +36,10 @@ pub enum Error {
     #[error("QEMU failed: {0}")]
     Qemu(String),
     /// The guest ended before its jobs did: a panic, or somebody switched it off.
-    #[error("the guest's kernel stopped before its work was done")]
+    #[error("the guest's kernel stopped before its work was done{}", after(why))]
     Died {
+        /// The console's line that tells why, if there is one.
+        why: Option<String>,
         /// End of the console's output.
         console: String,
     },
@@ -57,6 +59,10 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+fn after(why: &Option<String>) -> String {
+    why.as_ref().map(|why| format!(": {why}")).unwrap_or_default()
 }
 
 /// Result with the harness's error.
@@ -85,7 +91,7 @@ impl Error {
     /// The end of the guest's console, where that can tell what went wrong.
     pub fn console(&self) -> Option<&str> {
         match self {
-            Error::Died { console } | Error::TimedOut { console, .. } => Some(console),
+            Error::Died { console, .. } | Error::TimedOut { console, .. } => Some(console),
             _ => None,
         }
     }

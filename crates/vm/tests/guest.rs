@@ -21,17 +21,19 @@ fn run(machine: &Machine, jobs: &[Job]) -> (Result<Report, Error>, String, Strin
 #[test]
 fn what_a_guest_says_arrives() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("taken along");
+    let file = folder.path().join("deep/taken along");
+    std::fs::create_dir(folder.path().join("deep")).unwrap();
     std::fs::write(&file, "content").unwrap();
     for series in Series::ALL {
         let machine = machine(series)
             .env("EVERYWHERE", "it's")
-            .file(File { host: file.clone(), guest: "/data/file".into() });
+            .file(File { host: folder.path().into(), guest: "/data".into() });
         let jobs = [
             sh("echo out; echo err >&2; exit 3").title("a title"),
             Job::new(["printf", "%s|", "a b", "'", "$HOME", ""]),
             sh("kill -SEGV $$"),
-            sh("echo $EVERYWHERE $ONCE; cat /data/file; uname -r; ls /dev/kvm; nproc").env("ONCE", "1"),
+            sh("echo $EVERYWHERE $ONCE; cat '/data/deep/taken along'; uname -r; ls /dev/kvm; nproc")
+                .env("ONCE", "1"),
             // Of the host, with its libraries.
             Job::new(["seq", "150000"]),
         ];
@@ -73,6 +75,7 @@ fn kernels_that_complain_are_noticed() {
         run(&machine(Series::V6_1), &[sh("true"), sh("echo c > /proc/sysrq-trigger"), sh("true")]);
     let error = report.unwrap_err();
     assert!(matches!(error, Error::Died { .. }), "{error}");
+    assert!(error.to_string().contains("sysrq triggered crash"), "{error}");
     assert!(error.console().unwrap().contains("Kernel panic"), "{error:?}");
 }
 
@@ -109,4 +112,31 @@ fn what_is_missing_is_said() {
     let (report, ..) = run(&Machine::new(not_a_kernel).limit(Duration::from_secs(20)), &[sh("true")]);
     let error = report.unwrap_err();
     assert!(matches!(error, Error::Qemu(_) | Error::Died { .. }), "{error}");
+}
+
+#[test]
+fn a_missing_library_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x.c");
+    std::fs::write(&source, "int there(void) { return 0; }\n").unwrap();
+    let cc = |args: &[&str]| {
+        let status = std::process::Command::new("cc").current_dir(folder.path()).args(args).status().unwrap();
+        assert!(status.success());
+    };
+    cc(&["-shared", "-fPIC", "-o", "libthere.so", "x.c"]);
+    std::fs::write(&source, "int there(void); int main(void) { return there(); }\n").unwrap();
+    cc(&["-o", "program", "x.c", "-L.", "-lthere"]);
+    let program = folder.path().join("program");
+    let job = Job::new([program.to_str().unwrap()]);
+    let (report, ..) = run(&machine(Series::V6_1), &[job]);
+    let error = report.unwrap_err().to_string();
+    assert!(error.contains("libthere.so"), "{error}");
+}
+
+#[test]
+fn what_warns_on_the_console_is_there_when_the_guest_dies() {
+    let script = "echo '<4>a warning before' > /dev/kmsg; echo c > /proc/sysrq-trigger";
+    let (report, ..) = run(&machine(Series::V6_1), &[sh(script)]);
+    let error = report.unwrap_err();
+    assert!(error.console().unwrap().contains("a warning before"), "{error:?}");
 }

@@ -23,7 +23,7 @@ const MODULES: [&str; 2] = ["kvm-amd", "kvm-intel"];
 /// A file of the host for the guest.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Path on the host. A program's libraries come along.
+    /// Path on the host; of a folder, everything in it. A program's libraries come along.
     pub host: PathBuf,
     /// Absolute path in the guest.
     pub guest: PathBuf,
@@ -71,13 +71,26 @@ impl Contents<'_> {
             self.add_libraries(&mut archive, program)?;
         }
         for file in self.files {
-            if !file.host.is_file() {
-                return Err(Error::NotFound { path: file.host.clone(), problem: "no such file".into() });
-            }
-            archive.add_file(&file.host, &file.guest)?;
-            self.add_libraries(&mut archive, &file.host)?;
+            self.add(&mut archive, &file.host, &file.guest)?;
         }
         archive.finish()
+    }
+
+    /// Adds a file, or a folder with all that is in it.
+    fn add(&self, archive: &mut Archive, host: &Path, guest: &Path) -> Result<()> {
+        let read = || Error::io(format!("read {}", host.display()));
+        if host.is_dir() {
+            for entry in fs::read_dir(host).map_err(read())? {
+                let name = entry.map_err(read())?.file_name();
+                self.add(archive, &host.join(&name), &guest.join(&name))?;
+            }
+            return Ok(());
+        }
+        if !host.is_file() {
+            return Err(Error::NotFound { path: host.into(), problem: "no such file".into() });
+        }
+        archive.add_file(host, guest)?;
+        self.add_libraries(archive, host)
     }
 
     fn add_libraries(&self, archive: &mut Archive, program: &Path) -> Result<()> {

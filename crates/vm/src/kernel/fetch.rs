@@ -32,9 +32,8 @@ const KEPT: [&str; 12] = [
     "tun",
 ];
 
-/// Replaces the series' folder in the cache by the newest kernel.
+/// Replaces the series' folder in the cache by the newest kernel. The caller has the cache's [`lock`].
 pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
-    fs::create_dir_all(cache).map_err(Error::io(format!("create {}", cache.display())))?;
     let failed = |problem: String| Error::NoKernel { series: series.name().into(), problem };
     if !Path::new(KEYRING).exists() {
         return Err(failed(format!("{KEYRING} is not there (package debian-archive-keyring)")));
@@ -63,6 +62,15 @@ pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
     fs::rename(&kept, &place).map_err(Error::io(format!("create {}", place.display())))
 }
 
+/// Lets one process at a time change the cache, until the file is closed.
+pub(super) fn lock(cache: &Path) -> Result<fs::File> {
+    fs::create_dir_all(cache).map_err(Error::io(format!("create {}", cache.display())))?;
+    let path = cache.join(".lock");
+    let file = fs::File::create(&path).map_err(Error::io(format!("create {}", path.display())))?;
+    file.lock().map_err(Error::io(format!("lock {}", path.display())))?;
+    Ok(file)
+}
+
 /// Copies the image, and unpacks the modules that can be needed.
 fn keep(whole: &Path, kept: &Path) -> Result<()> {
     let create =
@@ -72,10 +80,14 @@ fn keep(whole: &Path, kept: &Path) -> Result<()> {
         let to = kept.join("boot").join(image.file_name().unwrap_or_default());
         fs::copy(&image, &to).map_err(Error::io("copy the kernel's image"))?;
     }
-    let folder = kept.join(MODULES);
-    create(&folder)?;
+    keep_modules(whole, &kept.join(MODULES))
+}
+
+/// Unpacks the modules below `from` that can be needed, and what they need, into a folder.
+pub(super) fn keep_modules(from: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(Error::io("create a folder in the cache"))?;
     let mut files = HashMap::new();
-    modules_below(whole, &mut files).map_err(Error::io("list the modules"))?;
+    modules_below(from, &mut files).map_err(Error::io("list the modules"))?;
     modules::closure(&KEPT, &mut |name| {
         let Some(packed) = files.get(&modules::plain(name)) else { return Ok(None) };
         let to = folder.join(modules::plain(name)).with_extension("ko");

@@ -58,7 +58,15 @@ impl Kernel {
     pub fn get(series: Series) -> Result<Kernel> {
         match Kernel::cached(series)? {
             Some(kernel) => Ok(kernel),
-            None => Kernel::fetch(series),
+            None => {
+                let cache = cache()?;
+                let _lock = fetch::lock(&cache)?;
+                // Somebody else may have fetched it meanwhile.
+                match Kernel::cached(series)? {
+                    Some(kernel) => Ok(kernel),
+                    None => Kernel::replaced(series, &cache),
+                }
+            }
         }
     }
 
@@ -67,22 +75,43 @@ impl Kernel {
     /// # Errors
     /// As [`Kernel::get`].
     pub fn fetch(series: Series) -> Result<Kernel> {
-        fetch::into(series, &cache()?)?;
+        let cache = cache()?;
+        let _lock = fetch::lock(&cache)?;
+        Kernel::replaced(series, &cache)
+    }
+
+    /// Fetches a kernel into the cache, which is locked.
+    fn replaced(series: Series, cache: &Path) -> Result<Kernel> {
+        fetch::into(series, cache)?;
         Kernel::cached(series)?.ok_or_else(|| Error::NoKernel {
             series: series.name().into(),
             problem: "the package has no kernel image".into(),
         })
     }
 
-    /// A kernel image of one's own: what it needs must be built in.
+    /// A kernel image of one's own. Its modules are those that this machine has in `/lib/modules` under the
+    /// release in the image's name (`vmlinuz-RELEASE`); without, what it needs must be built in.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such file.
+    /// [`Error::NotFound`] if there is no such file; [`Error::Io`] if its modules cannot be unpacked.
     pub fn from_image(image: &Path) -> Result<Kernel> {
         if !image.is_file() {
             return Err(Error::NotFound { path: image.into(), problem: "no such kernel image".into() });
         }
-        Ok(Kernel { image: image.into(), modules: None })
+        let mut kernel = Kernel { image: image.into(), modules: None };
+        let installed = Path::new("/lib/modules").join(kernel.version());
+        if installed.is_dir() {
+            let cache = cache()?;
+            let _lock = fetch::lock(&cache)?;
+            let folder = cache.join("own").join(kernel.version()).join(MODULES);
+            // Anew each time: a kernel that was built again may have the same release.
+            if folder.exists() {
+                fs::remove_dir_all(&folder).map_err(Error::io(format!("remove {}", folder.display())))?;
+            }
+            fetch::keep_modules(&installed, &folder)?;
+            kernel.modules = Some(folder);
+        }
+        Ok(kernel)
     }
 
     fn cached(series: Series) -> Result<Option<Kernel>> {

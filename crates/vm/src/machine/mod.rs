@@ -205,8 +205,15 @@ impl Session {
     ) -> Result<Report> {
         let (sender, pieces) = channel();
         let ports = std::mem::replace(&mut qemu.ports, [0; 4].map(|_| closed()));
-        let mut words = qemu.child.stderr.take();
-        let complete = std::thread::scope(|scope| {
+        let words = qemu.child.stderr.take();
+        let (complete, last) = std::thread::scope(|scope| {
+            // Read all the time: a QEMU that has much to warn about must not wait for us.
+            let words = scope.spawn(move || {
+                let mut text = String::new();
+                // What is not UTF-8 is not worth an error.
+                let _ = words.map(|mut words| words.read_to_string(&mut text));
+                text
+            });
             for (port, reader) in ports.into_iter().enumerate() {
                 let sender = sender.clone();
                 scope.spawn(move || forward(port, reader, &sender));
@@ -215,12 +222,8 @@ impl Session {
             let complete = self.until_closed(&pieces, out, err);
             // Ends the threads, too: their pipes close.
             let _ = qemu.child.kill();
-            complete
+            complete.map(|complete| (complete, words.join().unwrap_or_default()))
         })?;
-        let mut last = String::new();
-        if let Some(words) = &mut words {
-            let _ = words.read_to_string(&mut last);
-        }
         let _ = qemu.child.wait();
         let console = || String::from_utf8_lossy(&self.said.console).into_owned();
         if !complete {
@@ -229,12 +232,12 @@ impl Session {
         let Some(boot) = self.said.boot else {
             let last = last.trim();
             if last.is_empty() {
-                return Err(Error::Died { console: console() });
+                return Err(self.died(console()));
             }
             return Err(Error::Qemu(last.lines().last().unwrap_or(last).to_owned()));
         };
         if !self.said.done || self.said.statuses.len() != jobs {
-            return Err(Error::Died { console: console() });
+            return Err(self.died(console()));
         }
         Ok(Report {
             statuses: std::mem::take(&mut self.said.statuses),
@@ -243,6 +246,11 @@ impl Session {
             boot,
             whole: self.start.elapsed(),
         })
+    }
+
+    fn died(&self, console: String) -> Error {
+        let why = complaints(&console).into_iter().find(|line| line.contains("panic"));
+        Error::Died { why, console }
     }
 
     /// Takes what comes until all ports are closed: true; or until the time is over: false.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{PipeReader, pipe};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -70,8 +71,9 @@ impl Qemu {
         }
         command.arg("-kernel").arg(settings.kernel.image()).arg("-initrd").arg(settings.initramfs);
         // Without mitigations TCG is twice as fast; a panic ends QEMU.
-        let append =
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable 8250.nr_uarts=4 net.ifnames=0";
+        // The console gets warnings and worse, which are all there is of them when the guest dies.
+        let append = "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off tsc=reliable \
+                      8250.nr_uarts=4 net.ifnames=0";
         command.args(["-append", &format!("{append} {}", settings.append)]);
         let mut mappings = Vec::new();
         let mut ports = Vec::new();
@@ -85,6 +87,8 @@ impl Qemu {
         }
         command.fd_mappings(mappings).map_err(|e| Error::Qemu(e.to_string()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // SAFETY: the closure makes one system call, which may be made between fork and exec.
+        unsafe { command.pre_exec(die_with_parent) };
         let child = command.spawn().map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => {
                 Error::Missing { program: "qemu-system-x86_64", package: "qemu-system-x86" }
@@ -95,6 +99,12 @@ impl Qemu {
         let ports = ports.try_into().unwrap_or_else(|_| unreachable!("four ports"));
         Ok(Qemu { child, ports })
     }
+}
+
+/// A guest must not go on when the harness was killed.
+fn die_with_parent() -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    Ok(())
 }
 
 impl Drop for Qemu {
