@@ -53,25 +53,22 @@ impl Cpu {
         self.local.counters.read()
     }
 
-    /// Drops what it has cached of the page at an address. In ring 3, everything is dropped at the next entry.
+    /// Drops what it has cached of the page at an address. In ring 3 nothing is to be done: everything is dropped when
+    /// a thread enters.
     #[inline]
     pub fn flush_page(&self, address: u64) {
         if instructions::is_ring0() {
             // SAFETY: in ring 0.
             unsafe { instructions::invlpg(address) };
-        } else {
-            self.local.flush_on_entry.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Drops all translations it has cached. In ring 3, at the next entry.
+    /// Drops all translations it has cached; in ring 3 as [`flush_page`](Self::flush_page).
     #[inline]
     pub fn flush(&self) {
         if instructions::is_ring0() {
             // SAFETY: in ring 0; the tables stay the same.
             unsafe { instructions::write_cr3(instructions::read_cr3()) };
-        } else {
-            self.local.flush_on_entry.store(true, Ordering::Relaxed);
         }
     }
 

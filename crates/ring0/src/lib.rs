@@ -61,7 +61,7 @@ pub use self::{
     ipi::calls::{RemoteCall, RemoteFunction},
     ipi::ticks::TickHandler,
     kvm::statistics::Statistics as KvmStatistics,
-    memory::windows::Attached,
+    memory::windows::{Attached, Windows},
     process::{Builder, Process},
     statistics::Statistics,
 };

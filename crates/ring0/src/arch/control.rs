@@ -19,14 +19,14 @@ pub const MSR_LSTAR: u32 = 0xc000_0082;
 pub const MSR_FMASK: u32 = 0xc000_0084;
 
 const PAE: u64 = 1 << 5;
-const GLOBAL_PAGES: u64 = 1 << 7;
 const FXSR: u64 = 1 << 9;
 const XMM_EXCEPTIONS: u64 = 1 << 10;
 const FSGSBASE: u64 = 1 << 16;
 const OSXSAVE: u64 = 1 << 18;
 
-/// CR4: no SMEP and no SMAP, as user pages are ring 0's own memory; no PCID.
-pub const CR4: u64 = PAE | GLOBAL_PAGES | FXSR | XMM_EXCEPTIONS | FSGSBASE | OSXSAVE;
+/// CR4: no SMEP and no SMAP, as user pages are ring 0's own memory; no PCID, and no global pages, so
+/// that loading CR3 drops every translation.
+pub const CR4: u64 = PAE | FXSR | XMM_EXCEPTIONS | FSGSBASE | OSXSAVE;
 
 /// x87, SSE, AVX, AVX-512. AMX would make the state larger than KVM's plain interface takes; code that uses it
 /// gets an exception in ring 0 and goes on in ring 3. Protection keys stay ring 3's.

@@ -44,13 +44,17 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
     }
     local.session.store(true, Ordering::Relaxed);
     local.counters.entries.increment();
+    let (shootdown, number) = (local.process().shootdown(), local.number as usize);
     let mut started = false;
     loop {
-        local.in_guest.store(true, Ordering::SeqCst);
+        if started {
+            // Requests that wait now have their interrupt, which the guest takes first.
+            shootdown.host_ends(number);
+        }
         // A bare system call: the C library's would write errno, which is the guest's as well.
         // SAFETY: runs code of this process with the rights of this process.
         let result = unsafe { syscall(libc::SYS_ioctl as u64, [local.fd as u64, KVM_RUN, 0, 0, 0, 0]) };
-        local.in_guest.store(false, Ordering::SeqCst);
+        shootdown.host_begins(number);
         local.counters.exits.increment();
         // SAFETY: as above; the reference ends before the guest runs again.
         let regs = unsafe { registers(run) };
@@ -65,7 +69,7 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
                 resume_interrupted(local, regs)
             }
             errno if !started => {
-                local.session.store(false, Ordering::Relaxed);
+                local.end_session();
                 return errno as u64;
             }
             _ => {

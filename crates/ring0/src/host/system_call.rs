@@ -24,7 +24,7 @@ pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
         Ok(libc::SYS_exit) => exit(local, regs.rdi),
         // A handler that began natively and entered ring 0 ends: what it interrupted was native.
         Ok(libc::SYS_rt_sigreturn) => {
-            local.session.store(false, std::sync::atomic::Ordering::Relaxed);
+            local.end_session();
             // SAFETY: the guest's stack pointer points to the frame, or the kernel sends SIGSEGV.
             unsafe { bedplate_ring0_sigreturn(regs.rsp) }
         }
@@ -64,7 +64,7 @@ fn set_fs(local: &CpuLocal, base: u64, run: *mut kvm_run) -> i64 {
 /// use no stack, and no signal may need one.
 fn exit(local: &CpuLocal, status: u64) -> ! {
     std::mem::forget(BlockedSignals::new());
-    local.session.store(false, std::sync::atomic::Ordering::Relaxed);
+    local.end_session();
     // SAFETY: nothing on this stack is needed any more; the thread ends.
     unsafe { bedplate_ring0_exit_thread(status, local.owner.as_ptr()) }
 }

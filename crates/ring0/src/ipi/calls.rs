@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::arch::apic;
+use crate::arch::instructions::is_ring0;
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::process::local::CpuLocal;
@@ -69,7 +70,10 @@ impl Cpu {
 
     /// One turn of a loop that waits for another processor: what others wait for here is done meanwhile.
     pub fn relax(&self) {
-        serve(*self);
+        if is_ring0() {
+            super::shoot::serve(self.local());
+            serve(*self);
+        }
         std::hint::spin_loop();
     }
 }

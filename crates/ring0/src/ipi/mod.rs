@@ -7,6 +7,7 @@
 //! the guest.
 
 pub mod calls;
+pub mod shoot;
 pub mod ticks;
 
 use std::sync::atomic::Ordering;
@@ -17,6 +18,8 @@ use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 
+/// Shootdowns.
+pub(crate) const SHOOTDOWN: u8 = 0xf0;
 /// Calls of functions by other processors.
 pub(crate) const CALL: u8 = 0xf2;
 /// The preemption timer.
@@ -30,6 +33,7 @@ pub(crate) fn is_reserved(vector: u8) -> bool {
 /// Handles the library's own interrupts; returns whether it was one.
 pub(crate) fn handle(cpu: Cpu, vector: u8, frame: &mut TrapFrame) -> bool {
     match vector {
+        SHOOTDOWN => shoot::serve(cpu.local()),
         CALL => calls::serve(cpu),
         TICK => ticks::tick(cpu, frame),
         _ => return false,

@@ -21,7 +21,9 @@ use super::mapping::Mapping;
 use super::{ADDRESS_END, WINDOW, maps};
 use crate::arch::instructions::syscall;
 use crate::error::{Error, Result};
+use crate::frames::Frame;
 use crate::host::signals::BlockedSignals;
+use crate::paging::{PhysicalMemory, Table};
 
 /// The first gigabyte of guest-physical memory that is handed out.
 const FIRST: usize = 4;
@@ -123,6 +125,16 @@ impl Windows {
         }
     }
 
+    /// The virtual address of a guest-physical one.
+    #[inline]
+    pub fn virtual_address(&self, physical: u64) -> Option<u64> {
+        let number = usize::try_from(physical / WINDOW).ok()?;
+        match self.virtuals.get(number)?.load(Ordering::Acquire) {
+            0 => None,
+            window => Some(u64::from(window - 1) * WINDOW + physical % WINDOW),
+        }
+    }
+
     /// Whether the address belongs to ring 0 alone.
     pub fn is_private(&self, address: u64) -> bool {
         self.window(address).is_some_and(|window| window.load(Ordering::Acquire) == PRIVATE)
@@ -199,6 +211,9 @@ impl Windows {
                 continue;
             }
             let start = u64::from(window - 1) * WINDOW;
+            if self.physical_address(start) != Some(number as u64 * WINDOW) {
+                continue; // Attached memory.
+            }
             self.map(start, None);
             if self.set_slot(number, start, 0).is_err() {
                 self.map(start, Some(number));
@@ -271,6 +286,10 @@ impl Windows {
             space.give(number, gigabytes);
             return Err(error);
         }
+        for index in 0..gigabytes {
+            let window = (address / WINDOW) as u32 + index as u32;
+            self.virtuals[number + index].store(window + 1, Ordering::Release);
+        }
         Ok(Attached { physical: number as u64 * WINDOW + offset, bytes })
     }
 
@@ -281,7 +300,11 @@ impl Windows {
         let _signals = BlockedSignals::new();
         let mut space = self.lock();
         self.set_slot_at(number, offset, 0, 0)?;
-        space.give(number, (offset + attached.bytes).div_ceil(WINDOW) as usize);
+        let gigabytes = (offset + attached.bytes).div_ceil(WINDOW) as usize;
+        for virtuals in &self.virtuals[number..number + gigabytes] {
+            virtuals.store(0, Ordering::Release);
+        }
+        space.give(number, gigabytes);
         Ok(())
     }
 
@@ -339,6 +362,21 @@ impl Windows {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Space> {
         self.space.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+// SAFETY: a frame of a window, or of attached memory, is found where the memory is, which stays while page tables are
+// in it, as those who put them there have promised. Nothing faults, allocates, locks or panics: the lists are in
+// windows.
+unsafe impl PhysicalMemory for Windows {
+    #[inline]
+    fn table(&self, frame: Frame) -> &Table {
+        match self.virtual_address(frame.address()) {
+            // SAFETY: as above; a table is atomics, for which all values are valid.
+            Some(address) => unsafe { &*(address as *const Table) },
+            // Tables that are not in this memory: against the contract of whoever made them.
+            None => std::process::abort(),
+        }
     }
 }
 

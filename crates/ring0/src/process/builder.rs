@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::kvm::machine::Machine;
 use crate::memory::maps;
 use crate::memory::windows::Windows;
+use crate::shootdown::{MOST_CPUS, Shootdown};
 
 /// Builds the [`Process`].
 #[derive(Debug, Clone)]
@@ -22,15 +23,15 @@ pub struct Builder {
 
 impl Default for Builder {
     fn default() -> Builder {
-        Builder { max_cpus: 1024, max_windows: None, small_pages: false }
+        Builder { max_cpus: MOST_CPUS as u32, max_windows: None, small_pages: false }
     }
 }
 
 impl Builder {
-    /// How many threads can be in ring 0 at the same time: 1024 if nothing else is said, and never more than KVM
-    /// allows.
+    /// How many threads can be in ring 0 at the same time: 256 if nothing else is said, which is also the most, and
+    /// never more than KVM allows.
     pub fn max_cpus(mut self, count: u32) -> Builder {
-        self.max_cpus = count.max(1);
+        self.max_cpus = count.clamp(1, MOST_CPUS as u32);
         self
     }
 
@@ -69,8 +70,13 @@ impl Builder {
         let idt = Box::new(Idt::new());
         windows.add((&raw const *idt) as u64, size_of::<Idt>() as u64)?;
         windows.add(stubs::bedplate_ring0_guest_start as *const () as u64, 4096)?;
+        let max_cpus = self.max_cpus.min(machine.max_cpus);
+        let shootdown = Shootdown::new(max_cpus as usize);
+        let (start, bytes) = shootdown.span();
+        windows.add(start as u64, bytes as u64)?;
         let process = Box::new(Process {
-            cpus: Cpus::new(self.max_cpus.min(machine.max_cpus)),
+            cpus: Cpus::new(max_cpus),
+            shootdown,
             native_features: xstate::native_features(),
             born: fork::Mark::new()?,
             idt,

@@ -50,10 +50,6 @@ pub struct CpuLocal {
     pub process: *const Process,
     /// Whether a host loop of its owner's is on the host stack.
     pub session: AtomicBool,
-    /// Whether it executes guest code, as far as its host part knows.
-    pub in_guest: AtomicBool,
-    /// Whether the translations it has cached must go when it enters next.
-    pub flush_on_entry: AtomicBool,
     /// The system-call entry that LSTAR points to.
     pub syscall_entry: AtomicU64,
     /// The page tables it uses.
@@ -122,8 +118,6 @@ impl CpuLocal {
             run: ptr::null_mut(),
             process,
             session: AtomicBool::new(false),
-            in_guest: AtomicBool::new(false),
-            flush_on_entry: AtomicBool::new(false),
             syscall_entry: AtomicU64::new(0),
             root: AtomicU64::new(0),
             retried: AtomicU64::new(0),
@@ -167,6 +161,12 @@ impl CpuLocal {
     /// Whether an address is on its host stack.
     pub fn is_on_host_stack(&self, address: u64) -> bool {
         (self.host_stack - layout::HOST_STACK as u64..self.host_stack).contains(&address)
+    }
+
+    /// The guest part will not go on: the thread leaves, has lost ring 0, or ends.
+    pub fn end_session(&self) {
+        self.process().shootdown().go_out(self.number as usize);
+        self.session.store(false, Ordering::Relaxed);
     }
 
     /// Puts what a thread may have left behind in order. The processor is not running.

@@ -18,10 +18,13 @@ use crate::arch::instructions::is_ring0;
 use crate::arch::segments::Idt;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
+use crate::frames::Frame;
 use crate::host::call::natively;
 use crate::kvm::machine::Machine;
 use crate::kvm::statistics::Statistics as KvmStatistics;
 use crate::memory::windows::{Attached, Windows};
+use crate::paging::PageTables;
+use crate::shootdown::{Shootdown, ShootdownStatistics};
 use crate::statistics::Statistics;
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -33,6 +36,7 @@ pub struct Process {
     windows: Windows,
     idt: Box<Idt>,
     cpus: Cpus,
+    shootdown: Shootdown,
     native_features: u64,
     born: fork::Mark,
 }
@@ -151,6 +155,30 @@ impl Process {
     /// The topmost page table's guest-physical address.
     pub fn root(&self) -> u64 {
         self.windows.root()
+    }
+
+    /// What shootdowns did until now.
+    pub fn shootdown_statistics(&self) -> ShootdownStatistics {
+        self.shootdown.statistics()
+    }
+
+    /// The page tables of the process, to look at and to change.
+    ///
+    /// # Safety
+    /// Only entries are changed whose meaning nobody else relies on: those of ranges kept private
+    /// ([`keep_private`](Self::keep_private)). What hangs below other entries, windows, is the library's.
+    pub unsafe fn page_tables(&self) -> PageTables<'_, Windows> {
+        // SAFETY: the topmost table is one, and what it leads to is found by the windows.
+        unsafe { PageTables::from_root(&self.windows, Frame::containing(self.windows.root())) }
+    }
+
+    /// The memory that holds page tables: the process's, by its windows and by what was attached.
+    pub fn physical_memory(&self) -> &Windows {
+        &self.windows
+    }
+
+    pub(crate) fn shootdown(&self) -> &Shootdown {
+        &self.shootdown
     }
 
     pub(crate) fn cpu(&self, number: u32) -> Option<&'static local::CpuLocal> {

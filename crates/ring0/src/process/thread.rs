@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use super::Process;
 use super::local::CpuLocal;
-use crate::arch::instructions::{is_ring0, read_cr3, write_cr3};
+use crate::arch::instructions::is_ring0;
 use crate::arch::stubs;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::host::signals::on_alternate_stack;
+use crate::ipi::shoot;
 
 /// The thread's processor; its drop, at the thread's end, gives it back.
 struct Owned(Cell<*const CpuLocal>);
@@ -38,7 +39,7 @@ fn release(local: &CpuLocal) {
     if changed && process.cpus.reset(local, root).is_err() {
         return; // Its tables may be gone, so nobody gets it any more.
     }
-    local.session.store(false, Ordering::Relaxed);
+    local.end_session();
     local.owner.store(0, Ordering::Release);
 }
 
@@ -63,10 +64,7 @@ pub fn enter(process: &'static Process) -> Result<Cpu> {
     }
     match CpuLocal::current() {
         Some(local) => {
-            if local.flush_on_entry.swap(false, Ordering::Relaxed) {
-                // SAFETY: in ring 0; the tables stay the same.
-                unsafe { write_cr3(read_cr3()) };
-            }
+            shoot::come_in(local);
             Ok(Cpu::new(local))
         }
         // The first instructions faulted, and this went on natively.
