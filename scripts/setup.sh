@@ -31,6 +31,7 @@ have redis-server || { had_redis=no; need redis-server "redis-server, the tests'
 /usr/bin/python3 -c 'import redis' 2>/dev/null || need python3-redis "redis-py, a client the tests use"
 have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernels"
 [[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
+have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
 have xz || need xz-utils "xz"
 have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
 

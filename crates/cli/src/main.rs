@@ -9,6 +9,7 @@ mod doctor;
 mod failure;
 mod kv;
 mod log;
+mod ring0;
 mod units;
 mod vm;
 
@@ -31,6 +32,9 @@ enum Command {
     /// The key-value database: run its server, look at it, save and restore it.
     #[command(subcommand)]
     Kv(kv::Command),
+    /// Run programs in ring 0.
+    #[command(subcommand)]
+    Ring0(ring0::Command),
     /// Run commands and tests on stock kernels in virtual machines.
     #[command(subcommand)]
     Vm(vm::Command),
@@ -54,6 +58,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(args),
         Command::Kv(command) => kv::run(command),
         Command::Bench(args) => bench::run(args),
+        Command::Ring0(command) => ring0::run(command),
         Command::Vm(command) => vm::run(command),
     }
 }
