@@ -125,7 +125,7 @@ fn drive_one(driver: &mut dyn Driver, trace: &[TraceOp], from: usize, window: Du
 /// A database for a workload, filled with its keys. `base` says what differs from the default.
 pub fn filled(workload: &Workload, base: Config) -> Result<Database> {
     let need = memory_need(workload, base.versions);
-    let partitions = base.partitions.max(need.div_ceil(3 << 30) as u32);
+    let partitions = base.partitions.max(need.div_ceil(1 << 32) as u32);
     let database = Database::create(Config { partitions, memory_bytes: need, ..base })?;
     fill(&database, workload)?;
     Ok(database)
