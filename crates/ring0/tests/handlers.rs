@@ -224,3 +224,48 @@ fn answered_system_calls_cost_no_exit() {
         .unwrap();
     assert!(exits < 100, "{exits} exits for 1000 answered calls");
 }
+
+#[test]
+fn large_mappings_are_aligned_and_advised() {
+    let (process, _guard) = exclusive!();
+    handlers::set_syscall_handler(Some(handlers::map_huge));
+    let map = |bytes: usize| {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory of this test's own.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, both, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>()
+    };
+    const LARGE: usize = (17 << 20) + 4096 * 3;
+    let places = process
+        .run(|_| {
+            [0; 4].map(|_| {
+                let at = map(LARGE);
+                for page in (0..LARGE).step_by(4096) {
+                    // SAFETY: inside of the mapping.
+                    unsafe { at.add(page).write_volatile(page as u8) };
+                }
+                at as u64
+            })
+        })
+        .unwrap();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    for place in places {
+        assert!(place.is_multiple_of(2 << 20), "{place:#x}");
+    }
+    // "hg": advised to use huge pages. Neighbours may have become one area.
+    let advised: usize = smaps
+        .split("VmFlags:")
+        .zip(smaps.split("VmFlags:").skip(1))
+        .filter(|(_, flags)| flags.lines().next().unwrap_or_default().split(' ').any(|flag| flag == "hg"))
+        .filter_map(|(area, _)| area.lines().find_map(|line| line.strip_prefix("Size:")))
+        .filter_map(|size| size.trim().trim_end_matches(" kB").parse::<usize>().ok())
+        .sum();
+    assert_eq!(advised, 4 * LARGE / 1024, "kB advised");
+    for place in places {
+        // SAFETY: nobody uses it any more.
+        assert_eq!(unsafe { libc::munmap(place as *mut libc::c_void, LARGE) }, 0);
+    }
+}

@@ -4,8 +4,10 @@
 //! they must not take locks that such code may hold (the allocator's, for one), and must not panic (which ends the
 //! process). Touching memory is fine: a page fault in a handler is handled like any other, up to three deep.
 
+pub mod huge;
 pub mod syscall;
 pub mod trap;
 
+pub use huge::map_huge;
 pub use syscall::{Answer, SyscallFrame, SyscallHandler, set_syscall_handler};
 pub use trap::{Outcome, TrapHandler, set_handler, set_page_fault_handler};
