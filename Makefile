@@ -40,8 +40,8 @@ help: ## Show this list
 setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
-build: setup ## Build the optimised bedplate command
-	cargo build --locked --release -p bedplate-cli
+build: setup ## Build the optimised bedplate command and libraries
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c
 
 run: build ## Start the server on 127.0.0.1:6380 with its data in ./data
 	@echo

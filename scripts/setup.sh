@@ -19,6 +19,7 @@ need() { packages+=("$1"); say "missing: $2 (package $1)"; }
 have make || need make "make"
 { have gcc && echo 'int main(void){return 0;}' | gcc -x c - -o /dev/null 2>/dev/null; } || need gcc "a C compiler"
 [[ -e /usr/include/stdio.h ]] || need libc6-dev "the C library's headers"
+have c++ || need g++ "a C++ compiler, for the tests of the C headers"
 have pkg-config || need pkg-config "pkg-config"
 have clang-19 || need clang-19 "clang-19, the compiler of the eBPF programs"
 compgen -G '/usr/lib/llvm-19/lib/libclang*.so*' >/dev/null || need libclang1-19 "libclang 19, for bindgen"

@@ -1,0 +1,16 @@
+//! Generates the C header. The one that people use is `include/bedplate/ring0.h`; a test checks that it is this one.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo::rerun-if-changed=src");
+    println!("cargo::rerun-if-changed=cbindgen.toml");
+    let folder = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    match cbindgen::generate(&folder) {
+        Ok(bindings) => {
+            bindings.write_to_file(out.join("ring0.h"));
+        }
+        Err(error) => panic!("the C header cannot be generated: {error}"),
+    }
+}

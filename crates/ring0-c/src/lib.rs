@@ -1,0 +1,148 @@
+//! The C interface of ring0; `include/bedplate/ring0.h` is generated from here.
+//!
+//! Functions that can fail return 0 or a negative errno, and leave a text for [`bp_ring0_error`].
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(non_camel_case_types)]
+
+mod error;
+mod handlers;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use bedplate_ring0::{Cpu, Process, is_ring0};
+use error::{answer, refuse};
+
+pub use error::bp_ring0_error;
+pub use handlers::*;
+
+/// What can be chosen before the process is built; 0 everywhere is the default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct bp_ring0_options {
+    /// How many threads can be in ring 0 at the same time; 0: 1024, or as many as KVM allows.
+    pub max_cpus: u32,
+    /// How many windows of 1 GiB there may be; 0: as many as there can be.
+    pub max_windows: u32,
+}
+
+/// Builds the process's ring 0. Once per process: -EEXIST if it has been built.
+///
+/// `options` may be NULL.
+///
+/// # Safety
+/// `options` is NULL or points to such a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_ring0_build(options: *const bp_ring0_options) -> c_int {
+    // SAFETY: as the caller promised.
+    let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
+    let mut builder = Process::builder();
+    if options.max_cpus != 0 {
+        builder = builder.max_cpus(options.max_cpus);
+    }
+    if options.max_windows != 0 {
+        builder = builder.max_windows(options.max_windows as usize);
+    }
+    answer(builder.build())
+}
+
+/// Lets this thread go on in ring 0; nothing happens if it is there. -ENXIO before bp_ring0_build().
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_enter() -> c_int {
+    match Process::current() {
+        Some(process) => answer(process.enter()),
+        None => refuse(libc::ENXIO, "the process's ring 0 has not been built"),
+    }
+}
+
+/// Lets this thread go on in ring 3; nothing happens if it is there.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_leave() {
+    if let Some(process) = Process::current() {
+        process.leave();
+    }
+}
+
+/// Runs `function(argument)` in ring 0, and returns to where the thread was.
+///
+/// # Safety
+/// The function may be called with the argument.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_ring0_run(
+    function: Option<extern "C" fn(*mut c_void)>,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(function) = function else { return refuse(libc::EINVAL, "no function to run") };
+    match Process::current() {
+        Some(process) => answer(process.run(|_| function(argument))),
+        None => refuse(libc::ENXIO, "the process's ring 0 has not been built"),
+    }
+}
+
+/// Whether this thread is in ring 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_is_inside() -> bool {
+    is_ring0()
+}
+
+/// The number of this thread's processor, from 0 on; -EPERM in ring 3.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_cpu() -> c_int {
+    match Cpu::current() {
+        Some(cpu) => cpu.number() as c_int,
+        None => refuse(libc::EPERM, "this thread is not in ring 0"),
+    }
+}
+
+/// Drops what this thread's processor has cached of the page at an address. -EPERM in ring 3.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_flush_page(address: u64) -> c_int {
+    on_cpu(|cpu| cpu.flush_page(address))
+}
+
+/// Drops all translations that this thread's processor has cached. -EPERM in ring 3.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_flush() -> c_int {
+    on_cpu(|cpu| cpu.flush())
+}
+
+fn on_cpu(work: impl FnOnce(Cpu)) -> c_int {
+    match Cpu::current() {
+        Some(cpu) => {
+            work(cpu);
+            0
+        }
+        None => refuse(libc::EPERM, "this thread is not in ring 0"),
+    }
+}
+
+/// The guest-physical address at which ring 0 has an address of the process; 0 if its window is not there.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_ring0_physical_address(address: u64) -> u64 {
+    Process::current().and_then(|process| process.physical_address(address)).unwrap_or(0)
+}
+
+/// A count of what happened, by its name: "system_calls", "page_faults", "ipis_sent" and so on.
+/// -ENOENT if there is none of that name.
+///
+/// # Safety
+/// `name` is a C string, and `value` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_ring0_statistic(name: *const c_char, value: *mut u64) -> c_int {
+    if name.is_null() || value.is_null() {
+        return refuse(libc::EINVAL, "no name, or no place for the value");
+    }
+    let Some(process) = Process::current() else {
+        return refuse(libc::ENXIO, "the process's ring 0 has not been built");
+    };
+    // SAFETY: as the caller promised.
+    let wanted = unsafe { CStr::from_ptr(name) }.to_bytes();
+    match process.statistics().list().find(|(name, _)| name.as_bytes() == wanted) {
+        Some((_, count)) => {
+            // SAFETY: as the caller promised.
+            unsafe { value.write(count) };
+            0
+        }
+        None => refuse(libc::ENOENT, "no statistic has this name"),
+    }
+}
