@@ -55,7 +55,7 @@ run: build ## Start the server on 127.0.0.1:6380 with its data in ./data
 doctor: build ## Say what this machine allows, component by component
 	@$(SUDO) target/release/bedplate doctor
 
-test: setup fmt lint docs unit ## Check formatting, lints and documentation, then run every test
+test: setup fmt lint docs unit test-vm ## Check formatting, lints and documentation, then run every test
 
 fmt:
 	cargo fmt --all --check

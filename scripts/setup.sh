@@ -33,6 +33,8 @@ have redis-server || { had_redis=no; need redis-server "redis-server, the tests'
 have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernels"
 [[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
 have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
+[[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
+  need debian-archive-keyring "the keys of Debian's archive, where those kernels come from"
 have xz || need xz-utils "xz"
 have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
 
