@@ -88,6 +88,12 @@ pub enum Error {
         /// What it is used for.
         why: &'static str,
     },
+    /// A signal that cannot be handled in ring 0.
+    #[error("signal {signal} cannot be handled in ring 0")]
+    BadSignal {
+        /// The signal.
+        signal: i32,
+    },
     /// A processor that no thread has.
     #[error("no thread has processor {number}")]
     NoSuchCpu {
@@ -123,7 +129,7 @@ impl Error {
             Error::AlreadyBuilt => libc::EEXIST,
             Error::Interrupted => libc::EBUSY,
             Error::Forked => libc::ECHILD,
-            Error::BadRange { .. } | Error::BadVector { .. } => libc::EINVAL,
+            Error::BadRange { .. } | Error::BadVector { .. } | Error::BadSignal { .. } => libc::EINVAL,
             Error::NoSuchCpu { .. } => libc::ESRCH,
             Error::NotInRing0 => libc::EPERM,
         }

@@ -109,6 +109,8 @@ statistics! {
     remote_calls,
     /// Shootdowns started.
     shootdowns,
+    /// Signals handled in ring 0.
+    signals_in_ring0,
     /// Ticks of the preemption timer.
     ticks,
 }

@@ -8,6 +8,8 @@ use super::xstate::native_features;
 pub const CR0: u64 = 0x8005_0033;
 /// System calls, long mode, no-execute.
 pub const EFER: u64 = 0xd01;
+/// RFLAGS: interrupts are taken.
+pub const INTERRUPTS: u64 = 0x200;
 /// RFLAGS in ring 0: interrupts on.
 pub const RFLAGS: u64 = 0x202;
 

@@ -11,6 +11,7 @@
 
 use std::arch::global_asm;
 use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
 
 use kvm_bindings::kvm_regs;
 
@@ -25,6 +26,9 @@ pub const CHILD_RIP: u64 = 136;
 pub const CHILD_RDI: u64 = 144;
 /// See [`CHILD_RIP`].
 pub const CHILD_RSI: u64 = 152;
+
+/// The result of [`bedplate_ring0_interruptible`] if the call was not made; no result of a system call.
+pub const GIVEN_UP: i64 = -5000;
 
 global_asm!(
     r#"
@@ -225,6 +229,71 @@ bedplate_ring0_clone:               # (regs, xsave area, features): clone with t
 2:  mov -{child_rdi}(%rsp), %rdi
     mov -{child_rsi}(%rsp), %rsi
     jmp *-{child_rip}(%rsp)
+
+    .balign 16
+    .globl bedplate_ring0_interruptible
+bedplate_ring0_interruptible:       # (number, arguments, noted) -> result
+    mov %rdi, %rax
+    mov %rdx, %rcx
+    mov (%rsi), %rdi
+    mov 16(%rsi), %rdx
+    mov 24(%rsi), %r10
+    mov 32(%rsi), %r8
+    mov 40(%rsi), %r9
+    mov 8(%rsi), %rsi
+    .globl bedplate_ring0_call_begins
+bedplate_ring0_call_begins:         # from here on, a signal moves this to the end
+    cmpq $0, (%rcx)
+    jne bedplate_ring0_call_given_up
+    .globl bedplate_ring0_call
+bedplate_ring0_call:
+    syscall                         # also where the kernel puts a call that it restarts
+    ret
+    .globl bedplate_ring0_call_given_up
+bedplate_ring0_call_given_up:
+    mov ${given_up}, %rax
+    ret
+
+    .balign 16
+    .globl bedplate_ring0_signal_entry
+bedplate_ring0_signal_entry:        # rdi and rsp = frame, which begins with a TrapFrame
+    mov %rdi, %rbx
+    sub $4224, %rsp
+    xor %eax, %eax
+    mov %rax, 512(%rsp)
+    mov %rax, 520(%rsp)
+    mov %rax, 528(%rsp)
+    mov %rax, 536(%rsp)
+    mov %rax, 544(%rsp)
+    mov %rax, 552(%rsp)
+    mov %rax, 560(%rsp)
+    mov %rax, 568(%rsp)
+    mov $-1, %eax
+    mov $-1, %edx
+    xsave64 (%rsp)
+    mov %rsp, %rsi
+    call bedplate_ring0_run_signal_handler
+    mov $-1, %eax
+    mov $-1, %edx
+    xrstor64 (%rsp)
+    mov %rbx, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbp
+    pop %rbx
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rdi
+    pop %rsi
+    pop %rdx
+    pop %rcx
+    pop %rax
+    add $16, %rsp
+    iretq
     "#,
     guest_rsp = const offset_of!(CpuLocal, guest_rsp),
     fs_base = const offset_of!(CpuLocal, fs_base),
@@ -240,6 +309,7 @@ bedplate_ring0_clone:               # (regs, xsave area, features): clone with t
     child_rsi = const CHILD_RSI,
     port_leave = const ports::LEAVE,
     port_syscall = const ports::SYSCALL,
+    given_up = const GIVEN_UP,
     options(att_syntax)
 );
 
@@ -262,6 +332,20 @@ unsafe extern "C" {
     pub fn bedplate_ring0_syscall_handled();
     /// Makes the call in the frame.
     pub fn bedplate_ring0_proxy_syscall(frame: *const SyscallFrame) -> i64;
+    /// Makes a system call, unless a bit of `noted` is set, or a signal comes before the kernel has begun with it.
+    pub fn bedplate_ring0_interruptible(
+        number: u64,
+        arguments: *const [u64; 6],
+        noted: *const AtomicU64,
+    ) -> i64;
+    /// The first instruction where a signal can still keep the call from being made.
+    pub fn bedplate_ring0_call_begins();
+    /// The last one: the call itself.
+    pub fn bedplate_ring0_call();
+    /// Where the code goes on without the call.
+    pub fn bedplate_ring0_call_given_up();
+    /// Where the interrupted code goes on when a signal's handler is to run in ring 0.
+    pub fn bedplate_ring0_signal_entry();
     /// Makes a clone system call with the registers given; the child goes on natively as [`CHILD_RIP`] says.
     pub fn bedplate_ring0_clone(regs: *const kvm_regs, vectors: *const XsaveArea, features: u64) -> i64;
 }

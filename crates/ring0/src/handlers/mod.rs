@@ -5,9 +5,11 @@
 //! process). Touching memory is fine: a page fault in a handler is handled like any other, up to three deep.
 
 pub mod huge;
+pub mod signal;
 pub mod syscall;
 pub mod trap;
 
 pub use huge::map_huge;
+pub use signal::{SignalHandler, set_signal_handler};
 pub use syscall::{Answer, SyscallFrame, SyscallHandler, set_syscall_handler};
 pub use trap::{Outcome, TrapHandler, set_handler, set_page_fault_handler};

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::arch::instructions::syscall;
 use crate::arch::stubs::bedplate_ring0_resume_call;
 use crate::arch::xstate;
+use crate::handlers::signal;
 use crate::process::local::CpuLocal;
 
 const KVM_GET_XSAVE: u64 = 0x9000_aea4;
@@ -15,6 +16,7 @@ pub fn resume_left(local: &CpuLocal, regs: &kvm_regs) -> ! {
     const OUT_BYTES: u64 = 2;
     let regs = kvm_regs { rip: regs.rip + OUT_BYTES, ..*regs };
     local.end_session();
+    signal::hand_back(local);
     // SAFETY: the thread asked for it, and nothing is on the host stack but this.
     unsafe { bedplate_ring0_resume_call(&raw const regs) }
 }
@@ -44,6 +46,7 @@ pub fn resume_trapped(local: &CpuLocal, regs: &kvm_regs, saved: u64) -> ! {
 fn resume(local: &CpuLocal, regs: &kvm_regs) -> ! {
     local.counters.resumed_natively.increment();
     local.end_session();
+    signal::hand_back(local);
     let process = local.process();
     // SAFETY: the registers are the guest's, which is code of this thread; its vector registers were put into the
     // area; nothing on the host stack is needed any more.

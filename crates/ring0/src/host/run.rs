@@ -12,6 +12,7 @@ use super::{system_call, trap};
 use crate::arch::instructions::syscall;
 use crate::arch::stubs::bedplate_ring0_guest_start;
 use crate::arch::{control, ports};
+use crate::handlers::signal;
 use crate::process::local::CpuLocal;
 
 const KVM_RUN: u64 = 0xae80;
@@ -47,6 +48,7 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
     let (shootdown, number) = (local.process().shootdown(), local.number as usize);
     let mut started = false;
     loop {
+        signal::announce(local);
         if started {
             // Requests that wait now have their interrupt, which the guest takes first.
             shootdown.host_ends(number);

@@ -5,8 +5,11 @@ use kvm_bindings::{KVM_SYNC_X86_SREGS, kvm_regs, kvm_run, kvm_sregs};
 
 use super::clone;
 use super::signals::BlockedSignals;
+use crate::arch::control;
 use crate::arch::instructions::syscall;
-use crate::arch::stubs::{bedplate_ring0_exit_thread, bedplate_ring0_sigreturn};
+use crate::arch::stubs::{
+    GIVEN_UP, bedplate_ring0_exit_thread, bedplate_ring0_interruptible, bedplate_ring0_sigreturn,
+};
 use crate::process::local::CpuLocal;
 
 const ARCH_SET_GS: u64 = 0x1001;
@@ -31,9 +34,17 @@ pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
         // GS is the processor's own in ring 0.
         Ok(libc::SYS_arch_prctl) if arguments[0] == ARCH_SET_GS => -i64::from(libc::EPERM),
         Ok(libc::SYS_arch_prctl) if arguments[0] == ARCH_SET_FS => set_fs(local, arguments[1], run),
+        // With interrupts off, the guest cannot handle a signal before it makes the call again.
         // SAFETY: the guest is code of this process, which could make the call itself in ring 3.
-        _ => unsafe { syscall(regs.rax, arguments) },
+        _ if regs.rflags & control::INTERRUPTS == 0 => unsafe { syscall(regs.rax, arguments) },
+        // SAFETY: as above.
+        _ => unsafe { bedplate_ring0_interruptible(regs.rax, &raw const arguments, local.signals.word()) },
     };
+    if result == GIVEN_UP {
+        const SYSCALL_BYTES: u64 = 2;
+        regs.rip = regs.rcx - SYSCALL_BYTES;
+        return true;
+    }
     regs.rax = result as u64;
     true
 }

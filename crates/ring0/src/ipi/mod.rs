@@ -18,6 +18,8 @@ use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 
+/// Signals that are to be handled in ring 0.
+pub(crate) const SIGNAL: u8 = 0xf3;
 /// Shootdowns.
 pub(crate) const SHOOTDOWN: u8 = 0xf0;
 /// Calls of functions by other processors.
@@ -35,6 +37,7 @@ pub(crate) fn handle(cpu: Cpu, vector: u8, frame: &mut TrapFrame) -> bool {
     match vector {
         SHOOTDOWN => shoot::serve(cpu.local()),
         CALL => calls::serve(cpu),
+        SIGNAL => crate::handlers::signal::deliver(cpu, frame),
         TICK => ticks::tick(cpu, frame),
         _ => return false,
     }

@@ -1,15 +1,17 @@
 //! The virtual machine: what it must offer, and creating it.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use kvm_bindings::{
     CpuId, KVM_CAP_X2APIC_API, KVM_CAP_X86_DISABLE_EXITS, KVM_MAX_CPUID_ENTRIES,
     KVM_X2APIC_API_DISABLE_BROADCAST_QUIRK, KVM_X2APIC_API_USE_32BIT_IDS, KVM_X86_DISABLE_EXITS_HLT,
-    kvm_enable_cap,
+    kvm_enable_cap, kvm_msi,
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 
 use crate::arch::control;
+use crate::arch::instructions::syscall;
 use crate::error::{Error, Result};
 
 /// Where Intel's processors without unrestricted guests want three pages: below all that is handed out.
@@ -80,6 +82,22 @@ impl Machine {
             cpuid,
             vm,
         })
+    }
+}
+
+impl Machine {
+    /// Interrupts a processor as a device would. Allocates nothing, and leaves errno alone.
+    pub fn interrupt(&self, number: u32, vector: u8) {
+        const KVM_SIGNAL_MSI: u64 = 0x4020_aea5;
+        let message = kvm_msi {
+            address_lo: 0xfee0_0000 | (number & 0xff) << 12,
+            address_hi: number & !0xff,
+            data: u32::from(vector),
+            ..Default::default()
+        };
+        let arguments = [self.vm.as_raw_fd() as u64, KVM_SIGNAL_MSI, (&raw const message) as u64, 0, 0, 0];
+        // SAFETY: KVM reads the structure.
+        unsafe { syscall(libc::SYS_ioctl as u64, arguments) };
     }
 }
 

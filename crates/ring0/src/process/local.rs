@@ -14,6 +14,7 @@ use crate::arch::instructions::is_ring0;
 use crate::arch::segments::{Gdt, Stack, TaskState, gdt};
 use crate::arch::xstate::XsaveArea;
 use crate::error::Result;
+use crate::handlers::signal::Noted;
 use crate::ipi::calls::Inbox;
 use crate::memory::mapping::Mapping;
 use crate::statistics::Counters;
@@ -58,6 +59,8 @@ pub struct CpuLocal {
     pub retried: AtomicU64,
     /// What is called at each tick of its timer, if it ticks.
     pub tick_handler: AtomicPtr<()>,
+    /// Signals on their way to their handlers in ring 0.
+    pub signals: Noted,
     /// Calls that others want from it.
     pub inbox: Inbox,
     /// What happened on it.
@@ -122,6 +125,7 @@ impl CpuLocal {
             root: AtomicU64::new(0),
             retried: AtomicU64::new(0),
             tick_handler: AtomicPtr::default(),
+            signals: Noted::default(),
             inbox: Inbox::default(),
             counters: Counters::default(),
             vectors: UnsafeCell::new(XsaveArea::new()),
@@ -161,6 +165,11 @@ impl CpuLocal {
     /// Whether an address is on its host stack.
     pub fn is_on_host_stack(&self, address: u64) -> bool {
         (self.host_stack - layout::HOST_STACK as u64..self.host_stack).contains(&address)
+    }
+
+    /// Whether a host loop of its thread's is on the host stack, as far as it knows.
+    pub fn in_session(&self) -> bool {
+        self.session.load(Ordering::Relaxed)
     }
 
     /// The guest part will not go on: the thread leaves, has lost ring 0, or ends.

@@ -177,6 +177,11 @@ impl Process {
         &self.windows
     }
 
+    /// Interrupts a processor from its host part. Bare: also in the middle of anything.
+    pub(crate) fn interrupt_from_outside(&self, number: u32, vector: u8) {
+        self.machine.interrupt(number, vector);
+    }
+
     pub(crate) fn shootdown(&self) -> &Shootdown {
         &self.shootdown
     }

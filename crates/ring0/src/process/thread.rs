@@ -43,6 +43,12 @@ fn release(local: &CpuLocal) {
     local.owner.store(0, Ordering::Release);
 }
 
+/// The processor this thread has, wherever it is. Also for signal handlers.
+pub(crate) fn own_cpu() -> Option<&'static CpuLocal> {
+    // SAFETY: a processor's data are never dropped.
+    OWNED.try_with(|owned| unsafe { owned.0.get().as_ref() }).ok().flatten()
+}
+
 /// See [`Process::enter`].
 pub fn enter(process: &'static Process) -> Result<Cpu> {
     if let Some(local) = CpuLocal::current() {
