@@ -1,7 +1,7 @@
 //! Signals handled in ring 0.
 //!
 //! By default a signal interrupts the host part, and its handler runs there, natively. A handler set here runs in ring 0,
-//! where the thread was: the host part's handler, [`catch`], only notes the signal, and has KVM interrupt the processor
+//! where the thread was: the host part's handler, `catch`, only notes the signal, and has KVM interrupt the processor
 //! with a vector of its own. The handler of that vector lets the interrupted code go on in the signal's handler,
 //! below its red zone, as Linux does. So a signal comes between two instructions with interrupts on, and never on top
 //! of a trap handler.

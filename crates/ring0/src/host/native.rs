@@ -53,7 +53,7 @@ fn resume(local: &CpuLocal, regs: &kvm_regs) -> ! {
     unsafe { xstate::resume(regs, &mut *local.vectors.get(), process.features(), process.native_features()) }
 }
 
-/// Why a process had to be ended: its registers are lost. A debugger finds it in [`LAST_FATAL`].
+/// Why a process had to be ended: its registers are lost. A debugger finds it in `bedplate_ring0_last_fatal`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fatal {
