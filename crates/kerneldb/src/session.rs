@@ -336,9 +336,13 @@ impl Session {
             (*io.ptr()).flags = KDB_IO_REPLAY;
             (*io.ptr()).commit_ts = commit_ts;
         }
-        match self.run_keyed(code, key, &io)? {
-            KDB_OK | KDB_NOT_FOUND | KDB_MISMATCH => Ok(()),
-            status => Err(error(status)),
+        loop {
+            match self.run_keyed(code, key, &io)? {
+                KDB_OK | KDB_NOT_FOUND | KDB_MISMATCH => return Ok(()),
+                // Only the collector is there beside us, for a moment.
+                KDB_ERR_CONFLICT => std::thread::yield_now(),
+                status => return Err(error(status)),
+            }
         }
     }
 }

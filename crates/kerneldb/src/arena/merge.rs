@@ -69,7 +69,7 @@ pub(super) struct Merge {
     /// Commits whose writes have not all been seen: timestamp and number of writes.
     committed: HashMap<TxId, (u64, u32)>,
     /// Number of the newest transaction seen of each session.
-    newest: Vec<u64>,
+    newest: Vec<Option<u64>>,
     /// Transactions that are over, one way or the other, and may have writes in `open`.
     over: Vec<TxId>,
     /// The same, and how far the rings have to be read until it is certain which way.
@@ -131,14 +131,20 @@ impl Merge {
     fn notice(&mut self, id @ (session, number): TxId) {
         let index = session as usize;
         if index >= self.newest.len() {
-            self.newest.resize(index + 1, 0);
+            self.newest.resize(index + 1, None);
         }
-        let newest = &mut self.newest[index];
-        if number > *newest {
-            *newest = number;
-            self.over.extend(self.open.range((session, 0)..id).map(|(&stale, _)| stale));
-        } else if number < *newest && !self.open.contains_key(&id) {
-            self.over.push(id);
+        match self.newest[index] {
+            Some(newest) if number == newest => {}
+            Some(newest) if !is_after(number, newest) => {
+                if !self.open.contains_key(&id) {
+                    self.over.push(id);
+                }
+            }
+            _ => {
+                self.newest[index] = Some(number);
+                let open = self.open.range((session, 0)..=(session, u64::MAX)).map(|(&id, _)| id);
+                self.over.extend(open.filter(|&(_, other)| is_after(number, other)));
+            }
         }
     }
 
@@ -242,6 +248,12 @@ fn hand_over<'a>(change: &Change, bytes: Records<'a>, sink: &mut dyn TxnSink) ->
         OpRef::Put { key, value, .. } => key.len() + value.len(),
         OpRef::Delete { key } => key.len(),
     }
+}
+
+/// Whether a session's transaction came after another one. Their numbers begin again at 2^40.
+fn is_after(number: u64, other: u64) -> bool {
+    let unused = 64 - KDB_MARKER_SEQ_BITS;
+    (number.wrapping_sub(other) << unused) as i64 > 0
 }
 
 pub(super) fn header(bytes: &[u8]) -> kdb_rec {

@@ -1,9 +1,10 @@
 //! Registered snapshots, read straight from the mapped arenas.
 //!
 //! Registration follows `bpf/engine/snapshot.h`. While a snapshot at timestamp S is registered, the version
-//! of each key that is the newest at or before S stays where it is, so its bytes can be borrowed; entries
-//! that have such a version are neither unlinked nor reused.
+//! of each key that is the newest at or before S stays where it is, unless it is a tombstone, so its bytes can be
+//! borrowed; entries that have such a version are neither unlinked nor reused.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{Partition, format::Geometry};
@@ -179,8 +180,11 @@ impl<'db> Snapshot<'db> {
         SnapshotItem { key, value, expire_at_ms, commit_ts }
     }
 
-    /// Offset and timestamp of the newest version at or before the snapshot; `Err` = look again.
+    /// Offset and timestamp of the newest version at or before the snapshot; `Err` = look again, also because
+    /// a version left meanwhile: it may have been a tombstone, which no snapshot needs, and what it hid.
     fn newest(&self, partition: &Partition, entry: u64) -> std::result::Result<Option<(u64, u64)>, ()> {
+        let changes = partition.arena.word(entry + offset_of!(kdb_entry, changes) as u64);
+        let before = changes.load(Ordering::Acquire);
         let mut best = None;
         for i in 0..u64::from(partition.geometry.slots) {
             let slot = entry + size_of::<kdb_entry>() as u64 + i * size_of::<kdb_version>() as u64;
@@ -197,7 +201,8 @@ impl<'db> Snapshot<'db> {
                 best = Some((slot, ts));
             }
         }
-        Ok(best)
+        fence(Ordering::Acquire);
+        if changes.load(Ordering::Relaxed) == before { Ok(best) } else { Err(()) }
     }
 }
 

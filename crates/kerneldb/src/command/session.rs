@@ -143,7 +143,9 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
     core.authenticated = !core.shared.settings.needs_password();
     core.reply_mode = ReplyMode::On;
     core.durability = core.shared.settings.startup().durability;
-    core.durability_applied = false;
+    // At once: the kernel may answer the next request.
+    ctx.store.set_durability(core.durability);
+    core.durability_applied = true;
     core.client.text().name.clear();
     core.client.state.no_evict.store(false, std::sync::atomic::Ordering::Relaxed);
     core.client.state.no_touch.store(false, std::sync::atomic::Ordering::Relaxed);

@@ -262,11 +262,10 @@ impl Client {
         true
     }
 
-    /// The server did not stop as this client wished.
+    /// The server did not stop as this client wished. [`Client::advance`] is to follow.
     pub(super) fn shutdown_failed(&mut self) {
         self.dialogue.shutdown_failed(&mut self.out);
         self.wait = Wait::Input;
-        self.flush();
     }
 
     /// Sends what there is; true if nothing is left, else `wait` says why.

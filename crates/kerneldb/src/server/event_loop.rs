@@ -240,6 +240,7 @@ impl EventLoop {
                     .map_err(io("watch a connection"))
             })
             .inspect_err(|_| {
+                let _ = self.programs.map("srv_cookies").delete(&cookie.to_ne_bytes());
                 self.table.lock(index);
                 self.table.close(index);
             })?;
@@ -324,6 +325,7 @@ impl EventLoop {
                 Some(Err(e)) => {
                     tracing::error!(error = %e, "no shutdown: the checkpoint failed");
                     client.shutdown_failed();
+                    client.advance(shared);
                 }
                 _ => self.stop = true,
             }

@@ -41,6 +41,11 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	barrier();
 	if (!version_find(pos.entry, snapshot, &found))
 		return READ_AGAIN;
+	/* Also for a registered snapshot, which does not need tombstones: one may have left meanwhile, and what it
+	 * hid before that. What is found while nothing leaves stays as long as the snapshot needs it. */
+	barrier();
+	if (registered && LOAD(&entry_at(pos.entry)->changes) != changes)
+		return READ_AGAIN;
 	int live = found.ts && is_live(state, found.block, found.len);
 	if (live)
 		io_result(io, found.ts, found.block, found.len);

@@ -25,13 +25,16 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
 	return n;
 }
 
-/* Releases a shared lock. A key that was only looked for leaves an empty entry: the last reader queues it. */
+/* Releases a shared lock. A key that was only looked for leaves an empty entry: the last reader queues it.
+ * Interrupts are off while it has the entry for itself: auto-commit writers count on that. */
 __noinline int release_shared(__u32 entry)
 {
 	struct kdb_entry __arena *e = entry_at(entry);
+	unsigned long irq;
 	__u32 i;
 
 	USE_ARENA();
+	bpf_local_irq_save(&irq);
 	bpf_for(i, 0, 1 << 20) {
 		__u64 word = LOAD(&e->lock);
 		__u64 after = word == KDB_LOCK_READER ? KDB_LOCK_AUTO : word - KDB_LOCK_READER;
@@ -42,8 +45,9 @@ __noinline int release_shared(__u32 entry)
 			tidy(entry);
 			unlock_exclusive(entry);
 		}
-		return 0;
+		break;
 	}
+	bpf_local_irq_restore(&irq);
 	return 0;
 }
 
@@ -69,7 +73,9 @@ static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, s
 {
 	/* Exclusive until it is linked: a stale pointer to this memory could share it. */
 	__u64 initial = mode == MODE_EXCLUSIVE ? owner_word(ctx, ctx->nlocks) : KDB_LOCK_AUTO;
+	unsigned long irq;
 	__u32 entry;
+	int linked;
 
 	if (!pos_unchanged(pos))
 		return LOCK_AGAIN;
@@ -78,14 +84,17 @@ static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, s
 	entry = entry_create(io, io->hash, initial, vlen);
 	if (!entry)
 		return KDB_ERR_NO_MEMORY;
-	if (!entry_link(pos, entry)) {
+	bpf_local_irq_save(&irq);
+	linked = entry_link(pos, entry);
+	if (linked && mode == MODE_SHARED)
+		STORE(&entry_at(entry)->lock, KDB_LOCK_READER);
+	bpf_local_irq_restore(&irq);
+	if (!linked) {
 		STORE(&entry_at(entry)->lock, KDB_LOCK_DEAD);
 		entry_free(entry);
 		return LOCK_AGAIN;
 	}
 	__sync_fetch_and_add(&super()->entries, 1);
-	if (mode == MODE_SHARED)
-		STORE(&entry_at(entry)->lock, KDB_LOCK_READER);
 	return lock_taken(ctx, entry, mode, out);
 }
 

@@ -8,7 +8,8 @@
  *  - what was found, or that nothing was, is valid if `changes` did not move until the value was copied:
  *    it is bumped before a committed version leaves and its block is freed, and nothing else takes a
  *    committed version away;
- *  - a registered snapshot does not have to look: what it needs is never pruned.
+ *  - for a registered snapshot it is enough that `changes` did not move until it was found: the newest version
+ *    that the snapshot needs is never pruned, but a tombstone, which it does not need, is.
  */
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H

@@ -215,7 +215,7 @@ struct kdb_cpu_alloc {
 	struct kdb_freelist entry[KDB_CLASSES];
 };
 
-/* Log ring of one CPU in one partition: many producers (nested contexts), one consumer. */
+/* Log ring of one CPU in one partition: one producer at a time, one consumer. */
 struct kdb_ring {
 	__u64 head;               /* bytes ever reserved; the CPU's producers */
 	__u64 tail_seen;          /* producers: some value that `tail` had */
