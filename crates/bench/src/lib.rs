@@ -31,6 +31,8 @@ mod machine;
 mod partitions;
 mod registry;
 mod report;
+#[cfg(target_arch = "x86_64")]
+mod ring0;
 mod versions;
 mod voter;
 mod wal;

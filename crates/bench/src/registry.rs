@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+#[cfg(target_arch = "x86_64")]
+use crate::ring0;
 use crate::{Error, Report, Result, checkpoint, local, net, partitions, versions, voter, wal};
 
 /// How long a benchmark may take.
@@ -90,6 +92,8 @@ const ALL: &[Benchmark] = &[
     versions::BENCH,
     partitions::BENCH,
     voter::BENCH,
+    #[cfg(target_arch = "x86_64")]
+    ring0::BENCH,
 ];
 
 /// All benchmarks.

@@ -100,6 +100,9 @@ pub enum Error {
         /// Its number.
         number: u32,
     },
+    /// A pool of frames could not be made.
+    #[error(transparent)]
+    Pool(#[from] crate::frames::PoolError),
     /// Something that only ring 0 can do was asked of a thread that is not there.
     #[error("this thread is not in ring 0")]
     NotInRing0,
@@ -132,6 +135,7 @@ impl Error {
             Error::BadRange { .. } | Error::BadVector { .. } | Error::BadSignal { .. } => libc::EINVAL,
             Error::NoSuchCpu { .. } => libc::ESRCH,
             Error::NotInRing0 => libc::EPERM,
+            Error::Pool(_) => libc::ENOMEM,
         }
     }
 }

@@ -17,7 +17,7 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-pub use frame::Frame;
+pub use frame::{Frame, copy_frame};
 pub use lists::{Statistics, WrongFrame};
 pub use memory::{Backing, HostMemory, MemoryError};
 pub use pool::{CpuFrames, FramePool, PoolError, RUN_FRAMES};

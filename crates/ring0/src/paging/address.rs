@@ -133,6 +133,11 @@ impl VirtRange {
         self.end - self.start
     }
 
+    /// The addresses of its pages of 4 KiB.
+    pub fn pages(self) -> impl Iterator<Item = u64> {
+        (self.start >> 12..self.end >> 12).map(|page| page << 12)
+    }
+
     /// Whether the address is in it.
     #[inline]
     pub const fn contains(self, address: u64) -> bool {

@@ -33,6 +33,11 @@ struct Made {
 }
 
 impl Cpus {
+    /// How many there can be.
+    pub fn limit(&self) -> u32 {
+        self.list.len() as u32
+    }
+
     /// None yet, and at most so many.
     pub fn new(limit: u32) -> Cpus {
         Cpus {

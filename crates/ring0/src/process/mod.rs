@@ -18,7 +18,7 @@ use crate::arch::instructions::is_ring0;
 use crate::arch::segments::Idt;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
-use crate::frames::Frame;
+use crate::frames::{Frame, FramePool, HostMemory};
 use crate::host::call::natively;
 use crate::kvm::machine::Machine;
 use crate::kvm::statistics::Statistics as KvmStatistics;
@@ -170,6 +170,21 @@ impl Process {
     pub unsafe fn page_tables(&self) -> PageTables<'_, Windows> {
         // SAFETY: the topmost table is one, and what it leads to is found by the windows.
         unsafe { PageTables::from_root(&self.windows, Frame::containing(self.windows.root())) }
+    }
+
+    /// A pool of frames for ring 0, made of `memory`: attached in one piece, and such that handlers can use it. It
+    /// exists as long as the process.
+    pub fn frame_pool(&self, memory: HostMemory) -> Result<&'static FramePool> {
+        let (address, bytes) = (memory.base() as u64, memory.bytes() as u64);
+        // SAFETY: the pool has the memory, and stays.
+        let attached = unsafe { self.attach(address, bytes) }?;
+        let first = Frame::containing(attached.physical);
+        let pool = Box::leak(Box::new(FramePool::new(first, memory, self.cpus.limit())?));
+        self.add_windows(std::ptr::from_ref(pool) as u64, size_of::<FramePool>() as u64)?;
+        for (address, bytes) in pool.spans() {
+            self.add_windows(address as u64, bytes as u64)?;
+        }
+        Ok(pool)
     }
 
     /// The memory that holds page tables: the process's, by its windows and by what was attached.

@@ -1,0 +1,203 @@
+//! What a privileged process does instead: copies page tables, and handles faults itself; and what its system calls
+//! cost.
+
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory, copy_frame};
+use bedplate_ring0::paging::{PageSize, PageTables, Protect, Pte, PteFlags, VirtRange, Which};
+use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, Windows, handlers};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use crate::sample::Samples;
+use crate::{Error, Result};
+
+use super::calls::Files;
+use super::clock::Clock;
+use super::{MEMORY, PAGE, RING0, Row, WRITTEN};
+
+pub const COPY: &str = "copy of the page tables of 256 MiB";
+pub const PCOW_FAULT: &str = "first write to a page after it (prioritized copy-on-write)";
+pub const NOT_PRESENT_FAULT: &str = "fault on a page that is not present";
+pub const ENTER_LEAVE: &str = "enter and leave";
+
+const ENTRIES: usize = 200;
+/// The entry of the topmost table that is kept for the benchmark.
+const SLOT: usize = 96;
+
+/// What the handlers know.
+struct Ground {
+    process: &'static Process,
+    tables: PageTables<'static, Windows>,
+    pool: &'static FramePool,
+    slot: VirtRange,
+    /// What snapshots are taken of.
+    data: VirtRange,
+    /// Mapped on demand, to one frame.
+    demand: VirtRange,
+    frame: Frame,
+}
+
+static GROUND: OnceLock<Ground> = OnceLock::new();
+static SNAPSHOT: AtomicU64 = AtomicU64::new(0);
+
+fn prepare() -> Result<&'static Ground> {
+    let process = Process::builder().build().map_err(ring0)?;
+    let slot = VirtRange::top_level_slot(SLOT).map_err(ring0)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: a new mapping where there is none; it stays as long as the process.
+    unsafe { mmap_anonymous(slot.start() as *mut _, slot.bytes() as usize, ProtFlags::empty(), flags) }
+        .map_err(Error::io("reserving addresses"))?;
+    process.keep_private(slot.start(), slot.bytes()).map_err(ring0)?;
+    let size = MEMORY + WRITTEN * PAGE + (16 << 20);
+    let memory = HostMemory::map(size, Backing::Small).map_err(ring0)?;
+    memory.prefault().map_err(ring0)?;
+    let pool = process.frame_pool(memory).map_err(ring0)?;
+    // SAFETY: the range was reserved for this, and nobody else knows of it.
+    let tables = unsafe { process.page_tables() };
+    let frames = &mut pool.cpu(0);
+    let data = VirtRange::at(slot.start(), MEMORY as u64).map_err(ring0)?;
+    for address in (data.start()..data.end()).step_by(PAGE) {
+        let frame = pool.take(0).ok_or_else(out_of_frames)?;
+        tables.map(address, frame, PageSize::Size4K, PteFlags::WRITABLE, frames).map_err(ring0)?;
+    }
+    let demand = VirtRange::at(slot.start() + (1 << 30), (WRITTEN * PAGE) as u64).map_err(ring0)?;
+    for address in (demand.start()..demand.end()).step_by(PageSize::Size2M.bytes() as usize) {
+        tables.slot_or_add(address, PageSize::Size4K, frames).map_err(ring0)?;
+    }
+    let frame = pool.take(0).ok_or_else(out_of_frames)?;
+    Ok(GROUND.get_or_init(|| Ground { process, tables, pool, slot, data, demand, frame }))
+}
+
+fn ring0(error: impl std::fmt::Display) -> Error {
+    Error::Io { what: "ring 0".to_owned(), source: std::io::Error::other(error.to_string()) }
+}
+
+fn out_of_frames() -> Error {
+    ring0("no frame is left")
+}
+
+/// The handler of page faults: maps what is not present, and gives a snapshot its copy of what is written to.
+fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
+    let Some(ground) = GROUND.get() else { return Outcome::Pass };
+    let done = if ground.demand.contains(address) {
+        map_on_demand(ground, address)
+    } else if ground.data.contains(address) && frame.is_write() && frame.is_present() {
+        copy_for_snapshot(ground, cpu, address)
+    } else {
+        None
+    };
+    done.map_or(Outcome::Pass, |()| Outcome::Handled)
+}
+
+fn map_on_demand(ground: &Ground, address: u64) -> Option<()> {
+    let slot = ground.tables.slot(address, PageSize::Size4K)?;
+    slot.compare_exchange(Pte::EMPTY, Pte::leaf(ground.frame, PageSize::Size4K, PteFlags::WRITABLE)).ok()
+}
+
+/// Prioritized copy-on-write: the snapshot's entry is redirected to the copy, and the writer keeps its frame.
+fn copy_for_snapshot(ground: &Ground, cpu: Cpu, address: u64) -> Option<()> {
+    let root = Frame::containing(SNAPSHOT.load(Ordering::Relaxed));
+    // SAFETY: the snapshot's tables exist while its pages are written to.
+    let snapshot = unsafe { PageTables::from_root(ground.process.physical_memory(), root) };
+    let theirs = snapshot.slot(address, PageSize::Size4K)?;
+    let mine = ground.tables.slot(address, PageSize::Size4K)?;
+    let copy = ground.pool.take(cpu.number())?;
+    let original = mine.load().frame();
+    // SAFETY: both frames are this benchmark's, and nobody else has the new one.
+    unsafe { copy_frame(ground.pool.address(copy)?, ground.pool.address(original)?) };
+    theirs.update(|pte| Some(pte.at(copy))).ok()?;
+    mine.update(|pte| Some(pte.with(PteFlags::WRITABLE))).ok()?;
+    cpu.flush_page(address);
+    Some(())
+}
+
+impl Ground {
+    /// Copies the tables and flushes.
+    fn snapshot(&self, cpu: Cpu) -> Result<PageTables<'static, Windows>> {
+        let frames = &mut self.pool.cpu(0);
+        let copy = self.tables.create_sharing(self.slot, frames).map_err(ring0)?;
+        self.tables.clone_range(&copy, self.data, Protect::BothQuiesced, frames).map_err(ring0)?;
+        cpu.flush();
+        Ok(copy)
+    }
+
+    /// Frees a snapshot, with its copies of pages, and lets the original be written to again.
+    fn end(&self, cpu: Cpu, snapshot: PageTables<'static, Windows>) -> Result<()> {
+        let frames = &mut self.pool.cpu(0);
+        let mut given = Ok(());
+        snapshot.for_each(self.data, |address, leaf| {
+            let original = self.tables.translate(address).map(|found| found.pte.frame());
+            if original != Some(leaf.pte.frame()) {
+                given = given.and(self.pool.give(0, leaf.pte.frame()));
+            }
+        });
+        given.map_err(ring0)?;
+        // SAFETY: no processor has used the snapshot, and this part of it is its own.
+        unsafe {
+            snapshot.free_range(self.slot, Which::All, frames);
+            snapshot.free_root(frames);
+        }
+        self.tables.protect_range(self.data, PteFlags::WRITABLE, PteFlags::empty(), frames).map_err(ring0)?;
+        cpu.flush();
+        Ok(())
+    }
+
+    fn measure(&self, cpu: Cpu, clock: Clock, rounds: usize) -> Result<Vec<Row>> {
+        let (mut copies, mut writes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..rounds as u64 {
+            let mut snapshot = None;
+            copies.push(clock.time(1, || {
+                snapshot = Some(self.snapshot(cpu)?);
+                Ok(())
+            })?);
+            let snapshot = snapshot.ok_or_else(out_of_frames)?;
+            SNAPSHOT.store(snapshot.root().address(), Ordering::Relaxed);
+            writes.push(clock.time(WRITTEN, || {
+                self.data.pages().take(WRITTEN).for_each(|page| write(page, round));
+                Ok(())
+            })?);
+            self.end(cpu, snapshot)?;
+
+            reads.push(clock.time(WRITTEN, || {
+                self.demand.pages().for_each(read);
+                Ok(())
+            })?);
+            self.tables.unmap_range(self.demand, &mut self.pool.cpu(0), |_, _, _| {}).map_err(ring0)?;
+            cpu.flush();
+        }
+        let row = |operation, costs: Vec<f64>| Row {
+            operation,
+            side: RING0,
+            cost: costs.into_iter().collect::<Samples>().median(),
+        };
+        Ok(vec![row(COPY, copies), row(PCOW_FAULT, writes), row(NOT_PRESENT_FAULT, reads)])
+    }
+}
+
+fn write(address: u64, value: u64) {
+    // SAFETY: mapped, and made writable by the handler.
+    unsafe { ptr::write_volatile(address as *mut u64, value) }
+}
+
+fn read(address: u64) {
+    // SAFETY: mapped by the handler.
+    unsafe { ptr::read_volatile(address as *const u64) };
+}
+
+pub fn measure(clock: Clock, rounds: usize, directory: &Path) -> Result<Vec<Row>> {
+    let files = Files::create(directory)?;
+    let ground = prepare()?;
+    handlers::set_page_fault_handler(Some(page_fault));
+    let faults = ground.process.run(|cpu| ground.measure(cpu, clock, rounds));
+    handlers::set_page_fault_handler(None);
+    let mut rows = faults.map_err(ring0)??;
+    rows.extend(ground.process.run(|_| files.measure(clock, rounds, RING0)).map_err(ring0)??);
+    let cost = clock.median(rounds, ENTRIES, || {
+        (0..ENTRIES).try_for_each(|_| ground.process.run(|_| ())).map_err(ring0)
+    })?;
+    rows.push(Row { operation: ENTER_LEAVE, side: RING0, cost });
+    Ok(rows)
+}
