@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory, copy_frame};
-use bedplate_ring0::paging::{PageSize, PageTables, Protect, Pte, PteFlags, VirtRange, Which};
+use bedplate_ring0::paging::{Directory, PageSize, PageTables, Protect, Pte, PteFlags, VirtRange, Which};
 use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, Windows, handlers};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -34,14 +34,15 @@ struct Ground {
     pool: &'static FramePool,
     slot: VirtRange,
     /// What snapshots are taken of.
-    data: VirtRange,
+    data: Directory<'static>,
     /// Mapped on demand, to one frame.
-    demand: VirtRange,
+    demand: Directory<'static>,
     frame: Frame,
 }
 
 static GROUND: OnceLock<Ground> = OnceLock::new();
-static SNAPSHOT: AtomicU64 = AtomicU64::new(0);
+/// The leaf tables of the snapshot that there is.
+static SNAPSHOT: AtomicPtr<Directory<'static>> = AtomicPtr::new(ptr::null_mut());
 
 fn prepare() -> Result<&'static Ground> {
     let process = Process::builder().build().map_err(ring0)?;
@@ -63,10 +64,9 @@ fn prepare() -> Result<&'static Ground> {
         let frame = pool.take(0).ok_or_else(out_of_frames)?;
         tables.map(address, frame, PageSize::Size4K, PteFlags::WRITABLE, frames).map_err(ring0)?;
     }
-    let demand = VirtRange::at(slot.start() + (1 << 30), (WRITTEN * PAGE) as u64).map_err(ring0)?;
-    for address in (demand.start()..demand.end()).step_by(PageSize::Size2M.bytes() as usize) {
-        tables.slot_or_add(address, PageSize::Size4K, frames).map_err(ring0)?;
-    }
+    let demand = VirtRange::at(slot.start() + (1 << 30), (WRITTEN * PAGE).next_multiple_of(2 << 20) as u64);
+    let demand = tables.directory_or_add(demand.map_err(ring0)?, frames).map_err(ring0)?;
+    let data = tables.directory(data).map_err(ring0)?;
     let frame = pool.take(0).ok_or_else(out_of_frames)?;
     Ok(GROUND.get_or_init(|| Ground { process, tables, pool, slot, data, demand, frame }))
 }
@@ -82,9 +82,10 @@ fn out_of_frames() -> Error {
 /// The handler of page faults: maps what is not present, and gives a snapshot its copy of what is written to.
 fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     let Some(ground) = GROUND.get() else { return Outcome::Pass };
-    let done = if ground.demand.contains(address) {
-        map_on_demand(ground, address)
-    } else if ground.data.contains(address) && frame.is_write() && frame.is_present() {
+    let done = if let Some(slot) = ground.demand.slot(address) {
+        let page = Pte::leaf(ground.frame, PageSize::Size4K, PteFlags::WRITABLE);
+        slot.compare_exchange(Pte::EMPTY, page).ok()
+    } else if frame.is_write() && frame.is_present() {
         copy_for_snapshot(ground, cpu, address)
     } else {
         None
@@ -92,22 +93,16 @@ fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     done.map_or(Outcome::Pass, |()| Outcome::Handled)
 }
 
-fn map_on_demand(ground: &Ground, address: u64) -> Option<()> {
-    let slot = ground.tables.slot(address, PageSize::Size4K)?;
-    slot.compare_exchange(Pte::EMPTY, Pte::leaf(ground.frame, PageSize::Size4K, PteFlags::WRITABLE)).ok()
-}
-
 /// Prioritized copy-on-write: the snapshot's entry is redirected to the copy, and the writer keeps its frame.
 fn copy_for_snapshot(ground: &Ground, cpu: Cpu, address: u64) -> Option<()> {
-    let root = Frame::containing(SNAPSHOT.load(Ordering::Relaxed));
-    // SAFETY: the snapshot's tables exist while its pages are written to.
-    let snapshot = unsafe { PageTables::from_root(ground.process.physical_memory(), root) };
-    let theirs = snapshot.slot(address, PageSize::Size4K)?;
-    let mine = ground.tables.slot(address, PageSize::Size4K)?;
+    // SAFETY: the list exists while the snapshot's pages are written to.
+    let snapshot = unsafe { SNAPSHOT.load(Ordering::Acquire).as_ref() }?;
+    let mine = ground.data.slot(address)?;
+    let theirs = snapshot.slot(address)?;
     let copy = ground.pool.take(cpu.number())?;
-    let original = mine.load().frame();
+    let shared = mine.load();
     // SAFETY: both frames are this benchmark's, and nobody else has the new one.
-    unsafe { copy_frame(ground.pool.address(copy)?, ground.pool.address(original)?) };
+    unsafe { copy_frame(ground.pool.address(copy)?, ground.pool.address(shared.frame())?) };
     theirs.update(|pte| Some(pte.at(copy))).ok()?;
     mine.update(|pte| Some(pte.with(PteFlags::WRITABLE))).ok()?;
     cpu.flush_page(address);
@@ -119,7 +114,7 @@ impl Ground {
     fn snapshot(&self, cpu: Cpu) -> Result<PageTables<'static, Windows>> {
         let frames = &mut self.pool.cpu(0);
         let copy = self.tables.create_sharing(self.slot, frames).map_err(ring0)?;
-        self.tables.clone_range(&copy, self.data, Protect::BothQuiesced, frames).map_err(ring0)?;
+        self.tables.clone_range(&copy, self.data.range(), Protect::BothQuiesced, frames).map_err(ring0)?;
         cpu.flush();
         Ok(copy)
     }
@@ -128,7 +123,7 @@ impl Ground {
     fn end(&self, cpu: Cpu, snapshot: PageTables<'static, Windows>) -> Result<()> {
         let frames = &mut self.pool.cpu(0);
         let mut given = Ok(());
-        snapshot.for_each(self.data, |address, leaf| {
+        snapshot.for_each(self.data.range(), |address, leaf| {
             let original = self.tables.translate(address).map(|found| found.pte.frame());
             if original != Some(leaf.pte.frame()) {
                 given = given.and(self.pool.give(0, leaf.pte.frame()));
@@ -140,7 +135,9 @@ impl Ground {
             snapshot.free_range(self.slot, Which::All, frames);
             snapshot.free_root(frames);
         }
-        self.tables.protect_range(self.data, PteFlags::WRITABLE, PteFlags::empty(), frames).map_err(ring0)?;
+        self.tables
+            .protect_range(self.data.range(), PteFlags::WRITABLE, PteFlags::empty(), frames)
+            .map_err(ring0)?;
         cpu.flush();
         Ok(())
     }
@@ -154,18 +151,23 @@ impl Ground {
                 Ok(())
             })?);
             let snapshot = snapshot.ok_or_else(out_of_frames)?;
-            SNAPSHOT.store(snapshot.root().address(), Ordering::Relaxed);
+            let mut directory = snapshot.directory(self.data.range()).map_err(ring0)?;
+            SNAPSHOT.store(&raw mut directory, Ordering::Release);
             writes.push(clock.time(WRITTEN, || {
-                self.data.pages().take(WRITTEN).for_each(|page| write(page, round));
+                self.data.range().pages().take(WRITTEN).for_each(|page| write(page, round));
                 Ok(())
             })?);
+            SNAPSHOT.store(ptr::null_mut(), Ordering::Release);
+            drop(directory);
             self.end(cpu, snapshot)?;
 
             reads.push(clock.time(WRITTEN, || {
-                self.demand.pages().for_each(read);
+                self.demand.range().pages().take(WRITTEN).for_each(read);
                 Ok(())
             })?);
-            self.tables.unmap_range(self.demand, &mut self.pool.cpu(0), |_, _, _| {}).map_err(ring0)?;
+            self.tables
+                .unmap_range(self.demand.range(), &mut self.pool.cpu(0), |_, _, _| {})
+                .map_err(ring0)?;
             cpu.flush();
         }
         let row = |operation, costs: Vec<f64>| Row {

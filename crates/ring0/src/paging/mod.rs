@@ -35,6 +35,7 @@
 
 mod address;
 mod copy;
+mod directory;
 mod error;
 mod free;
 #[cfg(test)]
@@ -49,6 +50,7 @@ mod tests;
 
 pub use address::{ADDRESS_LIMIT, PageSize, VirtRange};
 pub use copy::Protect;
+pub use directory::Directory;
 pub use error::PagingError;
 pub use free::Which;
 pub use pte::{Pte, PteFlags};

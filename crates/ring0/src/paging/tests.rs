@@ -444,6 +444,30 @@ fn a_locked_entry_stops_whoever_wants_to_change_it() {
     drop(lock);
 }
 
+#[test]
+fn a_directory_finds_what_a_walk_finds() {
+    let ground = &Ground::new();
+    let (tables, frames) = (ground.create(), &mut ground.frames());
+    let region = range(BASE, 4 * MIB_2);
+    tables.map(BASE + 4096, Frame::new(7), PageSize::Size4K, PteFlags::empty(), frames).unwrap();
+    tables.map(BASE + MIB_2, Frame::new(512), PageSize::Size2M, PteFlags::empty(), frames).unwrap();
+    let directory = tables.directory(region).unwrap();
+    assert_eq!(directory.slot(BASE + 4096 + 17).unwrap().load().frame(), Frame::new(7));
+    assert_eq!(directory.slot(BASE).unwrap().load(), Pte::EMPTY);
+    for outside in [BASE - 1, BASE + MIB_2, BASE + 2 * MIB_2, BASE + 4 * MIB_2] {
+        assert!(directory.slot(outside).is_none(), "{outside:#x}");
+    }
+    let rest = range(BASE + 2 * MIB_2, 2 * MIB_2);
+    let rest = tables.directory_or_add(rest, frames).unwrap();
+    let last = BASE + 4 * MIB_2 - 4096;
+    rest.slot(last).unwrap().store_exclusive(Pte::leaf(Frame::new(9), PageSize::Size4K, PteFlags::empty()));
+    assert_eq!(tables.translate(last).unwrap().pte.frame(), Frame::new(9));
+    assert_eq!(
+        tables.directory_or_add(region, frames).unwrap_err(),
+        PagingError::HugePage { address: BASE + MIB_2 }
+    );
+}
+
 /// What a snapshot does: threads copy parts of a region into one copy at the same time.
 #[test]
 fn threads_copy_disjoint_ranges_of_one_region() {
