@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, OnceLock};
 
-use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
+use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory, copy_frame};
 use bedplate_ring0::paging::{PageSize, PageTables, Protect, PteFlags, VirtRange};
 use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, Windows, handlers};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -204,7 +204,7 @@ fn copy_for_snapshot(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
         return Outcome::Pass;
     };
     // SAFETY: the new frame is this handler's, and the old one is read-only to all until its entry changes.
-    unsafe { ptr::copy_nonoverlapping(ground.word(mine.load().frame()), ground.word(copy), 512) };
+    unsafe { copy_frame(ground.word(copy).cast(), ground.word(mine.load().frame()).cast()) };
     let redirected = theirs.update(|pte| Some(pte.at(copy)));
     let allowed = mine.update(|pte| Some(pte.with(WRITABLE)));
     cpu.flush_page(address);

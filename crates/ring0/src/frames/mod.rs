@@ -7,6 +7,7 @@
 //!
 //! Nothing is counted or owned beyond "handed out or not": who takes a frame gives it back, once.
 
+mod copy;
 mod frame;
 mod lists;
 mod memory;
@@ -17,7 +18,8 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{Frame, copy_frame};
+pub use copy::copy_frame;
+pub use frame::Frame;
 pub use lists::{Statistics, WrongFrame};
 pub use memory::{Backing, HostMemory, MemoryError};
 pub use pool::{CpuFrames, FramePool, PoolError, RUN_FRAMES};
