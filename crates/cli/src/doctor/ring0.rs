@@ -19,7 +19,7 @@ pub fn probe() -> Component {
     Component {
         name: "ring0",
         purpose: "a process that owns its page tables, traps and IPIs and is still a Linux process",
-        included: false,
+        included: true,
         checks,
     }
 }

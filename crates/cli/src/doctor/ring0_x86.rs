@@ -1,7 +1,7 @@
 //! The probes of ring0 on x86-64. A virtual machine of one page of code is created, run for a moment and
 //! dropped.
 
-use std::arch::x86_64::__cpuid;
+use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_userspace_memory_region};
@@ -15,6 +15,7 @@ const DEVICE: (&str, &str) = ("kvm-device", "/dev/kvm");
 const API: (&str, &str) = ("kvm-api", "KVM interface version 12");
 const CAPS: (&str, &str) = ("kvm-capabilities", "KVM capabilities");
 const NATIVE: (&str, &str) = ("kvm-native", "ring 0 on the processor itself");
+const FEATURES: (&str, &str) = ("processor-features", "FSGSBASE and XSAVE");
 const PHYS: (&str, &str) = ("maxphyaddr", "physical address width");
 
 /// Every check of the component.
@@ -27,6 +28,7 @@ pub fn checks() -> Vec<Check> {
                 unopened(API.0, API.1).required(),
                 unopened(CAPS.0, CAPS.1).required(),
                 unopened(NATIVE.0, NATIVE.1).required(),
+                features().required(),
                 address_width(),
             ];
         }
@@ -36,6 +38,7 @@ pub fn checks() -> Vec<Check> {
         api(&kvm).required(),
         capabilities(&kvm).required(),
         native(&kvm).required(),
+        features().required(),
         address_width(),
     ]
 }
@@ -102,7 +105,8 @@ fn native(kvm: &Kvm) -> Check {
             } else {
                 Check::no(NATIVE.0, NATIVE.1, format!("this KVM emulates ring 0: {each:.0?} an instruction"))
                     .advice(
-                        "use a machine with VT-x or AMD-V, or a virtual machine with nested virtualization",
+                        "use a machine with VT-x or AMD-V, or a virtual machine with nested virtualization; \
+                         to try it anyway: bedplate vm run",
                     )
             }
         }
@@ -200,6 +204,23 @@ fn run_loop(kvm: &Kvm) -> Result<Duration, String> {
         }
     }
     Ok(took)
+}
+
+/// What ring0's entry and exit use: FS and GS bases without system calls, and saving vector registers.
+fn features() -> Check {
+    let missing: Vec<&str> = [
+        ("FSGSBASE", __cpuid_count(7, 0).ebx & 1 == 1),
+        ("XSAVE", __cpuid(1).ecx >> 26 & 1 == 1),
+        ("XSAVE switched on by the kernel", __cpuid(1).ecx >> 27 & 1 == 1),
+    ]
+    .into_iter()
+    .filter_map(|(name, there)| (!there).then_some(name))
+    .collect();
+    if missing.is_empty() {
+        return Check::yes(FEATURES.0, FEATURES.1, "both are there");
+    }
+    Check::no(FEATURES.0, FEATURES.1, format!("missing: {}", missing.join(", ")))
+        .advice("let the virtual machine see the host's processor (QEMU: -cpu host)")
 }
 
 fn address_width() -> Check {
