@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_ring0::frames::Frame;
-use bedplate_ring0::paging::{NoTables, PageSize, PteFlags};
+use bedplate_ring0::paging::{NoTables, PageSize, PagingError, PteFlags};
 use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, handlers, is_ring0};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -26,7 +26,8 @@ fn fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     let tables = unsafe { cpu.process().page_tables() };
     // The tables down to the last level are there already, so this needs none.
     match tables.map(address & !4095, shown, PageSize::Size4K, PteFlags::WRITABLE, &mut NoTables) {
-        Ok(()) => Outcome::Handled,
+        // Another thread may have been faster.
+        Ok(()) | Err(PagingError::AlreadyMapped { .. }) => Outcome::Handled,
         Err(_) => Outcome::Pass,
     }
 }

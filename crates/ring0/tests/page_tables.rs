@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
-use bedplate_ring0::paging::{NoTables, PageSize, PageTables, PteFlags};
+use bedplate_ring0::paging::{NoTables, PageSize, PageTables, PagingError, PteFlags};
 use bedplate_ring0::shootdown::Batch;
 use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, Windows, handlers, is_ring0};
 
@@ -99,7 +99,9 @@ fn fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
         let flags = PteFlags::WRITABLE;
         let mapped = tables.map(address & !4095, region.frame(page), PageSize::Size4K, flags, &mut NoTables);
         MAPPED.fetch_add(1, Ordering::SeqCst);
-        return if mapped.is_ok() { Outcome::Handled } else { Outcome::Pass };
+        // Another processor may have been faster.
+        let there = matches!(mapped, Ok(()) | Err(PagingError::AlreadyMapped { .. }));
+        return if there { Outcome::Handled } else { Outcome::Pass };
     }
     let Some(slot) = tables.slot(address & !4095, PageSize::Size4K) else { return Outcome::Pass };
     let _ = slot.update(|pte| Some(pte.with(PteFlags::WRITABLE)));
