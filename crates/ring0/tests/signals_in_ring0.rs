@@ -61,6 +61,38 @@ fn a_handler_runs_where_the_thread_was() {
     assert!(process.statistics().signals_in_ring0 >= 1);
 }
 
+fn take_with_a_system_call(signal: i32, info: &libc::siginfo_t) {
+    take(signal, info);
+    // SAFETY: has no arguments and no effect.
+    assert!(unsafe { libc::syscall(libc::SYS_getpid) } > 0);
+}
+
+fn take_with_a_system_call_and_leave(signal: i32, info: &libc::siginfo_t) {
+    take_with_a_system_call(signal, info);
+    take_and_leave(signal, info);
+}
+
+/// A signal that is sent by a system call interrupts it before it has its result, which is 0 here.
+#[test]
+fn a_call_keeps_its_result_though_a_handler_makes_calls() {
+    for (handler, stays) in [
+        (take_with_a_system_call as fn(i32, &libc::siginfo_t), true),
+        (take_with_a_system_call_and_leave, false),
+    ] {
+        let (process, _guard) = exclusive!(handler, false);
+        let result = process.run(|_| {
+            // SAFETY: sends a signal to this thread.
+            let result = unsafe {
+                let (pid, tid) = (libc::getpid(), libc::gettid());
+                libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGUSR2)
+            };
+            (result, is_ring0())
+        });
+        assert_eq!(result.unwrap(), (0, stays));
+        assert!(taken().1 >= 1, "in ring 0");
+    }
+}
+
 /// Whether the thread that gets signals is in ring 0.
 static READY: AtomicBool = AtomicBool::new(false);
 

@@ -4,7 +4,9 @@
 //!   there; the guest starts at a label that pops them and returns. So a thread goes on in ring 0 in the same
 //!   stack frame.
 //! * **leave** is one `out`: the host part loads the callee-saved registers and goes on behind it.
-//! * **system calls**: LSTAR points to `out; jmp *%rcx`, which needs no stack and changes no flags.
+//! * **system calls**: LSTAR points to `out; mov result, %rax; jmp *%rcx`, which needs no stack and changes no flags. The
+//!   result is in the processor's data, because KVM takes some 500 instructions to change a register. Whatever interrupts
+//!   the code before that `mov` does the `mov` for it ([`finish_call`]), as it may make system calls itself.
 //! * **with a handler**, LSTAR points to a second entry that calls it on a stack of its own first.
 //! * **clone** lets the child go on natively where the guest called; it finds the three values that a system call
 //!   takes from it below the red zone of its own stack.
@@ -115,6 +117,9 @@ bedplate_ring0_exit_thread:         # (status, owner): gives the vCPU back, stac
     .globl bedplate_ring0_syscall
 bedplate_ring0_syscall:
     out %al, ${port_syscall}
+    .globl bedplate_ring0_syscall_result
+bedplate_ring0_syscall_result:
+    mov %gs:{syscall_result}, %rax
     jmp *%rcx
 
     .balign 64
@@ -173,7 +178,7 @@ bedplate_ring0_syscall_handled:
     pop %rsp
     movl $0, %gs:{syscall_busy}
     jnz 4f
-3:  out %al, ${port_syscall}
+3:  jmp bedplate_ring0_syscall
 4:  jmp *%rcx
 
     .balign 16
@@ -300,6 +305,7 @@ bedplate_ring0_signal_entry:        # rdi and rsp = frame, which begins with a T
     host_stack = const offset_of!(CpuLocal, host_stack),
     syscall_busy = const offset_of!(CpuLocal, syscall_busy),
     syscall_rsp = const offset_of!(CpuLocal, syscall_rsp),
+    syscall_result = const offset_of!(CpuLocal, syscall_result),
     syscall_stack = const offset_of!(CpuLocal, syscall_stack),
     frame_number = const offset_of!(SyscallFrame, number),
     frame_arguments = const offset_of!(SyscallFrame, arguments),
@@ -328,6 +334,8 @@ unsafe extern "C" {
     pub fn bedplate_ring0_exit_thread(status: u64, owner: *const u32) -> !;
     /// The system-call entry that proxies everything.
     pub fn bedplate_ring0_syscall();
+    /// Behind the `out` of a proxied call: takes its result.
+    pub fn bedplate_ring0_syscall_result();
     /// The system-call entry that asks the handler first.
     pub fn bedplate_ring0_syscall_handled();
     /// Makes the call in the frame.
@@ -348,4 +356,11 @@ unsafe extern "C" {
     pub fn bedplate_ring0_signal_entry();
     /// Makes a clone system call with the registers given; the child goes on natively as [`CHILD_RIP`] says.
     pub fn bedplate_ring0_clone(regs: *const kvm_regs, vectors: *const XsaveArea, features: u64) -> i64;
+}
+
+/// Whether code that was interrupted there has the result of a system call waiting for it in its processor's data: it
+/// is to go on at its RCX with the result in RAX.
+#[inline]
+pub fn finish_call(rip: u64) -> bool {
+    rip == bedplate_ring0_syscall_result as *const () as u64
 }

@@ -4,6 +4,7 @@ use std::arch::asm;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::arch::frame::{TrapFrame, page_fault, vector};
+use crate::arch::stubs::finish_call;
 use crate::arch::{apic, ports};
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
@@ -76,6 +77,12 @@ impl TrapFrame {
 extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
     let Some(local) = CpuLocal::current() else { return };
     let cpu = Cpu::new(local);
+    // A page fault does not come there: what the entry of system calls touches is always mapped.
+    if frame.vector != vector::PAGE_FAULT && finish_call(frame.rip) {
+        // A handler may make system calls, or be left for other code.
+        frame.rax = local.syscall_result.load(Ordering::Relaxed);
+        frame.rip = frame.rcx;
+    }
     let handled =
         handler(frame.vector as usize).is_some_and(|handle| handle(cpu, frame, address) == Outcome::Handled);
     let counters = &local.counters;

@@ -3,6 +3,7 @@
 use kvm_bindings::kvm_regs;
 use std::sync::atomic::Ordering;
 
+use super::system_call::out_of_entry;
 use crate::arch::instructions::syscall;
 use crate::arch::stubs::bedplate_ring0_resume_call;
 use crate::arch::xstate;
@@ -48,9 +49,10 @@ fn resume(local: &CpuLocal, regs: &kvm_regs) -> ! {
     local.end_session();
     signal::hand_back(local);
     let process = local.process();
+    let regs = out_of_entry(local, regs);
     // SAFETY: the registers are the guest's, which is code of this thread; its vector registers were put into the
     // area; nothing on the host stack is needed any more.
-    unsafe { xstate::resume(regs, &mut *local.vectors.get(), process.features(), process.native_features()) }
+    unsafe { xstate::resume(&regs, &mut *local.vectors.get(), process.features(), process.native_features()) }
 }
 
 /// Why a process had to be ended: its registers are lost. A debugger finds it in `bedplate_ring0_last_fatal`.

@@ -1,6 +1,8 @@
 //! System calls: made for the guest, by the same thread, unchanged but for the few that concern the thread's own
 //! registers.
 
+use std::sync::atomic::Ordering;
+
 use kvm_bindings::{KVM_SYNC_X86_SREGS, kvm_regs, kvm_run, kvm_sregs};
 
 use super::clone;
@@ -9,14 +11,17 @@ use crate::arch::control;
 use crate::arch::instructions::syscall;
 use crate::arch::stubs::{
     GIVEN_UP, bedplate_ring0_exit_thread, bedplate_ring0_interruptible, bedplate_ring0_sigreturn,
+    bedplate_ring0_syscall, finish_call,
 };
 use crate::process::local::CpuLocal;
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
 const KVM_GET_SREGS: u64 = 0x8138_ae83;
+const SYSCALL_BYTES: u64 = 2;
 
-/// Makes the call that the registers ask for, and puts its result there. Returns whether the registers changed.
+/// Makes the call that the registers ask for, and puts its result where the guest takes it. Returns whether the registers
+/// changed.
 pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
     local.counters.system_calls.increment();
     let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
@@ -41,12 +46,20 @@ pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
         _ => unsafe { bedplate_ring0_interruptible(regs.rax, &raw const arguments, local.signals.word()) },
     };
     if result == GIVEN_UP {
-        const SYSCALL_BYTES: u64 = 2;
         regs.rip = regs.rcx - SYSCALL_BYTES;
         return true;
     }
-    regs.rax = result as u64;
-    true
+    local.syscall_result.store(result as u64, Ordering::Relaxed);
+    false
+}
+
+/// The registers with which code goes on natively: not in the entry of system calls, which is ring 0's.
+pub fn out_of_entry(local: &CpuLocal, regs: &kvm_regs) -> kvm_regs {
+    if finish_call(regs.rip) {
+        return kvm_regs { rax: local.syscall_result.load(Ordering::Relaxed), rip: regs.rcx, ..*regs };
+    }
+    let not_yet_made = regs.rip == bedplate_ring0_syscall as *const () as u64;
+    kvm_regs { rip: if not_yet_made { regs.rcx - SYSCALL_BYTES } else { regs.rip }, ..*regs }
 }
 
 /// Sets the FS base natively and in ring 0.

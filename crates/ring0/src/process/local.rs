@@ -33,6 +33,8 @@ pub struct CpuLocal {
     pub syscall_rsp: AtomicU64,
     /// The top of the stack that system-call handlers run on.
     pub syscall_stack: u64,
+    /// The result of the system call that was proxied last.
+    pub syscall_result: AtomicU64,
     /// 1 while a system-call handler runs: its own calls are not shown to it.
     pub syscall_busy: AtomicU32,
     /// 0 if no thread has this processor.
@@ -112,6 +114,7 @@ impl CpuLocal {
             fs_base: AtomicU64::new(0),
             syscall_rsp: AtomicU64::new(0),
             syscall_stack: base + layout::SYSCALL_TOP as u64,
+            syscall_result: AtomicU64::new(0),
             syscall_busy: AtomicU32::new(0),
             owner: AtomicU32::new(1),
             number,
