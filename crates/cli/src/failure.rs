@@ -39,6 +39,11 @@ fn hint(error: &anyhow::Error) -> Option<String> {
 
 /// Prints the error; the exit code is 1. A reader that went away (`bedplate … | head`) is no error.
 pub fn report(error: &anyhow::Error) -> ExitCode {
+    report_as(error, 1)
+}
+
+/// [`report`] with another exit code.
+pub fn report_as(error: &anyhow::Error, status: u8) -> ExitCode {
     let closed = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     };
@@ -49,7 +54,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(hint) = hint(error) {
         eprintln!("hint: {hint}");
     }
-    ExitCode::FAILURE
+    ExitCode::from(status)
 }
 
 /// Errors of the kernel's verifier have many lines; scripts and people want one.

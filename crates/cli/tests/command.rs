@@ -34,6 +34,19 @@ fn no_server_is_one_line_and_a_hint() {
 }
 
 #[test]
+fn a_guest_that_cannot_be_had_or_does_not_end_has_exit_statuses_of_its_own() {
+    let run = |args: &[&str]| bedplate(&[&["vm", "run"], args].concat());
+    let output = run(&["--kernel", "/no/such/kernel", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(text(&output.stderr).contains("error: /no/such/kernel"), "{output:?}");
+    let output = run(&["--timeout", "1s", "--", "sleep", "1000"]);
+    assert_eq!(output.status.code(), Some(124), "{output:?}");
+    assert_eq!(run(&["--", "false"]).status.code(), Some(1));
+    let complaint = "echo 'BUG: not really' > /dev/kmsg";
+    assert_eq!(run(&["--", "sh", "-c", complaint]).status.code(), Some(123));
+}
+
+#[test]
 fn an_unknown_benchmark_lists_the_known() {
     let output = bedplate(&["bench", "no-such"]);
     assert!(!output.status.success());

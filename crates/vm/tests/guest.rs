@@ -99,6 +99,19 @@ fn instructions_are_counted() {
 }
 
 #[test]
+fn a_scratch_disk_has_direct_access() {
+    let script = "dd if=/dev/zero of=/disk/x bs=4096 count=4 oflag=direct && \
+                  dd if=/disk/x of=/dev/null bs=4096 count=4 iflag=direct && grep /disk /proc/mounts";
+    for series in Series::ALL {
+        let (report, out, err) = run(&machine(series).disk(16 << 20), &[sh(script)]);
+        assert!(report.unwrap().succeeded(), "{out}{err}");
+        assert!(out.starts_with("/dev/loop0 /disk ext4 rw"), "{out}");
+        let (report, ..) = run(&machine(series), &[sh("[ -e /disk ]")]);
+        assert_eq!(report.unwrap().statuses, [1], "only on request");
+    }
+}
+
+#[test]
 fn what_is_missing_is_said() {
     let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["/no/such/program"])]);
     assert!(matches!(report, Err(Error::NotFound { .. })));

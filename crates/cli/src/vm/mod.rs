@@ -1,4 +1,6 @@
 //! `bedplate vm`: runs commands and test binaries on stock kernels in QEMU.
+//!
+//! What goes wrong with the guest, and not in it, has exit statuses that few commands use themselves.
 
 mod fetch;
 mod run;
@@ -8,6 +10,15 @@ mod test;
 use std::process::ExitCode;
 
 use bedplate_vm::Error;
+
+use crate::failure;
+
+/// The guest's kernel complained, although the command succeeded.
+const COMPLAINED: u8 = 123;
+/// The time limit was over.
+const TIMED_OUT: u8 = 124;
+/// The guest could not be had, or died.
+const FAILED: u8 = 125;
 
 /// Commands of `bedplate vm`.
 #[derive(clap::Subcommand)]
@@ -25,13 +36,15 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Run(args) => run::run(args),
         Command::Test(args) => test::run(args),
-        Command::Fetch(args) => fetch::run(args),
+        Command::Fetch(args) => return fetch::run(args),
     };
-    done.inspect_err(|error| {
+    done.or_else(|error| {
         let console = error.downcast_ref::<Error>().and_then(Error::console).unwrap_or_default();
         if !console.is_empty() {
             eprintln!("---- the end of the guest's console ----\n{}\n----", console.trim_end());
         }
+        let late = matches!(error.downcast_ref(), Some(Error::TimedOut { .. }));
+        Ok(failure::report_as(&error, if late { TIMED_OUT } else { FAILED }))
     })
 }
 

@@ -19,7 +19,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// Runs a command in a guest. The exit status is the command's; 1 if the kernel complained.
+/// Runs a command in a guest. The exit status is the command's.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = args.settings.machine()?;
     let report = machine.run(&[Job::new(args.command.clone())], &mut stdout(), &mut stderr())?;
@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tracing::info!(boot = ?report.boot, whole = ?report.whole, how = ?machine.acceleration(), "the guest ended");
     let complained = super::complained(&report.complaints);
     match report.statuses.as_slice() {
-        [0] if complained => Ok(ExitCode::FAILURE),
+        [0] if complained => Ok(ExitCode::from(super::COMPLAINED)),
         [status] => Ok(ExitCode::from(u8::try_from(*status).unwrap_or(1))),
         _ => Ok(ExitCode::FAILURE),
     }

@@ -27,6 +27,9 @@ pub struct Settings {
     /// Further arguments of the kernel.
     #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
     append: String,
+    /// A scratch disk of this size at /disk: ext4 on a loop device in the guest's memory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    disk: Option<u64>,
     /// A further kernel module to load.
     #[arg(long = "module", value_name = "NAME")]
     modules: Vec<String>,
@@ -42,6 +45,9 @@ impl Settings {
             Machine::new(kernel(&self.kernel)?).cpus(self.cpus).memory(self.memory).limit(self.timeout);
         if self.icount {
             machine = machine.count_instructions();
+        }
+        if let Some(bytes) = self.disk {
+            machine = machine.disk(bytes);
         }
         machine = machine.append(&self.append);
         machine = self.modules.iter().fold(machine, |machine, name| machine.module(name));

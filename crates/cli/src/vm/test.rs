@@ -46,7 +46,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         report.boot,
     );
     let complained = super::complained(&report.complaints);
-    Ok(if failed > 0 || complained { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(ExitCode::from(match (failed, complained) {
+        (0, false) => 0,
+        (0, true) => super::COMPLAINED,
+        _ => 1,
+    }))
 }
 
 fn path(binary: &Path) -> String {

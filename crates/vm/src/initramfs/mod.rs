@@ -20,6 +20,9 @@ const INIT: &[u8] = include_bytes!("../../guest/init");
 /// Modules that every guest has, if the kernel has them as such.
 const MODULES: [&str; 2] = ["kvm-amd", "kvm-intel"];
 
+/// What the scratch disk takes.
+const DISK_MODULES: [&str; 2] = ["loop", "ext4"];
+
 /// A file of the host for the guest.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -34,6 +37,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) kernel: &'a Kernel,
     /// Which of the modules that virtualize are to be there: those of the processor.
     pub(crate) modules: &'a [String],
+    /// The size of the scratch disk, if there is to be one.
+    pub(crate) disk: Option<u64>,
     pub(crate) files: &'a [File],
     pub(crate) jobs: &'a [Job],
     /// Of every job, by name.
@@ -50,6 +55,10 @@ impl Contents<'_> {
         archive.add_node("/dev/console", 5, 1)?;
         let mut names: Vec<&str> = MODULES.to_vec();
         names.extend(self.modules.iter().map(String::as_str));
+        if let Some(bytes) = self.disk {
+            names.extend(DISK_MODULES);
+            archive.add_bytes("/bedplate/disk", bytes.to_string().as_bytes(), 0o644)?;
+        }
         let mut order = String::new();
         for module in self.kernel.modules(&names)? {
             let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -29,6 +29,7 @@ pub struct Machine {
     count_instructions: bool,
     append: String,
     modules: Vec<String>,
+    disk: Option<u64>,
     files: Vec<File>,
     environment: Vec<(String, String)>,
 }
@@ -67,6 +68,7 @@ impl Machine {
             count_instructions: false,
             append: String::new(),
             modules: Vec::new(),
+            disk: None,
             files: Vec::new(),
             environment: vec![(MARK.into(), "1".into())],
         }
@@ -117,6 +119,14 @@ impl Machine {
         self
     }
 
+    /// A scratch file system at `/disk`: ext4 on a loop device of so many bytes in the guest's memory. So direct access
+    /// (`O_DIRECT`) works there, and what it takes is counted like everything else.
+    #[must_use]
+    pub fn disk(mut self, bytes: u64) -> Machine {
+        self.disk = Some(bytes);
+        self
+    }
+
     /// A file of the host that the jobs find.
     #[must_use]
     pub fn file(mut self, file: File) -> Machine {
@@ -149,6 +159,7 @@ impl Machine {
         let contents = Contents {
             kernel: &self.kernel,
             modules: &self.modules,
+            disk: self.disk,
             files: &self.files,
             jobs,
             environment: &self.environment,
