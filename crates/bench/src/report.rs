@@ -148,8 +148,10 @@ impl Report {
 fn table(width: Option<u16>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    // Without a width, the library must not look for one: a serial line is a terminal of 0 columns.
+    table.set_content_arrangement(comfy_table::ContentArrangement::Disabled);
     if let Some(width) = width {
+        table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
         table.set_width(width);
     }
     table

@@ -2,13 +2,13 @@
 //! code measures both sides: in ring 0 its system calls are proxied.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::{Error, Result};
 
 use super::clock::Clock;
-use super::{PAGE, Row};
+use super::{Costs, PAGE};
 
 pub const EMPTY: &str = "empty system call (getppid)";
 pub const CACHED_READ: &str = "cached pread of 4 KiB";
@@ -41,14 +41,23 @@ impl Files {
         Ok(Files { cached: file.into_file(), direct: direct.ok() })
     }
 
+    /// What file they are: its size, file system and device.
+    pub fn describe(&self) -> String {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let device = self.cached.metadata().map(|data| data.dev()).unwrap_or_default();
+        let place = file_system(&mounts, device).unwrap_or_else(|| "an unknown file system".to_owned());
+        let direct = if self.direct.is_some() { "" } else { ", which has no direct access" };
+        format!("{FILE_PAGES} pages on {place}{direct}")
+    }
+
     /// Measures all calls, on the side that this is called on.
-    pub fn measure(&self, clock: Clock, rounds: usize, side: &'static str) -> Result<Vec<Row>> {
-        let mut rows = Vec::new();
+    pub fn measure(&self, clock: Clock) -> Result<Costs> {
+        let mut costs = Costs::new();
         let mut buffer = Box::new(Buffer([7; PAGE]));
-        let mut add = |operation, cost| rows.push(Row { operation, side, cost });
+        let mut add = |operation: &str, cost| costs.push((operation.to_owned(), cost));
         add(
             EMPTY,
-            clock.median(rounds, CALLS, || {
+            clock.time(CALLS, || {
                 for _ in 0..CALLS {
                     // SAFETY: has no arguments and no effect.
                     unsafe { libc::syscall(libc::SYS_getppid) };
@@ -63,19 +72,47 @@ impl Files {
         for (file, calls, read, write) in files {
             let Some(file) = file else { continue };
             let place = |call| (call % FILE_PAGES * PAGE) as u64;
-            let cost = clock.median(rounds, calls, || {
+            let cost = clock.time(calls, || {
                 (0..calls)
                     .try_for_each(|call| file.read_exact_at(&mut buffer.0, place(call)))
                     .map_err(Error::io("reading"))
             })?;
             add(read, cost);
-            let cost = clock.median(rounds, calls, || {
+            let cost = clock.time(calls, || {
                 (0..calls)
                     .try_for_each(|call| file.write_all_at(&buffer.0, place(call)))
                     .map_err(Error::io("writing"))
             })?;
             add(write, cost);
         }
-        Ok(rows)
+        Ok(costs)
+    }
+}
+
+/// File system and device in the mount table, by the device's number.
+fn file_system(mounts: &str, device: u64) -> Option<String> {
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number))?;
+    let mut words = line.split_once(" - ")?.1.split(' ');
+    Some(format!("{} ({})", words.next()?, words.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_system_is_found_by_its_device() {
+        let mounts = "22 1 0:20 / /proc rw - proc proc rw\n30 1 7:0 / /disk rw,relatime shared:1 - ext4 /dev/loop0 rw\n";
+        assert_eq!(file_system(mounts, libc::makedev(7, 0)).as_deref(), Some("ext4 (/dev/loop0)"));
+        assert_eq!(file_system(mounts, libc::makedev(7, 1)), None);
+    }
+
+    #[test]
+    fn every_call_has_a_cost() {
+        let files = Files::create(&std::env::temp_dir()).unwrap();
+        let costs = files.measure(Clock::Nanoseconds).unwrap();
+        assert_eq!(costs.len(), if files.direct.is_some() { 5 } else { 3 });
+        assert!(costs.iter().all(|(_, cost)| *cost > 0.0), "{costs:?}");
     }
 }

@@ -5,7 +5,6 @@ use std::arch::x86_64::_rdtsc;
 use std::time::Instant;
 
 use crate::Result;
-use crate::sample::Samples;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +66,6 @@ impl Clock {
             }
         };
         Ok(total / operations as f64)
-    }
-
-    /// The median cost over rounds.
-    pub fn median(
-        self,
-        rounds: usize,
-        operations: usize,
-        mut work: impl FnMut() -> Result<()>,
-    ) -> Result<f64> {
-        let costs: Result<Samples> = (0..rounds).map(|_| self.time(operations, &mut work)).collect();
-        Ok(costs?.median())
     }
 }
 

@@ -11,12 +11,11 @@ use bedplate_ring0::paging::{Directory, PageSize, PageTables, Protect, Pte, PteF
 use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, Windows, handlers};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::sample::Samples;
 use crate::{Error, Result};
 
 use super::calls::Files;
 use super::clock::Clock;
-use super::{MEMORY, PAGE, RING0, Row, WRITTEN};
+use super::{Costs, MEMORY, PAGE, WRITTEN};
 
 pub const COPY: &str = "copy of the page tables of 256 MiB";
 pub const PCOW_FAULT: &str = "first write to a page after it (prioritized copy-on-write)";
@@ -142,40 +141,32 @@ impl Ground {
         Ok(())
     }
 
-    fn measure(&self, cpu: Cpu, clock: Clock, rounds: usize) -> Result<Vec<Row>> {
-        let (mut copies, mut writes, mut reads) = (Vec::new(), Vec::new(), Vec::new());
-        for round in 0..rounds as u64 {
-            let mut snapshot = None;
-            copies.push(clock.time(1, || {
-                snapshot = Some(self.snapshot(cpu)?);
-                Ok(())
-            })?);
-            let snapshot = snapshot.ok_or_else(out_of_frames)?;
-            let mut directory = snapshot.directory(self.data.range()).map_err(ring0)?;
-            SNAPSHOT.store(&raw mut directory, Ordering::Release);
-            writes.push(clock.time(WRITTEN, || {
-                self.data.range().pages().take(WRITTEN).for_each(|page| write(page, round));
-                Ok(())
-            })?);
-            SNAPSHOT.store(ptr::null_mut(), Ordering::Release);
-            drop(directory);
-            self.end(cpu, snapshot)?;
+    /// Measures page tables and faults.
+    fn round(&self, cpu: Cpu, clock: Clock) -> Result<Costs> {
+        let mut snapshot = None;
+        let copy = clock.time(1, || {
+            snapshot = Some(self.snapshot(cpu)?);
+            Ok(())
+        })?;
+        let snapshot = snapshot.ok_or_else(out_of_frames)?;
+        let mut directory = snapshot.directory(self.data.range()).map_err(ring0)?;
+        SNAPSHOT.store(&raw mut directory, Ordering::Release);
+        let writes = clock.time(WRITTEN, || {
+            self.data.range().pages().take(WRITTEN).for_each(|page| write(page, page));
+            Ok(())
+        })?;
+        SNAPSHOT.store(ptr::null_mut(), Ordering::Release);
+        drop(directory);
+        self.end(cpu, snapshot)?;
 
-            reads.push(clock.time(WRITTEN, || {
-                self.demand.range().pages().take(WRITTEN).for_each(read);
-                Ok(())
-            })?);
-            self.tables
-                .unmap_range(self.demand.range(), &mut self.pool.cpu(0), |_, _, _| {})
-                .map_err(ring0)?;
-            cpu.flush();
-        }
-        let row = |operation, costs: Vec<f64>| Row {
-            operation,
-            side: RING0,
-            cost: costs.into_iter().collect::<Samples>().median(),
-        };
-        Ok(vec![row(COPY, copies), row(PCOW_FAULT, writes), row(NOT_PRESENT_FAULT, reads)])
+        let reads = clock.time(WRITTEN, || {
+            self.demand.range().pages().take(WRITTEN).for_each(read);
+            Ok(())
+        })?;
+        self.tables.unmap_range(self.demand.range(), &mut self.pool.cpu(0), |_, _, _| {}).map_err(ring0)?;
+        cpu.flush();
+        let row = |operation: &str, cost| (operation.to_owned(), cost);
+        Ok(vec![row(COPY, copy), row(PCOW_FAULT, writes), row(NOT_PRESENT_FAULT, reads)])
     }
 }
 
@@ -189,17 +180,34 @@ fn read(address: u64) {
     unsafe { ptr::read_volatile(address as *const u64) };
 }
 
-pub fn measure(clock: Clock, rounds: usize, directory: &Path) -> Result<Vec<Row>> {
-    let files = Files::create(directory)?;
-    let ground = prepare()?;
-    handlers::set_page_fault_handler(Some(page_fault));
-    let faults = ground.process.run(|cpu| ground.measure(cpu, clock, rounds));
-    handlers::set_page_fault_handler(None);
-    let mut rows = faults.map_err(ring0)??;
-    rows.extend(ground.process.run(|_| files.measure(clock, rounds, RING0)).map_err(ring0)??);
-    let cost = clock.median(rounds, ENTRIES, || {
-        (0..ENTRIES).try_for_each(|_| ground.process.run(|_| ())).map_err(ring0)
-    })?;
-    rows.push(Row { operation: ENTER_LEAVE, side: RING0, cost });
-    Ok(rows)
+/// The privileged side: this process.
+pub struct Side {
+    clock: Clock,
+    files: Files,
+    ground: &'static Ground,
+}
+
+impl Side {
+    pub fn start(clock: Clock, directory: &Path) -> Result<Side> {
+        Ok(Side { clock, files: Files::create(directory)?, ground: prepare()? })
+    }
+
+    /// What file it reads and writes.
+    pub fn file(&self) -> String {
+        self.files.describe()
+    }
+
+    /// Measures a round.
+    pub fn round(&self) -> Result<Costs> {
+        let (process, clock) = (self.ground.process, self.clock);
+        handlers::set_page_fault_handler(Some(page_fault));
+        let faults = process.run(|cpu| self.ground.round(cpu, clock));
+        handlers::set_page_fault_handler(None);
+        let mut costs = faults.map_err(ring0)??;
+        costs.extend(process.run(|_| self.files.measure(clock)).map_err(ring0)??);
+        let entries =
+            clock.time(ENTRIES, || (0..ENTRIES).try_for_each(|_| process.run(|_| ())).map_err(ring0))?;
+        costs.push((ENTER_LEAVE.to_owned(), entries));
+        Ok(costs)
+    }
 }

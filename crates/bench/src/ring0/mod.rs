@@ -5,14 +5,14 @@
 //! same in every run; elsewhere they are nanoseconds. Instructions know nothing of caches, TLBs, and what an exit
 //! costs on hardware, so they are said to be what they are.
 //!
-//! The native side runs first, before the process is a virtual machine: afterwards, Linux would tell KVM of every
-//! page it protects or takes away, and be slower for it.
+//! The sides take turns. The native one has a process of its own, started before this one is a virtual machine.
 
 mod calls;
 mod clock;
 mod guest;
 mod native;
 
+use crate::sample::{Samples, interleave};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 
 use clock::Clock;
@@ -29,12 +29,8 @@ const PAGE: usize = 4096;
 /// How many pages are written after it.
 const WRITTEN: usize = 8000;
 
-/// One operation, measured on one side.
-struct Row {
-    operation: &'static str,
-    side: &'static str,
-    cost: f64,
-}
+/// What every operation cost in one round.
+type Costs = Vec<(String, f64)>;
 
 const NATIVE: &str = "native";
 const RING0: &str = "ring 0";
@@ -48,27 +44,33 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     }
     let clock = Clock::detect();
     let rounds = options.pick(5, 15);
-    let mut step = |done, label| sink(Step { done, total: 2, label });
-    step(0, "natively");
-    let mut rows = native::measure(clock, rounds, &options.directory)?;
-    step(1, "in ring 0");
-    rows.extend(guest::measure(clock, rounds, &options.directory)?);
+    // First, while this process has no part in a virtual machine.
+    let mut native = native::Side::start(clock, &options.directory)?;
+    let ring0 = guest::Side::start(clock, &options.directory)?;
+    let mut done = 0;
+    let sides = interleave(rounds, 2, |side, _| {
+        sink(Step { done, total: 2 * rounds, label: [NATIVE, RING0][side] });
+        done += 1;
+        if side == 0 { native.round() } else { ring0.round() }
+    })?;
 
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("unit", clock.unit())
         .with("memory_bytes", MEMORY)
+        .with("file", ring0.file())
         .with("rounds", rounds);
     let mut report = Report::new(BENCH.name, config);
-    let cost = |operation, side| {
-        rows.iter()
-            .find(|row| (row.operation, row.side) == (operation, side))
-            .map_or(f64::NAN, |row| row.cost)
+    let cost = |operation: &str, side: &[Costs]| {
+        let costs = side.iter().flatten().filter(|(name, _)| name == operation);
+        costs.map(|(_, cost)| *cost).collect::<Samples>()
     };
-    let over = |(a, a_side), (b, b_side)| cost(a, a_side) / cost(b, b_side);
-    report.ratio("fork_over_table_copy", over((native::FORK, NATIVE), (guest::COPY, RING0)));
+    let over =
+        |(a, a_side): (&str, &[Costs]), (b, b_side): (&str, &[Costs])| cost(a, a_side).over(&cost(b, b_side));
+    let (native, ring0) = (sides[0].as_slice(), sides[1].as_slice());
+    report.ratio("fork_over_table_copy", over((native::FORK, native), (guest::COPY, ring0)));
     report
-        .ratio("fork_fault_over_pcow_fault", over((native::FORK_FAULT, NATIVE), (guest::PCOW_FAULT, RING0)));
+        .ratio("fork_fault_over_pcow_fault", over((native::FORK_FAULT, native), (guest::PCOW_FAULT, ring0)));
     for (name, operation) in [
         ("proxied_over_native_empty", calls::EMPTY),
         ("proxied_over_native_cached_read", calls::CACHED_READ),
@@ -76,18 +78,21 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         ("proxied_over_native_uncached_read", calls::UNCACHED_READ),
         ("proxied_over_native_uncached_write", calls::UNCACHED_WRITE),
     ] {
-        report.ratio(name, over((operation, RING0), (operation, NATIVE)));
+        report.ratio(name, over((operation, ring0), (operation, native)));
     }
     for (name, operation) in [
         ("not_present_fault", guest::NOT_PRESENT_FAULT),
         ("proxied_getppid", calls::EMPTY),
         ("enter_leave", guest::ENTER_LEAVE),
     ] {
-        report.ratio(&format!("{name}{}", clock.suffix()), cost(operation, RING0));
+        report.ratio(&format!("{name}{}", clock.suffix()), cost(operation, ring0).median());
     }
-    for row in &rows {
-        let fields = Fields::new().with("operation", row.operation).with("side", row.side);
-        report.rows.push(fields.with(clock.key(), row.cost));
+    for (name, costs) in [(NATIVE, native), (RING0, ring0)] {
+        for (operation, _) in costs.iter().take(1).flatten() {
+            let cost = cost(operation, costs);
+            let fields = Fields::new().with("operation", operation.as_str()).with("side", name);
+            report.rows.push(fields.with(clock.key(), cost.median()).with("spread", cost.spread()));
+        }
     }
     Ok(report)
 }

@@ -1,5 +1,6 @@
 //! What Linux does: fork, the faults after it, and system calls.
 
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::path::Path;
 use std::ptr;
 
@@ -9,7 +10,7 @@ use crate::{Error, Result};
 
 use super::calls::Files;
 use super::clock::Clock;
-use super::{MEMORY, NATIVE, PAGE, Row, WRITTEN};
+use super::{Costs, MEMORY, PAGE, WRITTEN};
 
 pub const FORK: &str = "fork of 256 MiB";
 pub const FORK_FAULT: &str = "first write to a page after fork";
@@ -75,28 +76,107 @@ impl Drop for Child {
     }
 }
 
-pub fn measure(clock: Clock, rounds: usize, directory: &Path) -> Result<Vec<Row>> {
-    let memory = Memory::new()?;
-    let (mut forks, mut faults) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
+/// The native side.
+struct Native {
+    clock: Clock,
+    memory: Memory,
+    files: Files,
+}
+
+impl Native {
+    fn round(&self) -> Result<Costs> {
         let mut child = None;
-        forks.push(clock.time(1, || {
+        let fork = self.clock.time(1, || {
             child = Some(Child::fork()?);
             Ok(())
-        })?);
-        faults.push(clock.time(WRITTEN, || {
-            memory.write(WRITTEN);
+        })?;
+        let fault = self.clock.time(WRITTEN, || {
+            self.memory.write(WRITTEN);
             Ok(())
-        })?);
+        })?;
         drop(child);
         // The next fork finds all pages writable again, as this one did.
-        memory.write(MEMORY / PAGE);
+        self.memory.write(MEMORY / PAGE);
+        let mut costs = vec![(FORK.to_owned(), fork), (FORK_FAULT.to_owned(), fault)];
+        costs.extend(self.files.measure(self.clock)?);
+        Ok(costs)
     }
-    let median = |costs: Vec<f64>| costs.into_iter().collect::<crate::sample::Samples>().median();
-    let mut rows = vec![
-        Row { operation: FORK, side: NATIVE, cost: median(forks) },
-        Row { operation: FORK_FAULT, side: NATIVE, cost: median(faults) },
-    ];
-    rows.extend(Files::create(directory)?.measure(clock, rounds, NATIVE)?);
-    Ok(rows)
+}
+
+/// The process that measures the native side, a round whenever it is asked to. It is not the other side's process:
+/// Linux tells KVM of every page of a virtual machine that it protects or takes away, and is slower for it.
+///
+/// It ends when this is dropped, or the process that has this ends.
+pub struct Side {
+    ask: Option<PipeWriter>,
+    answers: BufReader<PipeReader>,
+    process: libc::pid_t,
+}
+
+type Answer = std::result::Result<Costs, String>;
+
+impl Side {
+    /// Starts it. This process has one thread, and is no virtual machine yet.
+    pub fn start(clock: Clock, directory: &Path) -> Result<Side> {
+        let pipe = || std::io::pipe().map_err(Error::io("creating a pipe"));
+        let ((questions, ask), (answers, answer)) = (pipe()?, pipe()?);
+        // SAFETY: there is no other thread whose locks the child could inherit.
+        match unsafe { libc::fork() } {
+            -1 => Err(Error::io("forking")(std::io::Error::last_os_error())),
+            0 => {
+                drop((ask, answers));
+                serve(clock, directory, questions, answer);
+                // SAFETY: what the parent has buffered and what it cleans up at its end is the parent's.
+                unsafe { libc::_exit(0) }
+            }
+            process => Ok(Side { ask: Some(ask), answers: BufReader::new(answers), process }),
+        }
+    }
+
+    /// Measures a round.
+    pub fn round(&mut self) -> Result<Costs> {
+        let mut line = String::new();
+        let asked = self.ask.as_mut().map_or(Ok(()), |ask| ask.write_all(b"\n"));
+        asked
+            .and_then(|()| self.answers.read_line(&mut line))
+            .map_err(Error::io("asking the native side"))?;
+        let failed = |problem: String| Error::io("the native side")(std::io::Error::other(problem));
+        serde_json::from_str::<Answer>(&line).map_err(|_| failed("it has ended".to_owned()))?.map_err(failed)
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        drop(self.ask.take());
+        // SAFETY: a child of this process that nobody else waits for; it ends as its pipe is closed.
+        unsafe { libc::waitpid(self.process, ptr::null_mut(), 0) };
+    }
+}
+
+/// Answers a line to each line, until there are no more.
+fn serve(clock: Clock, directory: &Path, questions: PipeReader, mut answers: PipeWriter) {
+    let native =
+        Memory::new().and_then(|memory| Ok(Native { clock, memory, files: Files::create(directory)? }));
+    for _ in BufReader::new(questions).lines() {
+        let answer: Answer = native
+            .as_ref()
+            .map_err(ToString::to_string)
+            .and_then(|native| native.round().map_err(|e| e.to_string()));
+        let written = serde_json::to_string(&answer).map(|line| answers.write_all((line + "\n").as_bytes()));
+        if !matches!(written, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_directory_is_told_by_the_other_process() {
+        let mut side = Side::start(Clock::Nanoseconds, Path::new("/no/such/folder")).unwrap();
+        let error = side.round().unwrap_err().to_string();
+        assert!(error.contains("creating a file"), "{error}");
+    }
 }
