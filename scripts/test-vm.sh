@@ -17,5 +17,5 @@ if ((${#binaries[@]} == 0)); then
   exit 1
 fi
 for kernel in "${series[@]}"; do
-  "$target/debug/bedplate" vm test --kernel "$kernel" "${binaries[@]}"
+  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 15m "${binaries[@]}"
 done

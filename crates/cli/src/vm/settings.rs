@@ -18,7 +18,7 @@ pub struct Settings {
     /// Memory, what is run included.
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
     memory: u64,
-    /// Kill the guest after this time, and show its console.
+    /// Kill the guest when what it runs takes longer, and show its console. Stretched on a machine that boots slowly.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
     timeout: Duration,
     /// Let the guest's clock count instructions: one processor, the same figures in every run.

@@ -5,6 +5,7 @@
 
 mod archive;
 mod libraries;
+mod pin;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,6 +42,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) disk: Option<u64>,
     pub(crate) files: &'a [File],
     pub(crate) jobs: &'a [Job],
+    /// Whether the guest's KVM is to be kept from rewriting itself: see [`pin`].
+    pub(crate) pin: bool,
     /// Of every job, by name.
     pub(crate) environment: &'a [(String, String)],
 }
@@ -66,6 +69,9 @@ impl Contents<'_> {
             order += &(name + "\n");
         }
         archive.add_bytes("/bedplate/modules/order", order.as_bytes(), 0o644)?;
+        if self.pin {
+            archive.add_bytes("/bedplate/pin", pin::program(), 0o755)?;
+        }
         let mut programs = BTreeSet::new();
         for (number, job) in self.jobs.iter().enumerate() {
             let program = job.program()?;

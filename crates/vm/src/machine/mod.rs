@@ -15,6 +15,19 @@ use crate::complaints::complaints;
 use crate::initramfs::{Contents, File};
 use crate::{Error, Kernel, MARK, Result};
 
+/// A guest that has not booted after this time will not.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+
+/// So long an idle machine of today takes to boot a guest in software. A time limit is stretched by how much longer it
+/// took: the machine is slower, or has much else to do, and the jobs take longer as well.
+const USUAL_BOOT: Duration = Duration::from_secs(4);
+
+/// The most that a limit is stretched by.
+const MOST_STRETCH: f64 = 8.0;
+
+/// A guest that is done has nothing more to say when it has been silent for so long.
+const SILENCE: Duration = Duration::from_millis(500);
+
 /// So much of the end of the console is kept for errors, in bytes.
 const CONSOLE_END: usize = 16 << 10;
 
@@ -88,7 +101,8 @@ impl Machine {
         self
     }
 
-    /// After this time the guest is killed.
+    /// So long the jobs may take together, counted from the first one's start; then the guest is killed. The limit is
+    /// for a machine that boots a guest in four seconds, and stretched on one that takes longer.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Machine {
         self.limit = limit;
@@ -162,6 +176,7 @@ impl Machine {
             disk: self.disk,
             files: &self.files,
             jobs,
+            pin: self.acceleration == Acceleration::Software && self.cpus > 1,
             environment: &self.environment,
         };
         contents.write(&initramfs)?;
@@ -176,7 +191,7 @@ impl Machine {
             append: &self.append,
         })?;
         let mut session =
-            Session { start, deadline: start + self.limit, limit: self.limit, said: Said::default() };
+            Session { start, deadline: start + BOOT_LIMIT, limit: self.limit, said: Said::default() };
         session.listen(qemu, jobs.len(), out, err)
     }
 }
@@ -201,9 +216,15 @@ struct Said {
 /// A machine while it runs.
 struct Session {
     start: Instant,
+    /// Of booting, and then of the jobs.
     deadline: Instant,
     limit: Duration,
     said: Said,
+}
+
+/// A limit on a machine that took so long to boot the guest.
+fn stretched(limit: Duration, boot: Duration) -> Duration {
+    limit.mul_f64((boot.as_secs_f64() / USUAL_BOOT.as_secs_f64()).clamp(1.0, MOST_STRETCH))
 }
 
 impl Session {
@@ -238,7 +259,8 @@ impl Session {
         let _ = qemu.child.wait();
         let console = || String::from_utf8_lossy(&self.said.console).into_owned();
         if !complete {
-            return Err(Error::TimedOut { limit: self.limit, console: console() });
+            let limit = if self.said.boot.is_some() { self.limit } else { BOOT_LIMIT };
+            return Err(Error::TimedOut { limit, console: console() });
         }
         let Some(boot) = self.said.boot else {
             let last = last.trim();
@@ -264,7 +286,8 @@ impl Session {
         Error::Died { why, console }
     }
 
-    /// Takes what comes until all ports are closed: true; or until the time is over: false.
+    /// Takes what comes until all ports are closed, or silent after the guest is done: true; or until the time is over:
+    /// false.
     fn until_closed(
         &mut self,
         pieces: &Receiver<Piece>,
@@ -273,10 +296,10 @@ impl Session {
     ) -> Result<bool> {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
-            let piece = match pieces.recv_timeout(left) {
+            let piece = match pieces.recv_timeout(if self.said.done { SILENCE } else { left }) {
                 Ok(piece) => piece,
                 Err(RecvTimeoutError::Disconnected) => return Ok(true),
-                Err(RecvTimeoutError::Timeout) => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => return Ok(self.said.done),
             };
             let written = match piece.port {
                 1 => out.write_all(&piece.bytes).and_then(|()| out.flush()),
@@ -305,7 +328,13 @@ impl Session {
         for line in String::from_utf8_lossy(&lines).lines() {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             match word {
-                "begin" => _ = said.boot.get_or_insert_with(|| self.start.elapsed()),
+                "begin" if said.boot.is_none() => {
+                    let boot = self.start.elapsed();
+                    said.boot = Some(boot);
+                    self.limit = stretched(self.limit, boot);
+                    self.deadline = Instant::now() + self.limit;
+                }
+                "begin" => {}
                 "end" => {
                     said.statuses.extend(rest.split(' ').nth(1).and_then(|status| status.parse::<i32>().ok()))
                 }
@@ -328,5 +357,18 @@ fn forward(port: usize, mut reader: PipeReader, to: &Sender<Piece>) {
         if to.send(Piece { port, bytes: buffer[..n].to_vec() }).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_stretched_on_slow_machines_only() {
+        let seconds = Duration::from_secs;
+        assert_eq!(stretched(seconds(10), seconds(1)), seconds(10));
+        assert_eq!(stretched(seconds(10), seconds(12)), seconds(30));
+        assert_eq!(stretched(seconds(10), seconds(1000)), seconds(80));
     }
 }
