@@ -27,7 +27,7 @@ fn program(name: &str) -> PathBuf {
 /// Runs a script of the shell where the programs and the library are.
 fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, String) {
     let mut machine = Machine::new(Kernel::get(series).unwrap())
-        .limit(Duration::from_secs(240))
+        .limit(Duration::from_secs(300))
         .env("PRELOAD", LIBRARY)
         .file(File { host: library(), guest: LIBRARY.into() });
     for name in programs {
@@ -52,14 +52,14 @@ fn redis_server_works_in_ring_0() {
         serve() {
             LD_PRELOAD=$PRELOAD BEDPLATE_RING0_REQUIRED=1 BEDPLATE_RING0_STATISTICS=/tmp/statistics \
                 redis-server --port 7777 --io-threads 2 --dir /tmp --save "" --loglevel warning &
-            for i in $(seq 100); do redis-cli --raw -p 7777 PING >/dev/null 2>&1 && break; sleep 0.2; done
+            for i in $(seq 600); do redis-cli --raw -p 7777 PING >/dev/null 2>&1 && break; sleep 0.2; done
         }
         serve
         redis-cli --raw -p 7777 INCRBY n 41
         redis-cli --raw -p 7777 INCR n
         redis-benchmark -p 7777 -n 2000 -c 10 -P 4 -t set,lpush -q >/dev/null
         redis-cli --raw -p 7777 BGSAVE
-        for i in $(seq 100); do redis-cli --raw -p 7777 INFO persistence | grep -q rdb_bgsave_in_progress:0 && break; sleep 0.2; done
+        for i in $(seq 600); do redis-cli --raw -p 7777 INFO persistence | grep -q rdb_bgsave_in_progress:0 && break; sleep 0.2; done
         redis-cli --raw -p 7777 INFO persistence | grep rdb_last_bgsave_status
         redis-cli --raw -p 7777 SHUTDOWN NOSAVE || true
         wait

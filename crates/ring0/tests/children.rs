@@ -81,9 +81,11 @@ fn many_threads_are_started_from_ring_0() {
         .run(|_| {
             for _ in 0..20 {
                 std::thread::scope(|scope| {
-                    for _ in 0..4 {
-                        scope.spawn(|| process.run(|_| count.fetch_add(1, Ordering::Relaxed)).unwrap());
-                    }
+                    let threads = [(); 4].map(|()| {
+                        scope.spawn(|| process.run(|_| count.fetch_add(1, Ordering::Relaxed)).unwrap())
+                    });
+                    // Until they have ended, and not only their functions.
+                    threads.into_iter().for_each(|thread| _ = thread.join().unwrap());
                 });
             }
         })

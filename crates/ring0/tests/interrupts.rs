@@ -28,6 +28,7 @@ fn add(cpu: Cpu, value: u64) {
 /// Another thread in ring 0 that computes until it is told to do something else.
 struct Other {
     number: u32,
+    id: i32,
     stop: &'static AtomicBool,
     block: &'static AtomicBool,
     blocked: &'static AtomicU32,
@@ -40,11 +41,11 @@ impl Other {
         let flag = || &*Box::leak(Box::new(AtomicBool::new(false)));
         let (stop, block, blocked) = (flag(), flag(), &*Box::leak(Box::new(AtomicU32::new(0))));
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        let (tell, number) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             process
                 .run(|cpu| {
-                    tell.send(cpu.number()).unwrap();
+                    tell.send((cpu.number(), common::this_thread())).unwrap();
                     while !stop.load(Ordering::SeqCst) {
                         if block.swap(false, Ordering::SeqCst) {
                             let mut byte = 0u8;
@@ -58,7 +59,8 @@ impl Other {
                 })
                 .unwrap();
         });
-        Other { number: number.recv().unwrap(), stop, block, blocked, pipe: writer, thread: Some(thread) }
+        let (number, id) = told.recv().unwrap();
+        Other { number, id, stop, block, blocked, pipe: writer, thread: Some(thread) }
     }
 
     /// Lets it wait in a system call.
@@ -67,7 +69,7 @@ impl Other {
         while self.blocked.load(Ordering::SeqCst) != 1 {
             std::thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(50));
+        common::wait_until_blocked(self.id, libc::SYS_read);
     }
 
     fn unblock(&self) {
@@ -89,7 +91,7 @@ impl Drop for Other {
 fn wait_until(done: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !done() {
-        if start.elapsed() > Duration::from_secs(20) {
+        if start.elapsed() > common::PATIENCE {
             return false;
         }
         std::hint::spin_loop();

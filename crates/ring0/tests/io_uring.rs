@@ -36,7 +36,8 @@ fn a_file_is_written_and_read_without_an_exit_to_user_space() {
     let path = std::env::temp_dir().join(format!("ring0-uring-{}", std::process::id()));
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let mut ring = IoUring::builder().setup_sqpoll(10_000).build(8).expect("a ring");
+    let mut ring =
+        IoUring::builder().setup_sqpoll(common::PATIENCE.as_millis() as u32).build(8).expect("a ring");
 
     // Frames of ring 0's own; the kernel knows them by their addresses in this process.
     let memory = HostMemory::map(2 << 20, Backing::Small).unwrap();

@@ -2,9 +2,9 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, mpsc};
 
 use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
 use bedplate_ring0::paging::{NoTables, PageSize, PageTables, PagingError, PteFlags};
@@ -80,6 +80,9 @@ impl Region {
         MAPPED.store(0, Ordering::SeqCst);
         UNPROTECTED.store(0, Ordering::SeqCst);
         handlers::set_page_fault_handler(Some(fault));
+        // What processors remember of the pages from the test before.
+        let all = |cpu: Cpu| cpu.shoot_down_everywhere(&Batch::full());
+        self.process.run(all).unwrap().unwrap();
     }
 }
 
@@ -231,9 +234,10 @@ fn a_shootdown_reaches_a_processor_that_reads_all_the_time() {
                     }
                     let (seen, mapped) =
                         (SEEN.load(Ordering::SeqCst), tables.translate(BASE + 7 * 4096).unwrap());
-                    // The reader may have had the page mapped on demand in between.
-                    let expected = if mapped.pte.frame() == other { u64::from(round) } else { 1007 };
-                    assert_eq!(seen, expected, "round {round}");
+                    // The reader may have had the page's own frame mapped on demand in between.
+                    let frame = if mapped.pte.frame() == other { u64::from(round) } else { 7 };
+                    // SAFETY: memory of the region.
+                    assert_eq!(seen, unsafe { region.alias(frame).read_volatile() }, "round {round}");
                 }
             })
             .unwrap();
@@ -245,30 +249,30 @@ fn a_shootdown_reaches_a_processor_that_reads_all_the_time() {
 #[test]
 fn a_shootdown_does_not_wait_for_a_processor_in_a_system_call() {
     let (process, _region, _guard) = region!();
-    static STATE: AtomicU32 = AtomicU32::new(0);
-    STATE.store(0, Ordering::SeqCst);
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let (tell, number) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let other = scope.spawn(|| {
             process
                 .run(|_| {
-                    STATE.store(1, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(1500));
-                    STATE.store(2, Ordering::SeqCst);
+                    tell.send(common::this_thread()).unwrap();
+                    // Not for ever: a shootdown that does wait is to fail, and not to hang.
+                    let mut file = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                    // SAFETY: writes to the variable.
+                    unsafe { libc::poll(&raw mut file, 1, common::PATIENCE.as_millis() as i32) }
                 })
-                .unwrap();
+                .unwrap()
         });
+        common::wait_until_blocked(number.recv().unwrap(), libc::SYS_poll);
         process
             .run(|cpu| {
-                while STATE.load(Ordering::SeqCst) != 1 {
-                    std::thread::yield_now();
-                }
-                std::thread::sleep(Duration::from_millis(100));
                 let before = process.shootdown_statistics().not_waited_for;
                 cpu.shoot_down_everywhere(&Batch::full()).unwrap();
-                assert_eq!(STATE.load(Ordering::SeqCst), 1, "the other one still sleeps");
                 assert!(process.shootdown_statistics().not_waited_for > before);
+                rustix::io::write(&writer, b"x").unwrap();
             })
             .unwrap();
+        assert_eq!(other.join().unwrap(), 1, "the other one slept until it was woken");
     });
 }
 

@@ -40,15 +40,20 @@ fn catch(signal: i32, handler: extern "C" fn(i32), flags: i32) {
     TAKEN_IN_RING0.store(0, Ordering::SeqCst);
 }
 
-/// Sends a signal to the calling thread, after a while, from another.
-fn send_later(signal: i32) -> std::thread::JoinHandle<()> {
+/// Sends a signal to the calling thread from another, when `ready`, which gets the thread's number, returns.
+fn send_when(signal: i32, ready: impl FnOnce(i32) + Send + 'static) -> std::thread::JoinHandle<()> {
     // SAFETY: names this thread, which outlives the other one.
-    let this = unsafe { libc::pthread_self() };
+    let (this, number) = (unsafe { libc::pthread_self() }, common::this_thread());
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
+        ready(number);
         // SAFETY: as above.
         unsafe { libc::pthread_kill(this, signal) };
     })
+}
+
+/// A reader who sleeps.
+fn is_reading(thread: i32) {
+    common::wait_until_blocked(thread, libc::SYS_read);
 }
 
 #[test]
@@ -58,7 +63,7 @@ fn a_signal_reaches_code_that_only_computes() {
     catch(libc::SIGUSR1, take, 0);
     let inside = process
         .run(|_| {
-            let sender = send_later(libc::SIGUSR1);
+            let sender = send_when(libc::SIGUSR1, |_| std::thread::sleep(Duration::from_millis(100)));
             let mut value = 1.0f64;
             while TAKEN.load(Ordering::SeqCst) == 0 {
                 value *= 1.000_000_1;
@@ -85,7 +90,7 @@ fn blocking_calls_are_interrupted_or_restarted() {
     catch(libc::SIGUSR1, take, 0);
     let interrupted = process
         .run(|_| {
-            let sender = send_later(libc::SIGUSR1);
+            let sender = send_when(libc::SIGUSR1, is_reading);
             let result = read();
             sender.join().unwrap();
             (result, is_ring0())
@@ -95,11 +100,16 @@ fn blocking_calls_are_interrupted_or_restarted() {
     catch(libc::SIGUSR1, take, libc::SA_RESTART);
     let restarted = process
         .run(|_| {
-            let sender = send_later(libc::SIGUSR1);
+            let sender = send_when(libc::SIGUSR1, is_reading);
+            let this = common::this_thread();
+            let writer = &writer;
             let other = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(Duration::from_millis(250));
-                    rustix::io::write(&writer, b"z").unwrap();
+                scope.spawn(move || {
+                    while TAKEN.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
+                    is_reading(this);
+                    rustix::io::write(writer, b"z").unwrap();
                 });
                 read()
             });
@@ -116,15 +126,26 @@ fn frequent_timer_signals_disturb_nothing() {
     let process = ring0_or_skip!();
     let _one = ONE_AT_A_TIME.lock();
     catch(libc::SIGALRM, take, libc::SA_RESTART);
-    let timer = |microseconds| {
-        let time = libc::timeval { tv_sec: 0, tv_usec: microseconds };
-        let timer = libc::itimerval { it_interval: time, it_value: time };
+    // A timer of this thread's: `setitimer` has its signals handled by any thread of the process.
+    // SAFETY: all zeros is an event; the calls read and write the variables.
+    let timer = unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGALRM;
+        event.sigev_notify_thread_id = common::this_thread();
+        let mut timer: libc::timer_t = std::ptr::null_mut();
+        assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer), 0);
+        timer
+    };
+    let every = |microseconds: i64| {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: microseconds * 1000 };
+        let time = libc::itimerspec { it_interval: time, it_value: time };
         // SAFETY: reads the variable.
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+        unsafe { libc::timer_settime(timer, 0, &raw const time, std::ptr::null_mut()) };
     };
     let (wrong, inside) = process
         .run(|_| {
-            timer(3000);
+            every(3000);
             let (mut wrong, mut index) = (0, 0u64);
             while TAKEN.load(Ordering::SeqCst) < 40 {
                 let block: [u64; 8] = std::array::from_fn(|part| std::hint::black_box(index) * part as u64);
@@ -134,10 +155,12 @@ fn frequent_timer_signals_disturb_nothing() {
                     std::hint::black_box(rustix::process::getppid());
                 }
             }
-            timer(0);
+            every(0);
             (wrong, is_ring0())
         })
         .unwrap();
+    // SAFETY: made above.
+    unsafe { libc::timer_delete(timer) };
     assert_eq!((wrong, inside), (0, true));
     assert_eq!(TAKEN_IN_RING0.load(Ordering::SeqCst), 0);
 }

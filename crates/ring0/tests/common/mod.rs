@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use bedplate_ring0::Process;
 
@@ -24,6 +25,29 @@ pub fn enabled() -> bool {
 pub fn process() -> &'static Process {
     static BUILT: OnceLock<&Process> = OnceLock::new();
     BUILT.get_or_init(|| Process::builder().build().expect("ring 0 can be had"))
+}
+
+/// Longer than anything takes that goes well, on a slow machine with much else to do: what ends a test that would
+/// otherwise hang, and nothing that a test measures.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until `thread`, a thread of this process, sleeps in the system call `number`: Linux says so.
+pub fn wait_until_blocked(thread: i32, number: i64) {
+    let (path, start) = (format!("/proc/self/task/{thread}/syscall"), Instant::now());
+    loop {
+        // "0 0x3 ..." of a thread that sleeps in system call 0, "running" of one that does not sleep.
+        let text = std::fs::read_to_string(&path).unwrap();
+        if text.split(' ').next().and_then(|word| word.parse().ok()) == Some(number) {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "thread {thread} does not sleep in call {number}: {text}");
+        std::thread::yield_now();
+    }
+}
+
+/// The kernel's number of this thread.
+pub fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Leaves the test where there is no ring 0; otherwise the process.
