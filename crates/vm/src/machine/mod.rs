@@ -1,5 +1,6 @@
 //! A machine: boots a kernel, runs jobs in it, and tells how they ended.
 
+mod clock;
 mod job;
 mod qemu;
 

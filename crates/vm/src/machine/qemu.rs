@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
 
+use super::clock;
 use crate::{Error, Kernel, Result};
 
 /// What executes the guest's instructions.
@@ -74,7 +75,11 @@ impl Qemu {
         // The console gets warnings and worse, which are all there is of them when the guest dies.
         let append = "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off tsc=reliable \
                       8250.nr_uarts=4 net.ifnames=0";
-        command.args(["-append", &format!("{append} {}", settings.append)]);
+        let clock = match settings.acceleration {
+            Acceleration::Software => clock::argument(settings.count_instructions),
+            Acceleration::Hardware => String::new(),
+        };
+        command.args(["-append", &format!("{append} {clock} {}", settings.append)]);
         let mut mappings = Vec::new();
         let mut ports = Vec::new();
         for port in 0..4 {
