@@ -31,7 +31,7 @@ impl Redis {
 
     fn connect(&self) -> Connection {
         let client = redis::Client::open(("127.0.0.1", self.port)).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             match client.get_connection() {
                 Ok(connection) => return connection,

@@ -223,11 +223,13 @@ fn half_closed_clients_read_to_the_end() {
 #[test]
 fn server_stops_under_load() {
     let Some(running) = start_local(config()) else { return };
+    let ready = std::sync::Barrier::new(4);
     std::thread::scope(|scope| {
         for _ in 0..3 {
-            let mut c = running.client();
+            let (mut c, ready) = (running.client(), &ready);
             scope.spawn(move || {
                 c.ask("SET k v", "+OK");
+                ready.wait();
                 loop {
                     if c.socket.write_all(&words("GET k")).is_err() {
                         break;
@@ -240,6 +242,7 @@ fn server_stops_under_load() {
                 }
             });
         }
+        ready.wait();
         std::thread::sleep(Duration::from_millis(300));
         running.server.stopper().stop();
     });
