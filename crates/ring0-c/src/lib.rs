@@ -1,20 +1,27 @@
 //! The C interface of ring0; `include/bedplate/ring0.h` is generated from here.
 //!
-//! Functions that can fail return 0 or a negative errno, and leave a text for [`bp_ring0_error`].
+//! Functions that can fail return 0 or a negative errno. Those that handlers do not call leave a text for
+//! [`bp_ring0_error`], which allocates; the others say that they may be called in handlers.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(non_camel_case_types)]
 
+mod cpus;
 mod error;
+mod frames;
 mod handlers;
+mod tables;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use bedplate_ring0::{Cpu, Process, is_ring0};
 use error::{answer, refuse};
 
+pub use cpus::*;
 pub use error::bp_ring0_error;
+pub use frames::*;
 pub use handlers::*;
+pub use tables::*;
 
 /// What can be chosen before the process is built; 0 everywhere is the default.
 #[repr(C)]

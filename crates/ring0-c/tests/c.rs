@@ -33,31 +33,63 @@ fn the_header_is_up_to_date() {
     assert!(kept == generated, "{} is old: run this test with BEDPLATE_UPDATE=1", path.display());
 }
 
-#[test]
-fn the_example_works_in_ring_0() {
+/// Compiles an example, and runs it in a guest by a shell command in which it is called `/example`.
+fn run_example(name: &str, command: &str, further: &[File]) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let include = format!("-I{FOLDER}/include");
-    let program = folder.path().join("hello");
+    let program = folder.path().join(name);
     let libraries = libraries();
-    let search = format!("-L{}", libraries.display());
-    let source = format!("{FOLDER}/examples/hello.c");
-    compile(
-        "cc",
-        &["-std=gnu99", &include, &source, &search, "-lbedplate_ring0", "-o", program.to_str().unwrap()],
-    );
-    let cpp = folder.path().join("header.cpp");
-    std::fs::write(&cpp, "#include <bedplate/ring0.h>\n").unwrap();
-    compile("c++", &["-std=c++17", "-fsyntax-only", &include, cpp.to_str().unwrap()]);
+    let (include, search) = (format!("-I{FOLDER}/include"), format!("-L{}", libraries.display()));
+    let source = format!("{FOLDER}/examples/{name}.c");
+    let output = program.to_str().unwrap();
+    compile("cc", &["-std=gnu99", "-pthread", &include, &source, &search, "-lbedplate_ring0", "-o", output]);
     let library = libraries.join("libbedplate_ring0.so");
     let machine = Machine::new(Kernel::get(Series::V6_1).unwrap())
-        .file(File { host: program, guest: "/hello".into() })
+        .file(File { host: program, guest: "/example".into() })
         .file(File { host: library, guest: "/lib/libbedplate_ring0.so".into() });
-    let job = Job::new(["sh", "-c", "LD_LIBRARY_PATH=/lib /hello"]);
+    let machine = further.iter().fold(machine, |machine, file| machine.file(file.clone()));
+    let job = Job::new(["sh", "-c", command]).env("LD_LIBRARY_PATH", "/lib");
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let report = machine.run(&[job], &mut out, &mut err).unwrap();
     let out = String::from_utf8(out).unwrap();
     assert!(report.succeeded(), "{report:?}\n{out}{}", String::from_utf8_lossy(&err));
+    out
+}
+
+#[test]
+fn the_header_is_cpp_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let cpp = folder.path().join("header.cpp");
+    std::fs::write(&cpp, "#include <bedplate/ring0.h>\n").unwrap();
+    let include = format!("-I{FOLDER}/include");
+    compile("c++", &["-std=c++17", "-fsyntax-only", &include, cpp.to_str().unwrap()]);
+}
+
+#[test]
+fn the_example_works_in_ring_0() {
     let expected = "in ring 0: yes, on processor 0\nthe breakpoint's handler says 42\n\
                     the system call's handler says 42\nLinux made the other system calls\n";
-    assert_eq!(out, expected);
+    assert_eq!(run_example("hello", "/example", &[]), expected);
+}
+
+#[test]
+fn memory_and_processors_are_managed_from_c() {
+    let expected = "101 pages on demand, 10 copied for the snapshot, 2 interrupts, a call, ticks\n";
+    assert_eq!(run_example("pages", "/example", &[]), expected);
+}
+
+#[test]
+fn strace_shows_proxied_calls() {
+    let strace = Path::new("/usr/bin/strace");
+    if !strace.exists() {
+        eprintln!("skipped: strace is not installed");
+        return;
+    }
+    let file = File { host: strace.into(), guest: "/strace".into() };
+    let out = run_example("hello", "/strace -f -o /trace /example >/dev/null && cat /trace", &[file]);
+    // Before it prints for the first time, in ring 0, the C library looks at what its output is.
+    let lines: Vec<&str> = out.lines().collect();
+    let between_runs = |window: &[&str]| {
+        window[0].contains("KVM_RUN") && window[1].contains("fstat") && window[2].contains("KVM_RUN")
+    };
+    assert!(lines.windows(3).any(between_runs), "{out}");
 }

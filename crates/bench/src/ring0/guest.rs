@@ -22,7 +22,7 @@ pub const PCOW_FAULT: &str = "first write to a page after it (prioritized copy-o
 pub const NOT_PRESENT_FAULT: &str = "fault on a page that is not present";
 pub const ENTER_LEAVE: &str = "enter and leave";
 
-const ENTRIES: usize = 200;
+const ENTRIES: usize = 2000;
 /// The entry of the topmost table that is kept for the benchmark.
 const SLOT: usize = 96;
 
