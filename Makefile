@@ -69,7 +69,7 @@ docs:
 unit:
 	cargo test --locked --workspace
 
-test-vm: setup ## Run the tests that need ring 0, on stock kernels in virtual machines
+test-vm: setup ## Run the tests that need ring 0 or older kernels, on stock kernels in virtual machines
 	scripts/test-vm.sh
 
 bench: build ## Run a benchmark: make bench BENCH=kv-local BENCH_ARGS=--quick

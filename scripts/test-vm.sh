@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the tests that need a processor's ring 0 and runs them on stock kernels in virtual machines.
+# Builds the tests that need a processor's ring 0, and those of kerneldb's engine for older kernels, and runs
+# them on stock kernels in virtual machines.
 #
 #   scripts/test-vm.sh [SERIES...]     the kernels, 6.1 and 6.12 unless told
 set -euo pipefail
@@ -10,8 +11,10 @@ series=("$@")
 cargo build --locked --quiet -p bedplate-cli
 target=${CARGO_TARGET_DIR:-target}
 # "  Executable tests/enter.rs (target/debug/deps/enter-0123456789abcdef)"
-mapfile -t binaries < <(cargo test --locked -p bedplate-ring0 --test '*' --no-run 2>&1 |
-  tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+mapfile -t binaries < <({
+  cargo test --locked -p bedplate-ring0 --test '*' --no-run
+  cargo test --locked -p bedplate-kerneldb --test hashmap --test operators --no-run
+} 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
   exit 1

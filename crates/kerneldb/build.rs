@@ -27,12 +27,15 @@ fn main() {
     let multiarch = multiarch.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
     let system = format!("/usr/include/{}", multiarch.trim());
     let clang = clang();
-    for (source, name, define) in [
-        ("bpf/local.bpf.c", "local_arena", "-DKDB_ENGINE_ARENA"),
-        ("bpf/local.bpf.c", "local_hashmap", "-DKDB_ENGINE_HASHMAP"),
-        ("bpf/examples/voter.bpf.c", "voter", "-DKDB_ENGINE_ARENA"),
-        ("bpf/server/server.bpf.c", "server_arena", "-DKDB_ENGINE_ARENA"),
-        ("bpf/server/local.bpf.c", "local_path_arena", "-DKDB_ENGINE_ARENA"),
+    // The hash-map engine is for kernels without arenas, which do not know the v4 instruction set either.
+    let arena = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
+    let hashmap = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
+    for (source, name, engine) in [
+        ("bpf/local.bpf.c", "local_arena", arena),
+        ("bpf/local.bpf.c", "local_hashmap", hashmap),
+        ("bpf/examples/voter.bpf.c", "voter", arena),
+        ("bpf/server/server.bpf.c", "server_arena", arena),
+        ("bpf/server/local.bpf.c", "local_path_arena", arena),
     ] {
         SkeletonBuilder::new()
             .source(root.join(source))
@@ -44,11 +47,11 @@ fn main() {
                 OsStr::new(&system),
                 OsStr::new("-O2"),
                 OsStr::new("-g"),
-                OsStr::new("-mcpu=v4"),
                 OsStr::new("-Wall"),
                 OsStr::new("-Wno-unused-function"),
                 OsStr::new("-Werror"),
-                OsStr::new(define),
+                OsStr::new(engine[0]),
+                OsStr::new(engine[1]),
             ])
             .obj(out.join(format!("{name}.bpf.o")))
             .build()

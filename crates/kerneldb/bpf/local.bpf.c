@@ -69,6 +69,7 @@ int kdb_local(struct local_args *args)
 
 	if (!ctx || !io)
 		return KDB_ERR_STATE;
+	io->index = io_index;
 	io->status = run(args->op, ctx, io);
 	return 0;
 }
@@ -113,13 +114,60 @@ __noinline int batch_ahead(struct kdb_trace *trace, __u32 from)
 }
 #endif
 
+/* Runs the operation `i` of a trace. */
+static __always_inline void batch_one(struct kdb_ctx *ctx, struct kdb_io *set_io, struct kdb_io *get_io,
+				      struct kdb_trace *trace, __u32 i)
+{
+	struct kdb_trace_op *op = &trace->ops[i & (KDB_TRACE_OPS - 1)];
+	struct kdb_io *io = op->vlen == KDB_TRACE_GET ? get_io : set_io;
+	int status;
+
+	io->klen = KDB_TRACE_KEY;
+	io->flags = 0;
+#ifdef KDB_AHEAD
+	if (!(i & (KDB_AHEAD - 1)))
+		batch_ahead(trace, i);
+	io->flags = KDB_IO_HASHED;
+	io->hash = op->hash;
+#endif
+	io->expire_ms = 0;
+	*(__u64 *)&io->key[0] = op->key[0];
+	*(__u64 *)&io->key[8] = op->key[1];
+	if (op->vlen == KDB_TRACE_GET) {
+		status = kdb_get_auto(ctx, io);
+		if (status == KDB_OK)
+			trace->found++;
+	} else {
+		io->vlen = op->vlen;
+		status = kdb_set_auto(ctx, io);
+	}
+	if (status >= KDB_ERR_CONFLICT) {
+		trace->errors++;
+		trace->last_error = status;
+	}
+}
+
+#ifdef KDB_ENGINE_HASHMAP
+struct batch {
+	struct kdb_ctx *ctx;
+	struct kdb_io *set_io, *get_io;
+	struct kdb_trace *trace;
+};
+
+static long batch_step(__u32 i, struct batch *batch)
+{
+	batch_one(batch->ctx, batch->set_io, batch->get_io, batch->trace, i);
+	return 0;
+}
+#endif
+
 /* Runs a trace of auto-commit operations in one call: the arguments are trace, session, and I/O buffers for
  * the SETs and for the GETs. */
 SEC("raw_tp")
 int kdb_local_batch(struct local_args *args)
 {
 	__u32 session = args->session, io_index = args->io, result_index = args->result_io;
-	__u32 trace_index = args->op, i, n;
+	__u32 trace_index = args->op;
 	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
 	struct kdb_io *set_io = bpf_map_lookup_elem(&kdb_ios, &io_index);
 	struct kdb_io *get_io = bpf_map_lookup_elem(&kdb_ios, &result_index);
@@ -127,35 +175,17 @@ int kdb_local_batch(struct local_args *args)
 
 	if (!ctx || !set_io || !get_io || !trace)
 		return KDB_ERR_STATE;
-	n = trace->count;
-	bpf_for(i, 0, n) {
-		struct kdb_trace_op *op = &trace->ops[i & (KDB_TRACE_OPS - 1)];
-		struct kdb_io *io = op->vlen == KDB_TRACE_GET ? get_io : set_io;
-		int status;
+	set_io->index = io_index;
+	get_io->index = result_index;
+#ifdef KDB_ENGINE_HASHMAP
+	struct batch batch = { ctx, set_io, get_io, trace };
 
-		io->klen = KDB_TRACE_KEY;
-		io->flags = 0;
-#ifdef KDB_AHEAD
-		if (!(i & (KDB_AHEAD - 1)))
-			batch_ahead(trace, i);
-		io->flags = KDB_IO_HASHED;
-		io->hash = op->hash;
+	bpf_loop(trace->count, batch_step, &batch, 0);
+#else
+	__u32 i, n = trace->count;
+
+	bpf_for(i, 0, n)
+		batch_one(ctx, set_io, get_io, trace, i);
 #endif
-		io->expire_ms = 0;
-		*(__u64 *)&io->key[0] = op->key[0];
-		*(__u64 *)&io->key[8] = op->key[1];
-		if (op->vlen == KDB_TRACE_GET) {
-			status = kdb_get_auto(ctx, io);
-			if (status == KDB_OK)
-				trace->found++;
-		} else {
-			io->vlen = op->vlen;
-			status = kdb_set_auto(ctx, io);
-		}
-		if (status >= KDB_ERR_CONFLICT) {
-			trace->errors++;
-			trace->last_error = status;
-		}
-	}
 	return 0;
 }

@@ -5,10 +5,10 @@ use crate::{Error, Result, layout::KDB_MAX_PARTITIONS};
 /// Which storage engine holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// Arenas (kernel 6.9 and newer).
+    /// Arenas (kernel 6.14 and newer).
     #[default]
     Arena,
-    /// The paper's hash maps per size class (kernel 6.4 and newer): one partition, at most eight versions.
+    /// The paper's hash maps per size class (kernel 6.1 and newer): one partition, at most eight versions.
     HashMap,
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bedplate_kerneldb::{Config, Database, DumpMethod, Error, SetOptions, TRACE_OPS, VOTER};
-use common::{can_run, hash_maps, small};
+use common::{can_run, has_arenas, hash_maps, small};
 
 fn key(i: u64) -> [u8; 16] {
     let mut key = [0; 16];
@@ -61,8 +61,17 @@ fn maps_are_read_completely() {
         assert_eq!((elements, entries), (4000, 2000), "{method:?}");
         assert!(bytes > expected.values().map(Vec::len).sum());
     }
+}
+
+#[test]
+fn what_is_for_the_other_engine_is_refused() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
     let arena = Database::create(small()).unwrap();
     assert!(matches!(arena.dump_hash_maps(DumpMethod::Batched, &mut |_, _| {}), Err(Error::State)));
+    let maps = Database::create(hash_maps()).unwrap();
+    assert!(matches!(maps.load_application(VOTER, 0), Err(Error::Config(_))), "it is for arenas");
 }
 
 #[test]
@@ -148,8 +157,6 @@ fn configurations_that_do_not_fit() {
     ] {
         assert!(matches!(Database::create(config), Err(Error::Config(_))));
     }
-    let db = Database::create(hash_maps()).unwrap();
-    assert!(matches!(db.load_application(VOTER, 0), Err(Error::Config(_))), "it is for arenas");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use bedplate_kerneldb::{Config, Database, SetOptions};
+use bedplate_kerneldb::{Config, Database, EngineKind, SetOptions};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::libbpf_sys as sys;
 
@@ -30,11 +30,15 @@ pub fn probe() -> Component {
     });
     if allowed {
         checks.extend(programs::probe(btf.as_ref().ok()));
-        checks.push(engine().required());
+        let report =
+            "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug";
+        checks.push(engine(ENGINE, EngineKind::Arena, report).required());
+        checks.push(engine(HASH_MAPS, EngineKind::HashMap, "use Linux 6.1 or newer"));
         checks.push(fast_path());
     } else {
         checks.extend(programs::unknown());
         checks.push(Check::unknown(ENGINE.0, ENGINE.1, NOT_ALLOWED).required());
+        checks.push(Check::unknown(HASH_MAPS.0, HASH_MAPS.1, NOT_ALLOWED));
         checks.push(Check::unknown(FAST_PATH.0, FAST_PATH.1, NOT_ALLOWED));
     }
     checks.push(accounting(allowed));
@@ -87,26 +91,25 @@ fn privileges(bpf_allowed: bool) -> Check {
 }
 
 const ENGINE: (&str, &str) = ("engine", "the database itself");
+const HASH_MAPS: (&str, &str) = ("engine-hash-maps", "the database on hash maps (EngineKind::HashMap)");
 
 /// A small database is created, written to and read from; it disappears with its handle.
-fn engine() -> Check {
+fn engine((id, subject): (&'static str, &'static str), engine: EngineKind, otherwise: &str) -> Check {
     let attempt = || -> bedplate_kerneldb::Result<bool> {
-        let config = Config { memory_bytes: 16 << 20, max_sessions: 4, ..Config::default() };
+        let config = Config { engine, memory_bytes: 16 << 20, max_sessions: 4, ..Config::default() };
         let database = Database::create(config)?;
         let mut session = database.session()?;
         session.set(b"doctor", b"well", SetOptions::default())?;
         Ok(session.get(b"doctor")?.is_some_and(|value| value.data == b"well"))
     };
     match attempt() {
-        Ok(true) => Check::yes(ENGINE.0, ENGINE.1, "its programs were loaded, a key was written and read"),
-        Ok(false) => Check::no(ENGINE.0, ENGINE.1, "a key that was written was not found")
+        Ok(true) => Check::yes(id, subject, "its programs were loaded, a key was written and read"),
+        Ok(false) => Check::no(id, subject, "a key that was written was not found")
             .advice("report it, with the output of `bedplate doctor --json`"),
         Err(error) => {
             let text = error.to_string();
             let first = text.lines().next().unwrap_or_default().to_owned();
-            Check::no(ENGINE.0, ENGINE.1, first).advice(
-                "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug",
-            )
+            Check::no(id, subject, first).advice(otherwise)
         }
     }
 }

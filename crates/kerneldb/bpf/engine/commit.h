@@ -42,16 +42,30 @@ static __always_inline __u64 now_ms(struct kdb_state *state)
 	return bpf_ktime_get_ns() / 1000000 + state->clock_offset_ms;
 }
 
+static __always_inline int latch_try(struct kdb_state *state)
+{
+	return !READ_ONCE(state->commit_latch) && !__sync_val_compare_and_swap(&state->commit_latch, 0, 1);
+}
+
+struct latch_wait {
+	struct kdb_state *state;
+	__u64 held;
+};
+
+static long latch_step(__u32 i, struct latch_wait *wait)
+{
+	wait->held = latch_try(wait->state);
+	return wait->held;
+}
+
 static __always_inline int latch_acquire(struct kdb_state *state)
 {
-	__u32 i;
+	struct latch_wait wait = { .state = state };
 
-	bpf_for(i, 0, 1 << 20) {
-		if (!READ_ONCE(state->commit_latch) &&
-		    !__sync_val_compare_and_swap(&state->commit_latch, 0, 1))
-			return 1;
-	}
-	return 0;
+	if (latch_try(state))
+		return 1;
+	bpf_loop(1 << 20, latch_step, &wait, 0);
+	return wait.held;
 }
 
 /* Publishes `ts`; the exchange is a full barrier between it and the look at active snapshots. */

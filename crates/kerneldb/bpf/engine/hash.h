@@ -38,7 +38,9 @@ __noinline __u64 xxh_stripes(struct kdb_io *io, __u64 seed)
 	if (!io)
 		return 0;
 	stripes = io->klen / 32;
-	bpf_for(i, 0, stripes) {
+	for (i = 0; i < KDB_KEY_BUF / 32; i++) {
+		if (i >= stripes)
+			break;
 		a = xxh_round(a, kdb_key_word(io, i * 32));
 		b = xxh_round(b, kdb_key_word(io, i * 32 + 8));
 		c = xxh_round(c, kdb_key_word(io, i * 32 + 16));

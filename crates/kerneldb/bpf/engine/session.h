@@ -78,7 +78,9 @@ static __always_inline int tx_has_writes(struct kdb_ctx *ctx)
 	__u32 i, n = ctx->nlocks;
 	int writes = 0;
 
-	bpf_for(i, 0, n) {
+	for (i = 0; i < KDB_TX_LOCKS; i++) {
+		if (i >= n)
+			break;
 		if (lock_at(ctx, i)->slot) {
 			writes = 1;
 			break;

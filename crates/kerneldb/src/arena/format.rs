@@ -86,6 +86,7 @@ impl Geometry {
             seed,
             key_bytes: 0,
             irqs: 0,
+            map_args: 0,
             wal_notify: 0,
         }
     }

@@ -194,7 +194,9 @@ fn constants(config: &Config) -> Result<kdb_config> {
         seed: 0,
         key_bytes: config.key_bytes.next_multiple_of(8),
         irqs: u32::from(kernel_has("bpf_local_irq_save")?),
-        wal_notify: u64::from(config.wal_notify_bytes),
+        wal_notify: config.wal_notify_bytes,
+        // Any memory will do from Linux 6.2 on, which has this function as well.
+        map_args: u32::from(!kernel_has("bpf_rcu_read_lock")?),
     })
 }
 

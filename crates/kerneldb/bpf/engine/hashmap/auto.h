@@ -145,17 +145,15 @@ unlock:
 	return status;
 }
 
-__noinline int auto_try(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
+static __always_inline int auto_try(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 {
 	struct kdb_state *state = kdb_state();
-	struct hm_work *work;
+	struct hm_work *work = hm_work_of(ctx);
 	unsigned long irq;
 	int status;
 
-	if (!ctx || !io || !state)
-		return KDB_ERR_STATE;
-	work = hm_work_of(ctx);
-	if (!work)
+	io = hm_io(io);
+	if (!io || !state || !work)
 		return KDB_ERR_STATE;
 	irqs_off(&irq);
 	status = auto_once(state, io, work, flags);
@@ -163,30 +161,40 @@ __noinline int auto_try(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 	return status;
 }
 
+struct attempt {
+	struct kdb_ctx *ctx;
+	struct kdb_io *io;
+	__u32 flags;
+	int status;
+};
+
+/* One attempt, after creating the entry if the last one said so. In one function, as calls nest deeply here. */
+static long auto_step(__u32 i, struct attempt *attempt)
+{
+	int status = attempt->status;
+
+	if (status == HM_ABSENT) {
+		status = KDB_NOT_FOUND;
+		if (!(attempt->flags & KDB_IO_IF_PRESENT))
+			status = hm_create(attempt->ctx, attempt->io);
+		if (status)
+			goto out;
+	}
+	status = auto_try(attempt->ctx, attempt->io, attempt->flags);
+out:
+	attempt->status = status;
+	return status >= KDB_OK;
+}
+
 /* Locks the key, creating its entry if need be, and writes work->version. */
 __noinline int auto_run(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 {
-	int status;
-	__u32 i;
+	struct attempt attempt = { .ctx = ctx, .io = io, .flags = flags, .status = HM_AGAIN };
 
 	if (!ctx || !io)
 		return KDB_ERR_STATE;
-	status = auto_try(ctx, io, flags);
-	if (status >= KDB_OK)
-		return status;
-	bpf_for(i, 0, 512) {
-		if (status == HM_ABSENT) {
-			if (flags & KDB_IO_IF_PRESENT)
-				return KDB_NOT_FOUND;
-			status = hm_create(ctx, io);
-			if (status)
-				return status;
-		}
-		status = auto_try(ctx, io, flags);
-		if (status >= KDB_OK)
-			return status;
-	}
-	return KDB_ERR_CONFLICT;
+	bpf_loop(512, auto_step, &attempt, 0);
+	return attempt.status < KDB_OK ? KDB_ERR_CONFLICT : attempt.status;
 }
 
 /* The same with a log record. */

@@ -90,9 +90,9 @@ static __always_inline int hm_is(struct hm_entry *e, const __u8 *key, __u32 klen
 		return 0;
 	if (words == 2 || kdb_config.key_bytes <= 16)
 		return 1;
-	bpf_for(i, 2, words) {
+	for (i = 2; i < KDB_KEY_BUF / 8; i++) {
 		__u32 off = i * 8;
-		if (off > kdb_config.key_bytes - 8)
+		if (i >= words || off > kdb_config.key_bytes - 8)
 			break;
 		if (*hm_key_word(e, off) != *word_of(&key[off])) {
 			equal = 0;
@@ -115,6 +115,9 @@ __noinline int hm_create(struct kdb_ctx *ctx, struct kdb_io *io)
 	long err = 0;
 
 	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	io = hm_io(io);
+	if (!io)
 		return KDB_ERR_STATE;
 	work = hm_work_of(ctx);
 	if (!work)

@@ -10,14 +10,16 @@
 #include "lock.h"
 
 /* Visits one queued key; 0 when there is none. */
-__noinline int collect_one(struct hm_work *work)
+__noinline int collect_one(void)
 {
 	struct kdb_hash_state *shared = hm_state();
 	struct kdb_state *state = kdb_state();
+	struct hm_work *work;
 	struct hm_entry *e;
 	unsigned long irq;
-	__u32 newest;
+	__u32 newest, zero = 0;
 
+	work = bpf_map_lookup_elem(&kdb_hash_work, &zero);
 	if (!work || !state || !shared || bpf_map_pop_elem(&kdb_hash_queue, &work->key))
 		return 0;
 	__sync_fetch_and_add(&shared->garbage, -1);
@@ -60,24 +62,27 @@ out:
 	return 1;
 }
 
+static long collect_step(__u32 i, __u64 *visited)
+{
+	if (!collect_one())
+		return 1;
+	++*visited;
+	return 0;
+}
+
 /* Visits up to `budget` queued keys; returns how many were visited. */
 __noinline int kdb_collect(__u32 budget)
 {
 	struct kdb_hash_state *shared = hm_state();
-	struct hm_work *work;
-	__u32 i, zero = 0;
+	__u64 visited = 0;
 
-	work = bpf_map_lookup_elem(&kdb_hash_work, &zero);
-	if (!work || !shared)
+	if (!shared)
 		return 0;
 	/* What is queued again meanwhile is for the next call. */
 	if (budget > READ_ONCE(shared->garbage))
 		budget = READ_ONCE(shared->garbage);
-	bpf_for(i, 0, budget) {
-		if (!collect_one(work))
-			return i;
-	}
-	return budget;
+	bpf_loop(budget, collect_step, &visited, 0);
+	return visited;
 }
 
 #endif

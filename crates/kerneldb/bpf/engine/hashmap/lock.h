@@ -24,7 +24,9 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u64 id)
 	if (!ctx)
 		return 0;
 	n = ctx->nlocks;
-	bpf_for(i, 0, n) {
+	for (i = 0; i < KDB_TX_LOCKS; i++) {
+		if (i >= n)
+			break;
 		if (lock_at(ctx, i)->id == id)
 			return i;
 	}
@@ -35,7 +37,10 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u64 id)
 static __always_inline int held_add(struct kdb_ctx *ctx, struct kdb_io *io, __u32 n, __u64 id, __u32 mode)
 {
 	struct hm_key *key = held_key(ctx, n);
-	struct kdb_lock *l = lock_at(ctx, n);
+	struct kdb_lock *l;
+
+	opaque(n);
+	l = lock_at(ctx, n);
 
 	if (!key)
 		return KDB_ERR_STATE;
@@ -61,6 +66,9 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 	__u32 n;
 
 	if (!ctx || !io || !out)
+		return KDB_ERR_STATE;
+	io = hm_io(io);
+	if (!io)
 		return KDB_ERR_STATE;
 	e = hm_find(io);
 	if (!e)
@@ -114,30 +122,44 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 	return held_add(ctx, io, n, LOAD(&e->id), mode);
 }
 
+/* One step of tx_lock(): a lock, an entry to be locked by the next step, or an error. */
+static __always_inline int tx_lock_step(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
+{
+	int status = tx_lock_once(ctx, io, mode, out);
+
+	if (status != HM_ABSENT)
+		return status;
+	if (ctx->nlocks >= KDB_TX_LOCKS)
+		return KDB_ERR_TOO_MANY_LOCKS;
+	status = hm_create(ctx, io);
+	return status ? status : HM_AGAIN;
+}
+
+struct lock_wait {
+	struct kdb_ctx *ctx;
+	struct kdb_io *io;
+	__u32 *out;
+	__u32 mode;
+	int status;
+};
+
+static long lock_wait_step(__u32 i, struct lock_wait *wait)
+{
+	wait->status = tx_lock_step(wait->ctx, wait->io, wait->mode, wait->out);
+	return wait->status != HM_AGAIN;
+}
+
 /* Locks the key for the transaction, creating its entry if need be: so absence is locked as well. */
 __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
 {
-	int status;
-	__u32 i, tries = 512;
+	struct lock_wait wait = { .ctx = ctx, .io = io, .mode = mode, .out = out };
 
 	if (!ctx || !io || !out)
 		return KDB_ERR_STATE;
-	if (SINGLE_VERSION)
-		tries = 4096;
-	bpf_for(i, 0, tries) {
-		status = tx_lock_once(ctx, io, mode, out);
-		if (status == HM_ABSENT) {
-			if (ctx->nlocks >= KDB_TX_LOCKS)
-				return KDB_ERR_TOO_MANY_LOCKS;
-			status = hm_create(ctx, io);
-			if (status)
-				return status;
-			continue;
-		}
-		if (status != HM_AGAIN)
-			return status;
-	}
-	return KDB_ERR_CONFLICT;
+	wait.status = tx_lock_step(ctx, io, mode, out);
+	if (wait.status == HM_AGAIN)
+		bpf_loop(SINGLE_VERSION ? 4096 : 512, lock_wait_step, &wait, 0);
+	return wait.status == HM_AGAIN ? KDB_ERR_CONFLICT : wait.status;
 }
 
 /* Stamps (commit) or drops (roll-back) what was written under one lock, and releases it. */
@@ -196,8 +218,11 @@ __noinline int release(struct kdb_ctx *ctx)
 	if (!ctx)
 		return 0;
 	n = ctx->nlocks;
-	bpf_for(i, 0, n)
+	for (i = 0; i < KDB_TX_LOCKS; i++) {
+		if (i >= n)
+			break;
 		release_one(ctx, i);
+	}
 	ctx->partitions = 0;
 	ctx->nlocks = 0;
 	barrier();

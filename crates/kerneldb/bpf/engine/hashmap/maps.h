@@ -10,7 +10,8 @@
  * it. So every pointer into the index is checked against the key after it was locked or read, versions
  * have ids that never repeat, and the lock word of a deleted entry is dead until it is overwritten.
  *
- * The oldest kernel is 6.4 (bpf_iter_num); neither arenas nor interrupt control are needed.
+ * The oldest kernel is 6.1 (maps that allocate in any context); neither arenas nor interrupt control are
+ * needed. So loops here are plain ones with a small bound, or bpf_loop(): bpf_for is younger.
  */
 #ifndef BEDPLATE_HASHMAP_MAPS_H
 #define BEDPLATE_HASHMAP_MAPS_H
@@ -134,6 +135,20 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } kdb_hash_log SEC(".maps");
+
+/*
+ * The I/O buffer, which is not NULL, as an element of its map, or NULL. Before Linux 6.2, only memory that the verifier knows to be a map's
+ * may serve as a map's key or value, and what a global function gets as its argument is not known to be that.
+ */
+static __always_inline struct kdb_io *hm_io(struct kdb_io *io)
+{
+	__u32 index;
+
+	if (!kdb_config.map_args)
+		return io;
+	index = io->index;
+	return bpf_map_lookup_elem(&kdb_ios, &index);
+}
 
 static __always_inline struct kdb_hash_state *hm_state(void)
 {

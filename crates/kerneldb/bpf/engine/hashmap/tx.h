@@ -24,6 +24,9 @@ __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 
 	if (!ctx || !io || !state)
 		return KDB_ERR_STATE;
+	io = hm_io(io);
+	if (!io)
+		return KDB_ERR_STATE;
 	work = hm_work_of(ctx);
 	e = hm_find(io);
 	if (!work || !e)
@@ -110,6 +113,9 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, _
 	int status;
 
 	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	io = hm_io(io);
+	if (!io)
 		return KDB_ERR_STATE;
 	work = hm_work_of(ctx);
 	e = hm_find(io);

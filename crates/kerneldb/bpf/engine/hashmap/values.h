@@ -50,6 +50,9 @@ __noinline int hm_value_put(struct kdb_io *io, __u64 vid, __u32 len)
 
 	if (!io || len > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
+	io = hm_io(io);
+	if (!io)
+		return KDB_ERR_TOO_LARGE;
 	cost = hm_value_cost(len);
 	if (!hm_charge(cost))
 		return KDB_ERR_NO_MEMORY;
@@ -111,31 +114,45 @@ __noinline int hm_value_read(struct kdb_io *io, __u64 vid, __u32 len)
 	return 0;
 }
 
+struct comparison {
+	struct kdb_io *io;
+	void *value;
+	__u64 last;  /* mask of the last word */
+	__u32 words;
+	int equal;
+};
+
+/* One word; a step for each class, as the verifier has to know how long the value is. */
+#define HM_DEFINE_EQUALS(n, bytes)                                                             \
+	static long equals_step_##n(__u32 i, struct comparison *c)                             \
+	{                                                                                      \
+		__u32 off = i * 8;                                                             \
+		opaque(off);                                                                   \
+		if (off > bytes - 8)                                                           \
+			return 1;                                                              \
+		__u64 mask = i + 1 == c->words ? c->last : ~0ull;                              \
+		c->equal = !((*(__u64 *)(c->value + off) ^ *word_of(&c->io->expect[off])) & mask); \
+		return !c->equal;                                                              \
+	}
+HM_CLASSES(HM_DEFINE_EQUALS)
+
 /* Compares a value with io->expect[0..len]. */
 __noinline int hm_value_equals(struct kdb_io *io, __u64 vid, __u32 len)
 {
-	__u64 key = vid, differ = 0;
-	__u32 i, words = (len + 7) / 8, tail = len & 7;
-	void *value;
+	__u64 key = vid;
+	__u32 tail = len & 7;
+	struct comparison c = { .io = io, .words = (len + 7) / 8, .equal = 1 };
 
 	if (!io || len > KDB_VAL_MAX)
 		return 0;
-	__u64 last = tail ? (1ull << (tail * 8)) - 1 : ~0ull;
+	c.last = tail ? (1ull << (tail * 8)) - 1 : ~0ull;
 #define HM_EQUALS(n, bytes)                                                                    \
 	if (len <= bytes) {                                                                    \
-		value = bpf_map_lookup_elem(&kdb_values_##n, &key);                            \
-		if (!value)                                                                    \
+		c.value = bpf_map_lookup_elem(&kdb_values_##n, &key);                          \
+		if (!c.value)                                                                  \
 			return 0;                                                              \
-		bpf_for(i, 0, words) {                                                         \
-			__u32 off = i * 8;                                                     \
-			if (off > bytes - 8)                                                   \
-				break;                                                         \
-			__u64 mask = i + 1 == words ? last : ~0ull;                            \
-			differ = (*(__u64 *)(value + off) ^ *word_of(&io->expect[off])) & mask; \
-			if (differ)                                                            \
-				return 0;                                                      \
-		}                                                                              \
-		return 1;                                                                      \
+		bpf_loop(c.words, equals_step_##n, &c, 0);                                     \
+		return c.equal;                                                                \
 	}
 	HM_CLASSES(HM_EQUALS)
 	return 0;

@@ -42,6 +42,9 @@ __noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 
 	if (!io || !state)
 		return KDB_ERR_STATE;
+	io = hm_io(io);
+	if (!io)
+		return KDB_ERR_STATE;
 	e = hm_find(io);
 	if (!e)
 		return KDB_NOT_FOUND;
@@ -90,25 +93,34 @@ __noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 	return live ? KDB_OK : KDB_NOT_FOUND;
 }
 
+struct reading {
+	struct kdb_io *io;
+	struct kdb_state *state;
+	__u64 snapshot;
+	__s64 status;
+};
+
+static long read_step(__u32 i, struct reading *reading)
+{
+	kdb_stats(reading->state)->read_retries++;
+	reading->status = hm_read_once(reading->io, reading->snapshot);
+	return reading->status != HM_AGAIN;
+}
+
 /* Reads the newest version at or before `snapshot`, without a lock. */
 __noinline int hm_read(struct kdb_io *io, __u64 snapshot)
 {
 	struct kdb_state *state = kdb_state();
+	struct reading reading = { .io = io, .state = state, .snapshot = snapshot, .status = HM_AGAIN };
 	int status;
-	__u32 i;
 
 	if (!io || !state)
 		return KDB_ERR_STATE;
 	status = hm_read_once(io, snapshot);
 	if (status != HM_AGAIN)
 		return status;
-	bpf_for(i, 0, 4096) {
-		kdb_stats(state)->read_retries++;
-		status = hm_read_once(io, snapshot);
-		if (status != HM_AGAIN)
-			return status;
-	}
-	return KDB_ERR_BUSY;
+	bpf_loop(4096, read_step, &reading, 0);
+	return reading.status == HM_AGAIN ? KDB_ERR_BUSY : reading.status;
 }
 
 /* Under the exclusive lock (or any, for `newest`): what the slots hold. */
@@ -154,36 +166,49 @@ static __always_inline void hm_drop(struct hm_entry *e, __u32 slot)
 		hm_value_drop(vid, len);
 }
 
+struct marking {
+	struct kdb_state *state;
+	struct hm_entry *e;
+	struct hm_work *work;
+};
+
+/* Adds the version that one snapshot needs. */
+static long mark_step(__u32 s, struct marking *marking)
+{
+	struct hm_work *work = marking->work;
+	__u64 snapshot = READ_ONCE(marking->state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+
+	if (!snapshot)
+		return 0;
+	if (snapshot == 1) {
+		WRITE_ONCE(work->needed, ~0ull);
+		return 1;
+	}
+	WRITE_ONCE(work->best_ts, 0);
+	WRITE_ONCE(work->best, 0);
+#pragma unroll
+	for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
+		if (i < kdb_config.slots) {
+			__u64 ts = LOAD(hm_ts(marking->e, i));
+			if (ts > READ_ONCE(work->best_ts) && ts <= snapshot - 2) {
+				WRITE_ONCE(work->best_ts, ts);
+				WRITE_ONCE(work->best, 1ull << i);
+			}
+		}
+	}
+	WRITE_ONCE(work->needed, READ_ONCE(work->needed) | READ_ONCE(work->best));
+	return 0;
+}
+
 /* Which versions the registered snapshots need: work->needed, one bit a slot. */
 static __always_inline void hm_mark_needed(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
 {
-	__u32 s, high = READ_ONCE(state->snapshot_high);
+	struct marking marking = { .state = state, .e = e, .work = work };
+	__u32 high = READ_ONCE(state->snapshot_high);
 
 	if (high > KDB_SNAPSHOTS)
 		high = KDB_SNAPSHOTS;
-	bpf_for(s, 0, high) {
-		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
-
-		if (!snapshot)
-			continue;
-		if (snapshot == 1) {
-			WRITE_ONCE(work->needed, ~0ull);
-			break;
-		}
-		WRITE_ONCE(work->best_ts, 0);
-		WRITE_ONCE(work->best, 0);
-#pragma unroll
-		for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
-			if (i < kdb_config.slots) {
-				__u64 ts = LOAD(hm_ts(e, i));
-				if (ts > READ_ONCE(work->best_ts) && ts <= snapshot - 2) {
-					WRITE_ONCE(work->best_ts, ts);
-					WRITE_ONCE(work->best, 1ull << i);
-				}
-			}
-		}
-		WRITE_ONCE(work->needed, READ_ONCE(work->needed) | READ_ONCE(work->best));
-	}
+	bpf_loop(high, mark_step, &marking, 0);
 }
 
 /*

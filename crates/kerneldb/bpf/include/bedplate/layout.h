@@ -97,7 +97,7 @@ struct kdb_io {
 	__s32 status;             /* out: enum kdb_status */
 	__u64 hash;               /* out: xxh64(key, seed) (arena engine) */
 	__u32 step;               /* loops of the engine */
-	__u32 _pad;
+	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
 	__u32 _pad1;
 	__u32 map_klen;           /* hash-map engine: klen, directly before the key: a map key in place */
 	__u8 key[KDB_KEY_BUF];
@@ -279,7 +279,8 @@ struct kdb_config {
 	__u64 seed;               /* of the key hash */
 	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
 	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
-	__u64 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */
+	__u32 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */
+	__u32 map_args;           /* hash-map engine: 1 = only maps' memory may be a map's key or value */
 };
 struct kdb_arena {
 	__u64 magic;
