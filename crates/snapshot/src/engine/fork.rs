@@ -1,0 +1,197 @@
+//! The baseline: `fork`, as databases use it today. The kernel copies the page tables and then page by page what
+//! either side writes.
+
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::{Engine, Kind, Shape, Statistics, Work};
+use crate::running::{Snapshot, Task};
+use crate::{Error, View};
+
+/// A private anonymous mapping.
+pub(crate) struct Fork {
+    base: NonNull<u8>,
+    bytes: usize,
+    snapshots: AtomicU64,
+    active: Arc<AtomicU64>,
+}
+
+// SAFETY: a mapping may be used and unmapped by any thread.
+unsafe impl Send for Fork {}
+// SAFETY: as above.
+unsafe impl Sync for Fork {}
+
+impl Fork {
+    pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), shape.bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }
+        .map_err(Error::system("mapping the memory"))?;
+        let advice = if shape.huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        // SAFETY: the mapping made above; advice about page sizes changes no content. A kernel without huge pages
+        // says no, and has small ones.
+        let _ = unsafe { madvise(at, shape.bytes, advice) };
+        let base = NonNull::new(at.cast()).expect("a mapping is not at address 0");
+        Ok(Self { base, bytes: shape.bytes, snapshots: AtomicU64::new(0), active: Arc::default() })
+    }
+}
+
+impl Drop for Fork {
+    fn drop(&mut self) {
+        // SAFETY: this engine's own mapping, which nothing borrows any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+impl Engine for Fork {
+    fn kind(&self) -> Kind {
+        Kind::Fork
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn spawn(&self, work: Work) -> Result<Snapshot, Error> {
+        let (read, write) = pipe()?;
+        let begin = Instant::now();
+        // SAFETY: the child runs the work and ends without returning.
+        let pid = unsafe { libc::fork() };
+        let pause = begin.elapsed();
+        match pid {
+            -1 => Err(Error::System { what: "fork", source: last_error() }),
+            0 => {
+                drop(read);
+                // SAFETY: the child's copy of the mapping, which only this thread, its only one, could change.
+                let view = unsafe { View::new(self.base.as_ptr(), self.bytes, self.base.as_ptr()) };
+                run_and_exit(work, &view, &write)
+            }
+            pid => {
+                let epoch = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
+                self.active.fetch_add(1, Ordering::Relaxed);
+                Ok(Snapshot::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
+            }
+        }
+    }
+
+    fn settle(&self) {}
+
+    fn statistics(&self) -> Statistics {
+        Statistics {
+            snapshots: self.snapshots.load(Ordering::Relaxed),
+            active: self.active.load(Ordering::Relaxed),
+            ..Statistics::default()
+        }
+    }
+}
+
+/// A pipe that programs executed by others do not inherit.
+pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
+}
+
+pub(crate) fn last_error() -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO)
+}
+
+/// The child's life: runs the work, sends what it returns, and ends.
+pub(crate) fn run_and_exit(work: Work, view: &View<'_>, to: &OwnedFd) -> ! {
+    // A panic must not unwind into the owner's code, of which this process has a copy.
+    let status = match catch_unwind(AssertUnwindSafe(|| work(view))) {
+        Ok(bytes) => {
+            let mut rest = &bytes[..];
+            loop {
+                if rest.is_empty() {
+                    break 0;
+                }
+                match rustix::io::write(to, rest) {
+                    Ok(n) => rest = &rest[n..],
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break 1,
+                }
+            }
+        }
+        Err(_) => PANICKED,
+    };
+    // SAFETY: ends the process, without running what the owner registered for its own end.
+    unsafe { libc::_exit(status) }
+}
+
+const PANICKED: i32 = 101;
+
+/// A child process with a task.
+pub(crate) struct Child {
+    pid: libc::pid_t,
+    from: Option<OwnedFd>,
+    /// Counts this one.
+    active: Option<Arc<AtomicU64>>,
+    reaped: bool,
+}
+
+impl Child {
+    pub(crate) fn new(pid: libc::pid_t, from: OwnedFd, active: Option<Arc<AtomicU64>>) -> Self {
+        Self { pid, from: Some(from), active, reaped: false }
+    }
+
+    fn reap(&mut self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: waits for a child of this process that nobody else waits for.
+        while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == -1
+            && last_error() == rustix::io::Errno::INTR
+        {}
+        self.reaped = true;
+        if let Some(active) = self.active.take() {
+            active.fetch_sub(1, Ordering::Relaxed);
+        }
+        status
+    }
+}
+
+impl Task for Child {
+    fn join(mut self: Box<Self>) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        let mut from = std::fs::File::from(self.from.take().expect("joined once"));
+        let read = from.read_to_end(&mut bytes);
+        let status = self.reap();
+        if libc::WIFSIGNALED(status) {
+            return Err(Error::Task(format!("its process was killed by signal {}", libc::WTERMSIG(status))));
+        }
+        match libc::WEXITSTATUS(status) {
+            0 => {}
+            PANICKED => return Err(Error::Task("it panicked".into())),
+            other => return Err(Error::Task(format!("its process ended with status {other}"))),
+        }
+        read.map_err(|error| Error::Task(format!("what it returned cannot be read: {error}")))?;
+        Ok(bytes)
+    }
+
+    fn is_finished(&self) -> bool {
+        // SAFETY: all zero is a value of it.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: looks at a child of this process without reaping it.
+        let found = unsafe { libc::waitid(libc::P_PID, self.pid as libc::id_t, &raw mut info, flags) };
+        // SAFETY: filled in by the kernel, or zero.
+        found == 0 && unsafe { info.si_pid() } != 0
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            // Somebody has to take the child's status; the owner does not want to wait for it.
+            let mut child = Self { pid: self.pid, from: None, active: self.active.take(), reaped: true };
+            let spawned = std::thread::Builder::new().name("bedplate-reaper".into()).spawn(move || child.reap());
+            drop(spawned);
+        }
+    }
+}

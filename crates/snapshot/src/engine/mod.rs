@@ -1,0 +1,113 @@
+//! The engines, and which of them works here.
+//!
+//! An engine owns a memory and makes snapshots of it. All of them promise: a task sees what every writer's stores had
+//! made of the memory at one moment during [`Engine::spawn`]; no later store shows; snapshots end in any order; there
+//! are no snapshots of snapshots.
+
+mod fork;
+mod uffd;
+
+use std::ptr::NonNull;
+
+use crate::running::Snapshot;
+use crate::{Error, View};
+
+pub(crate) use fork::Fork;
+pub(crate) use uffd::Uffd;
+
+/// What runs on a snapshot. It returns bytes because it may run in another process.
+pub type Work = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + Send>;
+
+/// A mechanism that makes snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Write protection by userfaultfd, prioritized copy-on-write in user space. The task runs in a thread of this
+    /// process and sees the memory at another address, or in a child at the same one ([`Builder::in_child`]).
+    ///
+    /// [`Builder::in_child`]: crate::Builder::in_child
+    Uffd,
+    /// `fork`: what databases do today. The task runs in a child process.
+    Fork,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Uffd => "uffd",
+            Self::Fork => "fork",
+        })
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "uffd" => Ok(Self::Uffd),
+            "fork" => Ok(Self::Fork),
+            _ => Err(format!("no engine is called {name}: there are uffd and fork")),
+        }
+    }
+}
+
+/// Which engine a memory gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The best one that works here, found by trying.
+    #[default]
+    Auto,
+    /// This one, or an error.
+    Only(Kind),
+}
+
+/// How a memory is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Its size in bytes, a multiple of the page's.
+    pub bytes: usize,
+    /// Whether the kernel may back it with transparent huge pages.
+    pub huge_pages: bool,
+    /// Whether tasks must see it at its own address, where that takes a child process.
+    pub in_child: bool,
+}
+
+/// A memory and how snapshots of it are made. Usable from any thread.
+pub trait Engine: Send + Sync {
+    /// Which one this is.
+    fn kind(&self) -> Kind;
+
+    /// Where the memory begins.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Takes a snapshot and runs `work` on it.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::OfASnapshot`], [`Error::System`]; the memory is as before.
+    fn spawn(&self, work: Work) -> Result<Snapshot, Error>;
+
+    /// Waits until what can be done ahead of the next snapshot is done: cold pages armed, tables copied.
+    fn settle(&self);
+
+    /// What has happened so far.
+    fn statistics(&self) -> Statistics;
+}
+
+/// What an engine did. Counts since the memory was made.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Snapshots that have not ended.
+    pub active: u64,
+    /// Write faults that the engine handled.
+    pub faults: u64,
+    /// Pages whose old content was kept for a snapshot.
+    pub pages_copied: u64,
+    /// Pages that were write-protected during snapshots' pauses.
+    pub pages_armed_at_snapshots: u64,
+    /// Pages that were write-protected ahead of time.
+    pub pages_armed_ahead: u64,
+}

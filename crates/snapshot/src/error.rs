@@ -1,0 +1,51 @@
+//! What can go wrong, in one line each that says what to do.
+
+/// Why there is no memory, or no snapshot of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it did not work.
+        source: rustix::io::Errno,
+    },
+    /// The engine does not work on this machine.
+    #[error("the {engine} engine does not work here: {reason}")]
+    Unavailable {
+        /// Which engine.
+        engine: crate::Kind,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A size that cannot be.
+    #[error("a memory of {bytes} bytes: at least one page, at most 2^46 bytes")]
+    Size {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// As many snapshots as there can be at once.
+    #[error("{limit} snapshots are active, and there can be no more: let one end")]
+    TooManySnapshots {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// A snapshot of a snapshot.
+    #[error("this is a snapshot: there are no snapshots of snapshots")]
+    OfASnapshot,
+    /// The old content of a page could not be kept, so the snapshot was given up; the memory itself is unharmed.
+    #[error("the snapshot was given up: no memory for the pages it shared with its owner")]
+    Torn,
+    /// The task panicked, or its process was killed.
+    #[error("the task on the snapshot did not end: {0}")]
+    Task(String),
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |source| Self::System { what, source }
+    }
+}

@@ -1,0 +1,48 @@
+//! Instant snapshots of memory (SNAPPY, section 4 of "Practical DB-OS Co-Design with Privileged Kernel Bypass").
+//!
+//! An in-memory database that wants a consistent image of itself forks: it stands still while its page tables are
+//! copied, and its writes take copy-on-write faults afterwards. This crate gives it the same view of a [`Memory`]
+//! with less of both. A task that is [spawned](Memory::spawn) runs beside the database and sees the memory as it
+//! was; the database goes on writing.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), bedplate_snapshot::Error> {
+//! use bedplate_snapshot::Memory;
+//! use std::sync::atomic::Ordering;
+//!
+//! let memory = Memory::builder(1 << 30).build()?;
+//! memory.words()[0].store(1, Ordering::Relaxed);
+//! let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
+//! memory.words()[0].store(2, Ordering::Relaxed);
+//! assert_eq!(snapshot.join()?, 1u64.to_le_bytes());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Engines, of which the builder takes the best that works here ([`Choice`]):
+//!
+//! | | needs | what a snapshot waits for | the first write to a page after it |
+//! |---|---|---|---|
+//! | [`Kind::Uffd`] | userfaultfd with write protection, Linux 5.19 | write-protecting what was written lately | a thread keeps the old page for the snapshot |
+//! | [`Kind::Fork`] | nothing | copying the page tables | the kernel copies the page |
+//!
+//! All of them copy a page at most once per snapshot. With prioritized copy-on-write (4.4), which all but `fork` do,
+//! the snapshot gets the copy and the database's page stays where it is.
+
+#![cfg(target_os = "linux")]
+
+pub mod engine;
+mod error;
+mod memory;
+mod running;
+pub mod uffd;
+mod view;
+
+pub use engine::{Choice, Kind};
+pub use error::Error;
+pub use memory::{Builder, Memory};
+pub use running::Snapshot;
+pub use view::View;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;

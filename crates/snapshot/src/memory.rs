@@ -1,0 +1,136 @@
+//! Memory that snapshots can be taken of.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use crate::engine::{Engine, Fork, Shape, Statistics, Uffd};
+use crate::running::Snapshot;
+use crate::{Choice, Error, Kind, PAGE, View};
+
+/// How a [`Memory`] is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Builder {
+    shape: Shape,
+    choice: Choice,
+}
+
+impl Builder {
+    /// Which engine it gets; unless told, the best one that works here.
+    pub fn engine(mut self, choice: Choice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Whether the kernel may back it with transparent huge pages; unless told, it may not. For `uffd` that needs
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` to be `advise` or more.
+    pub fn huge_pages(mut self, allowed: bool) -> Self {
+        self.shape.huge_pages = allowed;
+        self
+    }
+
+    /// Whether tasks run in a child process, where they see the memory at its own address. `fork` always does so.
+    pub fn in_child(mut self, in_child: bool) -> Self {
+        self.shape.in_child = in_child;
+        self
+    }
+
+    /// Makes it, filled with zeros.
+    ///
+    /// # Errors
+    /// [`Error::Size`]; [`Error::Unavailable`] when the engine that was asked for does not work here;
+    /// [`Error::System`].
+    pub fn build(self) -> Result<Memory, Error> {
+        let shape = self.shape;
+        if shape.bytes == 0 || shape.bytes > 1 << 46 {
+            return Err(Error::Size { bytes: shape.bytes });
+        }
+        let shape = Shape { bytes: shape.bytes.next_multiple_of(PAGE), ..shape };
+        let (engine, why_not): (Box<dyn Engine>, _) = match self.choice {
+            Choice::Only(Kind::Uffd) => (Box::new(Uffd::new(shape)?), None),
+            Choice::Only(Kind::Fork) => (Box::new(Fork::new(shape)?), None),
+            Choice::Auto => match Uffd::new(shape) {
+                Ok(uffd) => (Box::new(uffd), None),
+                Err(Error::Unavailable { reason, .. }) => (Box::new(Fork::new(shape)?), Some(reason)),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Memory { engine, bytes: shape.bytes, why_not })
+    }
+}
+
+/// Memory that any thread may write and that snapshots can be taken of at any time.
+pub struct Memory {
+    engine: Box<dyn Engine>,
+    bytes: usize,
+    why_not: Option<String>,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("engine", &self.kind()).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// Begins a memory of so many bytes, rounded up to whole pages.
+    pub fn builder(bytes: usize) -> Builder {
+        Builder { shape: Shape { bytes, huge_pages: false, in_child: false }, choice: Choice::Auto }
+    }
+
+    /// Which engine it has.
+    pub fn kind(&self) -> Kind {
+        self.engine.kind()
+    }
+
+    /// Why it does not have a better engine, if there is one that does not work here.
+    pub fn why_not_better(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+
+    /// Where it begins: for data structures of the owner's, who answers for races between its threads.
+    pub fn base(&self) -> NonNull<u8> {
+        self.engine.base()
+    }
+
+    /// Its size in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Never: a memory has at least one page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// All of it in bytes.
+    pub fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: the engine's memory lives as long as it does, and is only accessed atomically through this.
+        unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.bytes) }
+    }
+
+    /// All of it in words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: as above; a page's address is aligned.
+        unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.bytes / size_of::<u64>()) }
+    }
+
+    /// Takes a snapshot and runs `task` on it, beside the owner. What it returns is bytes, because it may run in
+    /// another process ([`Kind`]); it must then not rely on threads or locks of the owner's.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`]; [`Error::OfASnapshot`] in a task's process; [`Error::System`].
+    pub fn spawn(&self, task: impl FnOnce(&View<'_>) -> Vec<u8> + Send + 'static) -> Result<Snapshot, Error> {
+        self.engine.spawn(Box::new(task))
+    }
+
+    /// Waits until what can be done ahead of the next snapshot is done. A database need not call it: that goes on
+    /// in the background by itself.
+    pub fn settle(&self) {
+        self.engine.settle();
+    }
+
+    /// What has happened so far.
+    pub fn statistics(&self) -> Statistics {
+        self.engine.statistics()
+    }
+}
