@@ -67,7 +67,10 @@ pub struct Memory {
 
 impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Memory").field("engine", &self.kind()).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("Memory")
+            .field("engine", &self.kind())
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 

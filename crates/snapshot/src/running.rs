@@ -22,7 +22,10 @@ pub struct Snapshot {
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("epoch", &self.epoch).field("pause", &self.pause).finish_non_exhaustive()
+        f.debug_struct("Snapshot")
+            .field("epoch", &self.epoch)
+            .field("pause", &self.pause)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,0 +1,151 @@
+//! Write protection by userfaultfd: see [`crate::uffd`]. Here a [`Region`] becomes an engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::fork::{Child, last_error, pipe, run_and_exit};
+use super::{Engine, Kind, Shape, Statistics, Work};
+use crate::running::{Snapshot, Task};
+use crate::uffd::{Options, Region, Service, SnapshotId};
+use crate::{Error, PAGE, View};
+
+pub(crate) struct Uffd {
+    /// Shared with the tasks in this process.
+    service: Arc<Service>,
+    in_child: bool,
+}
+
+impl Uffd {
+    pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
+        let options = Options { bytes: shape.bytes, base: None, huge_pages: shape.huge_pages, claimed: true };
+        let service = Arc::new(Service::start(Region::new(options)?)?);
+        Ok(Self { service, in_child: shape.in_child })
+    }
+
+    fn home(&self) -> *const u8 {
+        std::ptr::with_exposed_provenance(self.service.base())
+    }
+
+    fn spawn_thread(&self, work: Work) -> Result<Snapshot, Error> {
+        let begin = Instant::now();
+        let id = self.service.snapshot()?;
+        let pause = begin.elapsed();
+        let held = Held { service: self.service.clone(), id: Some(id) };
+        let thread = std::thread::Builder::new().name("bedplate-view".into()).spawn(move || held.run(work));
+        let thread = thread.map_err(|error| Error::System {
+            what: "starting the task's thread",
+            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
+        })?;
+        Ok(Snapshot::new(Box::new(Thread(thread)), id.epoch.into(), pause))
+    }
+
+    fn spawn_child(&self, work: Work) -> Result<Snapshot, Error> {
+        let (read, write) = pipe()?;
+        let begin = Instant::now();
+        let frozen = self.service.freeze()?;
+        // SAFETY: nothing in between touches the region; the child runs the work and ends without returning.
+        match unsafe { libc::fork() } {
+            -1 => {
+                let source = last_error();
+                frozen.cancel();
+                Err(Error::System { what: "fork", source })
+            }
+            0 => {
+                // SAFETY: the child of the fork above.
+                let mapped = unsafe { frozen.map_in_child() };
+                drop(read);
+                let work = match mapped {
+                    Ok(()) => work,
+                    Err(error) => Box::new(move |_: &View<'_>| -> Vec<u8> { panic!("{error}") }) as Work,
+                };
+                // SAFETY: the child's mapping, which nobody else changes.
+                let view = unsafe { View::new(self.home(), self.service.pages() * PAGE, self.home()) };
+                run_and_exit(work, &view, &write)
+            }
+            pid => {
+                let epoch = frozen.thaw();
+                let pause = begin.elapsed();
+                Ok(Snapshot::new(Box::new(Child::new(pid, read, None)), epoch.into(), pause))
+            }
+        }
+    }
+}
+
+impl Engine for Uffd {
+    fn kind(&self) -> Kind {
+        Kind::Uffd
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        NonNull::new(self.home().cast_mut()).expect("a mapping is not at address 0")
+    }
+
+    fn spawn(&self, work: Work) -> Result<Snapshot, Error> {
+        if self.in_child { self.spawn_child(work) } else { self.spawn_thread(work) }
+    }
+
+    fn settle(&self) {
+        self.service.settle();
+    }
+
+    fn statistics(&self) -> Statistics {
+        let of = self.service.statistics();
+        Statistics {
+            snapshots: of.snapshots,
+            active: of.active,
+            faults: of.faults,
+            pages_copied: of.pages_copied,
+            pages_armed_at_snapshots: of.armed_at_snapshots,
+            pages_armed_ahead: of.armed_ahead,
+        }
+    }
+}
+
+/// A snapshot that ends when this does.
+struct Held {
+    service: Arc<Service>,
+    id: Option<SnapshotId>,
+}
+
+impl Held {
+    fn run(mut self, work: Work) -> Result<Vec<u8>, Error> {
+        let base = self.id.map_or(0, |id| id.base);
+        let home = std::ptr::with_exposed_provenance(self.service.base());
+        // SAFETY: the snapshot's mapping, which stays until the view is gone and does not change.
+        let view =
+            unsafe { View::new(std::ptr::with_exposed_provenance(base), self.service.pages() * PAGE, home) };
+        let result = catch_unwind(AssertUnwindSafe(|| work(&view)));
+        match result {
+            Err(_) => Err(Error::Task("it panicked".into())),
+            Ok(_) if !self.end() => Err(Error::Torn),
+            Ok(bytes) => Ok(bytes),
+        }
+    }
+
+    /// Ends it, and says whether it was whole.
+    fn end(&mut self) -> bool {
+        // SAFETY: the view, if there ever was one, is not used any more.
+        self.id.take().is_some_and(|id| unsafe { self.service.end(id) })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Thread(JoinHandle<Result<Vec<u8>, Error>>);
+
+impl Task for Thread {
+    fn join(self: Box<Self>) -> Result<Vec<u8>, Error> {
+        self.0.join().unwrap_or_else(|_| Err(Error::Task("it panicked".into())))
+    }
+
+    fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}

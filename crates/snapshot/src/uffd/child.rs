@@ -1,0 +1,102 @@
+//! Snapshots in forked children.
+//!
+//! The region is frozen before `fork` and thawed in the parent after it, so that a multi-threaded owner's memory in
+//! the region and outside of it are of the same moment. The child maps the region's file privately at the region's
+//! address. The parent need not wait for that; its first write to a page does.
+
+use std::os::fd::OwnedFd;
+use std::sync::RwLockWriteGuard;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::region::{Region, Slot, Snapshots, now};
+use super::target::{ChildTarget, Target};
+use crate::{Error, PAGE};
+
+/// A region all of whose pages are armed and whose faults wait. Whoever holds this must not write to it.
+pub struct Frozen<'a> {
+    region: &'a Region,
+    snapshots: RwLockWriteGuard<'a, Snapshots>,
+    slot: usize,
+    epoch: u32,
+    read: OwnedFd,
+    write: OwnedFd,
+    begin: u64,
+}
+
+/// Who returns from `fork`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The process that called it.
+    Parent,
+    /// The new one.
+    Child,
+}
+
+impl Region {
+    /// Freezes the region, for a `fork` that is the next thing this thread does.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::System`]: nothing is frozen.
+    pub fn freeze(&self) -> Result<Frozen<'_>, Error> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
+        let begin = now();
+        let mut snapshots = self.close()?;
+        let (slot, epoch) = self.begin(&mut snapshots)?;
+        Ok(Frozen { region: self, snapshots, slot, epoch, read, write, begin })
+    }
+}
+
+impl Frozen<'_> {
+    /// Its number.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// In the parent, when there is no child: all is as before.
+    pub fn cancel(self) {
+        drop(self);
+    }
+
+    /// In the parent: its threads go on. When there is no child after all, the snapshot ends by itself.
+    pub fn thaw(mut self) -> u32 {
+        // Only the child has the other end now: when it ends, so does the pipe.
+        drop(self.write);
+        let target = Target::Child(ChildTarget::new(self.read));
+        self.snapshots.slots[self.slot] = Some(Slot { epoch: self.epoch, target });
+        drop(self.snapshots);
+        self.region.paused(now() - self.begin);
+        self.region.bell.ring();
+        self.epoch
+    }
+
+    /// In the child, before anything touches the region: maps it.
+    ///
+    /// # Safety
+    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
+    pub unsafe fn map_in_child(self) -> Result<(), Error> {
+        let Self { region, snapshots, read, write, .. } = self;
+        // The lock's state is a copy of the parent's: nobody uses it here.
+        std::mem::forget(snapshots);
+        drop(read);
+        // SAFETY: nothing is mapped there: children do not inherit the region.
+        unsafe {
+            mmap(
+                std::ptr::without_provenance_mut(region.base),
+                region.pages * PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+                &region.memory,
+                0,
+            )
+        }
+        .map_err(Error::system("mapping the region in the child"))?;
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        // When the parent is gone there is nobody to tell, and nobody who would change anything.
+        let _ = rustix::io::write(&write, &pid.to_ne_bytes());
+        // Held until this process ends.
+        std::mem::forget(write);
+        Ok(())
+    }
+}

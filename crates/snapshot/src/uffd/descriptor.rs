@@ -1,0 +1,187 @@
+//! The userfaultfd system call and its ioctls, as far as write protection needs them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use linux_raw_sys::general::{uffd_msg, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+
+const GROUP: u8 = 0xaa;
+const UFFD_API: u64 = 0xaa;
+const API: Opcode = opcode::read_write::<uffdio_api>(GROUP, 0x3f);
+const REGISTER: Opcode = opcode::read_write::<uffdio_register>(GROUP, 0x00);
+const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(GROUP, 0x06);
+/// Of `/dev/userfaultfd`: a new descriptor, for users who may open that file.
+const NEW: Opcode = opcode::none(GROUP, 0x00);
+
+const REGISTER_MODE_WP: u64 = 1 << 1;
+const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
+const EVENT_PAGEFAULT: u8 = 0x12;
+
+/// Faults say which they are; threads that fault are named; shared memory can be protected (Linux 5.19). The
+/// feature for events at `fork` stays off: with it the kernel copies the region's page tables at each.
+const FEATURES: u64 = (1 << 0) | (1 << 8) | (1 << 12);
+
+/// Why there is no descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not for this user.
+    Permission,
+    /// The kernel is too old or was built without.
+    Kernel,
+    /// Something else failed.
+    Other(Errno),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Permission => f.write_str(
+                "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
+                 the user access to /dev/userfaultfd (and allow both in the container's seccomp profile)",
+            ),
+            Self::Kernel => f.write_str(
+                "the kernel cannot write-protect shared memory by userfaultfd: Linux 5.19 or later with \
+                 CONFIG_USERFAULTFD and CONFIG_PTE_MARKER_UFFD_WP is needed",
+            ),
+            Self::Other(error) => write!(f, "userfaultfd: {error}"),
+        }
+    }
+}
+
+/// A write fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The address.
+    pub address: usize,
+    /// The thread.
+    pub thread: u32,
+}
+
+/// An open userfaultfd.
+#[derive(Debug)]
+pub struct Descriptor(OwnedFd);
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Descriptor {
+    /// Opens one that also reports the kernel's own faults: system calls write into a heap as its threads do.
+    pub fn open() -> Result<Self, Refusal> {
+        let descriptor = Self(open()?);
+        let mut api = uffdio_api { api: UFFD_API, features: FEATURES, ioctls: 0 };
+        // SAFETY: the structure that this ioctl reads and writes.
+        match unsafe { descriptor.call::<API, _>(&mut api) } {
+            Ok(()) => Ok(descriptor),
+            Err(Errno::INVAL) => Err(Refusal::Kernel),
+            Err(error) => Err(Refusal::Other(error)),
+        }
+    }
+
+    /// # Safety
+    /// `T` is what the ioctl takes.
+    unsafe fn call<const OPCODE: Opcode, T>(&self, value: &mut T) -> Result<(), Errno> {
+        // SAFETY: as the caller says.
+        unsafe { ioctl(&self.0, Updater::<OPCODE, T>::new(value)) }
+    }
+
+    /// Makes write protection possible in a range of this process's.
+    ///
+    /// # Safety
+    /// Faults of the range are served from now on.
+    pub unsafe fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let range = uffdio_range { start: start as u64, len: len as u64 };
+        let mut register = uffdio_register { range, mode: REGISTER_MODE_WP, ioctls: 0 };
+        // SAFETY: the structure that this ioctl reads and writes.
+        unsafe { self.call::<REGISTER, _>(&mut register) }
+    }
+
+    /// Write-protects pages; those that are so already stay so.
+    pub fn protect(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(start, len, WRITEPROTECT_MODE_WP)
+    }
+
+    /// Lifts the protection and wakes who waits for it.
+    pub fn unprotect(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(start, len, 0)
+    }
+
+    fn write_protect(&self, start: usize, len: usize, mode: u64) -> Result<(), Errno> {
+        let range = uffdio_range { start: start as u64, len: len as u64 };
+        let mut protect = uffdio_writeprotect { range, mode };
+        loop {
+            // SAFETY: the structure that this ioctl reads. It changes no content, and who faults is served.
+            match unsafe { self.call::<WRITEPROTECT, _>(&mut protect) } {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Takes a fault that nobody took yet.
+    pub fn read(&self) -> Option<Fault> {
+        // SAFETY: all zero is a value of it.
+        let mut message: uffd_msg = unsafe { std::mem::zeroed() };
+        let bytes = {
+            // SAFETY: a message in bytes, which may be anything.
+            let buffer: &mut [u8] =
+                unsafe { std::slice::from_raw_parts_mut((&raw mut message).cast(), size_of::<uffd_msg>()) };
+            rustix::io::read(&self.0, buffer)
+        };
+        if bytes != Ok(size_of::<uffd_msg>()) || message.event != EVENT_PAGEFAULT {
+            return None;
+        }
+        // SAFETY: the kernel said that it is a page fault, and names the thread as it was asked to.
+        let (address, thread) = unsafe { (message.arg.pagefault.address, message.arg.pagefault.feat.ptid) };
+        Some(Fault { address: address as usize, thread })
+    }
+}
+
+fn open() -> Result<OwnedFd, Refusal> {
+    // SAFETY: a new descriptor; what is done with it is this module's matter.
+    match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
+        Ok(fd) => Ok(fd),
+        Err(Errno::PERM) => by_device().map_err(|error| match error {
+            Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO => Refusal::Permission,
+            other => Refusal::Other(other),
+        }),
+        Err(Errno::NOSYS) => Err(Refusal::Kernel),
+        Err(error) => Err(Refusal::Other(error)),
+    }
+}
+
+fn by_device() -> Result<OwnedFd, Errno> {
+    let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    // SAFETY: this ioctl takes flags as a number and gives a descriptor.
+    unsafe { ioctl(&device, NewDescriptor((libc::O_CLOEXEC | libc::O_NONBLOCK) as usize)) }
+}
+
+struct NewDescriptor(usize);
+
+// SAFETY: the argument is a number; the output is a descriptor that nobody else owns.
+unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        NEW
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::without_provenance_mut(self.0)
+    }
+
+    unsafe fn output_from_ptr(
+        out: rustix::ioctl::IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> rustix::io::Result<Self::Output> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: what this ioctl returned is a new descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}

@@ -1,0 +1,94 @@
+//! The thread that works ahead: it arms what has become cold, and lets go of snapshots whose process has ended.
+
+use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use super::region::Region;
+use super::target::Target;
+
+/// Wakes a thread that waits for descriptors.
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub fn ring(&self) {
+        // It only fails when it has been rung 2^64 times.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it quiet again.
+    pub fn answer(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    pub fn poll(&self) -> PollFd<'_> {
+        PollFd::new(&self.0, PollFlags::IN)
+    }
+}
+
+/// The time between two sweeps while there is something to do, and while there is not.
+const SWEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+impl Region {
+    /// The keeper's life.
+    pub(super) fn keep_ahead(&self, is_over: impl Fn() -> bool) {
+        let mut faults = self.counters.faults.load(Ordering::Relaxed);
+        let mut swept = super::region::now();
+        while !is_over() {
+            let busy = self.unarmed_count.load(Ordering::Relaxed) > 0 || self.has_children();
+            let mut rung = [self.bell.poll()];
+            let _ = poll(&mut rung, Some(if busy { &SWEEP } else { &REST }));
+            self.bell.answer();
+            let snapshots = self.end_children();
+            let now = super::region::now();
+            if now - swept < SWEEP.tv_nsec as u64 {
+                continue;
+            }
+            swept = now;
+            let before = std::mem::replace(&mut faults, self.counters.faults.load(Ordering::Relaxed));
+            self.heat.tick((!snapshots).then_some(faults - before));
+            self.arm_ahead(false);
+        }
+    }
+
+    fn has_children(&self) -> bool {
+        let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        open.active().any(|slot| matches!(slot.target, Target::Child(_)))
+    }
+
+    /// Ends the snapshots of processes that are gone, and says whether there are others.
+    fn end_children(&self) -> bool {
+        let mut gone = 0u32;
+        let active = {
+            let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            for (index, slot) in open.slots.iter().enumerate() {
+                if let Some(slot) = slot
+                    && let Target::Child(child) = &slot.target
+                    && !child.is_there(self)
+                {
+                    gone |= 1 << index;
+                }
+            }
+            open.active().count() > gone.count_ones() as usize
+        };
+        if gone != 0 {
+            // Only this thread ends children's snapshots, so the slots are what they were.
+            let mut snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            for (index, slot) in snapshots.slots.iter_mut().enumerate() {
+                if gone >> index & 1 != 0 {
+                    *slot = None;
+                }
+            }
+        }
+        active
+    }
+}

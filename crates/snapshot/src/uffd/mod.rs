@@ -1,0 +1,45 @@
+//! Snapshots by write protection on a stock kernel, without KVM: prioritized copy-on-write (4.4) in user space.
+//!
+//! A [`Region`] is a memfd mapped shared at one address: the owner's memory. Its pages are either *armed*,
+//! write-protected by userfaultfd, or not. A snapshot is a private mapping of the same memfd, in the same process
+//! ([`Region::snapshot`]) or in a forked child ([`Region::freeze`]); at first it shares every page with the owner.
+//! For the moment in which it is made all pages are armed. The first write to one wakes a handler thread, which has
+//! the kernel break the sharing *in the snapshot's mapping*, and only then lifts the protection: the owner's page
+//! stays where it is and none of its translations but that one is touched.
+//!
+//! What makes it fast:
+//! - Arming ahead. Outside of snapshots cold pages are armed in the background, so that a snapshot only arms those
+//!   that were written lately ([`heat`]), the largest numbers with several threads ([`team`]).
+//! - Handlers run on the writers' processors ([`crew`]).
+//! - Writers that walk through memory have several pages copied at a time ([`window`]).
+//! - Nothing on the way of a fault allocates or takes a lock that an owner's thread can hold while it writes
+//!   to the region: all state is in mappings of its own ([`own`]), so the region may even be the process's heap.
+//!
+//! Locks, in their order: the *gate* (the snapshots there are; written while one is made or ends, read while a page's
+//! state changes), then a chunk's *latch* (the states of 512 pages). Holders of either never write to the region.
+//!
+//! Invariants, between pages' changes of state:
+//! - A page whose bit in `unarmed` is clear is write-protected, or was never mapped in this process.
+//! - A page that is not armed shares nothing with any snapshot. A page that is armed shares nothing with snapshots of
+//!   epochs up to its own `epoch`.
+
+mod child;
+mod crew;
+mod descriptor;
+mod heat;
+mod keeper;
+mod own;
+mod region;
+mod serve;
+mod sets;
+mod target;
+mod team;
+mod threads;
+mod window;
+
+pub use child::{Frozen, Role};
+pub use region::{Options, Region, SnapshotId, Statistics};
+pub use threads::Service;
+
+/// Pages that a latch covers: those of one last-level page table.
+const CHUNK: usize = 512;

@@ -1,0 +1,112 @@
+//! Memory outside of the heap: handlers write to it while writers to the heap, which may be the region, wait for them.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+fn map(bytes: usize) -> Result<NonNull<u8>, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+    Ok(NonNull::new(at.cast()).expect("a mapping is not at address 0"))
+}
+
+/// A value in a mapping of its own.
+pub struct Own<T>(NonNull<T>);
+
+// SAFETY: owns its value like a box.
+unsafe impl<T: Send> Send for Own<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Own<T> {}
+
+impl<T> Own<T> {
+    pub fn new(value: T) -> Result<Self, Errno> {
+        let at = map(size_of::<T>())?.cast::<T>();
+        // SAFETY: fresh memory of this size, aligned to pages.
+        unsafe { at.write(value) };
+        Ok(Self(at))
+    }
+
+    /// Keeps it for ever.
+    pub fn leak(self) -> &'static T {
+        let at = self.0;
+        std::mem::forget(self);
+        // SAFETY: nobody unmaps it any more.
+        unsafe { at.as_ref() }
+    }
+}
+
+impl<T> Deref for Own<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: written by `new`, and mapped as long as this lives.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        // SAFETY: written by `new`; dropped and unmapped once.
+        unsafe {
+            self.0.drop_in_place();
+            let _ = munmap(self.0.as_ptr().cast(), size_of::<T>());
+        }
+    }
+}
+
+/// What all-zero memory is a value of.
+///
+/// # Safety
+/// Zero bytes are a valid value.
+pub unsafe trait Zero {}
+// SAFETY: an integer.
+unsafe impl Zero for std::sync::atomic::AtomicU16 {}
+// SAFETY: an integer.
+unsafe impl Zero for std::sync::atomic::AtomicU32 {}
+// SAFETY: an integer.
+unsafe impl Zero for std::sync::atomic::AtomicU64 {}
+
+/// A table that takes memory where it was written. Forked children have the same, or none.
+pub struct Table<T> {
+    at: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: owns its elements like a vector.
+unsafe impl<T: Send> Send for Table<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Table<T> {}
+
+impl<T: Zero> Table<T> {
+    /// All zero.
+    pub fn new(len: usize, for_children: bool) -> Result<Self, Errno> {
+        let bytes = (len * size_of::<T>()).next_multiple_of(crate::PAGE);
+        let at = map(bytes)?;
+        if !for_children {
+            // SAFETY: the mapping made above.
+            unsafe { madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
+        }
+        Ok(Self { at: at.cast(), len })
+    }
+}
+
+impl<T> Deref for Table<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: mapped as long as this lives, and zero is a value.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        let bytes = (self.len * size_of::<T>()).next_multiple_of(crate::PAGE);
+        // SAFETY: this table's own mapping.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), bytes) };
+    }
+}

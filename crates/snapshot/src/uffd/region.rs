@@ -1,0 +1,517 @@
+//! The owner's memory and the states of its pages.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, RwLock};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use super::CHUNK;
+use super::crew::Crew;
+use super::descriptor::{Descriptor, Refusal};
+use super::heat::Heat;
+use super::keeper::Bell;
+use super::own::{Own, Table};
+use super::sets::Pages;
+use super::target::{Target, ViewTarget};
+use super::team::Team;
+use super::window;
+use crate::{Error, Kind, PAGE};
+
+/// How many snapshots can be active at once.
+const SNAPSHOTS: usize = 16;
+const LATCHES: usize = 256;
+/// Protecting a page that is protected costs as much as protecting one that is not; a call costs about as much as this
+/// many.
+const GAP: usize = 10;
+/// Pages to arm from which several threads do it: waking them takes as long as arming about so many.
+const TEAM_FROM: usize = 4096;
+/// Pages that a thread arms before it takes more of the work.
+pub(super) const TEAM_SHARE: usize = 16 * CHUNK;
+
+/// How a region is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Its size in bytes, a multiple of the page's.
+    pub bytes: usize,
+    /// Its address, if it matters; nothing may be mapped there.
+    pub base: Option<usize>,
+    /// Whether the kernel may back it with transparent huge pages (`shmem_enabled`).
+    pub huge_pages: bool,
+    /// Whether all of it is in use from the beginning. Otherwise [`Region::claim`] says what is.
+    pub claimed: bool,
+}
+
+/// A snapshot of a region's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotId {
+    slot: usize,
+    /// Its number: later ones have greater ones.
+    pub epoch: u32,
+    /// Where the owner's process sees it.
+    pub base: usize,
+}
+
+/// What a region's threads did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Statistics {
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Snapshots that have not ended.
+    pub active: u64,
+    /// Snapshots that were given up because a page could not be kept for them.
+    pub torn: u64,
+    /// Write faults served.
+    pub faults: u64,
+    /// Pages whose old content was kept for a snapshot.
+    pub pages_copied: u64,
+    /// Pages armed while a snapshot was made.
+    pub armed_at_snapshots: u64,
+    /// Pages armed ahead.
+    pub armed_ahead: u64,
+    /// Pages that are not armed.
+    pub unarmed: u64,
+    /// Times at which a handler on another processor took over.
+    pub moves: u64,
+    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds; without `fork`'s own.
+    pub longest_pause_ns: u64,
+    /// See `longest_pause_ns`.
+    pub latest_pause_ns: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub snapshots: AtomicU64,
+    pub torn: AtomicU64,
+    pub faults: AtomicU64,
+    pub copied: AtomicU64,
+    pub armed_at_snapshots: AtomicU64,
+    pub armed_ahead: AtomicU64,
+    pub longest_pause: AtomicU64,
+    pub latest_pause: AtomicU64,
+}
+
+pub(super) struct Slot {
+    pub epoch: u32,
+    pub target: Target,
+}
+
+/// What the gate guards.
+pub(super) struct Snapshots {
+    /// The newest snapshot's.
+    pub epoch: u32,
+    pub slots: [Option<Slot>; SNAPSHOTS],
+}
+
+impl Snapshots {
+    pub fn active(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().flatten()
+    }
+
+    /// A free slot.
+    pub fn free(&self) -> Result<usize, Error> {
+        let free = self.slots.iter().position(Option::is_none);
+        free.ok_or(Error::TooManySnapshots { limit: SNAPSHOTS })
+    }
+}
+
+/// A region. See the [module](super) for its locks and invariants.
+pub struct Region {
+    pub(super) base: usize,
+    pub(super) pages: usize,
+    pub(super) memory: OwnedFd,
+    pub(super) descriptor: Descriptor,
+    pub(super) gate: RwLock<Snapshots>,
+    latches: [Mutex<()>; LATCHES],
+    pub(super) claimed: Pages,
+    pub(super) unarmed: Pages,
+    pub(super) unarmed_count: AtomicUsize,
+    /// The newest epoch for which a page was kept.
+    pub(super) epochs: Table<AtomicU32>,
+    pub(super) heat: Heat,
+    /// No page from this one on was ever claimed.
+    used: AtomicUsize,
+    /// Pages of nothing: see `target`.
+    pub(super) nothing: usize,
+    pub(super) crew: Crew,
+    pub(super) team: Team,
+    pub(super) bell: Bell,
+    pub(super) counters: Counters,
+    /// Its threads end.
+    pub(super) over: AtomicBool,
+}
+
+/// Bytes of the mapping of nothing.
+const NOTHING: usize = super::target::MOST * PAGE;
+
+impl Region {
+    /// Maps a region. Nothing is armed until a [`Service`](super::Service) runs for it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without userfaultfd; [`Error::System`].
+    pub fn new(options: Options) -> Result<Own<Self>, Error> {
+        let descriptor = Descriptor::open().map_err(unavailable)?;
+        let memory = memfd_create(c"bedplate-region", MemfdFlags::CLOEXEC)
+            .map_err(Error::system("making the region's file"))?;
+        ftruncate(&memory, options.bytes as u64).map_err(Error::system("sizing the region's file"))?;
+        let (at, fixed) = match options.base {
+            Some(base) => (base, MapFlags::FIXED_NOREPLACE),
+            None => (0, MapFlags::empty()),
+        };
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | fixed;
+        // SAFETY: a new mapping that replaces none.
+        let base = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(std::ptr::without_provenance_mut(at), options.bytes, protection, flags, &memory, 0)
+        }
+        .map_err(Error::system("mapping the region"))?;
+        // From here on the mapping is the region's, which unmaps it.
+        let region = Self::around(base as usize, options, memory, descriptor);
+        let region = region.inspect_err(|_| {
+            // SAFETY: the mapping made above.
+            let _ = unsafe { munmap(base, options.bytes) };
+        })?;
+        region.set_up(options)?;
+        Ok(region)
+    }
+
+    fn around(
+        base: usize,
+        options: Options,
+        memory: OwnedFd,
+        descriptor: Descriptor,
+    ) -> Result<Own<Self>, Error> {
+        let pages = options.bytes / PAGE;
+        let tables = Error::system("mapping the region's tables");
+        let make = || {
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let nothing = unsafe {
+                mmap_anonymous(std::ptr::null_mut(), NOTHING, ProtFlags::empty(), MapFlags::PRIVATE)
+            }?;
+            Own::new(Self {
+                base,
+                pages,
+                memory,
+                descriptor,
+                gate: RwLock::new(Snapshots { epoch: 0, slots: [const { None }; SNAPSHOTS] }),
+                latches: [const { Mutex::new(()) }; LATCHES],
+                claimed: Pages::new(pages, true)?,
+                unarmed: Pages::new(pages, false)?,
+                unarmed_count: AtomicUsize::new(0),
+                epochs: Table::new(pages, false)?,
+                heat: Heat::new(pages)?,
+                used: AtomicUsize::new(0),
+                nothing: nothing as usize,
+                crew: Crew::new()?,
+                team: Team::new(),
+                bell: Bell::new()?,
+                counters: Counters::default(),
+                over: AtomicBool::new(false),
+            })
+        };
+        make().map_err(tables)
+    }
+
+    fn set_up(&self, options: Options) -> Result<(), Error> {
+        let at = std::ptr::without_provenance_mut(self.base);
+        if options.huge_pages {
+            // SAFETY: the region's mapping; a kernel that has no huge pages for it says no.
+            let _ = unsafe { madvise(at, options.bytes, Advice::LinuxHugepage) };
+        }
+        // SAFETY: the region's mapping. Children must not share it: they map the file privately, or not at all.
+        unsafe { madvise(at, options.bytes, Advice::LinuxDontFork) }
+            .map_err(Error::system("keeping the region from children"))?;
+        // SAFETY: nothing is protected before there are threads that serve faults.
+        unsafe { self.descriptor.register(self.base, options.bytes) }.map_err(|error| match error {
+            Errno::INVAL => unavailable(Refusal::Kernel),
+            error => Error::System { what: "registering the region", source: error },
+        })?;
+        if options.claimed {
+            self.claim(0..self.pages);
+        }
+        Ok(())
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Its size in pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Whether an address is in it.
+    pub fn contains(&self, address: usize) -> bool {
+        (self.base..self.base + self.pages * PAGE).contains(&address)
+    }
+
+    pub(super) fn address(&self, page: usize) -> usize {
+        self.base + page * PAGE
+    }
+
+    /// The latch of the chunk that a page is in.
+    pub(super) fn latch(&self, page: usize) -> MutexGuard<'_, ()> {
+        let latch = &self.latches[page / CHUNK % LATCHES];
+        latch.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The pages of a range by chunks.
+    pub(super) fn by_chunks(pages: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut start = pages.start;
+        std::iter::from_fn(move || {
+            let end = pages.end.min((start / CHUNK + 1) * CHUNK);
+            let chunk = start..end;
+            start = end;
+            (!chunk.is_empty()).then_some(chunk)
+        })
+    }
+
+    /// Pages up to which some were claimed.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Pages are in use from now on. They are zero if they never were before, or were released.
+    pub fn claim(&self, pages: Range<usize>) {
+        let _open = self.gate.read();
+        for chunk in Self::by_chunks(pages.clone()) {
+            let _latch = self.latch(chunk.start);
+            self.claimed.insert(chunk.clone());
+            // Released pages are not armed. So these are not; and they are new to the count.
+            let new = self.unarmed.insert(chunk.clone());
+            self.unarmed_count.fetch_add(new, Ordering::Relaxed);
+            chunk.for_each(|page| self.heat.mapped(page));
+        }
+        self.used.fetch_max(pages.end, Ordering::AcqRel);
+    }
+
+    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    pub fn release(&self, pages: Range<usize>) {
+        self.discard(pages.clone());
+        let _open = self.gate.read();
+        for chunk in Self::by_chunks(pages) {
+            let _latch = self.latch(chunk.start);
+            self.claimed.remove(chunk.clone());
+            let gone = self.unarmed.remove(chunk);
+            self.unarmed_count.fetch_sub(gone, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    pub fn discard(&self, pages: Range<usize>) {
+        if pages.is_empty() {
+            return;
+        }
+        let open = self.gate.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for chunk in Self::by_chunks(pages.clone()) {
+            let _latch = self.latch(chunk.start);
+            self.expose(&open, chunk);
+        }
+        // Still under the gate: a snapshot between the two would see the zeros.
+        let (offset, len) = (pages.start * PAGE, pages.len() * PAGE);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        while fallocate(&self.memory, hole, offset as u64, len as u64) == Err(Errno::INTR) {}
+    }
+
+    /// Takes a snapshot that this process sees at another address.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::System`].
+    pub fn snapshot(&self) -> Result<SnapshotId, Error> {
+        // Private from the start: what it shares with the owner is what it has not got itself.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(std::ptr::null_mut(), self.pages * PAGE, protection, flags, &self.memory, 0)
+        }
+        .map_err(Error::system("mapping the snapshot"))?;
+        // SAFETY: the mapping made above, of which children have no use.
+        let _ = unsafe { madvise(at, self.pages * PAGE, Advice::LinuxDontFork) };
+        let base = at as usize;
+        let begin = now();
+        let added = self.close().and_then(|mut snapshots| {
+            let (slot, epoch) = self.begin(&mut snapshots)?;
+            let target = Target::View(ViewTarget::new(base));
+            snapshots.slots[slot] = Some(Slot { epoch, target });
+            Ok(SnapshotId { slot, epoch, base })
+        });
+        match added {
+            Ok(id) => {
+                self.paused(now() - begin);
+                Ok(id)
+            }
+            Err(error) => {
+                // SAFETY: the mapping made above, which nobody knows.
+                let _ = unsafe { munmap(at, self.pages * PAGE) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a snapshot of this process's, and says whether it was whole.
+    ///
+    /// # Safety
+    /// Nobody reads it any more.
+    pub unsafe fn end(&self, id: SnapshotId) -> bool {
+        let slot = {
+            let mut snapshots = self.gate.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            snapshots.slots[id.slot].take()
+        };
+        // SAFETY: the snapshot's mapping, which nobody uses any more: the target was the last to know it.
+        let _ = unsafe { munmap(std::ptr::without_provenance_mut(id.base), self.pages * PAGE) };
+        slot.is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
+    }
+
+    /// The gate, for a new snapshot.
+    pub(super) fn close(&self) -> Result<std::sync::RwLockWriteGuard<'_, Snapshots>, Error> {
+        Ok(self.gate.write().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// Arms everything and gives the new snapshot's slot and epoch.
+    pub(super) fn begin(&self, snapshots: &mut Snapshots) -> Result<(usize, u32), Error> {
+        let slot = snapshots.free()?;
+        if snapshots.epoch == u32::MAX {
+            if snapshots.active().next().is_some() {
+                return Err(Error::TooManySnapshots { limit: u32::MAX as usize });
+            }
+            self.epochs.iter().for_each(|epoch| epoch.store(0, Ordering::Relaxed));
+            snapshots.epoch = 0;
+        }
+        self.arm_all().map_err(Error::system("write-protecting the region"))?;
+        snapshots.epoch += 1;
+        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        Ok((slot, snapshots.epoch))
+    }
+
+    pub(super) fn paused(&self, ns: u64) {
+        self.counters.latest_pause.store(ns, Ordering::Relaxed);
+        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// Arms all pages; the gate is closed.
+    fn arm_all(&self) -> Result<(), Errno> {
+        let unarmed = self.unarmed_count.load(Ordering::Acquire);
+        let used = self.used();
+        if unarmed < TEAM_FROM {
+            self.arm(0..used)?;
+        } else {
+            self.team.run(used.div_ceil(TEAM_SHARE), |share| self.arm_share(share))?;
+        }
+        self.counters.armed_at_snapshots.fetch_add(unarmed as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn arm_share(&self, share: usize) -> Result<(), Errno> {
+        self.arm(share * TEAM_SHARE..self.used().min((share + 1) * TEAM_SHARE))
+    }
+
+    /// Arms the pages of a range that are not; nobody else changes their states meanwhile.
+    fn arm(&self, pages: Range<usize>) -> Result<(), Errno> {
+        let mut at = pages.start;
+        while let Some(run) = self.unarmed.run_with_gaps(at..pages.end, GAP) {
+            at = run.end;
+            self.arm_run(run)?;
+        }
+        Ok(())
+    }
+
+    fn arm_run(&self, run: Range<usize>) -> Result<usize, Errno> {
+        self.descriptor.protect(self.address(run.start), run.len() * PAGE)?;
+        let new = self.unarmed.remove(run.clone());
+        self.unarmed_count.fetch_sub(new, Ordering::Relaxed);
+        run.for_each(|page| self.heat.armed(page));
+        Ok(new)
+    }
+
+    /// Arms what is due, or all that is not hot, chunk by chunk, and gives how many pages that were.
+    pub(super) fn arm_ahead(&self, now: bool) -> usize {
+        let mut total = 0;
+        let used = self.used();
+        let mut at = 0;
+        while let Some(page) = self.unarmed.first(at..used, true) {
+            let chunk = page..used.min((page / CHUNK + 1) * CHUNK);
+            at = chunk.end;
+            let _open = self.gate.read();
+            let _latch = self.latch(page);
+            total += self.arm_due(chunk, now);
+        }
+        self.counters.armed_ahead.fetch_add(total as u64, Ordering::Relaxed);
+        total
+    }
+
+    fn arm_due(&self, chunk: Range<usize>, now: bool) -> usize {
+        let is_due = |page| self.heat.is_due(page) || now && !self.heat.is_hot(page);
+        let mut total = 0;
+        let mut at = chunk.start;
+        while let Some(run) = self.unarmed.run(at..chunk.end, true) {
+            at = run.end;
+            // The parts of the run that are due.
+            let mut page = run.start;
+            while page < run.end {
+                let end = (page..run.end).find(|&page| !is_due(page)).unwrap_or(run.end);
+                if end > page {
+                    // What cannot be armed ahead is armed at the snapshot, or is its error.
+                    total += self.arm_run(page..end).unwrap_or(0);
+                }
+                page = end + 1;
+            }
+        }
+        total
+    }
+
+    /// Waits until all that is not hot is armed.
+    pub fn settle(&self) {
+        self.arm_ahead(true);
+    }
+
+    /// What has happened so far.
+    pub fn statistics(&self) -> Statistics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let active = {
+            let snapshots = self.gate.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            snapshots.active().count() as u64
+        };
+        Statistics {
+            snapshots: get(&counters.snapshots),
+            active,
+            torn: get(&counters.torn),
+            faults: get(&counters.faults),
+            pages_copied: get(&counters.copied),
+            armed_at_snapshots: get(&counters.armed_at_snapshots),
+            armed_ahead: get(&counters.armed_ahead),
+            unarmed: self.unarmed_count.load(Ordering::Relaxed) as u64,
+            moves: self.crew.moves(),
+            longest_pause_ns: get(&counters.longest_pause),
+            latest_pause_ns: get(&counters.latest_pause),
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the region's own mappings; nobody uses them any more.
+        unsafe {
+            let _ = munmap(std::ptr::without_provenance_mut(self.base), self.pages * PAGE);
+            let _ = munmap(std::ptr::without_provenance_mut(self.nothing), NOTHING);
+        }
+    }
+}
+
+fn unavailable(refusal: Refusal) -> Error {
+    Error::Unavailable { engine: Kind::Uffd, reason: refusal.to_string() }
+}
+
+/// A monotonic clock in nanoseconds.
+pub(super) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+const _: () = assert!(window::MOST <= super::target::MOST);

@@ -1,0 +1,79 @@
+//! The way of a write fault: keep the page for the snapshots that share it, then let the write go on.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use super::CHUNK;
+use super::descriptor::Fault;
+use super::region::{Region, Snapshots};
+use super::window::Window;
+use crate::PAGE;
+
+impl Region {
+    /// Serves a fault. Called by handlers only, which write to nothing in the region.
+    pub(super) fn serve(&self, fault: Fault, window: &mut Window) {
+        let page = (fault.address - self.base) / PAGE;
+        let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _latch = self.latch(page);
+        self.counters.faults.fetch_add(1, Ordering::Relaxed);
+        if self.unarmed.contains(page) {
+            // Somebody's fault on the same page was first; this wakes whoever came after that.
+            let _ = self.descriptor.unprotect(self.address(page), PAGE);
+            return;
+        }
+        // Outside of snapshots only what is written is worth a later arming.
+        let run = if open.active().next().is_some() {
+            let chunk = page / CHUNK * CHUNK;
+            let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
+            window.choose(page, armed)
+        } else {
+            page..page + 1
+        };
+        self.expose(&open, run);
+    }
+
+    /// The armed pages around one, within a chunk.
+    fn armed_around(&self, page: usize, chunk: Range<usize>) -> Range<usize> {
+        let is_armed = |page: &usize| !self.unarmed.contains(*page) && self.claimed.contains(*page);
+        let end = self.unarmed.first(page..chunk.end, true).unwrap_or(chunk.end);
+        let end = self.claimed.first(page..end, false).unwrap_or(end);
+        let start = (chunk.start..page).rev().take_while(is_armed).last().unwrap_or(page);
+        start..end.max(page + 1)
+    }
+
+    /// Keeps pages for the snapshots that share them, and makes them writable. They are in one chunk, whose latch is
+    /// held; those that are not armed stay as they are.
+    pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) {
+        let mut at = pages.start;
+        while let Some(run) = self.unarmed.run(at..pages.end, false) {
+            at = run.end;
+            for slot in open.active() {
+                self.keep(slot, run.clone());
+            }
+            for page in run.clone() {
+                self.epochs[page].store(open.epoch, Ordering::Relaxed);
+                self.heat.written(page);
+            }
+            let new = self.unarmed.insert(run.clone());
+            self.unarmed_count.fetch_add(new, Ordering::Relaxed);
+            // It cannot fail: the range is registered. If it did, the writer would fault again.
+            let _ = self.descriptor.unprotect(self.address(run.start), run.len() * PAGE);
+        }
+    }
+
+    /// Gives a snapshot its own copy of the pages that it still shares.
+    fn keep(&self, slot: &super::region::Slot, run: Range<usize>) {
+        let shares = |page: &usize| self.epochs[*page].load(Ordering::Relaxed) < slot.epoch;
+        let mut page = run.start;
+        while let Some(start) = (page..run.end).find(shares) {
+            let end = (start..run.end).find(|page| !shares(page)).unwrap_or(run.end);
+            let kept = slot.target.keep(self, start..end);
+            if kept.is_err() {
+                self.counters.torn.fetch_add(1, Ordering::Relaxed);
+            }
+            self.counters.copied.fetch_add((end - start) as u64, Ordering::Relaxed);
+            page = end;
+        }
+    }
+}

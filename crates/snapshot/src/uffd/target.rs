@@ -1,0 +1,210 @@
+//! A snapshot's mapping, and how a page of it is made its own.
+//!
+//! The mapping is private, so the kernel's copy-on-write does the copying: all that is needed is a write fault there
+//! that changes nothing, neither when the page is still shared nor when the snapshot's task has changed its own
+//! copy already.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::region::Region;
+use crate::PAGE;
+
+/// The most pages of one step.
+pub const MOST: usize = 64;
+
+/// A page could not be kept: the snapshot is given up.
+#[derive(Debug)]
+pub struct Torn;
+
+/// Where a snapshot is.
+pub enum Target {
+    /// In this process.
+    View(ViewTarget),
+    /// In a forked child.
+    Child(ChildTarget),
+}
+
+impl Target {
+    /// Gives the snapshot its own copy of pages. An error is given once.
+    pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
+        match self {
+            Self::View(view) => view.keep(pages),
+            Self::Child(child) => child.keep(region, pages),
+        }
+    }
+
+    /// Whether every page was kept.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            Self::View(view) => !view.torn.load(Ordering::Acquire),
+            Self::Child(_) => true,
+        }
+    }
+}
+
+/// A second mapping in this process.
+pub struct ViewTarget {
+    base: usize,
+    torn: AtomicBool,
+}
+
+impl ViewTarget {
+    pub fn new(base: usize) -> Self {
+        Self { base, torn: AtomicBool::new(false) }
+    }
+
+    fn keep(&self, pages: Range<usize>) -> Result<(), Torn> {
+        let at = std::ptr::without_provenance_mut(self.base + pages.start * PAGE);
+        loop {
+            // SAFETY: the snapshot's mapping; faults pages in as if written, which changes no content.
+            match unsafe { madvise(at, pages.len() * PAGE, Advice::LinuxPopulateWrite) } {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(_) if self.torn.swap(true, Ordering::AcqRel) => return Ok(()),
+                Err(_) => return Err(Torn),
+            }
+        }
+    }
+}
+
+/// A child process, which tells when it has its mapping.
+pub struct ChildTarget {
+    /// The child writes its process ID here when it is ready, and keeps the other end as long as it lives.
+    pipe: OwnedFd,
+    link: Mutex<Link>,
+}
+
+enum Link {
+    Waiting,
+    Alive { pid: Pid, pagemap: OwnedFd },
+    Gone,
+}
+
+impl ChildTarget {
+    pub fn new(pipe: OwnedFd) -> Self {
+        Self { pipe, link: Mutex::new(Link::Waiting) }
+    }
+
+    fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Link::Waiting = *link {
+            *link = establish(&self.pipe);
+        }
+        for start in pages.clone().step_by(MOST) {
+            let part = start..pages.end.min(start + MOST);
+            let Link::Alive { pid, ref pagemap } = *link else { return Ok(()) };
+            touch(region, pid, part.clone());
+            match state(region, pagemap, part) {
+                State::Own => {}
+                State::Gone => *link = Link::Gone,
+                State::Shared => {
+                    // Better no image than a wrong one.
+                    let _ = kill_process(pid, Signal::KILL);
+                    *link = Link::Gone;
+                    return Err(Torn);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the child, which may not be ready yet, is there.
+    pub fn is_there(&self, region: &Region) -> bool {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Link::Waiting = *link {
+            let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
+            let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            if poll(&mut ready, Some(&now)) != Ok(1) {
+                return true;
+            }
+            *link = establish(&self.pipe);
+        }
+        match &*link {
+            Link::Alive { pagemap, .. } => !matches!(state(region, pagemap, 0..1), State::Gone),
+            _ => false,
+        }
+    }
+}
+
+/// Waits for the child to say that it is ready.
+fn establish(pipe: &OwnedFd) -> Link {
+    let mut bytes = [0; 4];
+    let read = loop {
+        match rustix::io::read(pipe, &mut bytes) {
+            Err(Errno::INTR) => {}
+            other => break other,
+        }
+    };
+    // It ended before, or was never made.
+    if read != Ok(bytes.len()) {
+        return Link::Gone;
+    }
+    let Some(pid) = Pid::from_raw(i32::from_ne_bytes(bytes)) else { return Link::Gone };
+    let mut path = [0; 32];
+    let path = super::threads::path(&mut path, format_args!("/proc/{}/pagemap\0", pid.as_raw_nonzero()));
+    match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(pagemap) => Link::Alive { pid, pagemap },
+        Err(Errno::NOENT | Errno::SRCH) => Link::Gone,
+        Err(_) => {
+            // What cannot be watched cannot be kept.
+            let _ = kill_process(pid, Signal::KILL);
+            Link::Gone
+        }
+    }
+}
+
+/// Has the kernel break the sharing of pages in the child: it makes them the child's own to write to them, and then
+/// finds that there is nothing to write. (The child's number could be another's by now only if it ended, was waited
+/// for, and all numbers were used since the keeper's last look. Nothing would be changed there either.)
+fn touch(region: &Region, pid: Pid, pages: Range<usize>) {
+    let len = pages.len() * PAGE;
+    let nothing = libc::iovec { iov_base: std::ptr::without_provenance_mut(region.nothing), iov_len: len };
+    let there =
+        libc::iovec { iov_base: std::ptr::without_provenance_mut(region.address(pages.start)), iov_len: len };
+    // SAFETY: writes nothing: what would be written cannot be read.
+    unsafe {
+        libc::process_vm_writev(pid.as_raw_nonzero().get(), &raw const nothing, 1, &raw const there, 1, 0)
+    };
+}
+
+enum State {
+    Own,
+    Shared,
+    Gone,
+}
+
+/// Whether pages are a process's own, by its pagemap, which tells nothing once its memory is gone.
+fn state(region: &Region, pagemap: &OwnedFd, pages: Range<usize>) -> State {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const FILE: u64 = 1 << 61;
+    let mut buffer = [0; MOST * 8];
+    let entries = &mut buffer[..pages.len() * 8];
+    let offset = region.address(pages.start) / PAGE * 8;
+    let read = loop {
+        match rustix::io::pread(pagemap, &mut *entries, offset as u64) {
+            Err(Errno::INTR) => {}
+            other => break other,
+        }
+    };
+    match read {
+        Ok(0) | Err(Errno::SRCH) => State::Gone,
+        Ok(n) if n == entries.len() => {
+            let is_own = |entry: &[u8; 8]| {
+                let entry = u64::from_ne_bytes(*entry);
+                entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0
+            };
+            if entries.as_chunks::<8>().0.iter().all(is_own) { State::Own } else { State::Shared }
+        }
+        _ => State::Shared,
+    }
+}

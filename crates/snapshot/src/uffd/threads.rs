@@ -1,0 +1,231 @@
+//! A region's threads: handlers, helpers that arm, and the keeper.
+//!
+//! They allocate nothing once they run and have all signals blocked: the region may be the heap, and a signal's handler
+//! the program's.
+
+use std::ffi::CStr;
+use std::fmt::Write;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::CpuSet;
+
+use super::crew::Lookout;
+use super::own::Own;
+use super::region::Region;
+use super::window::Window;
+use crate::Error;
+
+/// Helpers that arm, at most: more would wait for the same locks.
+const HELPERS: usize = 7;
+const STACK: usize = 128 << 10;
+
+/// A region with its threads: from now on it is armed ahead, and snapshots can be taken.
+pub struct Service {
+    region: Option<Own<Region>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Deref for Service {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        self.region.as_ref().expect("there until it is dropped")
+    }
+}
+
+/// What threads know of the region, which outlives them.
+#[derive(Clone, Copy)]
+struct Shared(*const Region);
+
+// SAFETY: regions are for any thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn region(&self) -> &Region {
+        // SAFETY: `Service` ends its threads before the region.
+        unsafe { &*self.0 }
+    }
+
+    fn is_over(&self) -> bool {
+        self.region().over.load(Ordering::Acquire)
+    }
+}
+
+impl Service {
+    /// Starts a region's threads.
+    ///
+    /// # Errors
+    /// [`Error::System`] when threads cannot be had.
+    pub fn start(region: Own<Region>) -> Result<Self, Error> {
+        let shared = Shared(&raw const *region);
+        let handlers = region.crew.count();
+        let helpers = (handlers - 1).min(HELPERS);
+        let mut service = Self { region: Some(region), threads: Vec::new() };
+        let started = Arc::new(AtomicUsize::new(0));
+        let _blocked = BlockedSignals::new();
+        for processor in 0..handlers {
+            service.spawn("bedplate-fault", &started, move || handle(shared, processor))?;
+        }
+        for _ in 0..helpers {
+            service.spawn("bedplate-arm", &started, move || {
+                shared.region().team.help(|share| shared.region().arm_share(share));
+            })?;
+        }
+        service.spawn("bedplate-keep", &started, move || shared.region().keep_ahead(|| shared.is_over()))?;
+        // A thread allocates until it runs. Nothing must be armed before.
+        while started.load(Ordering::Acquire) < service.threads.len() {
+            std::thread::yield_now();
+        }
+        Ok(service)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        started: &Arc<AtomicUsize>,
+        life: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
+        let started = started.clone();
+        let thread = Builder::new().name(name.into()).stack_size(STACK).spawn(move || {
+            let begun = started;
+            begun.fetch_add(1, Ordering::AcqRel);
+            // Freed by who waits for it: this thread frees nothing while it serves.
+            std::mem::forget(begun);
+            life();
+        });
+        let source = |error: std::io::Error| Error::System {
+            what: "starting a thread",
+            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
+        };
+        self.threads.push(thread.map_err(source)?);
+        Ok(())
+    }
+
+    /// Lets the threads run until the process ends.
+    pub fn leak(mut self) -> &'static Region {
+        let region = self.region.take().expect("there until it is dropped");
+        std::mem::forget(std::mem::take(&mut self.threads));
+        std::mem::forget(self);
+        region.leak()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(region) = &self.region {
+            region.over.store(true, Ordering::Release);
+            region.team.dismiss();
+            region.bell.ring();
+            for processor in 0..region.crew.count() {
+                region.crew.post(processor).bell.ring();
+            }
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A handler's life.
+fn handle(shared: Shared, processor: usize) {
+    let region = shared.region();
+    let mut only = CpuSet::new();
+    if processor < CpuSet::MAX_CPU {
+        only.set(processor);
+        // Where it may not run it serves faults from elsewhere, only slower.
+        let _ = rustix::thread::sched_setaffinity(None, &only);
+    }
+    // The writer waits for it, so it goes first; without the privilege it waits for its turn.
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: this thread's own scheduling.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+    let post = region.crew.post(processor);
+    let (mut window, mut lookout) = (Window::default(), Lookout::default());
+    while !shared.is_over() {
+        let mut waits = [post.bell.poll(), PollFd::new(&region.descriptor, PollFlags::IN)];
+        let on_duty = post.is_on_duty();
+        let _ = poll(&mut waits[..if on_duty { 2 } else { 1 }], None);
+        if !waits[0].revents().is_empty() {
+            post.bell.answer();
+        }
+        if on_duty && !waits[1].revents().is_empty() {
+            while let Some(fault) = region.descriptor.read() {
+                region.serve(fault, &mut window);
+                lookout.saw(&region.crew, fault.thread);
+            }
+        }
+    }
+}
+
+/// No signal reaches the threads that are started meanwhile.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> Self {
+        // SAFETY: fills in sets of this function's, and changes this thread's mask.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self(before)
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the mask that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// A path in a buffer on the stack. The arguments end with a NUL and fit.
+pub(super) fn path<'a>(buffer: &'a mut [u8; 32], arguments: std::fmt::Arguments<'_>) -> &'a CStr {
+    struct To<'a>(&'a mut [u8], usize);
+    impl Write for To<'_> {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            let to = self.0.get_mut(self.1..self.1 + text.len()).ok_or(std::fmt::Error)?;
+            to.copy_from_slice(text.as_bytes());
+            self.1 += text.len();
+            Ok(())
+        }
+    }
+    let mut to = To(buffer, 0);
+    let written = to.write_fmt(arguments);
+    debug_assert!(written.is_ok());
+    CStr::from_bytes_until_nul(buffer).expect("it ends with a NUL")
+}
+
+/// The processor that a thread of this process ran on last.
+pub(super) fn processor_of(thread: u32) -> Option<usize> {
+    /// "processor", counted from what follows the name in parentheses.
+    const FIELD: usize = 39 - 3;
+    let mut buffer = [0; 32];
+    let path = path(&mut buffer, format_args!("/proc/self/task/{thread}/stat\0"));
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 512];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    let text = &text[..len];
+    let after_name = text.iter().rposition(|&byte| byte == b')')? + 2;
+    let field = text.get(after_name..)?.split(|&byte| byte == b' ').nth(FIELD)?;
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn threads_are_where_they_say() {
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let agreed = (0..100).any(|_| {
+            let before = rustix::thread::sched_getcpu();
+            super::processor_of(me) == Some(before)
+        });
+        assert!(agreed);
+        assert_eq!(super::processor_of(u32::MAX), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! What the tests share.
+#![allow(dead_code)]
+
+use bedplate_snapshot::{Choice, Error, Kind, Memory};
+
+/// An engine and how it is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub kind: Kind,
+    pub in_child: bool,
+    pub huge_pages: bool,
+}
+
+/// All that work everywhere with the right kernel.
+pub fn settings() -> impl Iterator<Item = Setting> {
+    let uffd = [false, true].map(|in_child| (Kind::Uffd, in_child));
+    uffd.into_iter()
+        .chain([(Kind::Fork, true)])
+        .flat_map(|(kind, in_child)| [false, true].map(|huge_pages| Setting { kind, in_child, huge_pages }))
+}
+
+/// A memory, or `None` after a line that says why it is skipped.
+pub fn memory(bytes: usize, setting: Setting) -> Option<Memory> {
+    let builder = Memory::builder(bytes).engine(Choice::Only(setting.kind));
+    match builder.in_child(setting.in_child).huge_pages(setting.huge_pages).build() {
+        Ok(memory) => Some(memory),
+        Err(Error::Unavailable { engine, reason }) => {
+            println!("skipped: the {engine} engine does not work here: {reason}");
+            None
+        }
+        Err(error) => panic!("{setting:?}: {error}"),
+    }
+}
+
+/// A random number generator that needs no crate: xorshift.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}

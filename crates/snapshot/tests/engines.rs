@@ -1,0 +1,264 @@
+//! What every engine promises, of every engine.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bedplate_snapshot::{Error, Kind, Memory, View};
+use common::{Random, memory, settings};
+
+const MIB: usize = 1 << 20;
+const WORDS_OF_A_PAGE: usize = 512;
+
+#[test]
+fn a_snapshot_is_what_was() {
+    for setting in settings() {
+        let Some(memory) = memory(16 * MIB, setting) else { continue };
+        let words = memory.words();
+        for round in 1..4u64 {
+            words.iter().for_each(|word| word.store(round, Ordering::Relaxed));
+            let (go, gone) = mpsc::channel::<()>();
+            // In a child the channel's other end does not arrive: it sees what is there now.
+            let in_thread = !(setting.in_child || setting.kind == Kind::Fork);
+            let snapshot = memory
+                .spawn(move |view| {
+                    if in_thread {
+                        gone.recv().unwrap();
+                    }
+                    vec![u8::from(view.words().iter().all(|&word| word == round))]
+                })
+                .unwrap();
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            let _ = go.send(());
+            assert_eq!(snapshot.join().unwrap(), [1], "{setting:?}");
+            assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0), "{setting:?}");
+        }
+    }
+}
+
+/// Where a writer's number goes: each writer has a quarter of every page.
+fn place(writer: usize, number: u64, words: usize) -> usize {
+    let page = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize % (words / WORDS_OF_A_PAGE);
+    page * WORDS_OF_A_PAGE + writer * WORDS_OF_A_PAGE / 4 + (number / 3 % 64) as usize
+}
+
+/// Checks that each writer's numbers are there up to one and not beyond, and gives these.
+fn prefixes(view: &View<'_>, writers: usize) -> Result<Vec<u64>, String> {
+    let words = view.words();
+    (0..writers)
+        .map(|writer| {
+            let mine = |index: usize| index % WORDS_OF_A_PAGE / (WORDS_OF_A_PAGE / 4) == writer;
+            let latest =
+                (0..words.len()).filter(|&index| mine(index)).map(|index| words[index]).max().unwrap();
+            let mut expected = std::collections::HashMap::new();
+            // Later numbers overwrite earlier ones.
+            for number in 1..=latest {
+                expected.insert(place(writer, number, words.len()), number);
+            }
+            for (&index, &number) in &expected {
+                if words[index] != number {
+                    return Err(format!(
+                        "writer {writer}: {} instead of {number} at word {index}, the latest is {latest}",
+                        words[index]
+                    ));
+                }
+            }
+            Ok(latest)
+        })
+        .collect()
+}
+
+#[test]
+fn snapshots_under_load_are_exact_prefixes() {
+    const WRITERS: usize = 3;
+    const SNAPSHOTS: usize = 25;
+    for setting in settings() {
+        let Some(memory) = memory(8 * MIB, setting) else { continue };
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (memory, over) = (&memory, &over);
+                scope.spawn(move || {
+                    let words = memory.words();
+                    for number in 1..=200_000 {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        words[place(writer, number, words.len())].store(number, Ordering::Release);
+                        if number % 64 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            let mut snapshots = Vec::new();
+            for _ in 0..SNAPSHOTS {
+                let snapshot = memory.spawn(|view| match prefixes(view, WRITERS) {
+                    Ok(latest) => latest.iter().flat_map(|latest| latest.to_le_bytes()).collect(),
+                    Err(what) => panic!("{what}"),
+                });
+                match snapshot {
+                    Ok(snapshot) => snapshots.push(snapshot),
+                    Err(Error::TooManySnapshots { .. }) => {}
+                    Err(error) => panic!("{setting:?}: {error}"),
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let mut before = vec![0; WRITERS];
+            for snapshot in snapshots {
+                let bytes = snapshot.join().unwrap_or_else(|error| panic!("{setting:?}: {error}"));
+                let latest: Vec<u64> =
+                    bytes.as_chunks().0.iter().map(|&chunk| u64::from_le_bytes(chunk)).collect();
+                assert!(latest.iter().zip(&before).all(|(new, old)| new >= old), "{setting:?}");
+                before = latest;
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Memory of this process and of its shared files, in bytes.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn a_thousand_snapshots_leave_nothing_behind() {
+    for setting in settings().filter(|setting| !setting.huge_pages) {
+        let Some(memory) = memory(4 * MIB, setting) else { continue };
+        memory.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
+        let over = AtomicBool::new(false);
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(7);
+                while !over.load(Ordering::Relaxed) {
+                    let words = memory.words();
+                    let index = random.below(words.len() as u64) as usize;
+                    words[index].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let (mut memory_before, mut descriptors_before) = (0, 0);
+            for round in 0..1000 {
+                if round == 20 {
+                    (memory_before, descriptors_before) = (resident(), descriptors());
+                }
+                let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec()).unwrap();
+                snapshot.join().unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+            let limit = std::time::Instant::now() + Duration::from_secs(20);
+            // Children's ends are noticed a little later.
+            while memory.statistics().active > 0 && std::time::Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let statistics = memory.statistics();
+            assert_eq!((statistics.snapshots, statistics.active), (1000, 0), "{setting:?}");
+            assert!(
+                resident() < memory_before + 3 * MIB as u64,
+                "{setting:?}: {memory_before} {}",
+                resident()
+            );
+            assert!(descriptors() <= descriptors_before + 4, "{setting:?}");
+        });
+    }
+}
+
+#[test]
+fn as_many_as_there_can_be_and_no_more() {
+    for setting in settings().filter(|setting| setting.kind != Kind::Fork) {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        let mut snapshots = Vec::new();
+        let error = loop {
+            let path = std::env::temp_dir().join(format!("bedplate-snapshot-{}", std::process::id()));
+            std::fs::write(&path, "").unwrap();
+            memory.words()[0].fetch_add(1, Ordering::Relaxed);
+            let wait = path.clone();
+            let spawned = memory.spawn(move |view| {
+                while wait.exists() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                view.words()[0].to_le_bytes().to_vec()
+            });
+            match spawned {
+                Ok(snapshot) => snapshots.push(snapshot),
+                Err(error) => {
+                    std::fs::remove_file(path).unwrap();
+                    break error;
+                }
+            }
+            assert!(snapshots.len() < 100);
+        };
+        assert!(matches!(error, Error::TooManySnapshots { limit } if limit == snapshots.len()), "{error}");
+        // They all were active at once, and each has its own.
+        for (index, snapshot) in snapshots.into_iter().enumerate() {
+            assert_eq!(snapshot.epoch(), index as u64 + 1);
+            assert_eq!(snapshot.join().unwrap(), (index as u64 + 1).to_le_bytes(), "{setting:?}");
+        }
+    }
+}
+
+#[test]
+fn a_task_that_fails_harms_nobody() {
+    for setting in settings() {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        let snapshot = memory.spawn(|_| panic!("expected by this test")).unwrap();
+        assert!(matches!(snapshot.join(), Err(Error::Task(_))), "{setting:?}");
+        if setting.in_child {
+            // SAFETY: ends the child that runs it.
+            let killed = memory.spawn(|_| unsafe {
+                libc::kill(libc::getpid(), libc::SIGKILL);
+                vec![]
+            });
+            memory.words().iter().for_each(|word| word.store(2, Ordering::Relaxed));
+            assert!(matches!(killed.unwrap().join(), Err(Error::Task(what)) if what.contains("signal 9")));
+        }
+        memory.words().iter().for_each(|word| word.store(3, Ordering::Relaxed));
+        let snapshot = memory.spawn(|view| view.words()[7].to_le_bytes().to_vec()).unwrap();
+        assert_eq!(snapshot.join().unwrap(), 3u64.to_le_bytes(), "{setting:?}");
+    }
+}
+
+/// The kernel writes into memory too: a read from a file goes to a page that a snapshot shares.
+#[test]
+fn what_the_kernel_writes_is_kept_from_snapshots() {
+    for setting in settings() {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        memory.bytes().iter().for_each(|byte| byte.store(1, Ordering::Relaxed));
+        memory.settle();
+        let (go, gone) = mpsc::channel::<()>();
+        let in_thread = !setting.in_child;
+        let snapshot = memory
+            .spawn(move |view| {
+                if in_thread {
+                    gone.recv().unwrap();
+                } else {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                vec![u8::from(view.bytes().iter().all(|&byte| byte == 1))]
+            })
+            .unwrap();
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        // SAFETY: the whole memory, which nobody else uses now.
+        let read = unsafe {
+            libc::read(std::os::fd::AsRawFd::as_raw_fd(&zeros), memory.base().as_ptr().cast(), memory.len())
+        };
+        assert_eq!(read, memory.len() as isize, "{setting:?}");
+        let _ = go.send(());
+        assert_eq!(snapshot.join().unwrap(), [1], "{setting:?}");
+        assert!(memory.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
+    }
+}
+
+#[test]
+fn sizes_that_cannot_be_are_errors() {
+    for bytes in [0, usize::MAX, (1 << 46) + 1] {
+        assert!(matches!(Memory::builder(bytes).build(), Err(Error::Size { .. })));
+    }
+    let memory = Memory::builder(1).build().unwrap();
+    assert_eq!(memory.len(), bedplate_snapshot::PAGE);
+}
