@@ -21,8 +21,9 @@ pub(crate) struct Uffd {
 impl Uffd {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
         let options = Options { bytes: shape.bytes, base: None, huge_pages: shape.huge_pages, claimed: true };
-        let service = Arc::new(Service::start(Region::new(options)?)?);
-        Ok(Self { service, in_child: shape.in_child })
+        let service = Service::new(Region::new(options)?);
+        service.start_threads()?;
+        Ok(Self { service: Arc::new(service), in_child: shape.in_child })
     }
 
     fn home(&self) -> *const u8 {

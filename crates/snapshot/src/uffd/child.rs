@@ -5,9 +5,10 @@
 //! address. The parent need not wait for that; its first write to a page does.
 
 use std::os::fd::OwnedFd;
-use std::sync::RwLockWriteGuard;
+use std::sync::{PoisonError, RwLockWriteGuard};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::region::{Region, Slot, Snapshots, now};
@@ -25,15 +26,6 @@ pub struct Frozen<'a> {
     begin: u64,
 }
 
-/// Who returns from `fork`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The process that called it.
-    Parent,
-    /// The new one.
-    Child,
-}
-
 impl Region {
     /// Freezes the region, for a `fork` that is the next thing this thread does.
     ///
@@ -45,6 +37,57 @@ impl Region {
         let mut snapshots = self.close()?;
         let (slot, epoch) = self.begin(&mut snapshots)?;
         Ok(Frozen { region: self, snapshots, slot, epoch, read, write, begin })
+    }
+
+    /// Whether there can be one more snapshot now.
+    pub fn has_room(&self) -> bool {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner).free().is_ok()
+    }
+
+    /// Maps the region where the parent has it.
+    ///
+    /// # Safety
+    /// This is a child of the owner's with one thread, which has not mapped it yet.
+    unsafe fn map_privately(&self) -> Result<(), Error> {
+        // SAFETY: nothing is mapped there: children do not inherit the region.
+        unsafe {
+            mmap(
+                std::ptr::without_provenance_mut(self.base),
+                self.pages * PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+                &self.memory,
+                0,
+            )
+        }
+        .map_err(Error::system("mapping the region in the child"))?;
+        Ok(())
+    }
+
+    /// In a child that was forked when the region had no threads, and so without a snapshot: maps it, all of it the
+    /// child's own.
+    ///
+    /// # Safety
+    /// The child has one thread, which has not touched the region.
+    pub unsafe fn share_in_child(&self) -> Result<(), Error> {
+        // SAFETY: as the caller says.
+        unsafe { self.map_privately() }?;
+        self.own_everything();
+        Ok(())
+    }
+
+    /// In a snapshot's process: makes every page its own, so that it needs the owner no more.
+    pub fn own_everything(&self) {
+        let mut at = 0;
+        while let Some(run) = self.claimed.run(at..self.pages, true) {
+            at = run.end;
+            let start = std::ptr::without_provenance_mut(self.address(run.start));
+            // SAFETY: faults pages in as if written, which changes no content. Without memory the process is in
+            // the hands of the kernel's out-of-memory killer, as it would be writing to them.
+            while unsafe { madvise(start, run.len() * PAGE, Advice::LinuxPopulateWrite) } == Err(Errno::INTR)
+            {
+            }
+        }
     }
 }
 
@@ -80,18 +123,8 @@ impl Frozen<'_> {
         // The lock's state is a copy of the parent's: nobody uses it here.
         std::mem::forget(snapshots);
         drop(read);
-        // SAFETY: nothing is mapped there: children do not inherit the region.
-        unsafe {
-            mmap(
-                std::ptr::without_provenance_mut(region.base),
-                region.pages * PAGE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
-                &region.memory,
-                0,
-            )
-        }
-        .map_err(Error::system("mapping the region in the child"))?;
+        // SAFETY: the child's only thread.
+        unsafe { region.map_privately() }?;
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         // When the parent is gone there is nobody to tell, and nobody who would change anything.
         let _ = rustix::io::write(&write, &pid.to_ne_bytes());

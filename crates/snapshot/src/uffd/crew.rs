@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::keeper::Bell;
@@ -112,8 +113,20 @@ impl Lookout {
     }
 }
 
+/// Processors that there can be. Not by `sysconf`, which allocates.
 fn processors() -> usize {
-    // SAFETY: a question.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(count).unwrap_or(1).max(1)
+    let read = || {
+        let file = rustix::fs::open(
+            c"/sys/devices/system/cpu/possible",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .ok()?;
+        let mut text = [0; 64];
+        let len = rustix::io::read(&file, &mut text).ok()?;
+        // "0-7": numbers from 0 on, the last one at the end.
+        let text = std::str::from_utf8(&text[..len]).ok()?.trim();
+        text.rsplit(['-', ',']).next()?.parse::<usize>().ok()
+    };
+    read().map_or(1, |last| last + 1)
 }

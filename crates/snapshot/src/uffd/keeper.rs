@@ -50,7 +50,7 @@ impl Region {
             self.bell.answer();
             let snapshots = self.end_children();
             let now = super::region::now();
-            if now - swept < SWEEP.tv_nsec as u64 {
+            if now - swept < SWEEP.tv_nsec as u64 || !self.is_served() {
                 continue;
             }
             swept = now;

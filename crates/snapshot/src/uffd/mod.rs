@@ -32,12 +32,14 @@ mod own;
 mod region;
 mod serve;
 mod sets;
+mod space;
 mod target;
 mod team;
 mod threads;
 mod window;
 
-pub use child::{Frozen, Role};
+pub use child::Frozen;
+pub use descriptor::Refusal;
 pub use region::{Options, Region, SnapshotId, Statistics};
 pub use threads::Service;
 

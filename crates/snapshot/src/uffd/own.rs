@@ -29,14 +29,6 @@ impl<T> Own<T> {
         unsafe { at.write(value) };
         Ok(Self(at))
     }
-
-    /// Keeps it for ever.
-    pub fn leak(self) -> &'static T {
-        let at = self.0;
-        std::mem::forget(self);
-        // SAFETY: nobody unmaps it any more.
-        unsafe { at.as_ref() }
-    }
 }
 
 impl<T> Deref for Own<T> {

@@ -140,6 +140,10 @@ pub struct Region {
     pub(super) team: Team,
     pub(super) bell: Bell,
     pub(super) counters: Counters,
+    /// For the search of free pages.
+    pub(super) space: Mutex<()>,
+    /// It has threads.
+    pub(super) served: AtomicBool,
     /// Its threads end.
     pub(super) over: AtomicBool,
 }
@@ -178,6 +182,19 @@ impl Region {
         Ok(region)
     }
 
+    /// Whether there can be regions here, without allocating.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn probe() -> Result<(), Refusal> {
+        Descriptor::open().map(drop)
+    }
+
+    /// The error for a refusal.
+    pub fn unavailable(refusal: Refusal) -> Error {
+        unavailable(refusal)
+    }
+
     fn around(
         base: usize,
         options: Options,
@@ -209,6 +226,8 @@ impl Region {
                 team: Team::new(),
                 bell: Bell::new()?,
                 counters: Counters::default(),
+                space: Mutex::new(()),
+                served: AtomicBool::new(false),
                 over: AtomicBool::new(false),
             })
         };
@@ -310,7 +329,11 @@ impl Region {
         let open = self.gate.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         for chunk in Self::by_chunks(pages.clone()) {
             let _latch = self.latch(chunk.start);
-            self.expose(&open, chunk);
+            let mut at = chunk.start;
+            while let Some(run) = self.claimed.run(at..chunk.end, true) {
+                at = run.end;
+                self.expose(&open, run);
+            }
         }
         // Still under the gate: a snapshot between the two would see the zeros.
         let (offset, len) = (pages.start * PAGE, pages.len() * PAGE);

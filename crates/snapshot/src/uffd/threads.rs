@@ -6,8 +6,8 @@
 use std::ffi::CStr;
 use std::fmt::Write;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,17 +24,18 @@ use crate::Error;
 const HELPERS: usize = 7;
 const STACK: usize = 128 << 10;
 
-/// A region with its threads: from now on it is armed ahead, and snapshots can be taken.
+/// A region with its threads.
 pub struct Service {
-    region: Option<Own<Region>>,
-    threads: Vec<JoinHandle<()>>,
+    /// Dropped after its threads have ended.
+    region: Own<Region>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Deref for Service {
     type Target = Region;
 
     fn deref(&self) -> &Region {
-        self.region.as_ref().expect("there until it is dropped")
+        &self.region
     }
 }
 
@@ -57,35 +58,46 @@ impl Shared {
 }
 
 impl Service {
-    /// Starts a region's threads.
+    /// A region without threads yet.
+    pub fn new(region: Own<Region>) -> Self {
+        Self { region, threads: Mutex::new(Vec::new()) }
+    }
+
+    /// Starts its threads: from now on it is armed ahead, and snapshots can be taken.
     ///
     /// # Errors
     /// [`Error::System`] when threads cannot be had.
-    pub fn start(region: Own<Region>) -> Result<Self, Error> {
-        let shared = Shared(&raw const *region);
-        let handlers = region.crew.count();
+    pub fn start_threads(&self) -> Result<(), Error> {
+        let shared = Shared(&raw const *self.region);
+        let handlers = self.region.crew.count();
         let helpers = (handlers - 1).min(HELPERS);
-        let mut service = Self { region: Some(region), threads: Vec::new() };
         let started = Arc::new(AtomicUsize::new(0));
         let _blocked = BlockedSignals::new();
         for processor in 0..handlers {
-            service.spawn("bedplate-fault", &started, move || handle(shared, processor))?;
+            self.spawn("bedplate-fault", &started, move || handle(shared, processor))?;
         }
         for _ in 0..helpers {
-            service.spawn("bedplate-arm", &started, move || {
+            self.spawn("bedplate-arm", &started, move || {
                 shared.region().team.help(|share| shared.region().arm_share(share));
             })?;
         }
-        service.spawn("bedplate-keep", &started, move || shared.region().keep_ahead(|| shared.is_over()))?;
-        // A thread allocates until it runs. Nothing must be armed before.
-        while started.load(Ordering::Acquire) < service.threads.len() {
+        self.spawn("bedplate-keep", &started, move || shared.region().keep_ahead(|| shared.is_over()))?;
+        // A thread allocates until it runs. Nothing must be armed before: the keeper waits for this, too.
+        let all = self.threads().len();
+        while started.load(Ordering::Acquire) < all {
             std::thread::yield_now();
         }
-        Ok(service)
+        self.region.served.store(true, Ordering::Release);
+        self.region.bell.ring();
+        Ok(())
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn spawn(
-        &mut self,
+        &self,
         name: &str,
         started: &Arc<AtomicUsize>,
         life: impl FnOnce() + Send + 'static,
@@ -102,30 +114,21 @@ impl Service {
             what: "starting a thread",
             source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
         };
-        self.threads.push(thread.map_err(source)?);
+        self.threads().push(thread.map_err(source)?);
         Ok(())
-    }
-
-    /// Lets the threads run until the process ends.
-    pub fn leak(mut self) -> &'static Region {
-        let region = self.region.take().expect("there until it is dropped");
-        std::mem::forget(std::mem::take(&mut self.threads));
-        std::mem::forget(self);
-        region.leak()
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Some(region) = &self.region {
-            region.over.store(true, Ordering::Release);
-            region.team.dismiss();
-            region.bell.ring();
-            for processor in 0..region.crew.count() {
-                region.crew.post(processor).bell.ring();
-            }
+        let region = &self.region;
+        region.over.store(true, Ordering::Release);
+        region.team.dismiss();
+        region.bell.ring();
+        for processor in 0..region.crew.count() {
+            region.crew.post(processor).bell.ring();
         }
-        for thread in self.threads.drain(..) {
+        for thread in self.threads().drain(..) {
             let _ = thread.join();
         }
     }

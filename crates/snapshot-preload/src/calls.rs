@@ -1,0 +1,246 @@
+//! The C library's functions that map memory, as the program's allocator calls them.
+//!
+//! In the owner's process ranges of the region are claimed, released and emptied instead of mapped and unmapped. In a
+//! snapshot's process they are mapped privately; what it gives back is replaced by empty memory, never unmapped, so
+//! that the owner's process always finds its pages there.
+
+use std::ffi::{c_int, c_void};
+
+use bedplate_snapshot::PAGE;
+use bedplate_snapshot::uffd::Region;
+
+use crate::{forks, heap};
+
+const FAILED: *mut c_void = libc::MAP_FAILED;
+
+fn fail(error: c_int) {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = error };
+}
+
+/// System calls directly: the C library's functions of these names are the ones below.
+mod real {
+    use super::{c_int, c_void};
+
+    pub unsafe fn mmap(
+        at: *mut c_void,
+        len: usize,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: libc::off_t,
+    ) -> *mut c_void {
+        // SAFETY: the caller's arguments.
+        (unsafe { libc::syscall(libc::SYS_mmap, at, len, protection, flags, fd, offset) }) as *mut c_void
+    }
+
+    pub unsafe fn munmap(at: *mut c_void, len: usize) -> c_int {
+        // SAFETY: the caller's arguments.
+        (unsafe { libc::syscall(libc::SYS_munmap, at, len) }) as c_int
+    }
+
+    pub unsafe fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        (unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) }) as c_int
+    }
+
+    pub unsafe fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        (unsafe { libc::syscall(libc::SYS_mprotect, at, len, protection) }) as c_int
+    }
+
+    pub unsafe fn mremap(
+        at: *mut c_void,
+        old: usize,
+        new: usize,
+        flags: c_int,
+        to: *mut c_void,
+    ) -> *mut c_void {
+        // SAFETY: the caller's arguments.
+        (unsafe { libc::syscall(libc::SYS_mremap, at, old, new, flags, to) }) as *mut c_void
+    }
+}
+
+/// The region and its pages, if the range begins in it.
+fn inside(at: *mut c_void, len: usize) -> Option<(&'static Region, std::ops::Range<usize>)> {
+    let region = heap::region()?;
+    Some((region, heap::pages(region, at as usize, len)?))
+}
+
+/// Empties pages in whatever process this is.
+fn empty(region: &Region, pages: std::ops::Range<usize>) {
+    if pages.is_empty() {
+        return;
+    }
+    if !forks::is_snapshot() {
+        region.discard(pages);
+        return;
+    }
+    let (at, len) = ((region.base() + pages.start * PAGE) as *mut c_void, pages.len() * PAGE);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: replaces memory of the region's that its owner has given up.
+    unsafe {
+        if real::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) == FAILED {
+            // There can only be so many mappings.
+            at.write_bytes(0, len);
+        }
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    const KIND: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    const NOT: c_int = libc::MAP_FIXED
+        | libc::MAP_FIXED_NOREPLACE
+        | libc::MAP_STACK
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_HUGETLB
+        | libc::MAP_LOCKED
+        | libc::MAP_32BIT;
+    let is_fixed = flags & libc::MAP_FIXED != 0;
+    if is_fixed && let Some((region, pages)) = inside(at, len) {
+        if flags & KIND != KIND {
+            fail(libc::ENODEV);
+            return FAILED;
+        }
+        // New memory in the place of old.
+        empty(region, pages.clone());
+        if !forks::is_snapshot() {
+            region.claim_exactly(pages);
+        }
+        return at;
+    }
+    if flags & KIND == KIND
+        && flags & NOT == 0
+        && protection == libc::PROT_READ | libc::PROT_WRITE
+        && let Some(address) = heap::map(at as usize, len)
+    {
+        return address as *mut c_void;
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { real::mmap(at, len, protection, flags, fd, offset) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's arguments.
+    unsafe { mmap(at, len, protection, flags, fd, offset) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
+    let Some((region, pages)) = inside(at, len.next_multiple_of(PAGE)) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { real::munmap(at, len) };
+    };
+    if !(at as usize).is_multiple_of(PAGE) || len == 0 {
+        fail(libc::EINVAL);
+        return -1;
+    }
+    if forks::is_snapshot() {
+        empty(region, pages);
+    } else {
+        region.release(pages);
+    }
+    0
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let Some((region, pages)) = inside(at, len.next_multiple_of(PAGE)) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { real::madvise(at, len, advice) };
+    };
+    match advice {
+        // On shared memory the kernel's own would only drop the translations.
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => empty(region, pages),
+        // These would split the region's mapping into many, or keep it from snapshots.
+        libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
+        // SAFETY: the caller's arguments.
+        _ => return unsafe { real::madvise(at, len, advice) },
+    }
+    0
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
+    if forks::is_snapshot() && inside(at, len).is_some() {
+        // What is kept for this process is written to it.
+        return 0;
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { real::mprotect(at, len, protection) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let Some((region, pages)) = inside(at, old.next_multiple_of(PAGE)) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { real::mremap(at, old, new, flags, to) };
+    };
+    let (is_snapshot, wanted) = (forks::is_snapshot(), new.div_ceil(PAGE));
+    if flags & !libc::MREMAP_MAYMOVE != 0 || wanted == 0 || old == 0 {
+        fail(libc::EINVAL);
+        return FAILED;
+    }
+    if wanted <= pages.len() {
+        let rest = pages.start + wanted..pages.end;
+        if is_snapshot {
+            empty(region, rest)
+        } else {
+            region.release(rest)
+        }
+        return at;
+    }
+    let more = pages.end..pages.start + wanted;
+    if !is_snapshot && more.end <= region.pages() && region.claim_exactly(more) {
+        return at;
+    }
+    if flags & libc::MREMAP_MAYMOVE == 0 {
+        fail(libc::ENOMEM);
+        return FAILED;
+    }
+    // SAFETY: new memory, into which the old is copied before it is given back.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let moved = mmap(std::ptr::null_mut(), new, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if moved != FAILED {
+            std::ptr::copy_nonoverlapping(at.cast::<u8>(), moved.cast::<u8>(), old);
+            munmap(at, old);
+        }
+        moved
+    }
+}

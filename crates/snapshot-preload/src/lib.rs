@@ -1,0 +1,71 @@
+//! Gives an unmodified program that forks to save its memory, a Redis server say, snapshots by `bedplate-snapshot`:
+//! `LD_PRELOAD=libbedplate_snapshot_preload.so program`, or `bedplate snapshot run -- program`.
+//!
+//! Large anonymous mappings are placed in a region ([`heap`]), and `fork` takes a snapshot of it ([`forks`]): the
+//! child sees the same memory at the same addresses, and only what is outside of the region is copied the usual way.
+//! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc; the C library's own
+//! `malloc` does not, and a program that uses it runs as before.
+//!
+//! Where userfaultfd is not available the program runs as it would without the library, after one line that says why.
+//!
+//! The library is part of the program's allocator: until it has a region it allocates nothing, and neither does any
+//! function that the allocator calls.
+//!
+//! Environment:
+//! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
+//! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where there is no userfaultfd.
+//! - `BEDPLATE_SNAPSHOT_MINIMUM=BYTES` is the size from which mappings are placed in the region (1048576).
+//! - `BEDPLATE_SNAPSHOT_HUGE_PAGES=1` lets the kernel back the region with huge pages.
+
+#![cfg(target_os = "linux")]
+
+mod calls;
+mod forks;
+mod heap;
+mod statistics;
+
+use std::ffi::CStr;
+use std::io::Write;
+
+/// The exit status of a program that was not to run without snapshots: what shells use for a command that cannot be
+/// executed.
+const CANNOT_EXECUTE: i32 = 126;
+
+/// Run by the dynamic loader, after the allocator's set-up and before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = on_load;
+
+extern "C" fn on_load() {
+    forks::register();
+    match heap::start() {
+        Ok(()) => statistics::at_exit(),
+        Err(error) => {
+            say(format_args!("running without snapshots: {error}"));
+            if variable(c"BEDPLATE_SNAPSHOT_REQUIRED") == Some(c"1") {
+                // SAFETY: ends the process without running anything of it, for nothing has begun.
+                unsafe { libc::_exit(CANNOT_EXECUTE) };
+            }
+        }
+    }
+}
+
+/// An environment variable, without allocating.
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a C string; the program changes its environment later, if at all.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: the C library's string, or none.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}
+
+/// Says a line to whoever runs the program, without allocating.
+fn say(what: std::fmt::Arguments<'_>) {
+    let mut line = [0u8; 512];
+    let mut rest = &mut line[..];
+    // What does not fit is cut off.
+    let _ = writeln!(rest, "bedplate snapshot: {what}");
+    let len = 512 - rest.len();
+    // Not eprintln!: it panics when the standard error is closed. There is nobody else to tell.
+    // SAFETY: bytes of this function's.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len) };
+}

@@ -1,0 +1,40 @@
+//! What happened, for whoever asked to know when the process ends.
+
+use std::fs::File;
+use std::io::Write;
+
+use crate::{forks, heap};
+
+/// Writes the statistics when the process ends by `exit` or by returning from `main`.
+pub fn at_exit() {
+    if crate::variable(c"BEDPLATE_SNAPSHOT_STATISTICS").is_some() {
+        // SAFETY: a function without conditions, to be called at the process's end.
+        unsafe { libc::atexit(write) };
+    }
+}
+
+extern "C" fn write() {
+    let path = std::env::var_os("BEDPLATE_SNAPSHOT_STATISTICS");
+    let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
+    let of = region.statistics();
+    let text = format!(
+        "pid={} snapshots={} active={} torn={} faults={} pages_copied={} armed_at_snapshots={} armed_ahead={} \
+         unarmed={} handler_moves={} longest_pause_ns={} latest_pause_ns={}\n",
+        std::process::id(),
+        of.snapshots,
+        of.active,
+        of.torn,
+        of.faults,
+        of.pages_copied,
+        of.armed_at_snapshots,
+        of.armed_ahead,
+        of.unarmed,
+        of.moves,
+        of.longest_pause_ns,
+        of.latest_pause_ns,
+    );
+    // At the end of a process there is nobody to tell that it did not work.
+    if let Ok(mut file) = File::options().append(true).create(true).open(path) {
+        let _ = file.write_all(text.as_bytes());
+    }
+}
