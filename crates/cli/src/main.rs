@@ -9,7 +9,9 @@ mod doctor;
 mod failure;
 mod kv;
 mod log;
+mod preload;
 mod ring0;
+mod snapshot;
 mod units;
 mod vm;
 
@@ -35,6 +37,9 @@ enum Command {
     /// Run programs in ring 0.
     #[command(subcommand)]
     Ring0(ring0::Command),
+    /// Run programs with instant memory snapshots.
+    #[command(subcommand)]
+    Snapshot(snapshot::Command),
     /// Run commands and tests on stock kernels in virtual machines.
     #[command(subcommand)]
     Vm(vm::Command),
@@ -59,6 +64,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Kv(command) => kv::run(command),
         Command::Bench(args) => bench::run(args),
         Command::Ring0(command) => ring0::run(command),
+        Command::Snapshot(command) => snapshot::run(command),
         Command::Vm(command) => vm::run(command),
     }
 }

@@ -53,7 +53,7 @@ pub fn probe() -> Component {
     Component {
         name: "snapshot",
         purpose: "instant memory snapshots; Redis BGSAVE without the pause",
-        included: false,
+        included: true,
         checks,
     }
 }

@@ -105,6 +105,8 @@ pub(crate) fn last_error() -> rustix::io::Errno {
 
 /// The child's life: runs the work, sends what it returns, and ends.
 pub(crate) fn run_and_exit(work: Work, view: &View<'_>, to: &OwnedFd) -> ! {
+    // A thread that does not exist here may hold the locks that saying something takes.
+    std::panic::set_hook(Box::new(|_| {}));
     // A panic must not unwind into the owner's code, of which this process has a copy.
     let status = match catch_unwind(AssertUnwindSafe(|| work(view))) {
         Ok(bytes) => {

@@ -1,0 +1,19 @@
+//! `bedplate snapshot`.
+
+mod run;
+
+use std::process::ExitCode;
+
+/// Commands of `bedplate snapshot`.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Run a program that forks to save its memory, unmodified, with instant snapshots: redis-server, say.
+    Run(run::Args),
+}
+
+/// Runs a command.
+pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run::run(args),
+    }
+}

@@ -1,0 +1,403 @@
+//! The distribution's redis-server, unmodified, saves its memory by snapshots: what it writes is an exact image of one
+//! moment, and nothing that happens to its children or its memory meanwhile harms it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::{Commands, Connection};
+
+/// The library, built as this test was.
+fn library() -> PathBuf {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--locked", "--quiet", "-p", "bedplate-snapshot-preload"]);
+    assert!(command.status().unwrap().success());
+    // This test is target/PROFILE/deps/NAME.
+    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    folder.join("libbedplate_snapshot_preload.so")
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    /// A server in a folder, with the library or without, after it answers.
+    fn start(folder: &Path, with_library: bool, options: &[&str]) -> Self {
+        let port = free_port();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
+        command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
+        command.stdout(Stdio::null()).stderr(Stdio::inherit());
+        if with_library {
+            command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
+            command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
+        }
+        let server = Self { process: command.spawn().unwrap(), port };
+        server.connect();
+        server
+    }
+
+    fn connect(&self) -> Connection {
+        let client = redis::Client::open(("127.0.0.1", self.port)).unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        loop {
+            let answer = client.get_connection().and_then(|mut connection| {
+                let pong: String = redis::cmd("PING").query(&mut connection)?;
+                assert_eq!(pong, "PONG");
+                Ok(connection)
+            });
+            match answer {
+                Ok(connection) => return connection,
+                Err(error) if Instant::now() > limit => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// Ends it in the usual way and gives its statistics.
+    fn stop(mut self, folder: &Path) -> HashMap<String, u64> {
+        let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut self.connect());
+        self.process.wait().unwrap();
+        let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
+        let words = text.split_whitespace().filter_map(|word| word.split_once('='));
+        words.map(|(name, value)| (name.into(), value.parse().unwrap())).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn info(connection: &mut Connection, section: &str, name: &str) -> String {
+    let text: String = redis::cmd("INFO").arg(section).query(connection).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
+}
+
+fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &str) {
+    let limit = Instant::now() + Duration::from_secs(120);
+    while info(connection, section, name) != value {
+        assert!(Instant::now() < limit, "{name} is not {value}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn bgsave(connection: &mut Connection) {
+    let _: String = redis::cmd("BGSAVE").query(connection).unwrap();
+}
+
+fn saved(connection: &mut Connection) -> String {
+    wait_for(connection, "persistence", "rdb_bgsave_in_progress", "0");
+    info(connection, "persistence", "rdb_last_bgsave_status")
+}
+
+const KEYS: u64 = 40_000;
+
+fn value(number: u64) -> String {
+    format!("{number:012}{}", "x".repeat(500))
+}
+
+fn number_of(value: &str) -> u64 {
+    value[..12].parse().unwrap()
+}
+
+/// Writes numbers to keys in turn, in pipelines, until told to stop; gives the latest number.
+fn write(server: &Server, from: u64, over: &AtomicBool) -> u64 {
+    let mut connection = server.connect();
+    let mut number = from;
+    while !over.load(Ordering::Relaxed) {
+        let mut pipeline = redis::pipe();
+        for _ in 0..50 {
+            number += 1;
+            // Jumps about in memory.
+            pipeline.set(number.wrapping_mul(7919) % KEYS, value(number)).ignore();
+        }
+        let _: () = pipeline.query(&mut connection).unwrap();
+    }
+    number
+}
+
+fn fill(server: &Server) {
+    let mut connection = server.connect();
+    for start in (1..=KEYS).step_by(500) {
+        let mut pipeline = redis::pipe();
+        for number in start..(start + 500).min(KEYS + 1) {
+            pipeline.set(number.wrapping_mul(7919) % KEYS, value(number)).ignore();
+        }
+        let _: () = pipeline.query(&mut connection).unwrap();
+    }
+}
+
+/// Checks that a server has all numbers up to one and none beyond, and gives that one.
+fn exact_prefix(connection: &mut Connection) -> u64 {
+    let size: u64 = redis::cmd("DBSIZE").query(connection).unwrap();
+    assert_eq!(size, KEYS);
+    let mut numbers = HashMap::new();
+    for start in (0..KEYS).step_by(1000) {
+        let keys: Vec<u64> = (start..start + 1000).collect();
+        let values: Vec<String> = connection.mget(&keys).unwrap();
+        numbers.extend(keys.into_iter().zip(values.iter().map(|value| number_of(value))));
+    }
+    let latest = *numbers.values().max().unwrap();
+    for number in latest + 1 - KEYS..=latest {
+        let key = number.wrapping_mul(7919) % KEYS;
+        assert_eq!(numbers[&key], number, "key {key}, of a prefix up to {latest}");
+    }
+    latest
+}
+
+/// While somebody writes.
+fn under_load<T>(server: &Server, f: impl FnOnce() -> T) -> (T, u64) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(server, KEYS, &over));
+        std::thread::sleep(Duration::from_millis(200));
+        // The writer ends also when this panics.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        over.store(true, Ordering::Relaxed);
+        let latest = writer.join().unwrap();
+        (result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), latest)
+    })
+}
+
+#[test]
+fn bgsave_under_load_is_an_exact_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), true, &[]);
+    fill(&server);
+    for _ in 0..3 {
+        under_load(&server, || {
+            let mut connection = server.connect();
+            bgsave(&mut connection);
+            assert_eq!(saved(&mut connection), "ok");
+        });
+        let stock = Server::start(folder.path(), false, &[]);
+        exact_prefix(&mut stock.connect());
+        // What comes after goes on from where the writer was.
+        let _: () = redis::cmd("FLUSHALL").query(&mut server.connect()).unwrap();
+        fill(&server);
+    }
+    let statistics = server.stop(folder.path());
+    assert_eq!((statistics["snapshots"], statistics["active"], statistics["torn"]), (3, 0, 0));
+    assert!(statistics["pages_copied"] > 0, "{statistics:?}");
+}
+
+#[test]
+fn the_log_is_rewritten_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), true, &["--appendonly", "yes", "--appendfsync", "no"]);
+    fill(&server);
+    let ((), latest) = under_load(&server, || {
+        let mut connection = server.connect();
+        wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
+        let _: String = redis::cmd("BGREWRITEAOF").query(&mut connection).unwrap();
+        wait_for(&mut connection, "persistence", "aof_rewrite_scheduled", "0");
+        wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
+        assert_eq!(info(&mut connection, "persistence", "aof_last_bgrewrite_status"), "ok");
+    });
+    assert!(server.stop(folder.path())["snapshots"] >= 1);
+    let stock = Server::start(folder.path(), false, &["--appendonly", "yes"]);
+    assert_eq!(exact_prefix(&mut stock.connect()), latest);
+}
+
+#[test]
+fn a_stock_replica_gets_everything() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // Both ways of a full synchronization: over a file and directly.
+    for diskless in ["no", "yes"] {
+        let server = Server::start(folder.path(), true, &["--repl-diskless-sync", diskless]);
+        fill(&server);
+        let replica = Server::start(other.path(), false, &["--repl-diskless-sync-delay", "0"]);
+        let ((), latest) = under_load(&server, || {
+            let mut connection = replica.connect();
+            let _: String =
+                redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port).query(&mut connection).unwrap();
+            wait_for(&mut connection, "replication", "master_link_status", "up");
+        });
+        let _: () = redis::cmd("WAIT").arg(1).arg(30_000).query(&mut server.connect()).unwrap();
+        assert_eq!(exact_prefix(&mut replica.connect()), latest, "diskless {diskless}");
+        assert_eq!(server.stop(folder.path())["torn"], 0);
+    }
+}
+
+/// Memory that is given back to the kernel during a save is still in the image.
+#[test]
+fn memory_given_back_is_still_in_the_image() {
+    let folder = tempfile::tempdir().unwrap();
+    // Saving is slowed down, so that all is deleted before it ends.
+    let server = Server::start(folder.path(), true, &["--rdb-key-save-delay", "50"]);
+    fill(&server);
+    let mut connection = server.connect();
+    bgsave(&mut connection);
+    for start in (0..KEYS).step_by(1000) {
+        let keys: Vec<u64> = (start..start + 1000).collect();
+        let _: u64 = connection.del(keys).unwrap();
+    }
+    let _: String = redis::cmd("MEMORY").arg("PURGE").query(&mut connection).unwrap();
+    assert_eq!(info(&mut connection, "persistence", "rdb_bgsave_in_progress"), "1", "saving was too fast");
+    fill(&server);
+    let _: String =
+        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(0).query(&mut connection).unwrap();
+    assert_eq!(saved(&mut connection), "ok");
+    let stock = Server::start(folder.path(), false, &[]);
+    assert_eq!(exact_prefix(&mut stock.connect()), KEYS);
+    assert_eq!(exact_prefix(&mut connection), KEYS);
+    assert_eq!(server.stop(folder.path())["torn"], 0);
+}
+
+/// The process ID of a server's child.
+fn child_of(server: &Server) -> i32 {
+    let pid = server.process.id();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    text.split_whitespace().next().unwrap_or_else(|| panic!("no child")).parse().unwrap()
+}
+
+fn kill(pid: i32) {
+    // SAFETY: a process of this test's.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+}
+
+#[test]
+fn children_and_parents_may_be_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), true, &["--rdb-key-save-delay", "100"]);
+    fill(&server);
+    let mut connection = server.connect();
+    let (_, latest) = under_load(&server, || {
+        for _ in 0..5 {
+            bgsave(&mut connection);
+            kill(child_of(&server));
+            assert_eq!(saved(&mut connection), "err");
+        }
+    });
+    // It goes on, and so does saving.
+    assert_eq!(exact_prefix(&mut connection), latest);
+    let _: String =
+        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(0).query(&mut connection).unwrap();
+    bgsave(&mut connection);
+    assert_eq!(saved(&mut connection), "ok");
+    // A child that outlives its parent ends its work, and nothing hangs.
+    let _: String =
+        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(20).query(&mut connection).unwrap();
+    bgsave(&mut connection);
+    let child = child_of(&server);
+    server.process.kill().unwrap();
+    server.process.wait().unwrap();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while Path::new(&format!("/proc/{child}")).exists() {
+        assert!(Instant::now() < limit, "the child {child} hangs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stock = Server::start(folder.path(), false, &[]);
+    assert_eq!(exact_prefix(&mut stock.connect()), latest);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mount =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "none"]).arg(&disk).output().unwrap();
+    if !mount.status.success() {
+        println!("skipped: mounting takes privilege: {}", String::from_utf8_lossy(&mount.stderr).trim());
+        return;
+    }
+    let server =
+        Server::start(&disk, true, &["--stop-writes-on-bgsave-error", "no", "--rdbcompression", "no"]);
+    fill(&server);
+    let ((), latest) = under_load(&server, || {
+        let mut connection = server.connect();
+        bgsave(&mut connection);
+        assert_eq!(saved(&mut connection), "err");
+    });
+    assert_eq!(exact_prefix(&mut server.connect()), latest);
+    drop(server);
+    assert!(Command::new("umount").arg(&disk).status().unwrap().success());
+}
+
+/// Values that are evicted, moved and freed all the time, and huge pages.
+#[test]
+fn eviction_and_huge_pages_do_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    // SAFETY: nothing: this test's own process has one more variable, that only the servers read.
+    unsafe { std::env::set_var("BEDPLATE_SNAPSHOT_HUGE_PAGES", "1") };
+    let options =
+        ["--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru", "--lazyfree-lazy-eviction", "yes"];
+    let server = Server::start(folder.path(), true, &options);
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("BEDPLATE_SNAPSHOT_HUGE_PAGES") };
+    under_load(&server, || {
+        let mut connection = server.connect();
+        for _ in 0..5 {
+            bgsave(&mut connection);
+            let _: String = redis::cmd("MEMORY").arg("PURGE").query(&mut connection).unwrap();
+            assert_eq!(saved(&mut connection), "ok");
+        }
+    });
+    let stock = Server::start(folder.path(), false, &[]);
+    let mut connection = stock.connect();
+    let size: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    assert!(size > 1000);
+    let keys: Vec<u64> = (0..KEYS).collect();
+    for keys in keys.chunks(1000) {
+        let values: Vec<Option<String>> = connection.mget(keys).unwrap();
+        assert!(values.iter().flatten().all(|text| *text == value(number_of(text))));
+    }
+    assert_eq!(server.stop(folder.path())["torn"], 0);
+}
+
+#[test]
+fn without_userfaultfd_it_says_so_once_and_works() {
+    // SAFETY: a question.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root can take userfaultfd away from a program");
+        return;
+    }
+    if std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|text| text.trim() == "1") {
+        println!("skipped: vm.unprivileged_userfaultfd is 1: nobody is without userfaultfd");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Where nobody may read it, if it is in root's home.
+    let library = {
+        let copy = folder.path().join("preload.so");
+        std::fs::copy(library(), &copy).unwrap();
+        copy
+    };
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let port = free_port();
+    let script = format!(
+        "LD_PRELOAD={} exec redis-server --port {port} --save '' --loglevel warning --dir {}",
+        library.display(),
+        folder.path().display()
+    );
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", &script]);
+    let process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut server = Server { process, port };
+    let mut connection = server.connect();
+    let _: () = connection.set("a", 1).unwrap();
+    bgsave(&mut connection);
+    assert_eq!(saved(&mut connection), "ok");
+    let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut connection);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut server.process.stderr.take().unwrap(), &mut said).unwrap();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("bedplate")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(
+        lines[0].contains("running without snapshots: the uffd engine does not work here: no permission")
+    );
+}

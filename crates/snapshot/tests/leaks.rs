@@ -1,0 +1,59 @@
+//! What snapshots take is given back. In a program of its own: memory and descriptors are the process's.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Random, memory, settings};
+
+const MIB: usize = 1 << 20;
+
+/// Memory of this process and of its shared files, in bytes.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn a_thousand_snapshots_leave_nothing_behind() {
+    for setting in settings().filter(|setting| !setting.huge_pages) {
+        let Some(memory) = memory(4 * MIB, setting) else { continue };
+        memory.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
+        let over = AtomicBool::new(false);
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(7);
+                while !over.load(Ordering::Relaxed) {
+                    let words = memory.words();
+                    let index = random.below(words.len() as u64) as usize;
+                    words[index].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let (mut memory_before, mut descriptors_before) = (0, 0);
+            for round in 0..1000 {
+                if round == 20 {
+                    (memory_before, descriptors_before) = (resident(), descriptors());
+                }
+                let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec()).unwrap();
+                snapshot.join().unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+            let limit = Instant::now() + Duration::from_secs(20);
+            // Children's ends are noticed a little later.
+            while memory.statistics().active > 0 && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let statistics = memory.statistics();
+            assert_eq!((statistics.snapshots, statistics.active), (1000, 0), "{setting:?}");
+            assert!(
+                resident() < memory_before + 3 * MIB as u64,
+                "{setting:?}: {memory_before} {}",
+                resident()
+            );
+            assert!(descriptors() <= descriptors_before + 4, "{setting:?}");
+        });
+    }
+}
