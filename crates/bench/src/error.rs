@@ -36,6 +36,9 @@ pub enum Error {
     /// The database refused.
     #[error(transparent)]
     Database(#[from] bedplate_kerneldb::Error),
+    /// There was no memory or no snapshot.
+    #[error(transparent)]
+    Snapshot(#[from] bedplate_snapshot::Error),
 }
 
 /// Result with this crate's error.

@@ -1,9 +1,9 @@
-//! Which keys a workload touches: uniform, or Zipf as in YCSB (paper 6, θ = 0.99).
+//! Which keys a workload touches: uniform, Zipf as in YCSB (θ = 0.99), or Gaussian as memtier_benchmark's.
 
 use std::f64;
 
 use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng};
-use rand_distr::{Distribution as _, Zipf};
+use rand_distr::{Distribution as _, Normal, Zipf};
 
 /// The skew of YCSB and of the paper's experiments.
 pub const ZIPF_THETA: f64 = 0.99;
@@ -15,6 +15,9 @@ pub enum Distribution {
     Uniform,
     /// Zipf with θ = 0.99, the popular keys scattered over the key space.
     Zipf,
+    /// Normal around the middle key with a standard deviation of a sixth of the keys, neighbours in popularity being
+    /// neighbours in number.
+    Gaussian,
 }
 
 impl Distribution {
@@ -23,6 +26,7 @@ impl Distribution {
         match self {
             Distribution::Uniform => "uniform",
             Distribution::Zipf => "zipf",
+            Distribution::Gaussian => "gaussian",
         }
     }
 }
@@ -31,33 +35,50 @@ impl Distribution {
 #[derive(Debug)]
 pub struct KeyStream {
     keys: u64,
-    zipf: Option<Zipf<f64>>,
+    popularity: Popularity,
     /// Multiplier of the bijection rank → key; coprime to `keys`.
     scatter: u64,
     rng: SmallRng,
+}
+
+#[derive(Debug)]
+enum Popularity {
+    Uniform,
+    Zipf(Zipf<f64>),
+    Gaussian(Normal<f64>),
 }
 
 impl KeyStream {
     /// A stream over `keys` keys (at least 1); equal seeds give equal streams.
     pub fn new(distribution: Distribution, keys: u64, seed: u64) -> Self {
         let keys = keys.max(1);
-        let zipf = match distribution {
-            Distribution::Uniform => None,
-            Distribution::Zipf => Some(Zipf::new(keys as f64, ZIPF_THETA).expect("θ > 0 and keys ≥ 1")),
+        let n = keys as f64;
+        let popularity = match distribution {
+            Distribution::Uniform => Popularity::Uniform,
+            Distribution::Zipf => Popularity::Zipf(Zipf::new(n, ZIPF_THETA).expect("θ > 0 and keys ≥ 1")),
+            Distribution::Gaussian => {
+                Popularity::Gaussian(Normal::new(n / 2.0, n / 6.0).expect("a finite deviation"))
+            }
         };
-        KeyStream { keys, zipf, scatter: coprime(keys), rng: SmallRng::seed_from_u64(seed) }
+        KeyStream { keys, popularity, scatter: coprime(keys), rng: SmallRng::seed_from_u64(seed) }
     }
 
     /// The next key number.
     pub fn next_key(&mut self) -> u64 {
-        match &self.zipf {
-            None => self.rng.random_range(0..self.keys),
-            Some(zipf) => {
+        match &self.popularity {
+            Popularity::Uniform => self.rng.random_range(0..self.keys),
+            Popularity::Zipf(zipf) => {
                 // Ranks are 1..=keys; the key of a rank is a bijection, so that popular keys are not
                 // neighbours in memory or in one bucket.
                 let rank = (zipf.sample(&mut self.rng) as u64).clamp(1, self.keys) - 1;
                 key_of_rank(rank, self.scatter, self.keys)
             }
+            Popularity::Gaussian(normal) => loop {
+                let key = normal.sample(&mut self.rng);
+                if (0.0..self.keys as f64).contains(&key) {
+                    break key as u64;
+                }
+            },
         }
     }
 

@@ -33,6 +33,7 @@ mod registry;
 mod report;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
+mod snapshot;
 mod versions;
 mod voter;
 mod wal;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 #[cfg(target_arch = "x86_64")]
 use crate::ring0;
-use crate::{Error, Report, Result, checkpoint, local, net, partitions, versions, voter, wal};
+use crate::{Error, Report, Result, checkpoint, local, net, partitions, snapshot, versions, voter, wal};
 
 /// How long a benchmark may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +92,10 @@ const ALL: &[Benchmark] = &[
     versions::BENCH,
     partitions::BENCH,
     voter::BENCH,
+    snapshot::latency::BENCH,
+    snapshot::fault::BENCH,
+    snapshot::redis::BENCH,
+    snapshot::htap::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
 ];

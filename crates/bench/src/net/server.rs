@@ -27,6 +27,11 @@ pub struct Server {
 impl Server {
     /// Redis with no persistence at all.
     pub fn redis(options: &Options) -> Result<Server> {
+        Self::redis_with(options, &[])
+    }
+
+    /// Redis, with variables in its environment.
+    pub fn redis_with(options: &Options, environment: &[(&str, &OsStr)]) -> Result<Server> {
         let directory = directory()?;
         let port = free_port()?;
         let mut command = Command::new(&options.redis);
@@ -41,6 +46,7 @@ impl Server {
             "no",
         ]);
         command.args([OsStr::new("--dir"), directory.path().as_os_str()]);
+        command.envs(environment.iter().copied());
         Self::start(command, port, directory, "install redis-server, or name one")
     }
 

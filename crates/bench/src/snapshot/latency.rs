@@ -1,0 +1,122 @@
+//! `snapshot-latency`: how long a memory's writers stand still for a snapshot (paper 7.3, Figure 20a).
+
+use super::sides::{FORK, FORK_HUGE, Pattern, Side, UFFD, UFFD_CHILD, wait_for_end, write};
+use crate::sample::{Samples, interleave};
+use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "snapshot-latency",
+    about: "the pause for a snapshot, by size of the memory (paper 7.3, Figure 20a)",
+    run,
+};
+
+const PAGE: usize = bedplate_snapshot::PAGE;
+const MIB: usize = 1 << 20;
+
+/// What happened to a memory before its snapshot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Before {
+    /// Nothing that matters: `fork` copies all page tables whatever happened.
+    Anything,
+    /// Everything was written, and nothing armed.
+    Cold,
+    /// All was armed; then such a part of the pages was written.
+    Armed { written: f64, pattern: Pattern },
+}
+
+const fn armed(written: f64, pattern: Pattern) -> Before {
+    Before::Armed { written, pattern }
+}
+
+const CASES: [(Side, Before); 8] = [
+    (FORK, Before::Anything),
+    (FORK_HUGE, Before::Anything),
+    (UFFD, Before::Cold),
+    (UFFD, armed(0.0, Pattern::Ranges)),
+    (UFFD, armed(0.05, Pattern::Ranges)),
+    (UFFD, armed(0.01, Pattern::Scattered)),
+    (UFFD, armed(0.05, Pattern::Scattered)),
+    (UFFD_CHILD, armed(0.05, Pattern::Ranges)),
+];
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let sizes: &[usize] = options.pick(&[256, 1024], &[256, 1024, 4096, 8192]);
+    let rounds = options.pick(5, 9);
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("rounds", rounds)
+        .with("memory", "touched before; the pages of a side stay the same for all rounds");
+    let mut report = Report::new(BENCH.name, config);
+    for (done, &mib) in sizes.iter().enumerate() {
+        let bytes = mib * MIB;
+        sink(Step { done, total: sizes.len(), label: &format!("{mib} MiB") });
+        // As many memories as fit: those of the largest sizes without the least interesting sides.
+        let mut sides = vec![FORK, UFFD];
+        if mib <= 4096 {
+            sides.push(FORK_HUGE);
+        }
+        if mib <= 1024 {
+            sides.push(UFFD_CHILD);
+        }
+        let memories =
+            sides.iter().map(|side| Ok((*side, side.memory(bytes)?))).collect::<Result<Vec<_>>>()?;
+        let cases: Vec<_> = CASES.into_iter().filter(|(side, _)| sides.contains(side)).collect();
+        let mut seed = 0;
+        let results = interleave(rounds, cases.len(), |case, _| {
+            let (side, before) = cases[case];
+            let (_, memory) = memories.iter().find(|(of, _)| *of == side).expect("each side has one");
+            let pages = bytes / PAGE;
+            seed += 1;
+            match before {
+                Before::Anything => {}
+                Before::Cold => (0..pages).for_each(|page| write(memory, page, seed)),
+                Before::Armed { written, pattern } => {
+                    memory.settle();
+                    let count = (pages as f64 * written) as usize;
+                    pattern.choose(pages, count, seed).into_iter().for_each(|page| write(memory, page, seed));
+                }
+            }
+            side.alone(memory, || {
+                let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
+                let pause = snapshot.pause().as_nanos() as f64;
+                snapshot.join()?;
+                wait_for_end(memory);
+                Ok(pause)
+            })
+        })?;
+        let pauses = |case: usize| results[case].iter().copied().collect::<Samples>();
+        for (case, (side, before)) in cases.iter().enumerate() {
+            let (before, written) = match before {
+                Before::Anything => ("", None),
+                Before::Cold => ("cold", None),
+                Before::Armed { written, pattern } => (pattern.name(), Some(written * 100.0)),
+            };
+            let pause = pauses(case);
+            report.rows.push(
+                Fields::new()
+                    .with("memory_mib", mib)
+                    .with("side", side.name)
+                    .with("written", before)
+                    .with("written_pct", written)
+                    .with("pause_ns", pause.median())
+                    .with("shortest_ns", pause.min())
+                    .with("longest_ns", pause.max()),
+            );
+        }
+        let find = |wanted: (Side, Before)| cases.iter().position(|case| *case == wanted).map(pauses);
+        let label = if mib < 1024 { format!("{mib}m") } else { format!("{}g", mib / 1024) };
+        let ahead = armed(0.05, Pattern::Ranges);
+        for (name, over, under) in [
+            ("fork_over_uffd_armed", (FORK, Before::Anything), (UFFD, ahead)),
+            ("thp_fork_over_uffd_armed", (FORK_HUGE, Before::Anything), (UFFD, ahead)),
+            ("fork_over_uffd_cold", (FORK, Before::Anything), (UFFD, Before::Cold)),
+            ("fork_over_uffd_scattered", (FORK, Before::Anything), (UFFD, armed(0.05, Pattern::Scattered))),
+            ("fork_over_uffd_untouched", (FORK, Before::Anything), (UFFD, armed(0.0, Pattern::Ranges))),
+        ] {
+            if let (Some(over), Some(under)) = (find(over), find(under)) {
+                report.ratio(&format!("{name}_{label}"), over.over(&under));
+            }
+        }
+    }
+    Ok(report)
+}

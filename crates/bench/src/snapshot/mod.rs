@@ -1,0 +1,12 @@
+//! Memory snapshots (paper 4, 7.3): what taking one costs, what writes cost after it, and what that does to a server
+//! and to transactions beside analytic scans.
+//!
+//! Memory is slow when a machine touches it for the first time, so every side's memory is written before anything is
+//! measured, and stays the same memory for all rounds.
+
+pub(crate) mod fault;
+pub(crate) mod htap;
+pub(crate) mod latency;
+pub(crate) mod redis;
+
+mod sides;

@@ -1,0 +1,242 @@
+//! `snapshot-redis`: redis-server under load while it saves, as it is and with snapshots (paper 7.3, Figures 15
+//! and 16).
+//!
+//! Requests are due at a fixed rate, and latencies count from when they were due, so that a server that stands still
+//! is charged for all that it kept waiting.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::keys::Distribution;
+use crate::net::load::{self, Load, Loop, Seen};
+use crate::net::server::Server;
+use crate::sample::{Samples, interleave, samples};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "snapshot-redis",
+    about: "redis-server's latencies while it saves, stock and with snapshots (paper 7.3, Figures 15 and 16)",
+    run,
+};
+
+const LIBRARY: &str = "libbedplate_snapshot_preload.so";
+const SIDES: [&str; 2] = ["stock", "bedplate"];
+const VALUE: usize = 1024;
+const CONNECTIONS: usize = 50;
+
+struct Round {
+    /// While it saves.
+    saving: Seen,
+    /// Before.
+    idle: Seen,
+    /// The most memory of the server and its child during the save, beyond what the server had before it.
+    extra_bytes: f64,
+    fork_us: f64,
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let keys: u64 = options.pick(200_000, 3_400_000);
+    let rate = options.pick(8_000.0, 10_000.0);
+    let rounds = options.pick(3, 5);
+    let set_percents: &[u32] = options.pick(&[50], &[10, 50, 90]);
+    let library = library(options)?;
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("rounds", rounds)
+        .with("keys", keys)
+        .with("value_bytes", VALUE)
+        .with("connections", CONNECTIONS)
+        .with("rate_per_s", rate)
+        .with("loop", "open: latencies count from when a request was due");
+    let mut report = Report::new(BENCH.name, config);
+    sink(Step { done: 0, total: 1, label: "filling both servers" });
+    let servers = [
+        Server::redis(options)?,
+        Server::redis_with(
+            options,
+            &[("LD_PRELOAD", library.as_os_str()), ("BEDPLATE_SNAPSHOT_REQUIRED", "1".as_ref())],
+        )?,
+    ];
+    for server in &servers {
+        load::fill(server.address(), keys, VALUE)?;
+    }
+    let cells: Vec<_> = [Distribution::Gaussian, Distribution::Uniform]
+        .into_iter()
+        .flat_map(|distribution| set_percents.iter().map(move |&set| (distribution, set)))
+        .collect();
+    let mut gaussian: Vec<[Vec<Round>; 2]> = Vec::new();
+    for (done, &(distribution, set_percent)) in cells.iter().enumerate() {
+        sink(Step {
+            done,
+            total: cells.len(),
+            label: &format!("{} keys, {set_percent} % SET", distribution.name()),
+        });
+        let load = Load {
+            connections: CONNECTIONS,
+            pipeline: 1,
+            threads: 1,
+            keys,
+            value_len: VALUE,
+            set_percent,
+            distribution,
+            timing: Loop::Open { rate },
+            warm_up: Duration::from_millis(1000),
+            window: Duration::from_millis(options.pick(3000, 20_000)),
+            seed: 7,
+        };
+        let mut results = interleave(rounds, SIDES.len(), |side, round| {
+            measure(&servers[side], &Load { seed: round as u64 * 2 + 1, ..load })
+        })?;
+        for (side, rounds) in SIDES.iter().zip(&results) {
+            for (when, seen) in [("saving", true), ("idle", false)] {
+                let of = |round: &Round| if seen { round.saving.clone() } else { round.idle.clone() };
+                let mut row = Fields::new()
+                    .with("keys", distribution.name())
+                    .with("set_pct", set_percent)
+                    .with("side", *side)
+                    .with("when", when)
+                    .with("rate_per_s", samples(rounds, |r| of(r).rate()).median());
+                for (name, percent) in
+                    [("p50_ns", 50.0), ("p99_ns", 99.0), ("p999_ns", 99.9), ("max_ns", 100.0)]
+                {
+                    row.set(name, samples(rounds, |r| of(r).latencies.percentile(percent) as f64).median());
+                }
+                row.set("fork_us", samples(rounds, |r| r.fork_us).median());
+                row.set("extra_bytes", samples(rounds, |r| r.extra_bytes).median());
+                report.rows.push(row);
+            }
+        }
+        let over = |of: &dyn Fn(&Round) -> f64| samples(&results[0], of).over(&samples(&results[1], of));
+        let name = |what: &str| format!("{}_{set_percent}_{what}", distribution.name());
+        report.ratio(&name("stock_max_over_bedplate_max"), over(&|r| r.saving.latencies.max() as f64));
+        report.ratio(
+            &name("stock_p999_over_bedplate_p999"),
+            over(&|r| r.saving.latencies.percentile(99.9) as f64),
+        );
+        if distribution == Distribution::Gaussian {
+            let (bedplate, stock) = (results.pop().unwrap_or_default(), results.pop().unwrap_or_default());
+            gaussian.push([stock, bedplate]);
+        }
+    }
+    let ratio = |of: &dyn Fn(&Round) -> f64| {
+        let per_cell =
+            gaussian.iter().map(|[stock, bedplate]| samples(stock, of).over(&samples(bedplate, of)));
+        per_cell.collect::<Samples>()
+    };
+    report.ratio("stock_max_over_bedplate_max", ratio(&|r| r.saving.latencies.max() as f64).median());
+    report.ratio(
+        "stock_p999_over_bedplate_p999",
+        ratio(&|r| r.saving.latencies.percentile(99.9) as f64).median(),
+    );
+    report.ratio("extra_memory_of_stock", 1.0 / ratio(&|r| r.extra_bytes).median());
+    report.ratio("idle_throughput_of_stock", throughput(&servers, keys, options)?);
+    Ok(report)
+}
+
+/// What a server can do when it does not save: closed loop, with snapshots having been taken before.
+fn throughput(servers: &[Server; 2], keys: u64, options: &Options) -> Result<f64> {
+    let load = Load {
+        connections: CONNECTIONS,
+        pipeline: 1,
+        threads: 1,
+        keys,
+        value_len: VALUE,
+        set_percent: 50,
+        distribution: Distribution::Gaussian,
+        timing: Loop::Closed,
+        warm_up: Duration::from_millis(300),
+        window: Duration::from_millis(1500),
+        seed: 99,
+    };
+    let results = interleave(options.pick(5, 9), 2, |side, round| {
+        let (seen, _) = load::run(servers[side].address(), &Load { seed: round as u64, ..load }, || Ok(()))?;
+        Ok::<f64, Error>(seen.rate())
+    })?;
+    let rates = |side: usize| results[side].iter().copied().collect::<Samples>();
+    Ok(rates(1).over(&rates(0)))
+}
+
+fn measure(server: &Server, load: &Load) -> Result<Round> {
+    let idle = Load { window: Duration::from_millis(1500), ..*load };
+    let (idle, _) = load::run(server.address(), &idle, || Ok(()))?;
+    let before = memory(server.pid());
+    let mut most = 0.0f64;
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let saving = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0.0f64;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                most = most.max(memory(server.pid()));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            most
+        });
+        let mut started = false;
+        let result = load::run(server.address(), load, || {
+            // At the beginning of the window, once.
+            if !std::mem::replace(&mut started, true) {
+                command(server, "BGSAVE")?;
+            }
+            Ok(())
+        });
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        most = watch.join().unwrap_or(f64::NAN);
+        result
+    });
+    let (saving, _) = saving?;
+    let fork_us = loop {
+        let text = command(server, "INFO")?;
+        let find =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        if find("rdb_bgsave_in_progress:") == Some(0.0) {
+            break find("latest_fork_usec:").unwrap_or(f64::NAN);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    Ok(Round { saving, idle, extra_bytes: most - before, fork_us })
+}
+
+/// The memory of a process and its children: what is shared between them counts once.
+fn memory(pid: u32) -> f64 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let of = |pid: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
+        line.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(0.0) * 1024.0
+    };
+    of(&pid.to_string()) + children.split_whitespace().map(of).sum::<f64>()
+}
+
+/// An inline command's reply.
+fn command(server: &Server, text: &str) -> Result<String> {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let mut socket = std::net::TcpStream::connect(server.address()).map_err(Error::io("connect"))?;
+    socket.write_all(format!("{text}\r\n").as_bytes()).map_err(Error::io("send"))?;
+    let mut reader = BufReader::new(socket);
+    let mut line = String::new();
+    reader.read_line(&mut line).map_err(Error::io("receive"))?;
+    match line.strip_prefix('$').and_then(|length| length.trim().parse::<usize>().ok()) {
+        Some(length) => {
+            let mut bytes = vec![0; length];
+            reader.read_exact(&mut bytes).map_err(Error::io("receive"))?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        None if line.starts_with('-') => {
+            Err(Error::Protocol { server: "redis-server".into(), problem: line.trim().to_owned() })
+        }
+        None => Ok(line),
+    }
+}
+
+/// The library beside the running program.
+fn library(options: &Options) -> Result<PathBuf> {
+    let program = match &options.bedplate {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().map_err(Error::io("path of the running executable"))?,
+    };
+    let library = program.with_file_name(LIBRARY);
+    if library.is_file() {
+        return Ok(library);
+    }
+    Err(Error::Missing { what: format!("{} is not there", library.display()), hint: "make build" })
+}

@@ -1,0 +1,104 @@
+//! The engines that are compared, each with a memory of its own.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bedplate_snapshot::{Choice, Kind, Memory, PAGE};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use rustix::mm::{Advice, madvise};
+
+use crate::{Error, Result};
+
+pub const WORDS_OF_A_PAGE: usize = PAGE / 8;
+
+/// An engine and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    pub name: &'static str,
+    kind: Kind,
+    huge_pages: bool,
+    in_child: bool,
+}
+
+pub const FORK: Side = Side { name: "fork", kind: Kind::Fork, huge_pages: false, in_child: true };
+pub const FORK_HUGE: Side = Side { name: "fork, huge pages", huge_pages: true, ..FORK };
+/// A thread of the same process reads the snapshot.
+pub const UFFD: Side = Side { name: "uffd", kind: Kind::Uffd, huge_pages: false, in_child: false };
+/// A child process reads it, at the same addresses.
+pub const UFFD_CHILD: Side = Side { name: "uffd, child", in_child: true, ..UFFD };
+
+impl Side {
+    /// A memory that has been touched, and that the other sides' children do not inherit.
+    pub fn memory(self, bytes: usize) -> Result<Memory> {
+        let builder = Memory::builder(bytes).engine(Choice::Only(self.kind));
+        let memory = builder.huge_pages(self.huge_pages).in_child(self.in_child).build()?;
+        memory.words().iter().step_by(WORDS_OF_A_PAGE).for_each(|word| word.store(1, Ordering::Relaxed));
+        self.set_inherited(&memory, false)?;
+        Ok(memory)
+    }
+
+    fn set_inherited(self, memory: &Memory, inherited: bool) -> Result<()> {
+        if self.kind != Kind::Fork {
+            return Ok(());
+        }
+        let advice = if inherited { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+        // SAFETY: a memory of this process's; only its children see a difference.
+        unsafe { madvise(memory.base().as_ptr().cast(), memory.len(), advice) }
+            .map_err(Error::io("what children inherit"))
+    }
+
+    /// Has `f` measure with this side's memory as the only one that children inherit.
+    pub fn alone<T>(self, memory: &Memory, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.set_inherited(memory, true)?;
+        let result = f();
+        self.set_inherited(memory, false)?;
+        result
+    }
+}
+
+/// Writes a word of a page.
+pub fn write(memory: &Memory, page: usize, value: u64) {
+    memory.words()[page * WORDS_OF_A_PAGE + page % WORDS_OF_A_PAGE].store(value, Ordering::Relaxed);
+}
+
+/// How pages that are written lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// In ranges of 256 pages.
+    Ranges,
+    /// Anywhere.
+    Scattered,
+}
+
+impl Pattern {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ranges => "ranges",
+            Self::Scattered => "scattered",
+        }
+    }
+
+    /// So many of the pages, others for every seed.
+    pub fn choose(self, pages: usize, count: usize, seed: u64) -> Vec<usize> {
+        const RANGE: usize = 256;
+        let mut random = SmallRng::seed_from_u64(seed);
+        match self {
+            Self::Scattered => (0..count).map(|_| random.random_range(0..pages)).collect(),
+            Self::Ranges => {
+                let range = RANGE.min(count.max(1));
+                let starts = (0..count / range).map(|_| random.random_range(0..=pages - range));
+                starts.collect::<Vec<_>>().into_iter().flat_map(|start| start..start + range).collect()
+            }
+        }
+    }
+}
+
+/// Waits until the memory's snapshots have ended.
+pub fn wait_for_end(memory: &Memory) {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let begin = Instant::now();
+    while memory.statistics().active > 0 && begin.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
