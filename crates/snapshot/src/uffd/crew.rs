@@ -3,11 +3,16 @@
 //! A fault that another processor has to be woken for takes tens of times as long as one whose handler runs next on the
 //! writer's. So handlers are bound to processors; on duty are those of the processors on which writers were seen
 //! lately. Each looks now and then where the thread is whose fault it serves.
+//!
+//! Nor must the writer leave: a scheduler that wakes it while its handler runs sends it to an idle processor. So while
+//! there are snapshots one writer per processor is bound to it, the first that is seen there, until they end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use super::keeper::Bell;
 
@@ -18,14 +23,24 @@ pub const MOST: usize = 64;
 const LOOK_EVERY: u64 = 64;
 /// A pause between faults after which one looks again, and after which a processor is not a writer's any more.
 const LOOK_AFTER_NS: u64 = 10_000_000;
-const OFF_DUTY_AFTER_NS: u64 = 300_000_000;
+const OFF_DUTY_AFTER_NS: u64 = 20_000_000;
 
 /// A handler's place.
 pub struct Post {
     on_duty: AtomicBool,
     /// When a writer was last seen on its processors.
     seen: AtomicU64,
+    /// The writer that is bound to this processor.
+    bound: Mutex<Option<Bound>>,
     pub bell: Bell,
+}
+
+struct Bound {
+    thread: Pid,
+    /// Where it may run otherwise.
+    before: CpuSet,
+    /// Where it may run now.
+    now: CpuSet,
 }
 
 /// All places.
@@ -41,8 +56,12 @@ impl Crew {
         let count = processors().min(MOST);
         let mut posts = [const { None }; MOST];
         for post in &mut posts[..count] {
-            *post =
-                Some(Post { on_duty: AtomicBool::new(false), seen: AtomicU64::new(0), bell: Bell::new()? });
+            *post = Some(Post {
+                on_duty: AtomicBool::new(false),
+                seen: AtomicU64::new(0),
+                bound: Mutex::new(None),
+                bell: Bell::new()?,
+            });
         }
         let crew = Self { posts, count, moves: AtomicU64::new(0) };
         crew.post(rustix::thread::sched_getcpu()).on_duty.store(true, Ordering::Release);
@@ -70,11 +89,10 @@ impl Crew {
     fn note(&self, processor: usize, now: u64) {
         let post = self.post(processor);
         post.seen.store(now, Ordering::Relaxed);
-        if post.on_duty.swap(true, Ordering::AcqRel) {
-            return;
+        if !post.on_duty.swap(true, Ordering::AcqRel) {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+            post.bell.ring();
         }
-        self.moves.fetch_add(1, Ordering::Relaxed);
-        post.bell.ring();
         for other in self.posts() {
             let unseen = now.saturating_sub(other.seen.load(Ordering::Relaxed)) > OFF_DUTY_AFTER_NS;
             if unseen && other.on_duty.swap(false, Ordering::AcqRel) {
@@ -83,11 +101,47 @@ impl Crew {
             }
         }
     }
+
+    /// Keeps a writer on the processor that it is on, if no other is kept there.
+    fn bind(&self, thread: u32, processor: usize) {
+        let Some(thread) = Pid::from_raw(thread as i32) else { return };
+        if self.count == 1 || self.count < MOST && processor >= self.count || processor >= CpuSet::MAX_CPU {
+            return;
+        }
+        if self.posts().any(|post| post.bound().as_ref().is_some_and(|bound| bound.thread == thread)) {
+            return;
+        }
+        let mut bound = self.post(processor).bound();
+        let Ok(before) = sched_getaffinity(Some(thread)) else { return };
+        if bound.is_some() || before.count() <= 1 {
+            return;
+        }
+        let mut now = CpuSet::new();
+        now.set(processor);
+        if sched_setaffinity(Some(thread), &now).is_ok() {
+            *bound = Some(Bound { thread, before, now });
+        }
+    }
+
+    /// Lets writers run where they may. Those whose program bound them meanwhile stay as they are.
+    pub fn unbind(&self) {
+        for post in self.posts() {
+            if let Some(Bound { thread, before, now }) = post.bound().take()
+                && sched_getaffinity(Some(thread)).is_ok_and(|set| set == now)
+            {
+                let _ = sched_setaffinity(Some(thread), &before);
+            }
+        }
+    }
 }
 
 impl Post {
     pub fn is_on_duty(&self) -> bool {
         self.on_duty.load(Ordering::Acquire)
+    }
+
+    fn bound(&self) -> MutexGuard<'_, Option<Bound>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,14 +153,17 @@ pub struct Lookout {
 }
 
 impl Lookout {
-    /// A thread's fault is being served.
-    pub fn saw(&mut self, crew: &Crew, thread: u32) {
+    /// A thread's fault was served, while there were snapshots or not.
+    pub fn saw(&mut self, crew: &Crew, thread: u32, snapshots: bool) {
         let now = super::region::now();
         let pause = now - std::mem::replace(&mut self.latest, now);
         if self.faults.is_multiple_of(LOOK_EVERY) || pause > LOOK_AFTER_NS {
             self.faults = 0;
             if let Some(processor) = super::threads::processor_of(thread) {
                 crew.note(processor, now);
+                if snapshots {
+                    crew.bind(thread, processor);
+                }
             }
         }
         self.faults += 1;

@@ -49,6 +49,9 @@ impl Region {
             let _ = poll(&mut rung, Some(if busy { &SWEEP } else { &REST }));
             self.bell.answer();
             let snapshots = self.end_children();
+            if !snapshots {
+                self.crew.unbind();
+            }
             let now = super::region::now();
             if now - swept < SWEEP.tv_nsec as u64 || !self.is_served() {
                 continue;

@@ -11,19 +11,21 @@ use super::window::Window;
 use crate::PAGE;
 
 impl Region {
-    /// Serves a fault. Called by handlers only, which write to nothing in the region.
-    pub(super) fn serve(&self, fault: Fault, window: &mut Window) {
+    /// Serves a fault, and says whether there are snapshots. Called by handlers only, which write to nothing in the
+    /// region.
+    pub(super) fn serve(&self, fault: Fault, window: &mut Window) -> bool {
         let page = (fault.address - self.base) / PAGE;
         let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let snapshots = open.active().next().is_some();
         let _latch = self.latch(page);
         self.counters.faults.fetch_add(1, Ordering::Relaxed);
         if self.unarmed.contains(page) {
             // Somebody's fault on the same page was first; this wakes whoever came after that.
             let _ = self.descriptor.unprotect(self.address(page), PAGE);
-            return;
+            return snapshots;
         }
         // Outside of snapshots only what is written is worth a later arming.
-        let run = if open.active().next().is_some() {
+        let run = if snapshots {
             let chunk = page / CHUNK * CHUNK;
             let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
             window.choose(page, armed)
@@ -31,6 +33,7 @@ impl Region {
             page..page + 1
         };
         self.expose(&open, run);
+        snapshots
     }
 
     /// The armed pages around one, within a chunk.

@@ -158,8 +158,8 @@ fn handle(shared: Shared, processor: usize) {
         }
         if on_duty && !waits[1].revents().is_empty() {
             while let Some(fault) = region.descriptor.read() {
-                region.serve(fault, &mut window);
-                lookout.saw(&region.crew, fault.thread);
+                let snapshots = region.serve(fault, &mut window);
+                lookout.saw(&region.crew, fault.thread, snapshots);
             }
         }
     }
