@@ -1,7 +1,7 @@
 //! Gives an unmodified program that forks to save its memory, a Redis server say, snapshots by `bedplate-snapshot`:
 //! `LD_PRELOAD=libbedplate_snapshot_preload.so program`, or `bedplate snapshot run -- program`.
 //!
-//! Large anonymous mappings are placed in a region ([`heap`]), and `fork` takes a snapshot of it ([`forks`]): the
+//! Large anonymous mappings are placed in a region (`heap`), and `fork` takes a snapshot of it (`forks`): the
 //! child sees the same memory at the same addresses, and only what is outside of the region is copied the usual way.
 //! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc; the C library's own
 //! `malloc` does not, and a program that uses it runs as before.

@@ -9,11 +9,11 @@
 //!
 //! What makes it fast:
 //! - Arming ahead. Outside of snapshots cold pages are armed in the background, so that a snapshot only arms those
-//!   that were written lately ([`heat`]), the largest numbers with several threads ([`team`]).
-//! - Handlers run on the writers' processors ([`crew`]).
-//! - Writers that walk through memory have several pages copied at a time ([`window`]).
+//!   that were written lately (`heat`), the largest numbers with several threads (`team`).
+//! - Handlers run on the writers' processors (`crew`).
+//! - Writers that walk through memory have several pages copied at a time (`window`).
 //! - Nothing on the way of a fault allocates or takes a lock that an owner's thread can hold while it writes
-//!   to the region: all state is in mappings of its own ([`own`]), so the region may even be the process's heap.
+//!   to the region: all state is in mappings of its own (`own`), so the region may even be the process's heap.
 //!
 //! Locks, in their order: the *gate* (the snapshots there are; written while one is made or ends, read while a page's
 //! state changes), then a chunk's *latch* (the states of 512 pages). Holders of either never write to the region.
