@@ -222,3 +222,34 @@ fn sizes_that_cannot_be_are_errors() {
     let memory = Memory::builder(1).build().unwrap();
     assert_eq!(memory.len(), bedplate_snapshot::PAGE);
 }
+
+/// Writers are bound to a processor while there are snapshots, and nothing that they start for one is.
+#[test]
+fn writers_run_where_they_may_again() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let processors = || rustix::thread::sched_getaffinity(None).unwrap().count();
+    let all = processors();
+    for setting in settings().filter(|setting| setting.kind == Kind::Uffd && !setting.huge_pages) {
+        let Some(memory) = memory(16 * MIB, setting) else { continue };
+        memory.settle();
+        let folder = tempfile::tempdir().unwrap();
+        let over = folder.path().join("over");
+        let wait = over.clone();
+        let first = memory.spawn(move |_| {
+            while !wait.exists() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            vec![]
+        });
+        memory.words().iter().step_by(WORDS_OF_A_PAGE).for_each(|word| word.store(1, Ordering::Relaxed));
+        let second = memory.spawn(move |_| processors().to_le_bytes().to_vec()).unwrap();
+        assert_eq!(second.join().unwrap(), all.to_le_bytes(), "{setting:?}");
+        std::fs::write(&over, "").unwrap();
+        first.unwrap().join().unwrap();
+        let limit = std::time::Instant::now() + Duration::from_secs(20);
+        while processors() != all {
+            assert!(std::time::Instant::now() < limit, "{setting:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -35,6 +35,8 @@ impl Region {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
         let begin = now();
         let mut snapshots = self.close()?;
+        // The child must not inherit a binding. Nobody is bound again before this thaws.
+        self.crew.unbind();
         let (slot, epoch) = self.begin(&mut snapshots)?;
         Ok(Frozen { region: self, snapshots, slot, epoch, read, write, begin })
     }

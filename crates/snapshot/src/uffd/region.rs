@@ -346,6 +346,8 @@ impl Region {
     /// # Errors
     /// [`Error::TooManySnapshots`], [`Error::System`].
     pub fn snapshot(&self) -> Result<SnapshotId, Error> {
+        // A thread or process that the caller starts for it must not inherit a binding.
+        self.crew.unbind();
         // Private from the start: what it shares with the owner is what it has not got itself.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
