@@ -34,6 +34,8 @@
 pub mod engine;
 mod error;
 mod memory;
+#[cfg(target_arch = "x86_64")]
+pub mod ring0;
 mod running;
 pub mod uffd;
 mod view;

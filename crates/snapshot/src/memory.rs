@@ -3,6 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
+#[cfg(target_arch = "x86_64")]
+use crate::engine::Ring0;
 use crate::engine::{Engine, Fork, Shape, Statistics, Uffd};
 use crate::running::Snapshot;
 use crate::{Choice, Error, Kind, PAGE, View};
@@ -34,6 +36,19 @@ impl Builder {
         self
     }
 
+    /// For `ring0`: how many snapshots can be taken in a row without copying page tables, two unless told (the
+    /// paper's 4.2). Each takes 1/256 of the memory's size. With 0, tables are copied at each snapshot.
+    pub fn ahead(mut self, snapshots: usize) -> Self {
+        self.shape.ahead = snapshots;
+        self
+    }
+
+    /// For `ring0`: how many threads make tables ready for that, one unless told.
+    pub fn copiers(mut self, threads: usize) -> Self {
+        self.shape.copiers = threads;
+        self
+    }
+
     /// Makes it, filled with zeros.
     ///
     /// # Errors
@@ -48,6 +63,13 @@ impl Builder {
         let (engine, why_not): (Box<dyn Engine>, _) = match self.choice {
             Choice::Only(Kind::Uffd) => (Box::new(Uffd::new(shape)?), None),
             Choice::Only(Kind::Fork) => (Box::new(Fork::new(shape)?), None),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Only(Kind::Ring0) => (Box::new(Ring0::new(shape)?), None),
+            #[cfg(not(target_arch = "x86_64"))]
+            Choice::Only(Kind::Ring0) => {
+                let reason = "it exists for x86-64 only".to_owned();
+                return Err(Error::Unavailable { engine: Kind::Ring0, reason });
+            }
             Choice::Auto => match Uffd::new(shape) {
                 Ok(uffd) => (Box::new(uffd), None),
                 Err(Error::Unavailable { reason, .. }) => (Box::new(Fork::new(shape)?), Some(reason)),
@@ -77,7 +99,10 @@ impl std::fmt::Debug for Memory {
 impl Memory {
     /// Begins a memory of so many bytes, rounded up to whole pages.
     pub fn builder(bytes: usize) -> Builder {
-        Builder { shape: Shape { bytes, huge_pages: false, in_child: false }, choice: Choice::Auto }
+        Builder {
+            shape: Shape { bytes, huge_pages: false, in_child: false, ahead: 2, copiers: 1 },
+            choice: Choice::Auto,
+        }
     }
 
     /// Which engine it has.

@@ -19,6 +19,9 @@ use super::{
 ///
 /// In entries that are not present, WRITABLE is cleared like in the others: software that keeps something in
 /// such entries leaves this bit (and LOCK) alone.
+///
+/// Except in exact copies, ACCESSED and DIRTY are clear: no processor has used the copy. An entry of it that still has
+/// ACCESSED clear is in no TLB, and can be changed without a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protect {
     /// Nobody: the copy is exact.
@@ -34,6 +37,8 @@ pub enum Protect {
 
 const LOCK: u64 = PteFlags::LOCK.bits();
 const WRITABLE: PteFlags = PteFlags::WRITABLE;
+/// What a copy that is not exact does without.
+const NOT_COPIED: PteFlags = WRITABLE.union(PteFlags::ACCESSED).union(PteFlags::DIRTY);
 
 impl<'m, M: PhysicalMemory> PageTables<'m, M> {
     /// New tables that share everything with these, down to the tables, except for `private`, which consists of
@@ -176,7 +181,7 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
         if pte.is_locked() {
             return Err(PagingError::Locked { address: base });
         }
-        let copied = if self.protect == Protect::Nothing { pte } else { pte.without(WRITABLE) };
+        let copied = if self.protect == Protect::Nothing { pte } else { pte.without(NOT_COPIED) };
         new.store_exclusive(copied);
         Ok(())
     }
@@ -193,9 +198,9 @@ fn copy_leaves<const PROTECT: u8>(from: &Table, to: &Table) -> Result<(), usize>
         for (old, new) in old.iter().zip(new) {
             let pte = old.peek();
             seen |= pte.bits();
-            let copied = if PROTECT == Protect::Nothing as u8 { pte } else { pte.without(WRITABLE) };
+            let copied = if PROTECT == Protect::Nothing as u8 { pte } else { pte.without(NOT_COPIED) };
             if PROTECT == Protect::BothQuiesced as u8 {
-                old.store_exclusive(copied);
+                old.store_exclusive(pte.without(WRITABLE));
             }
             new.store_exclusive(copied);
         }
@@ -221,7 +226,7 @@ fn copy_shared_leaves(from: &Table, to: &Table) -> Result<(), usize> {
         if pte.is_locked() {
             return Err(number);
         }
-        new.store_exclusive(pte);
+        new.store_exclusive(pte.without(NOT_COPIED));
     }
     Ok(())
 }

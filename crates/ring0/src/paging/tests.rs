@@ -360,10 +360,11 @@ proptest! {
             tables.clone_range(&copy, part, protect, &mut ground.frames()).unwrap();
         }
         let protected = model.without(PteFlags::WRITABLE);
+        let unused = protected.without(PteFlags::ACCESSED | PteFlags::DIRTY);
         let (mut copied, original) = match protect {
             Protect::Nothing => (model.clone(), model),
-            Protect::Copy => (protected, model),
-            Protect::Both | Protect::BothQuiesced => (protected.clone(), protected),
+            Protect::Copy => (unused, model),
+            Protect::Both | Protect::BothQuiesced => (unused, protected),
         };
         let mut model = original;
         for (of_copy, step) in &after {

@@ -5,6 +5,8 @@
 //! are no snapshots of snapshots.
 
 mod fork;
+#[cfg(target_arch = "x86_64")]
+mod ring0;
 mod uffd;
 
 use std::ptr::NonNull;
@@ -13,6 +15,8 @@ use crate::running::Snapshot;
 use crate::{Error, View};
 
 pub(crate) use fork::Fork;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use ring0::Ring0;
 pub(crate) use uffd::Uffd;
 
 /// What runs on a snapshot. It returns bytes because it may run in another process.
@@ -29,6 +33,11 @@ pub enum Kind {
     Uffd,
     /// `fork`: what databases do today. The task runs in a child process.
     Fork,
+    /// Page tables of the process's own in ring 0 (`bedplate-ring0`), prioritized copy-on-write by its own handler of
+    /// page faults. The task runs in a thread of this process, in ring 0, and sees the memory at its own address; other
+    /// threads do not, so it cannot start any. Never chosen unless it is asked for, because every system call of
+    /// threads in ring 0 costs more.
+    Ring0,
 }
 
 impl std::fmt::Display for Kind {
@@ -36,6 +45,7 @@ impl std::fmt::Display for Kind {
         f.write_str(match self {
             Self::Uffd => "uffd",
             Self::Fork => "fork",
+            Self::Ring0 => "ring0",
         })
     }
 }
@@ -47,7 +57,8 @@ impl std::str::FromStr for Kind {
         match name {
             "uffd" => Ok(Self::Uffd),
             "fork" => Ok(Self::Fork),
-            _ => Err(format!("no engine is called {name}: there are uffd and fork")),
+            "ring0" => Ok(Self::Ring0),
+            _ => Err(format!("no engine is called {name}: there are uffd, fork and ring0")),
         }
     }
 }
@@ -71,6 +82,10 @@ pub struct Shape {
     pub huge_pages: bool,
     /// Whether tasks must see it at its own address, where that takes a child process.
     pub in_child: bool,
+    /// For `ring0`: how many snapshots can be taken in a row without copying page tables.
+    pub ahead: usize,
+    /// For `ring0`: how many threads make tables ready for that.
+    pub copiers: usize,
 }
 
 /// A memory and how snapshots of it are made. Usable from any thread.
@@ -110,4 +125,8 @@ pub struct Statistics {
     pub pages_armed_at_snapshots: u64,
     /// Pages that were write-protected ahead of time.
     pub pages_armed_ahead: u64,
+    /// Snapshots for which everything had been made ready before.
+    pub instantaneous: u64,
+    /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
+    pub extra_bytes: u64,
 }

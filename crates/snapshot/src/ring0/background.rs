@@ -1,0 +1,133 @@
+//! Threads in the background: they make tables ahead of snapshots (4.2), and give pages back that no snapshot needs any
+//! more (4.1). They stay in ring 3, since neither needs a processor's tables.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use super::protocol::Waiting;
+use super::space::Space;
+use super::tables::Stock;
+use crate::{Error, PAGE};
+
+/// The threads of a memory.
+#[derive(Debug)]
+pub struct Background {
+    space: Arc<Space>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    /// One that reclaims pages, and so many that copy tables (none if nothing is to be copied ahead).
+    pub fn start(space: &Arc<Space>, copiers: usize) -> Result<Self, Error> {
+        let mut background = Self { space: space.clone(), threads: Vec::new() };
+        background.add("bedplate-reclaim", reclaim)?;
+        let copiers = if space.ahead == 0 { 0 } else { copiers.max(1) };
+        for _ in 0..copiers {
+            background.add("bedplate-copy", copy)?;
+        }
+        Ok(background)
+    }
+
+    fn add(&mut self, name: &str, work: fn(&Space)) -> Result<(), Error> {
+        let space = self.space.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&space));
+        self.threads.push(thread.map_err(|error| Error::System {
+            what: "starting a thread",
+            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
+        })?);
+        Ok(())
+    }
+
+    /// Waits until there is nothing to do for now.
+    pub fn settle(&self) {
+        let space = &self.space;
+        let mut stock = space.shelf.lock();
+        while stock.ended
+            || stock.looking
+            || stock.copying > 0
+            || (wants(space, stock.ready.len()) && !stock.short)
+        {
+            stock = space.shelf.wait(stock);
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.space.shelf.lock().closing = true;
+        self.space.shelf.notify();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether more tables should be ready: each snapshot takes two.
+fn wants(space: &Space, ready: usize) -> bool {
+    ready < 2 * space.ahead
+}
+
+fn reclaim(space: &Space) {
+    let mut waiting = Waiting::default();
+    let mut stock = space.shelf.lock();
+    while !stock.closing {
+        if !stock.ended {
+            stock = space.shelf.wait(stock);
+            continue;
+        }
+        stock.ended = false;
+        stock.looking = true;
+        drop(stock);
+        let first = space.pool.frames.first();
+        let given = space.limbo.reclaim(&mut waiting, &space.epochs, |number| {
+            // A frame of this pool that was handed out is never refused.
+            let _ = space.pool.frames.give(0, first.offset(u64::from(number)));
+        });
+        space.counters.reclaimed.fetch_add(given, Ordering::Relaxed);
+        stock = space.shelf.lock();
+        stock.looking = false;
+        stock.waiting = waiting.pages();
+        trim(space, &mut stock);
+        space.shelf.notify();
+    }
+}
+
+/// Frees tables that a burst of snapshots has left behind.
+fn trim(space: &Space, stock: &mut Stock) {
+    let missing = (2 * space.ahead).saturating_sub(stock.ready.len() + stock.copying);
+    while stock.used.len() > missing
+        && let Some(table) = stock.used.pop()
+    {
+        // SAFETY: nobody uses it: it was on the shelf.
+        unsafe { table.free(space.all(), &mut space.pool.frames.cpu(0)) };
+    }
+}
+
+fn copy(space: &Space) {
+    let mut stock = space.shelf.lock();
+    while !stock.closing {
+        if !wants(space, stock.ready.len() + stock.copying) || stock.short {
+            stock = space.shelf.wait(stock);
+            continue;
+        }
+        stock.copying += 1;
+        let used = stock.used.pop();
+        drop(stock);
+        let made = used.map_or_else(|| space.new_table(), Ok);
+        if let Ok(table) = &made {
+            table.protect(|page| space.home.frame(page));
+        }
+        stock = space.shelf.lock();
+        stock.copying -= 1;
+        match made {
+            Ok(table) => {
+                let pages = (space.bytes() / PAGE) as u64;
+                space.counters.protected_ahead.fetch_add(pages, Ordering::Relaxed);
+                stock.ready.push(table);
+            }
+            Err(_) => stock.short = true,
+        }
+        space.shelf.notify();
+    }
+}

@@ -1,0 +1,118 @@
+//! The handler of page faults (Figure 5): what ring 0 does when somebody writes to a page that is write-protected.
+//!
+//! Nothing here allocates, or waits without answering other processors.
+
+use std::sync::atomic::Ordering;
+
+use bedplate_ring0::frames::{Frame, copy_frame};
+use bedplate_ring0::paging::Slot;
+use bedplate_ring0::word::Native;
+use bedplate_ring0::{Cpu, TrapFrame, handlers};
+
+use super::protocol::{self, Outcome, World};
+use super::registry;
+use super::space::Space;
+use crate::PAGE;
+
+/// A handler of page faults ([`handlers::set_page_fault_handler`]), which making a memory sets: for programs that have
+/// one of their own, which calls this first.
+pub fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> bedplate_ring0::Outcome {
+    use bedplate_ring0::Outcome::{Handled, Pass};
+    let Some(space) = registry::at(address) else { return Pass };
+    if !frame.is_write() || !frame.is_present() {
+        return Pass;
+    }
+    match write(space, cpu, address) {
+        Some(()) => Handled,
+        None => Pass,
+    }
+}
+
+pub fn install() {
+    handlers::set_page_fault_handler(Some(page_fault));
+}
+
+/// Makes a page writable for the tables that this processor uses. `None` where it has no right to it.
+#[inline]
+pub fn write(space: &Space, cpu: Cpu, address: u64) -> Option<()> {
+    let address = address & !(PAGE as u64 - 1);
+    let page = Page { space, cpu, address };
+    let _reading = space.latch.read(|| cpu.relax());
+    match registry::snapshot_on(cpu.number()) {
+        None => {
+            page.write_by_main()?;
+        }
+        Some((number, place)) if number == space.number() => {
+            count(space, protocol::write_by_snapshot(&page, place, space.epochs.of(place)));
+        }
+        // A task on another memory's snapshot.
+        Some(_) => return None,
+    }
+    cpu.flush_page(address);
+    Some(())
+}
+
+fn count(space: &Space, outcome: Outcome) {
+    let counters = &space.counters;
+    counters.faults.fetch_add(1, Ordering::Relaxed);
+    if outcome == Outcome::Copied {
+        counters.copied.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A page that is written to, on a processor. The latch is held.
+pub struct Page<'a> {
+    pub space: &'a Space,
+    pub cpu: Cpu,
+    pub address: u64,
+}
+
+impl Page<'_> {
+    /// Main writes, or Linux does for it.
+    #[inline]
+    pub fn write_by_main(&self) -> Option<()> {
+        let entry = self.space.main().directory().slot(self.address)?;
+        count(self.space, protocol::write_by_main::<Native, _>(self, entry, &self.space.epochs));
+        Some(())
+    }
+}
+
+impl World<Native> for Page<'_> {
+    #[inline]
+    fn entry(&self, place: usize) -> Option<&Slot> {
+        self.space.snapshot(place)?.directory().slot(self.address)
+    }
+
+    #[inline]
+    fn copy(&self, of: Frame) -> Option<Frame> {
+        let from = self.space.address_of(of)?;
+        let frames = &self.space.pool.frames;
+        let copy = frames.take(self.cpu.number())?;
+        // SAFETY: both are frames of this memory's; nobody else has the new one. If somebody writes to the old one
+        // meanwhile, the copy is not used.
+        unsafe { copy_frame(frames.address(copy)?, from) };
+        Some(copy)
+    }
+
+    fn discard(&self, copy: Frame) {
+        // Its own frame, taken above, is never refused.
+        let _ = self.space.pool.frames.give(self.cpu.number(), copy);
+    }
+
+    #[inline]
+    fn leave_in_limbo(&self, copy: Frame, end_epoch: u64) {
+        self.space.limbo.push(self.space.pool.number(copy), end_epoch);
+    }
+
+    fn tear(&self, place: usize) -> Frame {
+        self.space.tear(place)
+    }
+
+    fn flush(&self, snapshots: u64) {
+        self.space.flush_snapshots(self.cpu, snapshots, self.address);
+    }
+
+    fn relax(&self) {
+        self.cpu.relax();
+    }
+}

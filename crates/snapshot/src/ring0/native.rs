@@ -1,0 +1,181 @@
+//! Threads that touch the memory natively are taken into ring 0, where it is.
+//!
+//! Natively, the memory's addresses are reserved and have no rights, so whoever uses them gets SIGSEGV: a thread that
+//! has not entered ring 0, and one that has lost it, be it main's or a task's. The handler of the signal lets the thread
+//! go on in a piece of assembly that keeps all registers, enters ring 0, and returns to the instruction. A task's thread
+//! has its snapshot's tables again there.
+//!
+//! This is why a memory can be used like any other, and why nobody reads main's memory for a snapshot's. A thread that
+//! cannot enter (too many; on top of a signal handler that has interrupted ring 0) gets its SIGSEGV after all. Entering
+//! for the first time allocates memory: code that touches a memory while it holds the allocator's lock enters before.
+
+use std::arch::global_asm;
+use std::sync::OnceLock;
+
+use bedplate_ring0::{Process, is_ring0};
+
+use super::space::Space;
+use super::{registry, task};
+use crate::Error;
+
+/// Bytes of the red zone below a stack pointer.
+const RED_ZONE: i64 = 128;
+
+global_asm!(
+    r#"
+    .text
+    .balign 16
+    .globl bedplate_snapshot_go_to_ring0
+bedplate_snapshot_go_to_ring0:      # (rsp) = where to go on, below the red zone
+    pushfq
+    cld
+    push %rax
+    push %rcx
+    push %rdx
+    push %rbx
+    push %rbp
+    push %rsi
+    push %rdi
+    push %r8
+    push %r9
+    push %r10
+    push %r11
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, %rbp
+    sub $4096, %rsp                 # x87, SSE, AVX and AVX-512 take 2696 bytes
+    and $-64, %rsp
+    xor %eax, %eax
+    mov %rax, 512(%rsp)
+    mov %rax, 520(%rsp)
+    mov %rax, 528(%rsp)
+    mov %rax, 536(%rsp)
+    mov %rax, 544(%rsp)
+    mov %rax, 552(%rsp)
+    mov %rax, 560(%rsp)
+    mov %rax, 568(%rsp)
+    mov $0xe7, %eax
+    xor %edx, %edx
+    xsave64 (%rsp)
+    call bedplate_snapshot_enter
+    mov $0xe7, %eax
+    xor %edx, %edx
+    xrstor64 (%rsp)
+    mov %rbp, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rdi
+    pop %rsi
+    pop %rbp
+    pop %rbx
+    pop %rdx
+    pop %rcx
+    pop %rax
+    popfq
+    ret ${red_zone}
+    "#,
+    red_zone = const RED_ZONE,
+    options(att_syntax)
+);
+
+unsafe extern "C" {
+    /// Goes on in ring 0 where the stack says.
+    fn bedplate_snapshot_go_to_ring0();
+}
+
+/// Enters ring 0; called by the assembly, between two instructions of arbitrary code.
+#[unsafe(no_mangle)]
+extern "C" fn bedplate_snapshot_enter() {
+    // SAFETY: `errno` is this thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let entered = Process::current().is_some_and(|process| process.enter().is_ok());
+    if !entered {
+        // The instruction is tried again natively, and ends the process as it would have without this.
+        // SAFETY: the default action.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+    }
+    // SAFETY: as above.
+    unsafe { *errno = before };
+}
+
+/// What was done about SIGSEGV before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Sets the handler of SIGSEGV, once.
+pub fn install() -> Result<(), Error> {
+    if BEFORE.get().is_some() {
+        return Ok(());
+    }
+    // SAFETY: all zeros is an action: the default one.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = caught as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    let failed = |what| Error::System { what, source: rustix::io::Errno::INVAL };
+    // SAFETY: reads the action; the handler must know it before it is set.
+    if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut before) } != 0 {
+        return Err(failed("reading the handler of SIGSEGV"));
+    }
+    if BEFORE.set(before).is_err() {
+        return Ok(());
+    }
+    // SAFETY: the handler is of the form that SA_SIGINFO asks for.
+    match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(failed("handling SIGSEGV")),
+    }
+}
+
+/// Linux calls this, natively.
+extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes both, for as long as this runs.
+    let (details, registers) =
+        unsafe { (&*info, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
+    // SAFETY: SIGSEGV of the kernel's has an address; another's has none that is a memory's.
+    let address = unsafe { details.si_addr() } as u64;
+    // A task sees no memory but its own.
+    let its = |space: &Space| task::running_on().is_none_or(|number| number == space.number());
+    if details.si_code > 0 && registry::at(address).is_some_and(its) && !is_ring0() {
+        let stack = registers[libc::REG_RSP as usize] - RED_ZONE - 8;
+        // SAFETY: the interrupted code's stack, below what it uses.
+        unsafe { (stack as *mut i64).write(registers[libc::REG_RIP as usize]) };
+        registers[libc::REG_RSP as usize] = stack;
+        registers[libc::REG_RIP as usize] = bedplate_snapshot_go_to_ring0 as *const () as i64;
+        return;
+    }
+    pass_on(signal, info, context);
+}
+
+/// Does what was done before there was a handler here.
+fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let before = BEFORE.get();
+    match before.map_or(libc::SIG_DFL, |before| before.sa_sigaction) {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The instruction is tried again, and ends the process.
+            // SAFETY: the default action.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        handler if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) => {
+            // SAFETY: with this flag, a handler of this form.
+            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: without it, one of this form.
+            let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Epochs (4.1): which snapshots are active, and in which order they were taken.
+//!
+//! [`begin`](Epochs::begin) and [`end`](Epochs::end) are called with the latch held for writing; what looks at active
+//! snapshots to change their tables holds it for reading. [`oldest`](Epochs::oldest) needs no latch.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use bedplate_ring0::word::{Atomic, Atomics};
+
+/// How many snapshots can be active at once: as many as a word has bits.
+pub const MOST: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Epochs<A: Atomics> {
+    /// The epoch of the latest snapshot.
+    global: A::U64,
+    /// A bit for each place that somebody has.
+    taken: A::U64,
+    /// A bit for each place whose snapshot is active.
+    active: A::U64,
+    /// The epochs of active snapshots.
+    of: [A::U64; MOST],
+}
+
+impl<A: Atomics> Epochs<A> {
+    pub fn new() -> Self {
+        let zero = || A::U64::new(0);
+        Self { global: zero(), taken: zero(), active: zero(), of: std::array::from_fn(|_| zero()) }
+    }
+
+    /// A place for a snapshot, if there is one; it is not active yet.
+    pub fn take_place(&self) -> Option<usize> {
+        loop {
+            let free = (!self.taken.load(Relaxed)).trailing_zeros() as usize;
+            if free >= MOST {
+                return None;
+            }
+            if self.taken.fetch_or(1 << free, AcqRel) & 1 << free == 0 {
+                return Some(free);
+            }
+        }
+    }
+
+    /// Gives a place back, whose snapshot is not active.
+    pub fn give_place(&self, place: usize) {
+        self.taken.fetch_and(!(1 << place), Release);
+    }
+
+    /// A snapshot becomes active, with an epoch greater than all before.
+    pub fn begin(&self, place: usize) -> u64 {
+        let epoch = self.global.fetch_add(1, AcqRel) + 1;
+        self.of[place].store(epoch, Relaxed);
+        self.active.fetch_or(1 << place, AcqRel);
+        epoch
+    }
+
+    /// A snapshot's pages are used no more, by no processor.
+    pub fn end(&self, place: usize) {
+        self.active.fetch_and(!(1 << place), AcqRel);
+    }
+
+    /// Places and epochs of active snapshots.
+    #[inline]
+    pub fn active(&self) -> impl Iterator<Item = (usize, u64)> {
+        let mut left = self.active.load(Acquire);
+        std::iter::from_fn(move || {
+            let place = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (place < MOST).then(|| (place, self.of[place].load(Relaxed)))
+        })
+    }
+
+    /// The epoch of an active snapshot.
+    pub fn of(&self, place: usize) -> u64 {
+        self.of[place].load(Relaxed)
+    }
+
+    /// The least epoch of an active snapshot. One that begins meanwhile may be left out: its epoch is greater than
+    /// that of any page that was in limbo before.
+    pub fn oldest(&self) -> Option<u64> {
+        self.active().map(|(_, epoch)| epoch).min()
+    }
+
+    /// The epoch of the latest snapshot.
+    pub fn latest(&self) -> u64 {
+        self.global.load(Acquire)
+    }
+}

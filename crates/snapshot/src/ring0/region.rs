@@ -1,0 +1,145 @@
+//! Addresses and frames: where ring 0 has the memory, and where the process has the frames behind it.
+
+use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
+use bedplate_ring0::paging::VirtRange;
+use bedplate_ring0::shootdown::MOST_CPUS;
+use bedplate_ring0::{Attached, Process};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::registry::FIRST_ENTRY;
+use crate::{Error, Kind};
+
+/// From an error of ring 0's.
+pub fn unavailable(error: impl std::fmt::Display) -> Error {
+    Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() }
+}
+
+/// An entry of the topmost page table, kept for ring 0: Linux has nothing there.
+#[derive(Debug)]
+pub struct Reserved {
+    process: &'static Process,
+    slot: VirtRange,
+}
+
+impl Reserved {
+    /// The entry of this number, unless something is mapped there.
+    pub fn new(process: &'static Process, number: usize) -> Result<Self, Error> {
+        let slot = VirtRange::top_level_slot(FIRST_ENTRY + number).map_err(unavailable)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let (address, bytes) = (slot.start() as *mut _, slot.bytes() as usize);
+        // SAFETY: a new mapping where there is none.
+        unsafe { mmap_anonymous(address, bytes, ProtFlags::empty(), flags) }
+            .map_err(Error::system("reserving addresses"))?;
+        let reserved = Self { process, slot };
+        process.keep_private(slot.start(), slot.bytes()).map_err(unavailable)?;
+        Ok(reserved)
+    }
+
+    pub fn slot(&self) -> VirtRange {
+        self.slot
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let (address, bytes) = (self.slot.start(), self.slot.bytes());
+        // What cannot be given back stays reserved.
+        if self.process.release_private(address, bytes).is_ok() {
+            // SAFETY: the mapping made above, to which nothing leads any more.
+            let _ = unsafe { munmap(address as *mut _, bytes as usize) };
+        }
+    }
+}
+
+/// Main's frames: page after page in one piece.
+#[derive(Debug)]
+pub struct Home {
+    process: &'static Process,
+    memory: HostMemory,
+    attached: Attached,
+}
+
+impl Home {
+    pub fn new(process: &'static Process, bytes: usize, huge: bool) -> Result<Self, Error> {
+        let (memory, attached) = attach(process, bytes, huge)?;
+        Ok(Self { process, memory, attached })
+    }
+
+    /// The frame of a page.
+    #[inline]
+    pub fn frame(&self, page: usize) -> Frame {
+        Frame::containing(self.attached.physical).offset(page as u64)
+    }
+
+    /// Where the process has what is at this offset: natively, too, so for Linux.
+    #[inline]
+    pub fn address(&self, offset: usize) -> *mut u8 {
+        self.memory.base().wrapping_add(offset)
+    }
+
+    /// Where the process has a frame, if it is one of these.
+    #[inline]
+    pub fn address_of(&self, frame: Frame) -> Option<*mut u8> {
+        let offset = frame.address().wrapping_sub(self.attached.physical);
+        (offset < self.attached.bytes).then(|| self.address(offset as usize))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = self.process.detach(self.attached);
+    }
+}
+
+/// Frames for tables and for copies of pages.
+#[derive(Debug)]
+pub struct Pool {
+    process: &'static Process,
+    pub frames: FramePool,
+    attached: Attached,
+}
+
+impl Pool {
+    pub fn new(process: &'static Process, bytes: usize, huge: bool) -> Result<Self, Error> {
+        let (memory, attached) = attach(process, bytes, huge)?;
+        let first = Frame::containing(attached.physical);
+        let frames = FramePool::new(first, memory, MOST_CPUS as u32).map_err(unavailable)?;
+        let pool = Self { process, frames, attached };
+        for (address, bytes) in pool.frames.spans() {
+            process.add_windows(address as u64, bytes as u64).map_err(unavailable)?;
+        }
+        Ok(pool)
+    }
+
+    /// How many frames are handed out.
+    pub fn in_use(&self) -> u64 {
+        let statistics = self.frames.statistics();
+        statistics.taken - statistics.given
+    }
+
+    /// The number of a frame, from 0.
+    #[inline]
+    pub fn number(&self, frame: Frame) -> u32 {
+        (frame.number() - self.frames.first().number()) as u32
+    }
+
+    /// How many frames there are.
+    pub fn count(&self) -> usize {
+        self.frames.memory().bytes() / crate::PAGE
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = self.process.detach(self.attached);
+    }
+}
+
+fn attach(process: &'static Process, bytes: usize, huge: bool) -> Result<(HostMemory, Attached), Error> {
+    let backing = if huge { Backing::Transparent } else { Backing::Small };
+    let memory = HostMemory::map(bytes.next_multiple_of(2 << 20), backing).map_err(unavailable)?;
+    // SAFETY: the memory is kept beside what is returned here, and unmapped after it was detached.
+    let attached =
+        unsafe { process.attach(memory.base() as u64, memory.bytes() as u64) }.map_err(unavailable)?;
+    Ok((memory, attached))
+}

@@ -1,0 +1,139 @@
+//! Which arguments of which system calls point to memory, how much of it Linux uses, and how.
+//!
+//! Calls that are not listed get `EFAULT` for addresses in a memory, as Linux finds nothing there.
+
+use libc::c_long;
+
+/// What Linux does with a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// How long a buffer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// So many bytes.
+    Fixed(u64),
+    /// As an argument says, in elements of so many bytes.
+    Argument(usize, u64),
+    /// As an argument says, and the call may do less and return how much it did.
+    Partial(usize),
+    /// As the word says that an argument points to.
+    PointedTo(usize),
+    /// Up to a zero byte.
+    Text,
+    /// As many `iovec` as an argument says, each with a buffer; the call may do less and return how much it did.
+    Pieces(usize),
+    /// A `msghdr`.
+    Message,
+}
+
+/// An argument that points to a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    pub argument: usize,
+    pub access: Access,
+    pub length: Length,
+}
+
+const fn reads(argument: usize, length: Length) -> Buffer {
+    Buffer { argument, access: Access::Read, length }
+}
+
+const fn writes(argument: usize, length: Length) -> Buffer {
+    Buffer { argument, access: Access::Write, length }
+}
+
+const fn text(argument: usize) -> Buffer {
+    reads(argument, Length::Text)
+}
+
+/// Whether memory may be behind an argument without its address being in a memory itself.
+pub fn is_indirect(number: u64) -> bool {
+    matches!(
+        number as c_long,
+        libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmsg
+    )
+}
+
+/// Whether a call changes what is mapped at its first argument.
+pub fn changes_mappings(number: u64) -> bool {
+    matches!(
+        number as c_long,
+        libc::SYS_mmap
+            | libc::SYS_munmap
+            | libc::SYS_mprotect
+            | libc::SYS_pkey_mprotect
+            | libc::SYS_mremap
+            | libc::SYS_madvise
+            | libc::SYS_remap_file_pages
+    )
+}
+
+/// The buffers of a call.
+pub fn of(number: u64) -> &'static [Buffer] {
+    use Length::{Argument, Fixed, Message, Partial, Pieces, PointedTo};
+    const STAT: Length = Fixed(size_of::<libc::stat>() as u64);
+    const TIME: Length = Fixed(16);
+    const INT: Length = Fixed(4);
+    match number as c_long {
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_getdents64 => const { &[writes(1, Partial(2))] },
+        libc::SYS_write | libc::SYS_pwrite64 => const { &[reads(1, Partial(2))] },
+        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => const { &[writes(1, Pieces(2))] },
+        libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => const { &[reads(1, Pieces(2))] },
+        libc::SYS_sendto => const { &[reads(1, Partial(2)), reads(4, Argument(5, 1))] },
+        libc::SYS_recvfrom => const { &[writes(1, Partial(2)), writes(4, PointedTo(5)), writes(5, INT)] },
+        libc::SYS_sendmsg => const { &[reads(1, Message)] },
+        libc::SYS_recvmsg => const { &[writes(1, Message)] },
+        libc::SYS_connect | libc::SYS_bind => const { &[reads(1, Argument(2, 1))] },
+        libc::SYS_accept | libc::SYS_accept4 | libc::SYS_getsockname | libc::SYS_getpeername => {
+            const { &[writes(1, PointedTo(2)), writes(2, INT)] }
+        }
+        libc::SYS_setsockopt => const { &[reads(3, Argument(4, 1))] },
+        libc::SYS_getsockopt => const { &[writes(3, PointedTo(4)), writes(4, INT)] },
+        libc::SYS_socketpair => const { &[writes(3, Fixed(8))] },
+        libc::SYS_pipe | libc::SYS_pipe2 => const { &[writes(0, Fixed(8))] },
+        libc::SYS_open
+        | libc::SYS_access
+        | libc::SYS_unlink
+        | libc::SYS_mkdir
+        | libc::SYS_rmdir
+        | libc::SYS_chdir
+        | libc::SYS_chmod
+        | libc::SYS_truncate => const { &[text(0)] },
+        libc::SYS_openat | libc::SYS_unlinkat | libc::SYS_mkdirat | libc::SYS_faccessat => {
+            const { &[text(1)] }
+        }
+        libc::SYS_rename | libc::SYS_link | libc::SYS_symlink => const { &[text(0), text(1)] },
+        libc::SYS_renameat | libc::SYS_renameat2 => const { &[text(1), text(3)] },
+        libc::SYS_stat | libc::SYS_lstat => const { &[text(0), writes(1, STAT)] },
+        libc::SYS_fstat => const { &[writes(1, STAT)] },
+        libc::SYS_newfstatat => const { &[text(1), writes(2, STAT)] },
+        libc::SYS_statx => const { &[text(1), writes(4, Fixed(256))] },
+        libc::SYS_readlink => const { &[text(0), writes(1, Partial(2))] },
+        libc::SYS_readlinkat => const { &[text(1), writes(2, Partial(3))] },
+        libc::SYS_getcwd => const { &[writes(0, Argument(1, 1))] },
+        libc::SYS_getrandom => const { &[writes(0, Partial(1))] },
+        libc::SYS_poll => const { &[writes(0, Argument(1, 8))] },
+        libc::SYS_epoll_ctl => const { &[reads(3, Fixed(12))] },
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => const { &[writes(1, Argument(2, 12))] },
+        libc::SYS_clock_gettime => const { &[writes(1, TIME)] },
+        libc::SYS_gettimeofday => const { &[writes(0, TIME)] },
+        libc::SYS_nanosleep => const { &[reads(0, TIME), writes(1, TIME)] },
+        libc::SYS_clock_nanosleep => const { &[reads(2, TIME), writes(3, TIME)] },
+        libc::SYS_getrusage => const { &[writes(1, Fixed(144))] },
+        libc::SYS_wait4 => const { &[writes(1, INT), writes(3, Fixed(144))] },
+        // Words that threads wait for: only where they are is used, and what is there.
+        libc::SYS_futex => const { &[writes(0, INT), writes(4, INT)] },
+        _ => &[],
+    }
+}

@@ -1,0 +1,280 @@
+//! One memory: everything that handlers, snapshots and the threads in the background share.
+//!
+//! Main's tables are those that the process's own topmost table leads to; [`Space::main`] says which they are, and
+//! changes with the latch held for writing. A snapshot's place ([`Place`]) belongs to its task from the moment it is
+//! taken to the moment it is given back.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use bedplate_ring0::frames::Frame;
+use bedplate_ring0::paging::{PageSize, PageTables, Pte, PteFlags, VirtRange};
+use bedplate_ring0::shootdown::{Batch, CpuSet};
+use bedplate_ring0::word::Native;
+use bedplate_ring0::{Cpu, Process, Windows};
+
+use super::protocol::{Epochs, Latch, Limbo, MOST};
+use super::region::{Home, Pool, Reserved, unavailable};
+use super::tables::{Shelf, Table, entry_of};
+use super::{calls, fault, native, registry};
+use crate::engine::{Shape, Statistics};
+use crate::{Error, PAGE};
+
+/// No processor.
+pub const NO_CPU: u32 = u32::MAX;
+
+/// A snapshot, as long as it is active.
+#[derive(Debug)]
+pub struct Place {
+    /// Its tables.
+    pub table: AtomicPtr<Table>,
+    /// The processor that uses them.
+    pub cpu: AtomicU32,
+    /// Pages of it were lost.
+    pub torn: AtomicBool,
+}
+
+/// What happened.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub faults: AtomicU64,
+    pub copied: AtomicU64,
+    pub ended: AtomicU64,
+    pub without_copying: AtomicU64,
+    pub protected_at_snapshots: AtomicU64,
+    pub protected_ahead: AtomicU64,
+    pub reclaimed: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Space {
+    // Dropped in this order.
+    pub pool: Pool,
+    pub home: Home,
+    _reserved: Reserved,
+    pub process: &'static Process,
+    number: usize,
+    bytes: usize,
+    range: VirtRange,
+    all: VirtRange,
+    /// What the process's topmost table had at this place before.
+    before: Pte,
+    pub latch: Latch<Native>,
+    pub epochs: Epochs<Native>,
+    pub limbo: Limbo<Native>,
+    pub places: [Place; MOST],
+    main: AtomicPtr<Table>,
+    pub shelf: Shelf,
+    /// Stands for pages that were lost.
+    garbage: Frame,
+    /// How many snapshots can be taken in a row without copying.
+    pub ahead: usize,
+    pub counters: Counters,
+}
+
+/// How many frames the tables of a memory take.
+fn table_frames(bytes: usize) -> usize {
+    let leaves = bytes.div_ceil(2 << 20);
+    1 + 1 + leaves.div_ceil(512) + leaves
+}
+
+impl Space {
+    /// A memory filled with zeros, and main's tables, in use.
+    pub fn new(process: &'static Process, shape: Shape) -> Result<Arc<Self>, Error> {
+        let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;
+        let (number, reserved) = (0..registry::ENTRIES)
+            .filter(|number| registry::is_free(*number))
+            .find_map(|number| Some((number, Reserved::new(process, number).ok()?)))
+            .ok_or_else(|| unavailable(format_args!("there are {} memories already", registry::ENTRIES)))?;
+        let mapped = shape.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
+        let range = VirtRange::at(reserved.slot().start(), mapped as u64).map_err(unavailable)?;
+        let home = Home::new(process, shape.bytes, shape.huge_pages)?;
+        // Enough for every page to be written to once while every place has a snapshot; none of it is touched before.
+        let frames = mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
+        let pool = Pool::new(process, frames * PAGE, shape.huge_pages)?;
+        let frames = &mut pool.frames.cpu(0);
+        // SAFETY: only the entry of the reserved range is changed.
+        let own = unsafe { process.page_tables() };
+        let main = Table::new(&own, all, range, frames).map_err(unavailable)?;
+        for (page, address) in range.pages().enumerate() {
+            if let Some(slot) = main.directory().slot(address) {
+                slot.store_exclusive(Pte::leaf(home.frame(page), PageSize::Size4K, PteFlags::WRITABLE));
+            }
+        }
+        let garbage = pool.frames.take(0).ok_or_else(|| unavailable("no frames"))?;
+        let limbo = Limbo::new(pool.count());
+        let before = own.top().slots[entry_of(range)].load();
+        let entry = main.entry;
+        let place = || Place {
+            table: AtomicPtr::default(),
+            cpu: AtomicU32::new(NO_CPU),
+            torn: AtomicBool::new(false),
+        };
+        let space = Arc::new(Self {
+            process,
+            number,
+            bytes: shape.bytes,
+            range,
+            all,
+            before,
+            latch: Latch::new(),
+            epochs: Epochs::new(),
+            limbo,
+            places: std::array::from_fn(|_| place()),
+            main: AtomicPtr::new(Box::into_raw(Box::new(main))),
+            shelf: Shelf::default(),
+            garbage,
+            ahead: shape.ahead,
+            counters: Counters::default(),
+            pool,
+            home,
+            _reserved: reserved,
+        });
+        let touched = space
+            .limbo
+            .spans()
+            .into_iter()
+            .chain([(Arc::as_ptr(&space) as usize, size_of::<Self>()), space.main().directory().span()]);
+        for (address, bytes) in touched {
+            process.add_windows(address as u64, bytes as u64).map_err(unavailable)?;
+        }
+        calls::install(process)?;
+        native::install()?;
+        fault::install();
+        own.top().slots[entry_of(range)].store_exclusive(entry);
+        registry::set(number, Arc::as_ptr(&space));
+        Ok(space)
+    }
+
+    /// Its number.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Where ring 0 has it.
+    pub fn base(&self) -> u64 {
+        self.range.start()
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The addresses of all memories.
+    pub fn all(&self) -> VirtRange {
+        self.all
+    }
+
+    /// Whether an address is in it.
+    #[inline]
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.range.start()) < self.bytes as u64
+    }
+
+    /// The process's page tables, for the entry of this memory.
+    pub fn process_tables(&self) -> PageTables<'static, Windows> {
+        // SAFETY: only the entry of the reserved range is changed through them.
+        unsafe { self.process.page_tables() }
+    }
+
+    /// Main's tables.
+    #[inline]
+    pub fn main(&self) -> &Table {
+        // SAFETY: tables are freed with the memory only.
+        unsafe { &*self.main.load(Ordering::Acquire) }
+    }
+
+    /// Lets main use other tables, and returns those it used. With the latch held for writing; who uses the old ones
+    /// is flushed by the caller.
+    pub fn replace_main(&self, table: Box<Table>) -> Box<Table> {
+        self.process_tables().top().slots[entry_of(self.range)].store_exclusive(table.entry);
+        let old = self.main.swap(Box::into_raw(table), Ordering::AcqRel);
+        // SAFETY: it was made of a box, and nobody but main knows it.
+        unsafe { Box::from_raw(old) }
+    }
+
+    /// Tables of an active snapshot.
+    #[inline]
+    pub fn snapshot(&self, place: usize) -> Option<&Table> {
+        // SAFETY: they stay as long as the snapshot is active, which the latch, held by the caller, keeps it.
+        unsafe { self.places.get(place)?.table.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// New tables.
+    pub fn new_table(&self) -> Result<Box<Table>, Error> {
+        let frames = &mut self.pool.frames.cpu(0);
+        let table = Table::new(&self.process_tables(), self.all, self.range, frames);
+        let table = table.map_err(|_| Error::System {
+            what: "frames for page tables",
+            source: rustix::io::Errno::NOMEM,
+        })?;
+        let (address, bytes) = table.directory().span();
+        self.process.add_windows(address as u64, bytes as u64).map_err(unavailable)?;
+        Ok(Box::new(table))
+    }
+
+    /// The processors that are on main's tables: all that are not on a snapshot of this memory.
+    pub fn processors_of_main(&self) -> CpuSet {
+        let mut cpus = CpuSet::first(self.process.cpus());
+        for (place, _) in self.epochs.active() {
+            cpus.remove(self.places[place].cpu.load(Ordering::Acquire) as usize);
+        }
+        cpus
+    }
+
+    /// Has a processor of each of these snapshots forget a page.
+    pub fn flush_snapshots(&self, cpu: Cpu, snapshots: u64, address: u64) {
+        let mut cpus = CpuSet::new();
+        for place in (0..MOST).filter(|place| snapshots & 1 << place != 0) {
+            cpus.insert(self.places[place].cpu.load(Ordering::SeqCst) as usize);
+        }
+        // An error would mean that this is not ring 0, where no processor is.
+        let _ = cpu.shoot_down(&cpus, &Batch::page(address, PageSize::Size4K));
+    }
+
+    /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.
+    pub fn tear(&self, place: usize) -> Frame {
+        self.places[place].torn.store(true, Ordering::Release);
+        self.garbage
+    }
+
+    /// Where the process has a frame.
+    #[inline]
+    pub fn address_of(&self, frame: Frame) -> Option<*mut u8> {
+        self.home.address_of(frame).or_else(|| self.pool.frames.address(frame))
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let snapshots = self.epochs.latest();
+        Statistics {
+            snapshots,
+            active: snapshots - read(&self.counters.ended).min(snapshots),
+            faults: read(&self.counters.faults),
+            pages_copied: read(&self.counters.copied),
+            pages_armed_at_snapshots: read(&self.counters.protected_at_snapshots),
+            pages_armed_ahead: read(&self.counters.protected_ahead),
+            instantaneous: read(&self.counters.without_copying),
+            extra_bytes: self.pool.in_use() * PAGE as u64,
+        }
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        registry::set(self.number, std::ptr::null());
+        self.process_tables().top().slots[entry_of(self.range)].store_exclusive(self.before);
+        // Processors that are not in ring 0 now forget everything when they come in.
+        let flushed = self.process.run(|cpu| cpu.shoot_down_everywhere(&Batch::full()));
+        let main = self.main.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !matches!(flushed, Ok(Ok(()))) {
+            // Cannot enter (a forked child): then nobody of this process is in ring 0.
+        }
+        // SAFETY: made of a box; nothing uses it any more. Its frames go with the pool.
+        drop(unsafe { Box::from_raw(main) });
+    }
+}

@@ -1,0 +1,126 @@
+//! Taking a snapshot.
+//!
+//! With the latch held, so that no write to a protected page is completed meanwhile: main's tables are replaced by
+//! write-protected ones, or write-protected while they are copied; then main's processors forget what they had cached.
+//! Writes they make before they have done so are in the snapshot; those they make later wait for the latch. So the
+//! snapshot is of one moment, whatever main's threads tell each other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bedplate_ring0::shootdown::Batch;
+use bedplate_ring0::{Cpu, InterruptsOff};
+
+use super::protocol::MOST;
+use super::region::unavailable;
+use super::space::{NO_CPU, Space};
+use super::tables::Table;
+use super::{calls, task};
+use crate::engine::Work;
+use crate::running::Snapshot;
+use crate::{Error, PAGE};
+
+/// Tables for a snapshot.
+enum Tables {
+    /// Both are ready.
+    Ready { snapshot: Box<Table>, main: Box<Table> },
+    /// To be copied.
+    Empty(Box<Table>),
+}
+
+/// Takes a snapshot and runs `work` on it.
+pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Snapshot, Error> {
+    if task::running_on().is_some() {
+        return Err(Error::OfASnapshot);
+    }
+    let place = space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
+    let taken = take_tables(space).and_then(|tables| {
+        let taken = space.process.run(|cpu| take(space, cpu, place, tables));
+        taken.map_err(unavailable).flatten()
+    });
+    let (epoch, pause) = match taken {
+        Ok(taken) => taken,
+        Err(error) => {
+            space.epochs.give_place(place);
+            return Err(error);
+        }
+    };
+    let task = task::start(space, place, work)?;
+    Ok(Snapshot::new(Box::new(task), epoch, pause))
+}
+
+fn take_tables(space: &Space) -> Result<Tables, Error> {
+    let mut stock = space.shelf.lock();
+    if stock.ready.len() >= 2
+        && let (Some(snapshot), Some(main)) = (stock.ready.pop(), stock.ready.pop())
+    {
+        space.shelf.notify();
+        return Ok(Tables::Ready { snapshot, main });
+    }
+    let some = stock.ready.pop().or_else(|| stock.used.pop());
+    drop(stock);
+    match some {
+        Some(table) => Ok(Tables::Empty(table)),
+        None => space.new_table().map(Tables::Empty),
+    }
+}
+
+/// In ring 0.
+fn take(space: &Space, cpu: Cpu, place: usize, tables: Tables) -> Result<(u64, Duration), Error> {
+    let begin = Instant::now();
+    // Signals that are handled in ring 0 must not write to the memory while this has the latch.
+    // SAFETY: in ring 0, and dropped there.
+    let off = unsafe { InterruptsOff::new() };
+    let writing = space.latch.write(|| cpu.relax());
+    let (snapshot, main) = match tables {
+        Tables::Ready { snapshot, main } => (snapshot, Some(main)),
+        Tables::Empty(snapshot) => (snapshot, None),
+    };
+    let copied = main.is_none();
+    let mut old_main = None;
+    match main {
+        Some(main) => old_main = Some(space.replace_main(main)),
+        None => {
+            let frames = &mut space.pool.frames.cpu(cpu.number());
+            let made = snapshot.copy(space.main(), frames, || cpu.relax());
+            if made.is_err() {
+                // Some of main's pages are write-protected without need, which the next write to them undoes.
+                flush_main(space, cpu)?;
+                drop((writing, off));
+                space.shelf.lock().used.push(snapshot);
+                return Err(Error::System {
+                    what: "frames for page tables",
+                    source: rustix::io::Errno::NOMEM,
+                });
+            }
+        }
+    }
+    let here = &space.places[place];
+    here.cpu.store(NO_CPU, Ordering::Relaxed);
+    here.torn.store(false, Ordering::Relaxed);
+    here.table.store(Box::into_raw(snapshot), Ordering::Release);
+    let epoch = space.epochs.begin(place);
+    let flushed = flush_main(space, cpu);
+    calls::keep_what_is_being_written(space, cpu);
+    drop(writing);
+    drop(off);
+    let pause = begin.elapsed();
+    flushed?;
+    if copied {
+        let pages = (space.bytes() / PAGE) as u64;
+        space.counters.protected_at_snapshots.fetch_add(pages, Ordering::Relaxed);
+    } else {
+        space.counters.without_copying.fetch_add(1, Ordering::Relaxed);
+    }
+    if let Some(old) = old_main {
+        space.shelf.lock().used.push(old);
+        space.shelf.notify();
+    }
+    Ok((epoch, pause))
+}
+
+/// Main's processors use no entry any more that has lost the right to write.
+fn flush_main(space: &Space, cpu: Cpu) -> Result<(), Error> {
+    cpu.shoot_down(&space.processors_of_main(), &Batch::full()).map_err(unavailable)
+}

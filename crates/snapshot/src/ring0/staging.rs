@@ -1,0 +1,102 @@
+//! What each processor has for its system calls, in memory that Linux sees where ring 0 does: a staging buffer (4.3),
+//! copies of lists of buffers, and which addresses Linux is writing to at the moment.
+//!
+//! A processor's part is used by its own handler of system calls only, but for [`Writing`], which those who take
+//! snapshots read.
+
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bedplate_ring0::Process;
+use bedplate_ring0::shootdown::MOST_CPUS;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use super::region::unavailable;
+use crate::Error;
+
+/// Bytes of the staging buffer.
+pub const STAGING: usize = 1 << 20;
+/// How many buffers Linux takes in one call.
+pub const MOST_PIECES: usize = 1024;
+/// Buffers of one call besides.
+const MORE: usize = 8;
+
+/// A processor's part.
+#[repr(C, align(4096))]
+pub struct Scratch {
+    pub writing: Writing,
+    /// A `msghdr`.
+    pub message: UnsafeCell<[u64; 7]>,
+    pub pieces: UnsafeCell<[Piece; MOST_PIECES]>,
+    pub staging: UnsafeCell<[u8; STAGING]>,
+}
+
+/// An `iovec`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Piece {
+    pub address: u64,
+    pub bytes: u64,
+}
+
+/// Where Linux may write at the moment, for main: addresses of a memory.
+pub struct Writing {
+    count: AtomicU32,
+    ranges: [(AtomicU64, AtomicU64); MOST_PIECES + MORE],
+}
+
+impl Writing {
+    /// Adds a range, before its pages are made writable. Says whether there was room.
+    pub fn add(&self, address: u64, bytes: u64) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        let Some(range) = self.ranges.get(count as usize) else { return false };
+        range.0.store(address, Ordering::Relaxed);
+        range.1.store(bytes, Ordering::Relaxed);
+        self.count.store(count + 1, Ordering::Release);
+        true
+    }
+
+    /// Linux has written.
+    pub fn clear(&self) {
+        self.count.store(0, Ordering::Release);
+    }
+
+    /// The ranges: address and length.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        let count = self.count.load(Ordering::Acquire) as usize;
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        self.ranges.iter().take(count).map(move |(address, bytes)| (load(address), load(bytes)))
+    }
+}
+
+struct All(*const Scratch);
+
+// SAFETY: a processor's part is used by its own handler, or made of atomics.
+unsafe impl Send for All {}
+// SAFETY: as above.
+unsafe impl Sync for All {}
+
+static ALL: OnceLock<All> = OnceLock::new();
+
+/// Maps the parts of all processors. They take no memory until they are used.
+pub fn prepare(process: &Process) -> Result<(), Error> {
+    let bytes = size_of::<Scratch>() * MOST_CPUS;
+    if ALL.get().is_none() {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, which stays as long as the process. Zeros are values of all that is in a part.
+        let at =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let at = at.map_err(Error::system("mapping staging buffers"))?;
+        let _ = ALL.set(All(at.cast()));
+    }
+    let at = ALL.get().map_or(0, |all| all.0 as u64);
+    process.add_windows(at, bytes as u64).map_err(unavailable)
+}
+
+/// A processor's part.
+pub fn of(cpu: u32) -> Option<&'static Scratch> {
+    let all = ALL.get()?;
+    // SAFETY: the mapping has so many, and stays.
+    ((cpu as usize) < MOST_CPUS).then(|| unsafe { &*all.0.add(cpu as usize) })
+}

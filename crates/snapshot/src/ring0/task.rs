@@ -1,0 +1,121 @@
+//! A task on a snapshot: a thread in ring 0 with the snapshot's tables.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::thread::JoinHandle;
+
+use bedplate_ring0::{Cpu, InterruptsOff};
+
+use super::region::unavailable;
+use super::registry;
+use super::space::{NO_CPU, Space};
+use crate::engine::Work;
+use crate::running::Task;
+use crate::{Error, View};
+
+thread_local! {
+    /// The memory on whose snapshot this thread runs a task.
+    static ON_SNAPSHOT: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The memory on whose snapshot this thread runs a task. Also for signal handlers.
+pub fn running_on() -> Option<usize> {
+    ON_SNAPSHOT.try_with(Cell::get).unwrap_or_default()
+}
+
+/// A thread with a task.
+pub struct Running {
+    thread: JoinHandle<Result<Vec<u8>, Error>>,
+    torn: Arc<AtomicBool>,
+}
+
+/// Starts the task of the snapshot at this place, which was just taken.
+pub fn start(space: &Arc<Space>, place: usize, work: Work) -> Result<Running, Error> {
+    let torn = Arc::new(AtomicBool::new(false));
+    let (its_space, its_torn) = (space.clone(), torn.clone());
+    let run = move || run(&its_space, place, work, &its_torn);
+    match std::thread::Builder::new().name("bedplate-snapshot".into()).spawn(run) {
+        Ok(thread) => Ok(Running { thread, torn }),
+        Err(error) => {
+            end(space, place);
+            let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
+            Err(Error::System { what: "starting a thread", source })
+        }
+    }
+}
+
+fn run(space: &Arc<Space>, place: usize, work: Work, torn: &AtomicBool) -> Result<Vec<u8>, Error> {
+    ON_SNAPSHOT.set(Some(space.number()));
+    let done = space.process.run(|cpu| {
+        let here = &space.places[place];
+        registry::set_snapshot(cpu.number(), Some((space.number(), place)));
+        here.cpu.store(cpu.number(), Ordering::SeqCst);
+        // A handler that has changed an entry has seen this processor, or changed it before it is used here.
+        fence(Ordering::SeqCst);
+        let root = space.snapshot(place).map_or(0, super::tables::Table::root);
+        // SAFETY: the tables share all but the memory with the process's, and stay until this has left them.
+        let result = unsafe { cpu.set_root(root) }.map_err(unavailable).and_then(|()| {
+            // SAFETY: the memory as this processor sees it does not change until `end`.
+            let view =
+                unsafe { View::new(space.base() as *const u8, space.bytes(), space.base() as *const u8) };
+            catch_unwind(AssertUnwindSafe(|| work(&view))).map_err(|_| Error::Task("it panicked".into()))
+        });
+        // The task may have lost ring 0.
+        let cpu = space.process.enter().map_err(unavailable)?;
+        // SAFETY: what it had.
+        unsafe { cpu.set_root(space.process.root()) }.map_err(unavailable)?;
+        registry::set_snapshot(cpu.number(), None);
+        torn.store(here.torn.load(Ordering::Acquire), Ordering::Release);
+        end(space, place);
+        result
+    });
+    ON_SNAPSHOT.set(None);
+    match done {
+        Ok(result) => result,
+        Err(error) => {
+            // It could not enter ring 0, so nobody has used the tables.
+            end(space, place);
+            Err(unavailable(error))
+        }
+    }
+}
+
+/// Ends a snapshot whose tables no processor uses any more.
+fn end(space: &Space, place: usize) {
+    let here = &space.places[place];
+    let table = {
+        // SAFETY: in ring 0, and dropped there.
+        let _off = Cpu::current().map(|_| unsafe { InterruptsOff::new() });
+        let _writing = space.latch.write(|| match Cpu::current() {
+            Some(cpu) => cpu.relax(),
+            None => std::thread::yield_now(),
+        });
+        space.epochs.end(place);
+        here.cpu.store(NO_CPU, Ordering::Relaxed);
+        here.table.swap(std::ptr::null_mut(), Ordering::AcqRel)
+    };
+    space.epochs.give_place(place);
+    space.counters.ended.fetch_add(1, Ordering::Relaxed);
+    let mut stock = space.shelf.lock();
+    if !table.is_null() {
+        // SAFETY: made of a box when the snapshot was taken; nobody knows it any more.
+        stock.used.push(unsafe { Box::from_raw(table) });
+    }
+    stock.ended = true;
+    stock.short = false;
+    drop(stock);
+    space.shelf.notify();
+}
+
+impl Task for Running {
+    fn join(self: Box<Self>) -> Result<Vec<u8>, Error> {
+        let result = self.thread.join().map_err(|_| Error::Task("its thread panicked".into()))?;
+        if self.torn.load(Ordering::Acquire) { Err(Error::Torn) } else { result }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+}

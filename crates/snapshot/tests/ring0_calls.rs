@@ -1,0 +1,254 @@
+//! System calls with buffers in a memory of the `ring0` engine: Linux sees what the caller sees.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod ring0_common;
+
+use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bedplate_ring0::{Process, is_ring0};
+use bedplate_snapshot::Memory;
+use ring0_common::{PAGE, memory, word};
+
+/// A part of a memory, for calls that write to it.
+fn slice(memory: &Memory, from: usize, bytes: usize) -> &'static mut [u8] {
+    assert!(from + bytes <= memory.len());
+    // SAFETY: inside of the memory, which the tests keep; they use each part from one place at a time.
+    unsafe { std::slice::from_raw_parts_mut(memory.base().as_ptr().add(from), bytes) }
+}
+
+fn file() -> std::fs::File {
+    let path = std::env::temp_dir().join(format!(
+        "bedplate-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let file =
+        std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+#[test]
+fn a_thread_that_touches_the_memory_natively_goes_on_in_ring_0() {
+    ring0_or_skip!();
+    let memory = memory(8, 2);
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let memory = &memory;
+            scope.spawn(move || {
+                assert!(!is_ring0());
+                let float = std::hint::black_box(1.5f64) * thread as f64;
+                word(memory, thread).store(7 + thread as u64, Relaxed);
+                assert!(is_ring0());
+                assert_eq!(float, 1.5 * thread as f64, "registers are lost");
+                Process::current().unwrap().leave();
+                assert!(!is_ring0());
+                assert_eq!(word(memory, thread).load(Relaxed), 7 + thread as u64);
+                assert!(is_ring0());
+            });
+        }
+    });
+}
+
+#[test]
+fn a_task_that_has_lost_ring_0_still_sees_its_snapshot() {
+    ring0_or_skip!();
+    let memory = memory(8, 2);
+    word(&memory, 1).store(1, Relaxed);
+    let (go, wait) = mpsc::channel::<()>();
+    let snapshot = memory
+        .spawn(move |view| {
+            wait.recv().unwrap();
+            Process::current().unwrap().leave();
+            assert!(!is_ring0());
+            let seen = view.words()[PAGE / 8] as u8;
+            vec![seen, u8::from(is_ring0())]
+        })
+        .unwrap();
+    word(&memory, 1).store(2, Relaxed);
+    go.send(()).unwrap();
+    assert_eq!(snapshot.join().unwrap(), [1, 1]);
+}
+
+#[test]
+fn what_a_task_writes_to_a_file_is_the_snapshot() {
+    ring0_or_skip!();
+    // More than the staging buffer holds.
+    const PAGES: usize = 700;
+    let memory = memory(PAGES, 2);
+    for page in 0..PAGES {
+        word(&memory, page).store(page as u64, Relaxed);
+    }
+    let mut written = file();
+    let mut other = written.try_clone().unwrap();
+    let (go, wait) = mpsc::channel::<()>();
+    let snapshot = memory
+        .spawn(move |view| {
+            wait.recv().unwrap();
+            // One call: a short write would fail here.
+            assert_eq!(other.write(view.bytes()).unwrap(), PAGES * PAGE);
+            let (head, tail) = (&view.bytes()[..8], &view.bytes()[PAGE..PAGE + 8]);
+            let parts = [IoSlice::new(head), IoSlice::new(b"outside"), IoSlice::new(tail)];
+            assert_eq!(other.write_vectored(&parts).unwrap(), 23);
+            vec![]
+        })
+        .unwrap();
+    for page in 0..PAGES {
+        word(&memory, page).store(1 << 40, Relaxed);
+    }
+    go.send(()).unwrap();
+    snapshot.join().unwrap();
+    let mut contents = Vec::new();
+    written.seek(SeekFrom::Start(0)).unwrap();
+    written.read_to_end(&mut contents).unwrap();
+    for page in 0..PAGES {
+        assert_eq!(contents[page * PAGE..][..8], (page as u64).to_le_bytes());
+    }
+    assert_eq!(contents[PAGES * PAGE..], [&0u64.to_le_bytes()[..], b"outside", &1u64.to_le_bytes()].concat());
+}
+
+#[test]
+fn a_task_may_read_into_its_snapshot() {
+    ring0_or_skip!();
+    let memory = memory(16, 2);
+    word(&memory, 2).store(3, Relaxed);
+    let mut from = file();
+    from.write_all(&[0xab; 3 * PAGE]).unwrap();
+    from.seek(SeekFrom::Start(0)).unwrap();
+    let task = move |view: &bedplate_snapshot::View<'_>| {
+        let at = view.bytes()[PAGE..][..3 * PAGE].as_ptr().cast_mut();
+        // SAFETY: the task's own pages once they are written to; no reference is used meanwhile.
+        unsafe {
+            assert_eq!(
+                libc::read(std::os::fd::AsRawFd::as_raw_fd(&from), at.cast(), 3 * PAGE),
+                3 * PAGE as isize
+            );
+            let after = at.add(3 * PAGE).read_volatile();
+            vec![at.read_volatile(), at.add(3 * PAGE - 1).read_volatile(), after]
+        }
+    };
+    let snapshot = memory.spawn(task).unwrap();
+    assert_eq!(snapshot.join().unwrap(), [0xab, 0xab, 0]);
+    assert_eq!(word(&memory, 2).load(Relaxed), 3);
+}
+
+#[test]
+fn what_linux_writes_for_main_is_not_in_the_snapshot() {
+    ring0_or_skip!();
+    let memory = memory(16, 2);
+    for page in 0..16 {
+        word(&memory, page).store(5, Relaxed);
+    }
+    let mut from = file();
+    from.write_all(&[0xcd; 8 * PAGE]).unwrap();
+    from.seek(SeekFrom::Start(0)).unwrap();
+    let (go, wait) = mpsc::channel::<()>();
+    let snapshot = memory
+        .spawn(move |view| {
+            wait.recv().unwrap();
+            view.bytes().iter().map(|byte| u8::from(*byte == 0xcd)).collect()
+        })
+        .unwrap();
+    from.read_exact(slice(&memory, PAGE, 4 * PAGE)).unwrap();
+    let (one, other) = (slice(&memory, 8 * PAGE, PAGE), slice(&memory, 10 * PAGE, PAGE));
+    let mut parts = [std::io::IoSliceMut::new(one), std::io::IoSliceMut::new(other)];
+    assert_eq!(from.read_vectored(&mut parts).unwrap(), 2 * PAGE);
+    go.send(()).unwrap();
+    assert!(snapshot.join().unwrap().iter().all(|changed| *changed == 0), "the snapshot has changed");
+    for page in 0..16 {
+        let expected = if [1, 2, 3, 4, 8, 10].contains(&page) { 0xcdcd_cdcd_cdcd_cdcd } else { 5 };
+        assert_eq!(word(&memory, page).load(Relaxed), expected, "page {page}");
+    }
+}
+
+/// Linux writes to a page after the snapshot was taken, in a call that began before.
+#[test]
+fn a_call_that_is_under_way_does_not_change_a_snapshot() {
+    ring0_or_skip!();
+    let memory = memory(4, 2);
+    word(&memory, 1).store(5, Relaxed);
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    std::thread::scope(|scope| {
+        let buffer = slice(&memory, PAGE, 8);
+        scope.spawn(move || {
+            // SAFETY: there.
+            assert_eq!(unsafe { buffer.as_ptr().read_volatile() }, 5);
+            assert!(is_ring0());
+            assert_eq!(reader.read(buffer).unwrap(), 8);
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        let (go, wait) = mpsc::channel::<()>();
+        let snapshot = memory
+            .spawn(move |view| {
+                wait.recv().unwrap();
+                vec![view.words()[PAGE / 8] as u8]
+            })
+            .unwrap();
+        writer.write_all(&[9; 8]).unwrap();
+        while word(&memory, 1).load(Relaxed) == 5 {
+            std::thread::yield_now();
+        }
+        go.send(()).unwrap();
+        assert_eq!(snapshot.join().unwrap(), [5]);
+    });
+}
+
+#[test]
+fn messages_and_paths_work_from_both_sides() {
+    ring0_or_skip!();
+    let memory = memory(4, 2);
+    let name = format!("{}/bedplate-path-{}\0", std::env::temp_dir().display(), std::process::id());
+    slice(&memory, 100, name.len()).copy_from_slice(name.as_bytes());
+    std::fs::write(&name[..name.len() - 1], "x").unwrap();
+    let exists = |at: *const u8| {
+        // SAFETY: a path that ends with a zero byte.
+        unsafe { libc::access(at.cast(), libc::F_OK) == 0 }
+    };
+    // SAFETY: inside of the memory.
+    assert!(exists(unsafe { memory.base().as_ptr().add(100) }));
+    let (sender, receiver) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    slice(&memory, PAGE, 5).copy_from_slice(b"hello");
+    let snapshot = memory
+        .spawn(move |view| {
+            let found = exists(view.bytes()[100..].as_ptr());
+            let mut piece =
+                libc::iovec { iov_base: view.bytes()[PAGE..].as_ptr().cast_mut().cast(), iov_len: 5 };
+            // SAFETY: all zeros is a message.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+            // SAFETY: the message is complete.
+            let sent =
+                unsafe { libc::sendmsg(std::os::fd::AsRawFd::as_raw_fd(&sender), &raw const message, 0) };
+            vec![u8::from(found), sent as u8]
+        })
+        .unwrap();
+    slice(&memory, PAGE, 5).copy_from_slice(b"wrong");
+    assert_eq!(snapshot.join().unwrap(), [1, 5]);
+    let into = slice(&memory, 2 * PAGE, 16);
+    assert_eq!(receiver.recv(into).unwrap(), 5);
+    assert_eq!(&into[..5], b"hello");
+    std::fs::remove_file(&name[..name.len() - 1]).unwrap();
+}
+
+#[test]
+fn calls_that_nobody_can_translate_are_refused() {
+    ring0_or_skip!();
+    let memory = memory(4, 2);
+    word(&memory, 0).store(1, Relaxed);
+    assert!(is_ring0());
+    let at = memory.base().as_ptr();
+    let errno = || std::io::Error::last_os_error().raw_os_error();
+    // SAFETY: both are refused.
+    unsafe {
+        assert_eq!(libc::munmap(at.cast(), PAGE), -1);
+        assert_eq!(errno(), Some(libc::EINVAL));
+        assert_eq!(libc::uname(at.cast()), -1);
+        assert_eq!(errno(), Some(libc::EFAULT));
+    }
+    let no_threads = memory.spawn(|_| vec![u8::from(std::thread::Builder::new().spawn(|| ()).is_err())]);
+    assert_eq!(no_threads.unwrap().join().unwrap(), [1]);
+}
