@@ -101,6 +101,7 @@ impl Engine for Uffd {
             pages_copied: of.pages_copied,
             pages_armed_at_snapshots: of.armed_at_snapshots,
             pages_armed_ahead: of.armed_ahead,
+            ..Statistics::default()
         }
     }
 }

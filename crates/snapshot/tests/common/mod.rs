@@ -11,11 +11,14 @@ pub struct Setting {
     pub huge_pages: bool,
 }
 
-/// All that work everywhere with the right kernel.
+/// All that work everywhere with the right kernel; in the virtual machine for ring 0, the one that needs it.
 pub fn settings() -> impl Iterator<Item = Setting> {
+    let ring0 = std::env::var_os("BEDPLATE_VM").is_some();
     let uffd = [false, true].map(|in_child| (Kind::Uffd, in_child));
     uffd.into_iter()
         .chain([(Kind::Fork, true)])
+        .map(move |(kind, in_child)| if ring0 { (Kind::Ring0, false) } else { (kind, in_child) })
+        .take(if ring0 { 1 } else { usize::MAX })
         .flat_map(|(kind, in_child)| [false, true].map(|huge_pages| Setting { kind, in_child, huge_pages }))
 }
 

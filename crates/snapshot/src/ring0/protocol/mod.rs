@@ -15,7 +15,13 @@
 mod epochs;
 mod latch;
 mod limbo;
+#[cfg(test)]
+mod loom_words;
+#[cfg(test)]
+mod model;
 mod page;
+#[cfg(test)]
+mod tests;
 
 pub use epochs::{Epochs, MOST};
 pub use latch::Latch;
