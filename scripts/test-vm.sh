@@ -11,9 +11,11 @@ series=("$@")
 cargo build --locked --quiet -p bedplate-cli
 target=${CARGO_TARGET_DIR:-target}
 # "  Executable tests/enter.rs (target/debug/deps/enter-0123456789abcdef)"
+# Of the snapshots' tests, those that are about ring 0, and those of what every engine promises.
 mapfile -t binaries < <({
   cargo test --locked -p bedplate-ring0 --test '*' --no-run
   cargo test --locked -p bedplate-kerneldb --test hashmap --test operators --no-run
+  cargo test --locked -p bedplate-snapshot --test 'ring0_*' --test engines --no-run
 } 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2

@@ -98,6 +98,8 @@ const ALL: &[Benchmark] = &[
     snapshot::htap::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
+    #[cfg(target_arch = "x86_64")]
+    snapshot::ring0::BENCH,
 ];
 
 /// All benchmarks.

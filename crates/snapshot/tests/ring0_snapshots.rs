@@ -149,3 +149,43 @@ fn tasks_that_panic_and_snapshots_of_snapshots_are_errors() {
     memory.settle();
     assert_eq!(memory.statistics().active, 0);
 }
+
+/// Snapshots at once, with all pages written to between them, until there is no memory for copies any more.
+#[test]
+fn without_memory_for_copies_a_snapshot_is_given_up_and_main_goes_on() {
+    ring0_or_skip!();
+    let memory = memory(512, 2);
+    memory.settle();
+    let idle = memory.statistics().extra_bytes;
+    let mut running = Vec::new();
+    for round in 0..8u64 {
+        for page in 0..512 {
+            word(&memory, page).store(round, Relaxed);
+        }
+        let (go, wait) = mpsc::channel::<()>();
+        let snapshot = memory.spawn(move |view| {
+            wait.recv().unwrap();
+            bytes(&pages(view))
+        });
+        running.push((round, go, snapshot.unwrap()));
+    }
+    for page in 0..512 {
+        word(&memory, page).store(99, Relaxed);
+    }
+    let mut lost = 0;
+    for (round, go, snapshot) in running {
+        go.send(()).unwrap();
+        match snapshot.join() {
+            Ok(seen) => assert!(words(&seen).iter().all(|value| *value == round), "round {round}"),
+            Err(Error::Torn) => lost += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!((1..8).contains(&lost), "{lost} snapshots are lost");
+    assert!((0..512).all(|page| word(&memory, page).load(Relaxed) == 99));
+    memory.settle();
+    assert_eq!(memory.statistics().extra_bytes, idle, "frames are lost");
+    let snapshot = memory.spawn(|view| bytes(&pages(view))).unwrap();
+    word(&memory, 0).store(0, Relaxed);
+    assert!(words(&snapshot.join().unwrap()).iter().all(|value| *value == 99));
+}

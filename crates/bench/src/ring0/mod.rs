@@ -8,9 +8,9 @@
 //! The sides take turns. The native one has a process of its own, started before this one is a virtual machine.
 
 mod calls;
-mod clock;
+pub(crate) mod clock;
 mod guest;
-mod native;
+pub(crate) mod native;
 
 use crate::sample::{Samples, interleave};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
@@ -24,16 +24,16 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 /// What a snapshot is taken of.
-const MEMORY: usize = 256 << 20;
+pub(crate) const MEMORY: usize = 256 << 20;
 const PAGE: usize = 4096;
 /// How many pages are written after it.
-const WRITTEN: usize = 8000;
+pub(crate) const WRITTEN: usize = 8000;
 
 /// What every operation cost in one round.
-type Costs = Vec<(String, f64)>;
+pub(crate) type Costs = Vec<(String, f64)>;
 
-const NATIVE: &str = "native";
-const RING0: &str = "ring 0";
+pub(crate) const NATIVE: &str = "native";
+pub(crate) const RING0: &str = "ring 0";
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     if !virtualizes() {
@@ -98,7 +98,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 }
 
 /// Whether the processor has VT-x or AMD-V, without which KVM emulates ring 0.
-fn virtualizes() -> bool {
+pub(crate) fn virtualizes() -> bool {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")

@@ -8,5 +8,7 @@ pub(crate) mod fault;
 pub(crate) mod htap;
 pub(crate) mod latency;
 pub(crate) mod redis;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod ring0;
 
 mod sides;

@@ -23,6 +23,9 @@ use crate::{Error, PAGE};
 /// No processor.
 pub const NO_CPU: u32 = u32::MAX;
 
+/// How many copies of all pages there is room for. If snapshots need more, some are lost ([`Error::Torn`]).
+const KEPT: usize = 2;
+
 /// A snapshot, as long as it is active.
 #[derive(Debug)]
 pub struct Place {
@@ -91,8 +94,8 @@ impl Space {
         let mapped = shape.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
         let range = VirtRange::at(reserved.slot().start(), mapped as u64).map_err(unavailable)?;
         let home = Home::new(process, shape.bytes, shape.huge_pages)?;
-        // Enough for every page to be written to once while every place has a snapshot; none of it is touched before.
-        let frames = mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
+        // None of it is touched before it is used.
+        let frames = KEPT * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
         let pool = Pool::new(process, frames * PAGE, shape.huge_pages)?;
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.
@@ -268,12 +271,10 @@ impl Drop for Space {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         registry::set(self.number, std::ptr::null());
         self.process_tables().top().slots[entry_of(self.range)].store_exclusive(self.before);
-        // Processors that are not in ring 0 now forget everything when they come in.
-        let flushed = self.process.run(|cpu| cpu.shoot_down_everywhere(&Batch::full()));
+        // Processors that are not in ring 0 now forget everything when they come in. A forked child cannot enter, but
+        // has none in ring 0 either.
+        let _ = self.process.run(|cpu| cpu.shoot_down_everywhere(&Batch::full()));
         let main = self.main.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        if !matches!(flushed, Ok(Ok(()))) {
-            // Cannot enter (a forked child): then nobody of this process is in ring 0.
-        }
         // SAFETY: made of a box; nothing uses it any more. Its frames go with the pool.
         drop(unsafe { Box::from_raw(main) });
     }

@@ -116,6 +116,7 @@ pub fn entry_of(range: VirtRange) -> usize {
 
 /// Tables that nobody uses.
 #[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "put into use with the latch held, where nothing may be allocated")]
 pub struct Stock {
     /// Copies of main's, write-protected.
     pub ready: Vec<Box<Table>>,
