@@ -37,7 +37,8 @@ pub unsafe fn copy_frame(to: *mut u8, from: *const u8) {
 unsafe fn copy_by_vectors(to: *mut u8, from: *const u8) {
     use std::arch::x86_64::{__m256i, _mm256_load_si256, _mm256_store_si256};
     const VECTORS: usize = 4096 / size_of::<__m256i>();
-    const GROUP: usize = 8;
+    // As many as there are registers.
+    const GROUP: usize = 16;
     let (to, from) = (to.cast::<__m256i>(), from.cast::<__m256i>());
     for group in (0..VECTORS).step_by(GROUP) {
         // SAFETY: inside of the frames, which are aligned.

@@ -49,9 +49,9 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
     let mut started = false;
     loop {
         signal::announce(local);
-        if started {
-            // Requests that wait now have their interrupt, which the guest takes first.
-            shootdown.host_ends(number);
+        if started && shootdown.host_ends(number) {
+            // The guest takes it first.
+            local.process().interrupt_from_outside(local.number, crate::ipi::SHOOTDOWN);
         }
         // A bare system call: the C library's would write errno, which is the guest's as well.
         // SAFETY: runs code of this process with the rights of this process.

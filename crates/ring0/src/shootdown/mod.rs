@@ -14,9 +14,10 @@
 //!   not written yet) is answered by a full flush. So nothing is ever lost by being late, and nobody waits for a
 //!   place in a queue.
 //!
-//! The initiator advances the generation, sends an interrupt, and only then waits while the target is in the guest and
-//! has not acknowledged. The target announces that it is in the guest before it looks for requests. Between those
-//! writes and reads both have a full fence: one of the two sees the other.
+//! The initiator advances the generation, sends an interrupt if the target's host part is not at work, and only then
+//! waits while the target is in the guest and has not acknowledged. The target announces that it is in the guest before
+//! it looks for requests. Between those writes and reads both have a full fence: one of the two sees the other, so a
+//! host part that was not interrupted finds the request when it is done.
 //!
 //! Nothing here allocates or locks. Initiators may have interrupts off: while they wait they serve what is asked of
 //! themselves. **Every other loop that waits for another vCPU with interrupts off must do so, too**

@@ -83,7 +83,13 @@ impl Vcpu {
 
     fn host_call(&self) {
         self.world.protocol.host_begins(self.number);
-        self.world.protocol.host_ends(self.number);
+        self.host_ends();
+    }
+
+    fn host_ends(&self) {
+        if self.world.protocol.host_ends(self.number) {
+            self.interrupt(self.number);
+        }
     }
 
     /// Takes the pending interrupt.
@@ -277,7 +283,7 @@ fn two_that_shoot_at_a_third() {
             thread::spawn(move || initiator.replace(number - 1))
         });
         initiators.into_iter().for_each(|initiator| initiator.join().unwrap());
-        world.protocol.host_ends(0);
+        target.host_ends();
         target.access(0);
         target.access(1);
         assert_eq!(target.cached.each_ref().map(Cell::get), [Some(NEW); 2]);

@@ -144,9 +144,10 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// The host part of a vCPU is done: right before the guest is entered again. Says whether requests are waiting:
-    /// their interrupt has been, or is being, sent, and is taken before the guest goes on.
+    /// The host part of a vCPU is done: right before the guest is entered again. Says whether requests are waiting: then
+    /// the host part interrupts its vCPU, because initiators do not interrupt one whose host part is at work.
     #[inline]
+    #[must_use]
     pub fn host_ends(&self, cpu: usize) -> bool {
         let Some(me) = self.cpus.get(cpu) else { return false };
         me.place.store(Place::Guest as u32, Relaxed);
@@ -202,8 +203,15 @@ impl<A: Atomics> Protocol<A> {
                 asked.insert(target);
             }
         }
+        // The requests come before another look at the places: a host part that is seen at work here sees the request
+        // when it is done, and interrupts its vCPU itself.
+        A::fence();
+        let mut interrupts = 0;
         for target in asked.iter() {
-            platform.interrupt(target);
+            if self.cpus[target].place.load(Relaxed) != Place::Host as u32 {
+                platform.interrupt(target);
+                interrupts += 1;
+            }
         }
         if targets.contains(me) {
             Self::flush(batch, platform);
@@ -216,7 +224,7 @@ impl<A: Atomics> Protocol<A> {
         }
         if let Some(me) = self.cpus.get(me) {
             count(&me.shootdowns, 1);
-            count(&me.interrupts, asked.iter().count() as u64);
+            count(&me.interrupts, interrupts);
             count(&me.not_waited_for, not_waited_for);
         }
     }

@@ -53,7 +53,7 @@ fn a_target_in_its_host_part_flushes_exactly_what_was_asked_when_it_goes_on() {
     batch.add(0x20_1234, PageSize::Size2M);
     shootdown.shoot(0, &CpuSet::first(2), &batch, &log);
     let pages = ["page 0x1000", "page 0x2000", "page 0x3000", "page 0x9000", "page 0x200000"];
-    assert_eq!(log.take(), [&["interrupt 1"][..], &pages].concat());
+    assert_eq!(log.take(), pages, "its host part is at work, and interrupts it itself");
 
     shootdown.shoot(0, &CpuSet::first(2), &Batch::page(0x7000, SMALL), &log);
     log.take();
@@ -64,7 +64,7 @@ fn a_target_in_its_host_part_flushes_exactly_what_was_asked_when_it_goes_on() {
     shootdown.host_begins(1);
     assert!(!shootdown.host_ends(1));
     let statistics = shootdown.statistics();
-    assert_eq!((statistics.shootdowns, statistics.interrupts, statistics.not_waited_for), (2, 2, 2));
+    assert_eq!((statistics.shootdowns, statistics.interrupts, statistics.not_waited_for), (2, 0, 2));
     assert_eq!((statistics.pages, statistics.full_flushes), (6, 0));
 }
 
@@ -141,7 +141,7 @@ fn large_batches_are_full_flushes() {
 
     let (shootdown, log) = started();
     shootdown.shoot(0, &CpuSet::first(2), &scattered, &log);
-    assert_eq!(log.take(), ["interrupt 1", "all"]);
+    assert_eq!(log.take(), ["all"]);
     assert!(shootdown.serve(1, &log));
     assert_eq!(log.take(), ["all"]);
     shootdown.shoot(0, &CpuSet::first(2), &Batch::new(), &log);
@@ -208,7 +208,9 @@ fn threads_never_use_what_is_gone() {
                         3 => {
                             shootdown.host_begins(number);
                             std::thread::yield_now();
-                            shootdown.host_ends(number);
+                            if shootdown.host_ends(number) {
+                                vcpu.interrupt(number);
+                            }
                         }
                         7 => {
                             shootdown.go_out(number);

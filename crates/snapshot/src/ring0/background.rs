@@ -80,11 +80,10 @@ fn reclaim(space: &Space) {
         stock.looking = true;
         drop(stock);
         let first = space.pool.frames.first();
-        let given = space.limbo.reclaim(&mut waiting, &space.epochs, |number| {
+        space.limbo.reclaim(&mut waiting, &space.epochs, |number| {
             // A frame of this pool that was handed out is never refused.
             let _ = space.pool.frames.give(0, first.offset(u64::from(number)));
         });
-        space.counters.reclaimed.fetch_add(given, Ordering::Relaxed);
         stock = space.shelf.lock();
         stock.looking = false;
         stock.waiting = waiting.pages();
@@ -96,7 +95,9 @@ fn reclaim(space: &Space) {
 /// Frees tables that a burst of snapshots has left behind.
 fn trim(space: &Space, stock: &mut Stock) {
     let missing = (2 * space.ahead).saturating_sub(stock.ready.len() + stock.copying);
-    while stock.used.len() > missing
+    // Without any made ahead, the next snapshot's copy goes over an old one.
+    let keep = if space.ahead == 0 { 1 } else { missing };
+    while stock.used.len() > keep
         && let Some(table) = stock.used.pop()
     {
         // SAFETY: nobody uses it: it was on the shelf.

@@ -52,12 +52,11 @@ pub fn write(space: &Space, cpu: Cpu, address: u64) -> Option<()> {
     Some(())
 }
 
+#[inline]
 fn count(space: &Space, outcome: Outcome) {
     let counters = &space.counters;
-    counters.faults.fetch_add(1, Ordering::Relaxed);
-    if outcome == Outcome::Copied {
-        counters.copied.fetch_add(1, Ordering::Relaxed);
-    }
+    let counter = if outcome == Outcome::Copied { &counters.copied } else { &counters.not_copied };
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A page that is written to, on a processor. The latch is held.
@@ -69,7 +68,7 @@ pub struct Page<'a> {
 
 impl Page<'_> {
     /// Main writes, or Linux does for it.
-    #[inline]
+    #[inline(always)]
     pub fn write_by_main(&self) -> Option<()> {
         let entry = self.space.main().directory().slot(self.address)?;
         count(self.space, protocol::write_by_main::<Native, _>(self, entry, &self.space.epochs));
@@ -83,7 +82,7 @@ impl World<Native> for Page<'_> {
         self.space.snapshot(place)?.directory().slot(self.address)
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy(&self, of: Frame) -> Option<Frame> {
         let from = self.space.address_of(of)?;
         let frames = &self.space.pool.frames;

@@ -40,13 +40,14 @@ pub struct Place {
 /// What happened.
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub faults: AtomicU64,
+    /// Writes to protected pages for which a copy was made.
     pub copied: AtomicU64,
+    /// Others.
+    pub not_copied: AtomicU64,
     pub ended: AtomicU64,
     pub without_copying: AtomicU64,
     pub protected_at_snapshots: AtomicU64,
     pub protected_ahead: AtomicU64,
-    pub reclaimed: AtomicU64,
 }
 
 /// See the module.
@@ -239,6 +240,7 @@ impl Space {
     }
 
     /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.
+    #[cold]
     pub fn tear(&self, place: usize) -> Frame {
         self.places[place].torn.store(true, Ordering::Release);
         self.garbage
@@ -256,7 +258,7 @@ impl Space {
         Statistics {
             snapshots,
             active: snapshots - read(&self.counters.ended).min(snapshots),
-            faults: read(&self.counters.faults),
+            faults: read(&self.counters.copied) + read(&self.counters.not_copied),
             pages_copied: read(&self.counters.copied),
             pages_armed_at_snapshots: read(&self.counters.protected_at_snapshots),
             pages_armed_ahead: read(&self.counters.protected_ahead),

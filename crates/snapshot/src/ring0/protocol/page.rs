@@ -52,6 +52,7 @@ pub enum Outcome {
 const WRITABLE: PteFlags = PteFlags::WRITABLE;
 
 /// Main writes: active snapshots that share its frame get one copy, together, and main may write.
+#[inline(always)] // the path of every first write to a page
 pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs: &Epochs<A>) -> Outcome {
     let locked: Locked<'_, A::U64> = loop {
         if let Some(locked) = main.try_lock() {
@@ -70,11 +71,16 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
         if entry.load().frame() != shared {
             continue;
         }
-        copy = copy.or_else(|| world.copy(shared));
-        let new = copy.unwrap_or_else(|| {
-            torn = true;
-            world.tear(place)
-        });
+        if copy.is_none() {
+            copy = world.copy(shared);
+        }
+        let new = match copy {
+            Some(copy) => copy,
+            None => {
+                torn = true;
+                world.tear(place)
+            }
+        };
         // It fails if the snapshot has just made a copy of its own.
         if let Ok(old) = entry.update(|pte| (pte.frame() == shared).then(|| pte.at(new))) {
             end_epoch = end_epoch.max(epoch);
