@@ -1,7 +1,7 @@
 //! Copies of page tables: what snapshots are made of.
 //!
 //! A copy has its own tables below chosen entries of the topmost table and shares the rest. Copying is tight
-//! loops over whole tables, without reference counts: about six instructions a page. Several threads can copy
+//! loops over whole tables, without reference counts: about eight instructions a page. Several threads can copy
 //! disjoint ranges into the same copy at once.
 //!
 //! Locked entries stop a copy with [`PagingError::Locked`] before their table becomes part of it; copying the

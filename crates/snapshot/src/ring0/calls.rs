@@ -8,7 +8,7 @@
 //! For a task on a snapshot, buffers are copied to and from a staging buffer of its processor's. Longer ones are used in
 //! parts where the call may do less than was asked; `write` and `pwrite64` go on until they are done.
 //!
-//! Which arguments are buffers is in [`shapes`](super::shapes). What is not known there fails with `EFAULT`, because
+//! Which arguments are buffers is in `shapes`. What is not known there fails with `EFAULT`, because
 //! Linux finds nothing at the address.
 
 use bedplate_ring0::{Answer, Cpu, SyscallFrame, handlers};

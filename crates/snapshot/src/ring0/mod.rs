@@ -1,13 +1,13 @@
 //! The `ring0` engine: SNAPPY (section 4 of the paper) on a privileged process.
 //!
-//! The memory is a range of addresses that only ring 0 can use ([`space`]). Main's page tables map it to frames, which
-//! are this process's memory at other addresses ([`region`]) and never change. A snapshot is another set of tables
-//! ([`tables`]), with a thread in ring 0 that uses them ([`task`]). The handler of page faults ([`fault`]) makes copies
-//! of pages for snapshots; [`protocol`] says when. Threads in the background ([`background`]) copy tables ahead of time,
-//! and give pages back. [`calls`] lets Linux see what ring 0 sees, and [`native`] brings threads to ring 0 that touch
+//! The memory is a range of addresses that only ring 0 can use (`space`). Main's page tables map it to frames, which
+//! are this process's memory at other addresses (`region`) and never change. A snapshot is another set of tables
+//! (`tables`), with a thread in ring 0 that uses them (`task`). The handler of page faults (`fault`) makes copies
+//! of pages for snapshots; `protocol` says when. Threads in the background (`background`) copy tables ahead of time,
+//! and give pages back. `calls` lets Linux see what ring 0 sees, and `native` brings threads to ring 0 that touch
 //! the memory elsewhere: so nobody ever sees the wrong memory without noticing.
 //!
-//! Locks, in this order: the list of tables ([`tables::Shelf`]), the latch of the protocol, the locks of entries. The
+//! Locks, in this order: the list of tables (`tables::Shelf`), the latch of the protocol, the locks of entries. The
 //! first is never held while the second is waited for.
 
 mod background;
