@@ -49,7 +49,20 @@ fn run_example(name: &str, command: &str, further: &[File]) -> String {
     let machine = further.iter().fold(machine, |machine, file| machine.file(file.clone()));
     let job = Job::new(["sh", "-c", command]).env("LD_LIBRARY_PATH", "/lib");
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let report = machine.run(&[job], &mut out, &mut err).unwrap();
+    let jobs = [job];
+    let mut restarts = 0;
+    let report = loop {
+        match machine.run(&jobs, &mut out, &mut err) {
+            // QEMU in software loses a guest now and then: docs/vm.md.
+            Err(error) if restarts < 2 && machine.was_lost(&error) => {
+                println!("{error}: again in a new guest");
+                restarts += 1;
+                out.clear();
+                err.clear();
+            }
+            ended => break ended.unwrap(),
+        }
+    };
     let out = String::from_utf8(out).unwrap();
     assert!(report.succeeded(), "{report:?}\n{out}{}", String::from_utf8_lossy(&err));
     out

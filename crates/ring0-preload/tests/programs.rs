@@ -34,7 +34,20 @@ fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, Stri
         machine = machine.file(File { host: program(name), guest: Path::new("/usr/local/bin").join(name) });
     }
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let report = machine.run(&[Job::new(["sh", "-c", script])], &mut out, &mut err).unwrap();
+    let jobs = [Job::new(["sh", "-c", script])];
+    let mut restarts = 0;
+    let report = loop {
+        match machine.run(&jobs, &mut out, &mut err) {
+            // QEMU in software loses a guest now and then: docs/vm.md.
+            Err(error) if restarts < 2 && machine.was_lost(&error) => {
+                println!("{error}: again in a new guest");
+                restarts += 1;
+                out.clear();
+                err.clear();
+            }
+            ended => break ended.unwrap(),
+        }
+    };
     (report, String::from_utf8_lossy(&out).into_owned(), String::from_utf8_lossy(&err).into_owned())
 }
 

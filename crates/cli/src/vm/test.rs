@@ -8,6 +8,9 @@ use bedplate_vm::Job;
 
 use super::settings::Settings;
 
+/// How often a guest that was lost in software is started again.
+const RESTARTS: u32 = 2;
+
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -31,7 +34,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Job::new(words).title(format!("\n     Running {} in the guest", short_name(binary)))
         })
         .collect();
-    let report = machine.run(&jobs, &mut stdout(), &mut stderr())?;
+    let mut restarts = 0;
+    let report = loop {
+        match machine.run(&jobs, &mut stdout(), &mut stderr()) {
+            Err(error) if restarts < RESTARTS && machine.was_lost(&error) => {
+                restarts += 1;
+                eprintln!("{}\n----", error.console().unwrap_or_default());
+                eprintln!("{error}: all of it runs again in a new guest (docs/vm.md)");
+            }
+            ended => break ended?,
+        }
+    };
     println!();
     for (binary, status) in args.binaries.iter().zip(&report.statuses) {
         println!("{}: {}", short_name(binary), outcome(*status));
