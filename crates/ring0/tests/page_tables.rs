@@ -204,6 +204,7 @@ fn a_shootdown_reaches_a_processor_that_reads_all_the_time() {
                         while TURN.load(Ordering::SeqCst) != 2 * round - 1 {
                             // SAFETY: memory of the region.
                             std::hint::black_box(unsafe { at(7).read_volatile() });
+                            std::hint::spin_loop();
                         }
                         // SAFETY: as above.
                         SEEN.store(unsafe { at(7).read_volatile() }, Ordering::SeqCst);

@@ -67,6 +67,7 @@ fn a_signal_reaches_code_that_only_computes() {
             let mut value = 1.0f64;
             while TAKEN.load(Ordering::SeqCst) == 0 {
                 value *= 1.000_000_1;
+                std::hint::spin_loop();
             }
             sender.join().unwrap();
             value > 1.0 && is_ring0()

@@ -183,6 +183,7 @@ fn interrupted_computations_go_on_unchanged() {
                     let whole: u64 = (0..16).map(|part| std::hint::black_box(index) * part).sum();
                     wrong += u32::from(whole != index * 120);
                     index += 1;
+                    std::hint::spin_loop();
                 }
                 wrong
             })

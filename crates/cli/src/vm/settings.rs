@@ -24,6 +24,9 @@ pub struct Settings {
     /// Let the guest's clock count instructions: one processor, the same figures in every run.
     #[arg(long, conflicts_with = "cpus")]
     icount: bool,
+    /// Where QEMU executes the guest in software: its processors at the same time. Guests are lost more often.
+    #[arg(long, conflicts_with = "icount")]
+    parallel: bool,
     /// Further arguments of the kernel.
     #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
     append: String,
@@ -45,6 +48,9 @@ impl Settings {
             Machine::new(kernel(&self.kernel)?).cpus(self.cpus).memory(self.memory).limit(self.timeout);
         if self.icount {
             machine = machine.count_instructions();
+        }
+        if self.parallel {
+            machine = machine.parallel();
         }
         if let Some(bytes) = self.disk {
             machine = machine.disk(bytes);

@@ -1,10 +1,10 @@
 //! `bedplate vm test`.
 
-use std::io::{stderr, stdout};
+use std::io::{Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bedplate_vm::Job;
+use bedplate_vm::{Acceleration, Job};
 
 use super::settings::Settings;
 
@@ -36,11 +36,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .collect();
     let mut restarts = 0;
     let report = loop {
-        match machine.run(&jobs, &mut stdout(), &mut stderr()) {
+        let mut errors = Watched { inner: stderr(), line: Vec::new(), shut_down: false };
+        match machine.run(&jobs, &mut stdout(), &mut errors) {
             Err(error) if restarts < RESTARTS && machine.was_lost(&error) => {
                 restarts += 1;
                 eprintln!("{}\n----", error.console().unwrap_or_default());
                 eprintln!("{error}: all of it runs again in a new guest (docs/vm.md)");
+            }
+            // QEMU's virtual processors do so of themselves.
+            Ok(_)
+                if errors.shut_down
+                    && restarts < RESTARTS
+                    && machine.acceleration() == Acceleration::Software =>
+            {
+                restarts += 1;
+                eprintln!("a virtual processor shut down: all of it runs again in a new guest (docs/vm.md)");
             }
             ended => break ended?,
         }
@@ -64,6 +74,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (0, true) => super::COMPLAINED,
         _ => 1,
     }))
+}
+
+/// Passes on what tests write, and notices when ring 0 says that a virtual processor shut down.
+struct Watched<W> {
+    inner: W,
+    line: Vec<u8>,
+    shut_down: bool,
+}
+
+impl<W: Write> Write for Watched<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        for byte in &bytes[..written] {
+            if *byte != b'\n' {
+                self.line.push(*byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&self.line);
+            self.shut_down |=
+                line.contains("bedplate-ring0: vCPU") && line.contains("the processor shut down");
+            self.line.clear();
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
 }
 
 fn path(binary: &Path) -> String {
@@ -93,6 +131,15 @@ fn outcome(status: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_that_shut_down_is_noticed() {
+        let mut watched = Watched { inner: Vec::new(), line: Vec::new(), shut_down: false };
+        watched.write_all(b"test a ... ok\nbedplate-ring0: vCPU 7: the processor").unwrap();
+        assert!(!watched.shut_down);
+        watched.write_all(b" shut down; rip=0xfff0\nAborted\n").unwrap();
+        assert!(watched.shut_down && watched.inner.ends_with(b"Aborted\n"));
+    }
 
     #[test]
     fn results_are_readable() {

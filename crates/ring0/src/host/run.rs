@@ -101,7 +101,7 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
                 function(regs.rsi as *mut ());
             }
             (KVM_EXIT_IOAPIC_EOI, _) => {}
-            (KVM_EXIT_SHUTDOWN, _) => fatal(Fatal::Shutdown),
+            (KVM_EXIT_SHUTDOWN, _) => fatal(Fatal::Shutdown, local, &(&*regs).into()),
             _ => {
                 local.counters.exits_unknown.increment();
                 resume_interrupted(local, regs)

@@ -18,8 +18,8 @@ pub fn unhandled(local: &CpuLocal, regs: &kvm_regs) {
     let mut native = frame.to_kvm();
     match frame.vector {
         vector::PAGE_FAULT if add_window(local, frame, address) => return,
-        vector::DOUBLE_FAULT => fatal(Fatal::DoubleFault),
-        vector::MACHINE_CHECK => fatal(Fatal::MachineCheck),
+        vector::DOUBLE_FAULT => fatal(Fatal::DoubleFault, local, &frame.into()),
+        vector::MACHINE_CHECK => fatal(Fatal::MachineCheck, local, &frame.into()),
         // The processor has gone past these; they happen again natively.
         vector::BREAKPOINT => native.rip -= 1,
         vector::FIRST_INTERRUPT.. => native.rip -= 2,

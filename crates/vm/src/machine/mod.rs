@@ -41,6 +41,7 @@ pub struct Machine {
     memory: u64,
     limit: Duration,
     count_instructions: bool,
+    parallel: bool,
     append: String,
     modules: Vec<String>,
     disk: Option<u64>,
@@ -80,6 +81,7 @@ impl Machine {
             memory: 2 << 30,
             limit: Duration::from_secs(300),
             count_instructions: false,
+            parallel: false,
             append: String::new(),
             modules: Vec::new(),
             disk: None,
@@ -117,6 +119,14 @@ impl Machine {
         self.count_instructions = true;
         self.cpus = 1;
         self.acceleration = Acceleration::Software;
+        self
+    }
+
+    /// Executes the guest's processors at the same time in software, too, where they take turns otherwise. QEMU then
+    /// loses guests that use KVM more often (docs/vm.md).
+    #[must_use]
+    pub fn parallel(mut self) -> Machine {
+        self.parallel = true;
         self
     }
 
@@ -195,6 +205,7 @@ impl Machine {
             cpus: self.cpus,
             memory: self.memory,
             count_instructions: self.count_instructions,
+            parallel: self.parallel && !self.count_instructions,
             append: &self.append,
         })?;
         let mut session =

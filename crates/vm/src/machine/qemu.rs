@@ -46,6 +46,7 @@ pub(super) struct Settings<'a> {
     pub(super) cpus: u32,
     pub(super) memory: u64,
     pub(super) count_instructions: bool,
+    pub(super) parallel: bool,
     pub(super) append: &'a str,
 }
 
@@ -60,9 +61,10 @@ impl Qemu {
         let mut command = Command::new("qemu-system-x86_64");
         let (accelerator, processor) = match settings.acceleration {
             Acceleration::Hardware => ("kvm", "host"),
-            Acceleration::Software => ("tcg", "EPYC,+svm"),
+            Acceleration::Software if settings.parallel => ("tcg,thread=multi", "EPYC,+svm"),
+            Acceleration::Software => ("tcg,thread=single", "EPYC,+svm"),
         };
-        command.args(["-machine", &format!("q35,accel={accelerator}"), "-cpu", processor]);
+        command.args(["-machine", "q35", "-accel", accelerator, "-cpu", processor]);
         command.args(["-display", "none", "-monitor", "none", "-vga", "none", "-nic", "none", "-no-reboot"]);
         command.args(["-nodefaults", "-no-user-config"]);
         command.args(["-smp", &settings.cpus.to_string()]);
