@@ -16,7 +16,7 @@ mapfile -t binaries < <({
   cargo test --locked -p bedplate-ring0 --test '*' --no-run
   cargo test --locked -p bedplate-kerneldb --test hashmap --test operators --no-run
   cargo test --locked -p bedplate-snapshot --test 'ring0_*' --test engines --no-run
-} 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+} 2>&1 | tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
   exit 1
