@@ -21,18 +21,21 @@ if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
   exit 1
 fi
-# Some use KVM as QEMU in software bears it for a short time only: guests of their own, which run again when they are lost
-# (docs/vm.md). Writers that do nothing but write want processors that work at the same time, besides.
-load=() engines=() others=()
+# Each kind has a guest of its own (docs/vm.md): of those that use KVM, some do so as QEMU in software bears it for a short
+# time only, and writers that do nothing but write want processors that work at the same time; so does kerneldb, which does
+# not use KVM.
+load=() engines=() maps=() others=()
 for binary in "${binaries[@]}"; do
   case ${binary##*/} in
   ring0_load-*) load+=("$binary") ;;
   engines-*) engines+=("$binary") ;;
+  hashmap-* | operators-*) maps+=("$binary") ;;
   *) others+=("$binary") ;;
   esac
 done
 for kernel in "${series[@]}"; do
-  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 5m "${others[@]}"
+  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m "${others[@]}"
+  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m --parallel "${maps[@]}"
   "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 90s "${engines[@]}"
   "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 60s --parallel "${load[@]}"
 done
