@@ -19,6 +19,8 @@ use kvm_bindings::kvm_regs;
 
 use super::ports;
 use super::xstate::XsaveArea;
+use crate::arch::frame::TrapFrame;
+use crate::handlers::signal::{RED_ZONE, SignalFrame};
 use crate::handlers::syscall::SyscallFrame;
 use crate::process::local::CpuLocal;
 
@@ -261,7 +263,7 @@ bedplate_ring0_call_given_up:
 
     .balign 16
     .globl bedplate_ring0_signal_entry
-bedplate_ring0_signal_entry:        # rdi and rsp = frame, which begins with a TrapFrame
+bedplate_ring0_signal_entry:        # rdi and rsp = SignalFrame; in whatever ring the thread is, and it may change
     mov %rdi, %rbx
     sub $4224, %rsp
     xor %eax, %eax
@@ -273,14 +275,20 @@ bedplate_ring0_signal_entry:        # rdi and rsp = frame, which begins with a T
     mov %rax, 552(%rsp)
     mov %rax, 560(%rsp)
     mov %rax, 568(%rsp)
-    mov $-1, %eax
-    mov $-1, %edx
+    mov {signal_features}(%rbx), %eax
+    mov {signal_features}+4(%rbx), %edx
     xsave64 (%rsp)
-    mov %rsp, %rsi
     call bedplate_ring0_run_signal_handler
-    mov $-1, %eax
-    mov $-1, %edx
+    mov {signal_features}(%rbx), %eax
+    mov {signal_features}+4(%rbx), %edx
     xrstor64 (%rsp)
+    mov {interrupted_rsp}(%rbx), %rax
+    sub ${red_zone}+16, %rax        # where the frame ends, of which no more than the registers is needed now
+    mov {interrupted_flags}(%rbx), %rcx
+    mov %rcx, (%rax)
+    mov {interrupted_rip}(%rbx), %rcx
+    mov %rcx, 8(%rax)
+    mov %rax, {interrupted_rsp}(%rbx)
     mov %rbx, %rsp
     pop %r15
     pop %r14
@@ -297,8 +305,9 @@ bedplate_ring0_signal_entry:        # rdi and rsp = frame, which begins with a T
     pop %rdx
     pop %rcx
     pop %rax
-    add $16, %rsp
-    iretq
+    mov {interrupted_rsp}-{popped}(%rsp), %rsp
+    popfq
+    ret ${red_zone}
     "#,
     guest_rsp = const offset_of!(CpuLocal, guest_rsp),
     fs_base = const offset_of!(CpuLocal, fs_base),
@@ -316,6 +325,12 @@ bedplate_ring0_signal_entry:        # rdi and rsp = frame, which begins with a T
     port_leave = const ports::LEAVE,
     port_syscall = const ports::SYSCALL,
     given_up = const GIVEN_UP,
+    signal_features = const SignalFrame::FEATURES,
+    interrupted_rip = const offset_of!(TrapFrame, rip),
+    interrupted_flags = const offset_of!(TrapFrame, rflags),
+    interrupted_rsp = const offset_of!(TrapFrame, rsp),
+    popped = const offset_of!(TrapFrame, vector),
+    red_zone = const RED_ZONE,
     options(att_syntax)
 );
 

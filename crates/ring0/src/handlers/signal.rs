@@ -14,12 +14,11 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
 use crate::arch::frame::TrapFrame;
-use crate::arch::instructions::{is_ring0, syscall};
-use crate::arch::xstate::{self, XsaveArea};
+use crate::arch::instructions::syscall;
 use crate::arch::{apic, stubs};
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
@@ -31,7 +30,8 @@ pub type SignalHandler = fn(i32, &libc::siginfo_t);
 
 const SIGNALS: usize = 65;
 static HANDLERS: [AtomicPtr<()>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
-const RED_ZONE: u64 = 128;
+/// What code may use below its stack pointer.
+pub(crate) const RED_ZONE: u64 = 128;
 /// Direction and single-step flags, which a handler begins without.
 const NOT_IN_HANDLERS: u64 = 0x400 | 0x100;
 
@@ -161,10 +161,17 @@ pub fn announce(local: &CpuLocal) {
 
 /// What lies on the interrupted stack while a handler runs; the assembly goes back through the registers at its start.
 #[repr(C, align(16))]
-struct SignalFrame {
+pub(crate) struct SignalFrame {
     registers: TrapFrame,
+    /// The vector registers to save: those of ring 0, as ring 3 has them as well.
+    features: u64,
     signal: i32,
     info: libc::siginfo_t,
+}
+
+impl SignalFrame {
+    /// Where the assembly finds them.
+    pub(crate) const FEATURES: usize = offset_of!(SignalFrame, features);
 }
 
 /// In the processor's handler of the vector: lets the code go on in the signal's handler.
@@ -173,7 +180,10 @@ pub fn deliver(cpu: Cpu, frame: &mut TrapFrame) {
     let Some((signal, info)) = local.signals.take() else { return };
     let place = (frame.rsp - RED_ZONE - size_of::<SignalFrame>() as u64) & !63;
     // SAFETY: the interrupted code's stack, below what it uses. If it is at its end, the fault is its own.
-    unsafe { (place as *mut SignalFrame).write(SignalFrame { registers: *frame, signal, info }) };
+    unsafe {
+        let features = local.process().features();
+        (place as *mut SignalFrame).write(SignalFrame { registers: *frame, features, signal, info });
+    }
     frame.rip = stubs::bedplate_ring0_signal_entry as *const () as u64;
     frame.rsp = place;
     frame.rdi = place;
@@ -184,25 +194,17 @@ pub fn deliver(cpu: Cpu, frame: &mut TrapFrame) {
     }
 }
 
-/// Runs the handler, on the interrupted stack, from the assembly. Returns in ring 0 only: where the handler has lost it,
-/// the interrupted code goes on natively.
+/// Runs the handler, on the interrupted stack, from the assembly: in ring 0, or natively from where the thread has lost
+/// it, which may be anywhere here, as another signal may come in between whose handler leaves ring 0.
 #[unsafe(no_mangle)]
-extern "C" fn bedplate_ring0_run_signal_handler(frame: &mut SignalFrame, vectors: &mut XsaveArea) {
-    let SignalFrame { registers, signal, info } = frame;
+extern "C" fn bedplate_ring0_run_signal_handler(frame: &SignalFrame) {
     if let Some(cpu) = Cpu::current() {
         cpu.local().counters.signals_in_ring0.increment();
     }
-    if let Some(handle) = handler(*signal) {
-        handle(*signal, info);
+    if let Some(handle) = handler(frame.signal) {
+        handle(frame.signal, &frame.info);
     }
-    unblock(*signal);
-    if !is_ring0()
-        && let Some(local) = thread::own_cpu()
-    {
-        let process = local.process();
-        // SAFETY: the registers are those of code of this thread, whose vector registers the assembly has saved.
-        unsafe { xstate::resume(&registers.to_kvm(), vectors, process.features(), process.native_features()) }
-    }
+    unblock(frame.signal);
 }
 
 /// Before the thread goes on natively: signals that were noted are sent again, and so are handled natively.
@@ -224,5 +226,72 @@ fn unblock(signal: i32) {
     unsafe {
         let arguments = [libc::SIG_UNBLOCK as u64, (&raw const set) as u64, 0, 8, 0, 0];
         syscall(libc::SYS_rt_sigprocmask as u64, arguments);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::arch::asm;
+
+    use super::*;
+    use crate::arch::xstate;
+
+    static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+    fn use_registers(signal: i32, info: &libc::siginfo_t) {
+        assert_eq!(signal, info.si_signo);
+        // SAFETY: changes registers that a function may change.
+        unsafe { asm!("xorps xmm14, xmm14", out("xmm14") _, options(nomem, nostack)) };
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// As where a signal on top of this one has left ring 0: all of the way back is in ring 3.
+    #[test]
+    fn interrupted_code_goes_on_from_ring_3_too() {
+        HANDLERS[libc::SIGUSR1 as usize].store(use_registers as *mut (), Ordering::SeqCst);
+        let mut stack = vec![0u128; 8 << 10];
+        for bytes_further in [0, 8, 16, 40, 56] {
+            let rsp = stack.as_mut_ptr_range().end as u64 - 256 - bytes_further;
+            let place = (rsp - RED_ZONE - size_of::<SignalFrame>() as u64) & !63;
+            // SAFETY: all zeros is an information.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            info.si_signo = libc::SIGUSR1;
+            let registers =
+                TrapFrame { rsp, rflags: 0x202 | 1, r12: 12, r9: 9, rax: 1, ..Default::default() };
+            let features = xstate::native_features() & 7;
+            let frame = SignalFrame { registers, features, signal: libc::SIGUSR1, info };
+            let (mut sum, carry, at, vector): (u64, u64, u64, u64);
+            // SAFETY: the frame is on a stack that is large enough, which the code gives up again; every register
+            // that changes is named, or kept on the own stack.
+            unsafe {
+                (place as *mut SignalFrame).write(frame);
+                asm!(
+                    "push rbx", "push rbp",
+                    "mov [rdi + {rbp}], rsp",
+                    "lea rax, [rip + 2f]", "mov [rdi + {rip}], rax",
+                    "mov rax, [rdi + {rsp}]", "mov qword ptr [rax - 128], 100", "mov qword ptr [rax - 8], 1000",
+                    "mov eax, 77", "movq xmm14, rax",
+                    "mov rsp, rdi",
+                    "jmp {entry}",
+                    "2:",
+                    "setc cl", "movzx ecx, cl",
+                    "add rax, r12", "add rax, r9", "add rax, [rsp - 128]", "add rax, [rsp - 8]",
+                    "movq rdx, xmm14",
+                    "mov rsi, rsp", "mov rsp, rbp",
+                    "pop rbp", "pop rbx",
+                    rbp = const offset_of!(TrapFrame, rbp),
+                    rip = const offset_of!(TrapFrame, rip),
+                    rsp = const offset_of!(TrapFrame, rsp),
+                    entry = sym stubs::bedplate_ring0_signal_entry,
+                    inout("rdi") place => _,
+                    out("rax") sum, out("rcx") carry, out("rsi") at, out("rdx") vector,
+                    out("r12") _, out("r13") _, out("r14") _, out("r15") _,
+                    clobber_abi("C"),
+                );
+            }
+            sum -= 1100;
+            assert_eq!((sum, carry, at, vector), (1 + 12 + 9, 1, rsp, 77));
+        }
+        assert_eq!(HANDLED.load(Ordering::SeqCst), 5);
     }
 }
