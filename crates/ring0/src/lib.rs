@@ -57,7 +57,7 @@ pub use self::{
     error::{Error, Result},
     handlers::{Answer, Outcome, SyscallFrame, SyscallHandler, TrapHandler},
     host::call::natively,
-    host::native::Fatal,
+    host::fatal::Fatal,
     ipi::calls::{RemoteCall, RemoteFunction},
     ipi::ticks::TickHandler,
     kvm::statistics::Statistics as KvmStatistics,

@@ -5,6 +5,7 @@
 
 pub mod call;
 pub mod clone;
+pub mod fatal;
 pub mod native;
 pub mod run;
 pub mod signals;

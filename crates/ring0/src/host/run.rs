@@ -7,7 +7,8 @@ use kvm_bindings::{
     kvm_run,
 };
 
-use super::native::{Fatal, fatal, resume_interrupted, resume_left};
+use super::fatal::{Fatal, fatal};
+use super::native::{resume_interrupted, resume_left};
 use super::{system_call, trap};
 use crate::arch::instructions::syscall;
 use crate::arch::stubs::bedplate_ring0_guest_start;
@@ -101,7 +102,7 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
                 function(regs.rsi as *mut ());
             }
             (KVM_EXIT_IOAPIC_EOI, _) => {}
-            (KVM_EXIT_SHUTDOWN, _) => fatal(Fatal::Shutdown, local, &(&*regs).into()),
+            (KVM_EXIT_SHUTDOWN, _) => fatal(Fatal::Shutdown, local, regs),
             _ => {
                 local.counters.exits_unknown.increment();
                 resume_interrupted(local, regs)

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use kvm_bindings::kvm_regs;
 
-use super::native::{Fatal, fatal, resume_trapped};
+use super::fatal::{Fatal, fatal};
+use super::native::resume_trapped;
 use crate::arch::frame::{TrapFrame, page_fault, vector};
 use crate::arch::traps::XSAVE_BYTES;
 use crate::memory::{ADDRESS_END, maps};
@@ -18,8 +19,8 @@ pub fn unhandled(local: &CpuLocal, regs: &kvm_regs) {
     let mut native = frame.to_kvm();
     match frame.vector {
         vector::PAGE_FAULT if add_window(local, frame, address) => return,
-        vector::DOUBLE_FAULT => fatal(Fatal::DoubleFault, local, &frame.into()),
-        vector::MACHINE_CHECK => fatal(Fatal::MachineCheck, local, &frame.into()),
+        vector::DOUBLE_FAULT => fatal(Fatal::DoubleFault, local, &native),
+        vector::MACHINE_CHECK => fatal(Fatal::MachineCheck, local, &native),
         // The processor has gone past these; they happen again natively.
         vector::BREAKPOINT => native.rip -= 1,
         vector::FIRST_INTERRUPT.. => native.rip -= 2,
