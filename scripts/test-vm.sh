@@ -21,21 +21,22 @@ if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
   exit 1
 fi
-# Each kind has a guest of its own (docs/vm.md): of those that use KVM, some do so as QEMU in software bears it for a short
-# time only, and writers that do nothing but write want processors that work at the same time; so does kerneldb, which does
-# not use KVM.
-load=() engines=() maps=() others=()
+# Of those that use KVM, some need processors that work at the same time, and guests that do not live long: each test
+# has its own (docs/vm.md). So does kerneldb, which does not use KVM.
+apart=() parallel=() others=()
 for binary in "${binaries[@]}"; do
   case ${binary##*/} in
-  ring0_load-*) load+=("$binary") ;;
-  engines-*) engines+=("$binary") ;;
-  hashmap-* | operators-*) maps+=("$binary") ;;
+  ring0_load-* | engines-*) apart+=("$binary") ;;
+  hashmap-* | operators-* | signals_in_ring0-*) parallel+=("$binary") ;;
   *) others+=("$binary") ;;
   esac
 done
 for kernel in "${series[@]}"; do
   "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m "${others[@]}"
-  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m --parallel "${maps[@]}"
-  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 90s "${engines[@]}"
-  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 60s --parallel "${load[@]}"
+  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m --parallel "${parallel[@]}"
+  for binary in "${apart[@]}"; do
+    for name in $("$binary" --list --format terse | sed -n 's/: test$//p'); do
+      "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 90s --parallel --arg --exact --arg "$name" "$binary"
+    done
+  done
 done

@@ -50,19 +50,11 @@ fn run_example(name: &str, command: &str, further: &[File]) -> String {
     let job = Job::new(["sh", "-c", command]).env("LD_LIBRARY_PATH", "/lib");
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let jobs = [job];
-    let mut restarts = 0;
-    let report = loop {
-        match machine.run(&jobs, &mut out, &mut err) {
-            // QEMU in software loses a guest now and then: docs/vm.md.
-            Err(error) if restarts < 2 && machine.was_lost(&error) => {
-                println!("{error}: again in a new guest");
-                restarts += 1;
-                out.clear();
-                err.clear();
-            }
-            ended => break ended.unwrap(),
-        }
+    let attempt = |machine: &Machine| {
+        (out.clear(), err.clear());
+        machine.run(&jobs, &mut out, &mut err)
     };
+    let report = machine.run_despite_losses(attempt, |why| println!("{why}")).unwrap();
     let out = String::from_utf8(out).unwrap();
     assert!(report.succeeded(), "{report:?}\n{out}{}", String::from_utf8_lossy(&err));
     out

@@ -35,19 +35,11 @@ fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, Stri
     }
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let jobs = [Job::new(["sh", "-c", script])];
-    let mut restarts = 0;
-    let report = loop {
-        match machine.run(&jobs, &mut out, &mut err) {
-            // QEMU in software loses a guest now and then: docs/vm.md.
-            Err(error) if restarts < 2 && machine.was_lost(&error) => {
-                println!("{error}: again in a new guest");
-                restarts += 1;
-                out.clear();
-                err.clear();
-            }
-            ended => break ended.unwrap(),
-        }
+    let attempt = |machine: &Machine| {
+        (out.clear(), err.clear());
+        machine.run(&jobs, &mut out, &mut err)
     };
+    let report = machine.run_despite_losses(attempt, |why| println!("{why}")).unwrap();
     (report, String::from_utf8_lossy(&out).into_owned(), String::from_utf8_lossy(&err).into_owned())
 }
 

@@ -4,12 +4,9 @@ use std::io::{stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bedplate_vm::{Acceleration, Job};
+use bedplate_vm::{Job, Machine};
 
 use super::settings::Settings;
-
-/// How often a guest that was lost in software is started again.
-const RESTARTS: u32 = 2;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -34,26 +31,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Job::new(words).title(format!("\n     Running {} in the guest", short_name(binary)))
         })
         .collect();
-    let mut restarts = 0;
-    let report = loop {
-        match machine.run(&jobs, &mut stdout(), &mut stderr()) {
-            Err(error) if restarts < RESTARTS && machine.was_lost(&error) => {
-                restarts += 1;
-                eprintln!("{}\n----", error.console().unwrap_or_default());
-                eprintln!("{error}: all of it runs again in a new guest (docs/vm.md)");
-            }
-            // Processors in software get interrupts that nobody sent, in the middle of ring 0.
-            Ok(report)
-                if restarts < RESTARTS
-                    && killed(&report.statuses)
-                    && machine.acceleration() == Acceleration::Software =>
-            {
-                restarts += 1;
-                eprintln!("a test was killed: all of it runs again in a new guest (docs/vm.md)");
-            }
-            ended => break ended?,
-        }
-    };
+    let attempt = |machine: &Machine| machine.run(&jobs, &mut stdout(), &mut stderr());
+    let report = machine.run_despite_losses(attempt, |why| eprintln!("{why}"))?;
     println!();
     for (binary, status) in args.binaries.iter().zip(&report.statuses) {
         println!("{}: {}", short_name(binary), outcome(*status));
@@ -73,11 +52,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (0, true) => super::COMPLAINED,
         _ => 1,
     }))
-}
-
-/// Whether a signal ended one of the tests.
-fn killed(statuses: &[i32]) -> bool {
-    statuses.iter().any(|status| (129..=192).contains(status))
 }
 
 fn path(binary: &Path) -> String {
@@ -107,12 +81,6 @@ fn outcome(status: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tests_that_fail_were_not_killed() {
-        assert!(killed(&[0, 134]) && killed(&[139]));
-        assert!(!killed(&[0, 101, 1]));
-    }
 
     #[test]
     fn results_are_readable() {

@@ -2,6 +2,7 @@
 
 mod clock;
 mod job;
+mod lost;
 mod qemu;
 
 use std::io::{PipeReader, Read, Write};
@@ -169,12 +170,6 @@ impl Machine {
     /// What executes the guest.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
-    }
-
-    /// Whether it is worth running the jobs again after this error: the guest died or hung, and QEMU executed every
-    /// instruction itself, which is known to lose guests through no fault of the jobs.
-    pub fn was_lost(&self, error: &Error) -> bool {
-        self.acceleration == Acceleration::Software && error.console().is_some()
     }
 
     /// Boots the kernel, runs the jobs one after the other and ends the machine. The jobs' output and errors

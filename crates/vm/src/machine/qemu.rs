@@ -59,10 +59,11 @@ pub(super) struct Qemu {
 impl Qemu {
     pub(super) fn start(settings: &Settings<'_>) -> Result<Qemu> {
         let mut command = Command::new("qemu-system-x86_64");
+        // In one thread, because guests that use KVM are lost otherwise (docs/vm.md).
+        let software = if settings.parallel { "tcg,thread=multi" } else { "tcg,thread=single" };
         let (accelerator, processor) = match settings.acceleration {
             Acceleration::Hardware => ("kvm", "host"),
-            Acceleration::Software if settings.parallel => ("tcg,thread=multi", "EPYC,+svm"),
-            Acceleration::Software => ("tcg,thread=single", "EPYC,+svm"),
+            Acceleration::Software => (software, "EPYC,+svm"),
         };
         command.args(["-machine", "q35", "-accel", accelerator, "-cpu", processor]);
         command.args(["-display", "none", "-monitor", "none", "-vga", "none", "-nic", "none", "-no-reboot"]);

@@ -1,0 +1,78 @@
+//! Guests that QEMU in software loses, through no fault of what runs in them (docs/vm.md).
+
+use super::{Acceleration, Machine, Report};
+use crate::error::Result;
+
+/// How often a guest that was lost is started again.
+const RESTARTS: u32 = 2;
+
+impl Machine {
+    /// Makes an attempt, which is to [`run`](Machine::run) jobs, and another one as long as QEMU in software has lost
+    /// the guest, that is, it died or hung: two more at most, and none because a job failed. Before each, `tell` gets a
+    /// text that says why.
+    ///
+    /// # Errors
+    /// Those of the last attempt.
+    pub fn run_despite_losses(
+        &self,
+        mut attempt: impl FnMut(&Machine) -> Result<Report>,
+        mut tell: impl FnMut(&str),
+    ) -> Result<Report> {
+        for _ in 0..RESTARTS {
+            match attempt(self) {
+                Err(error) if self.acceleration == Acceleration::Software && error.console().is_some() => {
+                    let console = error.console().unwrap_or_default();
+                    tell(&format!(
+                        "{console}\n----\n{error}: all of it runs again in a new guest (docs/vm.md)"
+                    ));
+                }
+                ended => return ended,
+            }
+        }
+        attempt(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Error, Kernel};
+
+    fn report(status: i32) -> Report {
+        let none = Duration::ZERO;
+        Report { statuses: vec![0, status], log: String::new(), complaints: vec![], boot: none, whole: none }
+    }
+
+    /// How often a job that always ends this way is run, and how it ends.
+    fn attempts(how: Acceleration, end: impl Fn() -> Result<Report>) -> (u32, Result<Report>) {
+        let kernel = Kernel::from_image(Path::new("/proc/version")).unwrap();
+        let machine = Machine { acceleration: how, ..Machine::new(kernel) };
+        let (mut attempts, mut told) = (0, 0);
+        let ended = machine.run_despite_losses(
+            |_| {
+                attempts += 1;
+                end()
+            },
+            |_| told += 1,
+        );
+        assert_eq!(told + 1, attempts);
+        (attempts, ended)
+    }
+
+    #[test]
+    fn what_is_lost_in_software_runs_again_twice() {
+        let died = || Err(Error::TimedOut { limit: Duration::ZERO, console: String::new() });
+        assert!(matches!(attempts(Acceleration::Software, died), (3, Err(Error::TimedOut { .. }))));
+        assert!(matches!(attempts(Acceleration::Hardware, died), (1, Err(_))));
+    }
+
+    #[test]
+    fn what_fails_does_not() {
+        assert_eq!(attempts(Acceleration::Software, || Ok(report(101))).0, 1);
+        assert_eq!(attempts(Acceleration::Software, || Ok(report(139))).0, 1);
+        assert_eq!(attempts(Acceleration::Software, || Err(Error::Qemu("no".into()))).0, 1);
+    }
+}
