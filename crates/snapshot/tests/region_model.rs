@@ -1,0 +1,302 @@
+//! What can be done to a region, in any order, against a model: bytes of the owner's and a copy of them per snapshot.
+
+#[path = "region/child.rs"]
+mod child;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bedplate_snapshot::uffd::{Options, Region, Service, SnapshotId};
+use bedplate_snapshot::{Error, PAGE};
+use child::{Child, filling};
+use proptest::prelude::*;
+
+/// Of two page tables, the second of which is not full.
+const PAGES: usize = 512 + 50;
+
+/// Something that is done.
+#[derive(Clone, Debug)]
+enum Step {
+    /// These pages, if they are free.
+    Claim(Range<usize>),
+    /// So many pages anywhere, aligned.
+    ClaimAnywhere(usize, usize),
+    /// Whether they are claimed or not.
+    Release(Range<usize>),
+    Discard(Range<usize>),
+    /// To some bytes of each page that is claimed, up or down.
+    Write {
+        pages: Range<usize>,
+        down: bool,
+        bytes: Range<usize>,
+        value: u8,
+    },
+    /// The same for all bytes, by the kernel.
+    Read {
+        pages: Range<usize>,
+        value: u8,
+    },
+    Snapshot,
+    Fork,
+    /// One of the snapshots writes to its own memory.
+    WriteInSnapshot {
+        which: usize,
+        pages: Range<usize>,
+        value: u8,
+    },
+    Look(usize),
+    End(usize),
+    Settle,
+}
+
+fn pages() -> impl Strategy<Value = Range<usize>> {
+    let len = prop_oneof![4 => 1..4usize, 3 => 4..40usize, 1 => 40..PAGES];
+    // Often about the end of the first page table.
+    let start = prop_oneof![2 => 0..PAGES, 1 => 490..PAGES];
+    (start, len).prop_map(|(start, len)| start..PAGES.min(start + len))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = (0..PAGE, 1..PAGE).prop_map(|(start, len)| start..PAGE.min(start + len));
+    let align = prop_oneof![Just(1), Just(16), Just(512)];
+    let which = 0..16usize;
+    prop_oneof![
+        3 => pages().prop_map(Step::Claim),
+        2 => (1..100usize, align).prop_map(|(count, align)| Step::ClaimAnywhere(count, align)),
+        2 => pages().prop_map(Step::Release),
+        3 => pages().prop_map(Step::Discard),
+        10 => (pages(), any::<bool>(), bytes, any::<u8>())
+            .prop_map(|(pages, down, bytes, value)| Step::Write { pages, down, bytes, value }),
+        2 => (pages(), any::<u8>()).prop_map(|(pages, value)| Step::Read { pages, value }),
+        4 => Just(Step::Snapshot),
+        2 => Just(Step::Fork),
+        2 => (which.clone(), pages(), any::<u8>())
+            .prop_map(|(which, pages, value)| Step::WriteInSnapshot { which, pages, value }),
+        2 => which.clone().prop_map(Step::Look),
+        3 => which.prop_map(Step::End),
+        3 => Just(Step::Settle),
+    ]
+}
+
+/// A snapshot, and what it is to be.
+struct Image {
+    place: Place,
+    bytes: Vec<u8>,
+    /// Pages that were claimed: nothing is promised of others.
+    claimed: Vec<bool>,
+}
+
+enum Place {
+    View(SnapshotId),
+    Child(Child),
+}
+
+struct World<'a> {
+    service: &'a Service,
+    bytes: Vec<u8>,
+    claimed: Vec<bool>,
+    images: Vec<Image>,
+}
+
+/// The bytes of this process at an address.
+fn bytes_at(base: usize) -> &'static [u8] {
+    // SAFETY: a region's or a snapshot's, that nobody writes while this test, its only user, looks.
+    unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), PAGES * PAGE) }
+}
+
+fn first_difference(seen: &[u8], expected: &[u8], claimed: &[bool]) -> Option<String> {
+    (0..PAGES).filter(|&page| claimed[page]).find_map(|page| {
+        let (seen, expected) = (&seen[page * PAGE..][..PAGE], &expected[page * PAGE..][..PAGE]);
+        if seen == expected {
+            return None;
+        }
+        let at = seen.iter().zip(expected).position(|(seen, expected)| seen != expected)?;
+        Some(format!("page {page}, byte {at}: {} instead of {}", seen[at], expected[at]))
+    })
+}
+
+impl World<'_> {
+    fn address(&self, page: usize) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.service.base() + page * PAGE)
+    }
+
+    fn note_claimed(&mut self, pages: Range<usize>) {
+        self.claimed[pages.clone()].fill(true);
+        // What was never used or was released is zero.
+        self.bytes[pages.start * PAGE..pages.end * PAGE].fill(0);
+    }
+
+    fn first_free(&self, count: usize, align: usize) -> Option<Range<usize>> {
+        let places = (0..PAGES).step_by(align).map(|start| start..start + count);
+        places.into_iter().find(|pages| pages.end <= PAGES && !self.claimed[pages.clone()].contains(&true))
+    }
+
+    fn image(&mut self, place: Result<Place, Error>) -> Result<(), TestCaseError> {
+        match place {
+            Ok(place) => {
+                let (bytes, claimed) = (self.bytes.clone(), self.claimed.clone());
+                self.images.push(Image { place, bytes, claimed });
+            }
+            // Of processes that ended some may still be counted.
+            Err(Error::TooManySnapshots { limit }) => {
+                prop_assert_eq!(self.service.statistics().active, limit as u64);
+            }
+            Err(error) => panic!("{error}"),
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, which: usize) -> Result<(), TestCaseError> {
+        let Image { place, bytes, claimed } = &mut self.images[which];
+        let difference = match place {
+            Place::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
+            Place::Child(child) => first_difference(&child.show(), bytes, claimed),
+        };
+        prop_assert_eq!(difference, None, "snapshot {} of {}", which, self.images.len());
+        Ok(())
+    }
+
+    fn end(&mut self, which: usize) -> Result<(), TestCaseError> {
+        self.look(which)?;
+        let whole = match self.images.remove(which).place {
+            // SAFETY: nobody looks at it any more.
+            Place::View(id) => unsafe { self.service.end(id) },
+            Place::Child(_) => true,
+        };
+        prop_assert!(whole);
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Claim(pages) => {
+                let free = !self.claimed[pages.clone()].contains(&true);
+                prop_assert_eq!(self.service.claim_exactly(pages.clone()), free);
+                if free {
+                    self.note_claimed(pages);
+                }
+            }
+            Step::ClaimAnywhere(count, align) => {
+                let expected = self.first_free(count, align);
+                prop_assert_eq!(self.service.claim_anywhere(count, align), expected.clone());
+                if let Some(pages) = expected {
+                    self.note_claimed(pages);
+                }
+            }
+            Step::Release(pages) => {
+                self.service.release(pages.clone());
+                self.claimed[pages].fill(false);
+            }
+            Step::Discard(pages) => {
+                self.service.discard(pages.clone());
+                self.bytes[pages.start * PAGE..pages.end * PAGE].fill(0);
+            }
+            Step::Write { pages, down, bytes, value } => {
+                let mut pages: Vec<_> = pages.filter(|&page| self.claimed[page]).collect();
+                if down {
+                    pages.reverse();
+                }
+                for page in pages {
+                    // SAFETY: a page of the region's, which nobody else uses.
+                    unsafe { self.address(page).add(bytes.start).write_bytes(value, bytes.len()) };
+                    self.bytes[page * PAGE..][bytes.clone()].fill(value);
+                }
+            }
+            Step::Read { pages, value } => {
+                let (from, to) = std::io::pipe().unwrap();
+                for page in pages.filter(|&page| self.claimed[page]) {
+                    // A page fits into a pipe.
+                    let sent = rustix::io::write(&to, &[value; PAGE]).unwrap();
+                    // SAFETY: a page of the region's, which nobody else uses.
+                    let there = unsafe { std::slice::from_raw_parts_mut(self.address(page), PAGE) };
+                    prop_assert_eq!((sent, rustix::io::read(&from, there).unwrap()), (PAGE, PAGE));
+                    self.bytes[page * PAGE..][..PAGE].fill(value);
+                }
+            }
+            Step::Snapshot => self.image(self.service.snapshot().map(Place::View))?,
+            Step::Fork => self.image(Child::fork(self.service).map(Place::Child))?,
+            Step::WriteInSnapshot { which, pages, value } if which < self.images.len() => {
+                let Image { place, bytes, .. } = &mut self.images[which];
+                match place {
+                    Place::View(id) => {
+                        let at = (id.base + pages.start * PAGE) as *mut u8;
+                        // SAFETY: the snapshot's own mapping, which only this test uses.
+                        unsafe { at.write_bytes(filling(value), pages.len() * PAGE) };
+                    }
+                    Place::Child(child) => child.fill(pages.start, pages.len(), value),
+                }
+                bytes[pages.start * PAGE..pages.end * PAGE].fill(filling(value));
+            }
+            Step::Look(which) if which < self.images.len() => self.look(which)?,
+            Step::End(which) if which < self.images.len() => self.end(which)?,
+            Step::WriteInSnapshot { .. } | Step::Look(_) | Step::End(_) => {}
+            Step::Settle => self.service.settle(),
+        }
+        let difference = first_difference(bytes_at(self.service.base()), &self.bytes, &self.claimed);
+        prop_assert_eq!(difference, None, "the owner's");
+        Ok(())
+    }
+}
+
+/// A region with its threads, or `None` after a line that says why it is skipped.
+fn service(claimed: bool) -> Option<Service> {
+    let options = Options { bytes: PAGES * PAGE, base: None, huge_pages: false, claimed };
+    match Region::new(options) {
+        Ok(region) => {
+            let service = Service::new(region);
+            service.start_threads().unwrap();
+            Some(service)
+        }
+        Err(Error::Unavailable { reason, .. }) => {
+            println!("skipped: {reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Takes the steps, while another thread arms whatever it can if `hurried`.
+fn run(steps: Vec<Step>, claimed: bool, hurried: bool) -> Result<(), TestCaseError> {
+    let Some(service) = service(claimed) else { return Ok(()) };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if hurried {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    service.settle();
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            });
+        }
+        let mut world = World {
+            service: &service,
+            bytes: vec![0; PAGES * PAGE],
+            claimed: vec![claimed; PAGES],
+            images: Vec::new(),
+        };
+        let result = steps.into_iter().try_for_each(|step| world.take(step)).and_then(|()| {
+            while !world.images.is_empty() {
+                world.end(0)?;
+            }
+            Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        result?;
+        let statistics = service.statistics();
+        prop_assert_eq!(statistics.torn, 0);
+        Ok(())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn every_snapshot_is_what_was(
+        steps in prop::collection::vec(step(), 1..60),
+        claimed in any::<bool>(),
+        hurried in any::<bool>(),
+    ) {
+        run(steps, claimed, hurried)?;
+    }
+}
