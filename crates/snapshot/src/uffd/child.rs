@@ -34,7 +34,7 @@ impl Region {
     pub fn freeze(&self) -> Result<Frozen<'_>, Error> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
         let begin = now();
-        let mut snapshots = self.close()?;
+        let mut snapshots = self.close();
         // The child must not inherit a binding. Nobody is bound again before this thaws.
         self.crew.unbind();
         let (slot, epoch) = self.begin(&mut snapshots)?;

@@ -20,23 +20,34 @@
 //!
 //! Invariants, between pages' changes of state:
 //! - A page whose bit in `unarmed` is clear is write-protected, or was never mapped in this process.
-//! - A page that is not armed shares nothing with any snapshot. A page that is armed shares nothing with snapshots of
-//!   epochs up to its own `epoch`.
+//! - A page that is not armed shares nothing with any snapshot, unless it was free when the snapshot was taken: nothing
+//!   is promised of free pages. A page that is armed shares nothing with snapshots of epochs up to its own `epoch`.
 
 mod child;
 mod crew;
 mod descriptor;
 mod heat;
 mod keeper;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "the protocol's files are in it a second time, and not all is used"
+)]
+mod model;
 mod own;
 mod region;
 mod serve;
 mod sets;
+#[cfg(test)]
+mod sets_tests;
 mod space;
+mod states;
 mod target;
 mod team;
 mod threads;
 mod window;
+mod words;
 
 pub use child::Frozen;
 pub use descriptor::Refusal;

@@ -1,11 +1,12 @@
 //! A set of page numbers: a bit per page, changed by any thread.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
 use super::own::Table;
+use super::words::AtomicU64;
 
 const BITS: usize = 64;
 
@@ -73,54 +74,5 @@ impl Pages {
             run.end = self.first(next.start..pages.end, false).unwrap_or(pages.end);
         }
         Some(run)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const PAGES: usize = 1000;
-
-    proptest! {
-        #[test]
-        fn a_set_is_a_set(changes in prop::collection::vec((0..PAGES, 1..300usize, any::<bool>()), 1..30),
-                          from in 0..PAGES, gap in 0..40usize) {
-            let (set, mut model) = (Pages::new(PAGES, true).unwrap(), BTreeSet::new());
-            for (start, len, insert) in changes {
-                let range = start..PAGES.min(start + len);
-                let before = model.len();
-                if insert {
-                    let new = set.insert(range.clone());
-                    model.extend(range);
-                    prop_assert_eq!(new, model.len() - before);
-                } else {
-                    let gone = set.remove(range.clone());
-                    model.retain(|page| !range.contains(page));
-                    prop_assert_eq!(gone, before - model.len());
-                }
-            }
-            prop_assert_eq!((0..PAGES).filter(|&page| set.contains(page)).count(), model.len());
-            for inside in [true, false] {
-                let first = (from..PAGES).find(|page| model.contains(page) == inside);
-                prop_assert_eq!(set.first(from..PAGES, inside), first);
-                let run = first.map(|start| start..(start..PAGES).find(|page| model.contains(page) != inside).unwrap_or(PAGES));
-                prop_assert_eq!(set.run(from..PAGES, inside), run);
-            }
-            // Runs with gaps cover exactly the members, in order, and no gap is longer.
-            let (mut at, mut covered) = (0, BTreeSet::new());
-            while let Some(run) = set.run_with_gaps(at..PAGES, gap) {
-                prop_assert!(model.contains(&run.start) && model.contains(&(run.end - 1)));
-                let members: Vec<_> = run.clone().filter(|page| model.contains(page)).collect();
-                prop_assert!(members.windows(2).all(|pair| pair[1] - pair[0] - 1 <= gap));
-                covered.extend(members);
-                at = run.end;
-            }
-            prop_assert_eq!(covered, model);
-        }
     }
 }

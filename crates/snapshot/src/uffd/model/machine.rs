@@ -1,0 +1,184 @@
+//! What the protocol works on, in the model checker: a kernel, some pages of memory, and a region's parts that loom can
+//! follow. Parts that only decide what is worth doing decide as the test says.
+
+use std::ops::Range;
+
+use loom::sync::{Condvar, Mutex, MutexGuard};
+
+use super::PAGES;
+use crate::PAGE;
+
+/// The most snapshots.
+pub const SNAPSHOTS: usize = 2;
+
+/// Memory and page tables.
+#[derive(Default)]
+pub struct Memory {
+    /// The owner's.
+    pub content: [u64; PAGES],
+    pub protected: [bool; PAGES],
+    /// What snapshots have of their own.
+    pub own: [[Option<u64>; PAGES]; SNAPSHOTS],
+    /// Which pages were in use when snapshots were taken.
+    pub in_use: [[bool; PAGES]; SNAPSHOTS],
+    /// Pages on which writers wait, that no handler has been told of.
+    faults: Vec<usize>,
+    /// How often who waits for a page was woken.
+    wakes: [usize; PAGES],
+    /// There will be no more faults.
+    over: bool,
+}
+
+impl Memory {
+    /// What a snapshot sees.
+    pub fn seen(&self, view: usize) -> [u64; PAGES] {
+        std::array::from_fn(|page| self.own[view][page].unwrap_or(self.content[page]))
+    }
+}
+
+/// Each of its steps is one for everybody, as with the kernel's locks of page tables and its flushes.
+pub struct Machine {
+    memory: Mutex<Memory>,
+    fault: Condvar,
+    wake: Condvar,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        Self { memory: Mutex::new(Memory::default()), fault: Condvar::new(), wake: Condvar::new() }
+    }
+
+    pub fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap()
+    }
+
+    /// A store: it faults until the page is not protected.
+    pub fn store(&self, page: usize, value: u64) {
+        let mut memory = self.memory();
+        while memory.protected[page] {
+            memory.faults.push(page);
+            self.fault.notify_one();
+            let wakes = memory.wakes[page];
+            while memory.wakes[page] == wakes {
+                memory = self.wake.wait(memory).unwrap();
+            }
+        }
+        memory.content[page] = value;
+    }
+
+    /// Waits for a fault to serve, until there will be no more.
+    pub fn next_fault(&self) -> Option<usize> {
+        let mut memory = self.memory();
+        while memory.faults.is_empty() && !memory.over {
+            memory = self.fault.wait(memory).unwrap();
+        }
+        memory.faults.pop()
+    }
+
+    pub fn no_more_faults(&self) {
+        self.memory().over = true;
+        self.fault.notify_all();
+    }
+
+    fn write_protect(&self, start: usize, len: usize, protect: bool) {
+        assert!(start.is_multiple_of(PAGE) && len.is_multiple_of(PAGE) && len > 0);
+        let mut memory = self.memory();
+        for page in start / PAGE..(start + len) / PAGE {
+            memory.protected[page] = protect;
+            memory.wakes[page] += usize::from(!protect);
+        }
+        self.wake.notify_all();
+    }
+}
+
+/// userfaultfd's part.
+pub mod descriptor {
+    use rustix::io::Errno;
+
+    use super::Machine;
+
+    pub struct Fault {
+        pub address: usize,
+    }
+
+    /// The fault path's view of the machine.
+    impl Machine {
+        pub fn protect(&self, start: usize, len: usize) -> Result<(), Errno> {
+            self.write_protect(start, len, true);
+            Ok(())
+        }
+
+        pub fn unprotect(&self, start: usize, len: usize) -> Result<(), Errno> {
+            self.write_protect(start, len, false);
+            Ok(())
+        }
+    }
+}
+
+/// A snapshot's mapping.
+pub mod target {
+    use super::Range;
+    use crate::uffd::model::region::Region;
+
+    pub struct Target(pub usize);
+
+    /// It never fails here.
+    #[derive(Debug)]
+    pub struct Torn;
+
+    impl Target {
+        pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
+            let mut memory = region.descriptor.memory();
+            for page in pages {
+                // Copy-on-write copies once.
+                let content = memory.content[page];
+                memory.own[self.0][page].get_or_insert(content);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Nothing is too hot to be armed.
+pub mod heat {
+    pub struct Heat;
+
+    impl Heat {
+        pub fn mapped(&self, _: usize) {}
+        pub fn armed(&self, _: usize) {}
+        pub fn written(&self, _: usize) {}
+        pub fn is_due(&self, _: usize) -> bool {
+            true
+        }
+        pub fn is_hot(&self, _: usize) -> bool {
+            false
+        }
+    }
+}
+
+/// Tables of loom's words.
+pub mod own {
+    use std::ops::Deref;
+
+    use rustix::io::Errno;
+
+    pub struct Table<T>(Box<[T]>);
+
+    impl<T: Default> Table<T> {
+        pub fn new(len: usize, _: bool) -> Result<Self, Errno> {
+            Ok(Self((0..len).map(|_| T::default()).collect()))
+        }
+    }
+
+    impl<T> Deref for Table<T> {
+        type Target = [T];
+
+        fn deref(&self) -> &[T] {
+            &self.0
+        }
+    }
+}
+
+pub mod words {
+    pub use loom::sync::atomic::AtomicU64;
+}

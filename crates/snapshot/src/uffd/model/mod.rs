@@ -1,0 +1,155 @@
+//! Every interleaving of a few steps of the protocol, by loom.
+//!
+//! The protocol's own files are here once more, with loom's locks and words and a kernel of a few lines around them: what
+//! is checked is what runs. A thread serves faults, and a writer goes on as
+//! soon as its page's protection is lifted.
+
+mod machine;
+mod region;
+#[path = "../serve.rs"]
+mod serve;
+#[path = "../sets.rs"]
+mod sets;
+#[path = "../states.rs"]
+mod states;
+
+use loom::sync::Arc;
+use loom::thread;
+use machine::{descriptor, heat, own, target, words};
+use region::Region;
+
+use super::{CHUNK, window};
+
+/// Pages of the region.
+const PAGES: usize = 2;
+
+/// Everything that can happen when `body` has a region, whose faults a thread serves.
+fn check(body: impl Fn(&Arc<Region>) + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(move || {
+        let region = Arc::new(Region::new());
+        let handler = beside(&region, Region::handle);
+        body(&region);
+        region.check();
+        region.descriptor.no_more_faults();
+        handler.join().unwrap();
+    });
+}
+
+/// Starts a thread that does something with a region.
+fn beside(region: &Arc<Region>, f: impl FnOnce(&Region) + 'static) -> thread::JoinHandle<()> {
+    let region = region.clone();
+    thread::spawn(move || f(&region))
+}
+
+#[test]
+fn a_snapshot_that_begins_beside_a_writer_is_of_one_moment() {
+    check(|region| {
+        let writer = beside(region, |region| {
+            region.write(0, 1);
+            region.write(1, 2);
+        });
+        let expected = region.snapshot(0);
+        // In the order in which it was written.
+        assert!([[0, 0], [1, 0], [1, 2]].contains(&expected));
+        assert_eq!(region.seen(0), expected);
+        writer.join().unwrap();
+        assert_eq!(region.seen(0), expected);
+        assert_eq!(region.descriptor.memory().content, [1, 2]);
+    });
+}
+
+#[test]
+fn two_writers_of_a_page_have_it_kept_once() {
+    check(|region| {
+        region.write(0, 7);
+        let expected = region.snapshot(0);
+        let one = beside(region, |region| region.write(0, 1));
+        region.write(0, 2);
+        assert_eq!(region.seen(0), expected);
+        one.join().unwrap();
+        // Nor is it kept again when it was armed meanwhile.
+        region.arm_ahead(true);
+        region.write(0, 3);
+        assert_eq!(region.seen(0), expected);
+        assert_eq!(region.kept(), 1);
+    });
+}
+
+/// The keeper arms what a writer is about to write, and what a snapshot is about to share.
+#[test]
+fn arming_ahead_harms_neither_writers_nor_snapshots() {
+    check(|region| {
+        let keeper = beside(region, |region| {
+            region.arm_ahead(true);
+        });
+        let writer = beside(region, |region| {
+            region.write(0, 1);
+            region.write(0, 2);
+        });
+        let expected = region.snapshot(0);
+        assert_eq!(region.seen(0), expected);
+        writer.join().unwrap();
+        keeper.join().unwrap();
+        assert_eq!(region.seen(0), expected);
+        assert_eq!(region.descriptor.memory().content, [2, 0]);
+    });
+}
+
+/// What was armed again since the first of two snapshots is kept for the second one only.
+#[test]
+fn snapshots_keep_what_each_of_them_shares() {
+    check(|region| {
+        region.write(0, 1);
+        let first = region.snapshot(0);
+        let writer = beside(region, |region| {
+            region.write(0, 2);
+            region.write(1, 3);
+        });
+        let second = region.snapshot(1);
+        assert_eq!((region.seen(0), region.seen(1)), (first, second));
+        writer.join().unwrap();
+        assert_eq!((region.seen(0), region.seen(1)), (first, second));
+    });
+}
+
+#[test]
+fn a_snapshot_may_end_while_pages_are_kept_for_it() {
+    check(|region| {
+        region.snapshot(0);
+        let second = region.snapshot(1);
+        let writer = beside(region, |region| region.write(0, 1));
+        region.end(0);
+        assert_eq!(region.seen(1), second);
+        writer.join().unwrap();
+        assert_eq!(region.seen(1), second);
+    });
+}
+
+#[test]
+fn what_is_given_back_stays_in_snapshots() {
+    check(|region| {
+        region.write(0, 1);
+        region.write(1, 1);
+        let owner = beside(region, |region| {
+            region.discard(0..1);
+            region.write(0, 2);
+            region.release(1..2);
+        });
+        let keeper = beside(region, |region| {
+            region.arm_ahead(true);
+        });
+        let expected = region.snapshot(0);
+        assert!([[1, 1], [0, 1], [2, 1], [2, 0]].contains(&expected));
+        assert_eq!(region.seen(0), expected);
+        owner.join().unwrap();
+        keeper.join().unwrap();
+        assert_eq!(region.seen(0), expected);
+        // Somebody else's now.
+        region.claim(1..2);
+        region.write(1, 3);
+        assert_eq!(region.seen(0)[0], expected[0]);
+        assert!(!region.descriptor.memory().in_use[0][1] || region.seen(0) == expected);
+    });
+}

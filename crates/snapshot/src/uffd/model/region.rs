@@ -1,0 +1,174 @@
+//! The region whose states the protocol's files change here.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use loom::sync::atomic::AtomicU32;
+use loom::sync::{Mutex, MutexGuard, RwLock};
+use rustix::io::Errno;
+
+use super::PAGES;
+use super::descriptor::Fault;
+use super::heat::Heat;
+use super::machine::{Machine, SNAPSHOTS};
+use super::own::Table;
+use super::sets::Pages;
+use super::target::Target;
+use super::window::Window;
+use crate::{Error, PAGE};
+
+pub struct Slot {
+    pub epoch: u32,
+    pub target: Target,
+}
+
+pub struct Snapshots {
+    pub epoch: u32,
+    pub slots: [Option<Slot>; SNAPSHOTS],
+}
+
+impl Snapshots {
+    pub fn active(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().flatten()
+    }
+
+    pub fn free(&self) -> Result<usize, Error> {
+        let free = self.slots.iter().position(Option::is_none);
+        free.ok_or(Error::TooManySnapshots { limit: SNAPSHOTS })
+    }
+}
+
+/// How much was done: nothing depends on it.
+#[derive(Default)]
+pub struct Counters {
+    pub snapshots: AtomicU64,
+    pub torn: AtomicU64,
+    pub faults: AtomicU64,
+    pub copied: AtomicU64,
+    pub armed_at_snapshots: AtomicU64,
+    pub armed_ahead: AtomicU64,
+}
+
+/// Helpers are for more pages than there are here.
+pub struct Team;
+
+impl Team {
+    pub fn run(&self, _: usize, _: impl Fn(usize) -> Result<(), Errno>) -> Result<(), Errno> {
+        unreachable!("there are so few pages")
+    }
+}
+
+pub struct Region {
+    pub base: usize,
+    pub pages: usize,
+    pub descriptor: Machine,
+    pub gate: RwLock<Snapshots>,
+    latch: Mutex<()>,
+    pub claimed: Pages,
+    pub unarmed: Pages,
+    pub unarmed_count: AtomicUsize,
+    pub epochs: Table<AtomicU32>,
+    pub heat: Heat,
+    pub used: AtomicUsize,
+    pub team: Team,
+    pub counters: Counters,
+}
+
+impl Region {
+    /// All of it is claimed and not armed.
+    pub fn new() -> Self {
+        let region = Self {
+            base: 0,
+            pages: PAGES,
+            descriptor: Machine::new(),
+            gate: RwLock::new(Snapshots { epoch: 0, slots: [const { None }; SNAPSHOTS] }),
+            latch: Mutex::new(()),
+            claimed: Pages::new(PAGES, true).unwrap(),
+            unarmed: Pages::new(PAGES, false).unwrap(),
+            unarmed_count: AtomicUsize::new(0),
+            epochs: Table::new(PAGES, false).unwrap(),
+            heat: Heat,
+            used: AtomicUsize::new(0),
+            team: Team,
+            counters: Counters::default(),
+        };
+        region.claim(0..PAGES);
+        region
+    }
+
+    pub fn latch(&self, page: usize) -> MutexGuard<'_, ()> {
+        // They are all in one chunk.
+        assert!(page < PAGES);
+        self.latch.lock().unwrap()
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    pub fn address(&self, page: usize) -> usize {
+        self.base + page * PAGE
+    }
+
+    pub fn empty(&self, pages: Range<usize>) {
+        self.descriptor.memory().content[pages].fill(0);
+    }
+
+    /// A handler's life.
+    pub fn handle(&self) {
+        let mut window = Window::default();
+        while let Some(page) = self.descriptor.next_fault() {
+            self.serve(Fault { address: self.address(page) }, &mut window);
+        }
+    }
+
+    /// The owner writes.
+    pub fn write(&self, page: usize, value: u64) {
+        self.descriptor.store(page, value);
+    }
+
+    /// How many pages were kept for snapshots.
+    pub fn kept(&self) -> u64 {
+        self.counters.copied.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// A snapshot, in the slot that it expects to get; and what is to be seen of it from now on.
+    pub fn snapshot(&self, slot: usize) -> [u64; PAGES] {
+        let mut snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let (got, _) = self.add(&mut snapshots, Target(slot)).unwrap();
+        assert_eq!(got, slot);
+        let mut memory = self.descriptor.memory();
+        memory.in_use[slot] = std::array::from_fn(|page| self.claimed.contains(page));
+        // Nobody can have written since all was armed.
+        memory.content
+    }
+
+    pub fn end(&self, slot: usize) {
+        let ended = self.gate.write().unwrap_or_else(PoisonError::into_inner).slots[slot].take();
+        assert!(ended.is_some());
+    }
+
+    /// What a snapshot sees.
+    pub fn seen(&self, slot: usize) -> [u64; PAGES] {
+        self.descriptor.memory().seen(slot)
+    }
+
+    /// What holds between changes of state.
+    pub fn check(&self) {
+        let snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let memory = self.descriptor.memory();
+        let unarmed = (0..PAGES).filter(|&page| self.unarmed.contains(page));
+        assert_eq!(unarmed.count(), self.unarmed_count.load(std::sync::atomic::Ordering::Relaxed));
+        for page in 0..PAGES {
+            assert!(memory.protected[page] || self.unarmed.contains(page), "a page is armed and is not");
+            for (slot, _) in snapshots.slots.iter().enumerate().filter(|(_, slot)| slot.is_some()) {
+                let shares = memory.own[slot][page].is_none();
+                assert!(
+                    !shares || !memory.in_use[slot][page] || memory.protected[page],
+                    "page {page} can be written and is shared"
+                );
+            }
+        }
+    }
+}
