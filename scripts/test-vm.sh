@@ -21,13 +21,14 @@ if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
   exit 1
 fi
-# Of those that use KVM, some need processors that work at the same time, and guests that do not live long: each test
-# has its own (docs/vm.md). So does kerneldb, which does not use KVM.
+# Tests with many interrupts, and writers that do nothing but write, need processors that work at the same time
+# (docs/vm.md); so does kerneldb, which does not use KVM. Guests in which snapshots are taken under load must not live
+# long: each such test has its own.
 apart=() parallel=() others=()
 for binary in "${binaries[@]}"; do
   case ${binary##*/} in
   ring0_load-* | engines-*) apart+=("$binary") ;;
-  hashmap-* | operators-* | signals_in_ring0-*) parallel+=("$binary") ;;
+  hashmap-* | operators-* | interrupts-* | page_tables-* | signals_in_ring0-*) parallel+=("$binary") ;;
   *) others+=("$binary") ;;
   esac
 done
