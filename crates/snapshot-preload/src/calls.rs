@@ -1,15 +1,15 @@
 //! The C library's functions that map memory, as the program's allocator calls them.
 //!
-//! In the owner's process ranges of the region are claimed, released and emptied instead of mapped and unmapped. In a
-//! snapshot's process they are mapped privately; what it gives back is replaced by empty memory, never unmapped, so
-//! that the owner's process always finds its pages there.
+//! In the owner's process ranges of the region are claimed, released and emptied instead of mapped and unmapped. In
+//! others, which inherited it, they are mapped privately; what is given back is replaced by empty memory, never unmapped,
+//! so that the owner's process always finds its pages there.
 
 use std::ffi::{c_int, c_void};
 
 use bedplate_snapshot::PAGE;
 use bedplate_snapshot::uffd::Region;
 
-use crate::{forks, heap};
+use crate::heap;
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
 
@@ -61,18 +61,26 @@ mod real {
     }
 }
 
-/// The region and its pages, if the range begins in it.
-fn inside(at: *mut c_void, len: usize) -> Option<(&'static Region, std::ops::Range<usize>)> {
-    let region = heap::region()?;
-    Some((region, heap::pages(region, at as usize, len)?))
+/// Pages of a region's.
+struct Inside {
+    region: &'static Region,
+    pages: std::ops::Range<usize>,
+    /// Whether this process is the region's owner.
+    owned: bool,
+}
+
+/// A region's pages, if the range begins in one.
+fn inside(at: *mut c_void, len: usize) -> Option<Inside> {
+    let (region, owned) = heap::region_of(at as usize)?;
+    Some(Inside { region, pages: heap::pages(region, at as usize, len)?, owned })
 }
 
 /// Empties pages in whatever process this is.
-fn empty(region: &Region, pages: std::ops::Range<usize>) {
+fn empty(Inside { region, pages, owned }: Inside) {
     if pages.is_empty() {
         return;
     }
-    if !forks::is_snapshot() {
+    if owned {
         region.discard(pages);
         return;
     }
@@ -107,14 +115,15 @@ unsafe extern "C" fn mmap(
         | libc::MAP_LOCKED
         | libc::MAP_32BIT;
     let is_fixed = flags & libc::MAP_FIXED != 0;
-    if is_fixed && let Some((region, pages)) = inside(at, len) {
+    if is_fixed && let Some(there) = inside(at, len) {
         if flags & KIND != KIND {
             fail(libc::ENODEV);
             return FAILED;
         }
         // New memory in the place of old.
-        empty(region, pages.clone());
-        if !forks::is_snapshot() {
+        let (region, pages, owned) = (there.region, there.pages.clone(), there.owned);
+        empty(there);
+        if owned {
             region.claim_exactly(pages);
         }
         return at;
@@ -149,7 +158,7 @@ unsafe extern "C" fn mmap64(
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
-    let Some((region, pages)) = inside(at, len.next_multiple_of(PAGE)) else {
+    let Some(there) = inside(at, len.next_multiple_of(PAGE)) else {
         // SAFETY: the caller's arguments.
         return unsafe { real::munmap(at, len) };
     };
@@ -157,10 +166,10 @@ unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
         fail(libc::EINVAL);
         return -1;
     }
-    if forks::is_snapshot() {
-        empty(region, pages);
+    if there.owned {
+        there.region.release(there.pages);
     } else {
-        region.release(pages);
+        empty(there);
     }
     0
 }
@@ -169,13 +178,13 @@ unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let Some((region, pages)) = inside(at, len.next_multiple_of(PAGE)) else {
+    let Some(there) = inside(at, len.next_multiple_of(PAGE)) else {
         // SAFETY: the caller's arguments.
         return unsafe { real::madvise(at, len, advice) };
     };
     match advice {
         // On shared memory the kernel's own would only drop the translations.
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => empty(region, pages),
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => empty(there),
         // These would split the region's mapping into many, or keep it from snapshots.
         libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
@@ -189,7 +198,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
-    if forks::is_snapshot() && inside(at, len).is_some() {
+    if inside(at, len).is_some_and(|there| !there.owned) {
         // What is kept for this process is written to it.
         return 0;
     }
@@ -207,26 +216,26 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    let Some((region, pages)) = inside(at, old.next_multiple_of(PAGE)) else {
+    let Some(Inside { region, pages, owned }) = inside(at, old.next_multiple_of(PAGE)) else {
         // SAFETY: the caller's arguments.
         return unsafe { real::mremap(at, old, new, flags, to) };
     };
-    let (is_snapshot, wanted) = (forks::is_snapshot(), new.div_ceil(PAGE));
+    let wanted = new.div_ceil(PAGE);
     if flags & !libc::MREMAP_MAYMOVE != 0 || wanted == 0 || old == 0 {
         fail(libc::EINVAL);
         return FAILED;
     }
     if wanted <= pages.len() {
         let rest = pages.start + wanted..pages.end;
-        if is_snapshot {
-            empty(region, rest)
+        if owned {
+            region.release(rest);
         } else {
-            region.release(rest)
+            empty(Inside { region, pages: rest, owned });
         }
         return at;
     }
     let more = pages.end..pages.start + wanted;
-    if !is_snapshot && more.end <= region.pages() && region.claim_exactly(more) {
+    if owned && more.end <= region.pages() && region.claim_exactly(more) {
         return at;
     }
     if flags & libc::MREMAP_MAYMOVE == 0 {

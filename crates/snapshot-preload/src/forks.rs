@@ -7,7 +7,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bedplate_snapshot::uffd::{Frozen, Region};
 
@@ -16,7 +16,7 @@ use crate::{CANNOT_EXECUTE, heap, say};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// Whether this process sees the region as it was when it was forked.
+/// Whether this process sees the latest region as it was when it was forked.
 static IS_SNAPSHOT: AtomicBool = AtomicBool::new(false);
 
 /// What is between the handlers before and after a fork.
@@ -25,9 +25,17 @@ struct Pending(UnsafeCell<Option<Frozen<'static>>>);
 unsafe impl Sync for Pending {}
 static PENDING: Pending = Pending(UnsafeCell::new(None));
 
+/// How many of the inherited regions, from the oldest on, are all this process's own.
+static OWN: AtomicUsize = AtomicUsize::new(0);
+
 /// Whether this process is a snapshot's.
 pub fn is_snapshot() -> bool {
     IS_SNAPSHOT.load(Ordering::Relaxed)
+}
+
+/// This process, a snapshot's, has a region of its own now.
+pub fn is_owner() {
+    IS_SNAPSHOT.store(false, Ordering::Relaxed);
 }
 
 fn next<T: Copy>(name: &std::ffi::CStr) -> T {
@@ -79,11 +87,12 @@ fn active() -> Option<&'static Region> {
 }
 
 unsafe extern "C" fn before() {
+    // What this process sees of other processes' regions nobody keeps for its children. So it gets all of its own.
+    let own = OWN.load(Ordering::Relaxed);
+    let inherited = heap::inherited().chain(heap::region().filter(|_| is_snapshot()));
+    let all = inherited.skip(own).inspect(|region| region.own_everything()).count();
+    OWN.store(own + all, Ordering::Relaxed);
     if is_snapshot() {
-        // A snapshot of a snapshot: nobody keeps pages for the grandchild, so this process gets all of its own.
-        if let Some(region) = heap::region() {
-            region.own_everything();
-        }
         return;
     }
     let Some(region) = active() else { return };

@@ -2,6 +2,9 @@
 //!
 //! The region is reserved once, larger than the machine's memory; mappings take addresses in it, the lowest that are
 //! free, and give them back with their memory.
+//!
+//! A forked child that becomes a daemon gets a region of its own for what it maps from then on. What it had before stays
+//! where it is, in the *inherited* region, of which it sees what was when it was forked.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -21,8 +24,13 @@ const SMALL_ALIGNED: usize = 16;
 const SMALLEST: usize = 64 << 30;
 const LARGEST: usize = 1 << 40;
 
-/// The region, from the first mapping on; without threads until the program is about to begin.
-static HEAP: OnceLock<Result<Heap, Refusal>> = OnceLock::new();
+/// How many regions a process can have: one, and one for each time that it or who forked it became a daemon.
+const MOST: usize = 4;
+
+/// The regions, from the first mapping on; the first one without threads until the program is about to begin.
+static HEAPS: [OnceLock<Result<Heap, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
+/// Which of them is for new mappings. Those before it are inherited.
+static LATEST: AtomicUsize = AtomicUsize::new(0);
 static MINIMUM_BYTES: AtomicUsize = AtomicUsize::new(MINIMUM);
 
 pub struct Heap {
@@ -58,18 +66,56 @@ fn memory_of_machine() -> usize {
     info.totalram as usize * info.mem_unit as usize
 }
 
-fn heap() -> Option<&'static Heap> {
-    HEAP.get_or_init(make).as_ref().ok()
+fn latest() -> usize {
+    LATEST.load(Ordering::Acquire)
 }
 
-/// The region, if there is one already.
+fn heap() -> Option<&'static Heap> {
+    HEAPS[latest()].get_or_init(make).as_ref().ok()
+}
+
+fn existing(index: usize) -> Option<&'static Region> {
+    HEAPS[index].get()?.as_ref().ok().map(|heap| &*heap.service)
+}
+
+/// The region for new mappings, if there is one already.
 pub fn region() -> Option<&'static Region> {
-    HEAP.get()?.as_ref().ok().map(|heap| &*heap.service)
+    existing(latest())
+}
+
+/// The regions that this process inherited before it had its own, the oldest first.
+pub fn inherited() -> impl Iterator<Item = &'static Region> {
+    (0..latest()).filter_map(existing)
+}
+
+/// The region that an address is in, and whether this process is its owner.
+pub fn region_of(address: usize) -> Option<(&'static Region, bool)> {
+    let latest = latest();
+    let index = (0..=latest).find(|&index| existing(index).is_some_and(|region| region.contains(address)))?;
+    Some((existing(index)?, index == latest && !forks::is_snapshot()))
 }
 
 /// Starts the region's threads: the program is about to begin, and may allocate.
 pub fn start() -> Result<(), Error> {
-    match HEAP.get_or_init(make) {
+    start_threads(latest())
+}
+
+/// Another region for what is mapped from now on, in a process that is not the owner of the latest one.
+///
+/// # Errors
+/// All is as before.
+pub fn begin_again() -> Result<(), Error> {
+    let next = latest() + 1;
+    if next == MOST {
+        return Err(Error::OfASnapshot);
+    }
+    start_threads(next)?;
+    LATEST.store(next, Ordering::Release);
+    Ok(())
+}
+
+fn start_threads(index: usize) -> Result<(), Error> {
+    match HEAPS[index].get_or_init(make) {
         Ok(heap) => heap.service.start_threads(),
         Err(refusal) => Err(Region::unavailable(*refusal)),
     }

@@ -2,7 +2,8 @@
 //! `LD_PRELOAD=libbedplate_snapshot_preload.so program`, or `bedplate snapshot run -- program`.
 //!
 //! Large anonymous mappings are placed in a region (`heap`), and `fork` takes a snapshot of it (`forks`): the
-//! child sees the same memory at the same addresses, and only what is outside of the region is copied the usual way.
+//! child sees the same memory at the same addresses, and only what is outside of the region is copied the usual way. A
+//! child that becomes a daemon gets a region of its own (`daemons`).
 //! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc; the C library's own
 //! `malloc` does not, and a program that uses it runs as before.
 //!
@@ -20,6 +21,7 @@
 #![cfg(target_os = "linux")]
 
 mod calls;
+mod daemons;
 mod forks;
 mod heap;
 mod statistics;
@@ -42,12 +44,17 @@ extern "C" fn on_load() {
         Ok(()) => statistics::at_exit(),
         Err(error) => {
             say(format_args!("running without snapshots: {error}"));
-            if variable(c"BEDPLATE_SNAPSHOT_REQUIRED") == Some(c"1") {
+            if is_required() {
                 // SAFETY: ends the process without running anything of it, for nothing has begun.
                 unsafe { libc::_exit(CANNOT_EXECUTE) };
             }
         }
     }
+}
+
+/// Whether the program is not to run without snapshots.
+fn is_required() -> bool {
+    variable(c"BEDPLATE_SNAPSHOT_REQUIRED") == Some(c"1")
 }
 
 /// An environment variable, without allocating.

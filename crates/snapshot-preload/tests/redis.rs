@@ -1,175 +1,17 @@
 //! The distribution's redis-server, unmodified, saves its memory by snapshots: what it writes is an exact image of one
 //! moment, and nothing that happens to its children or its memory meanwhile harms it.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use redis::{Commands, Connection};
-
-/// The library, built as this test was.
-fn library() -> PathBuf {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--locked", "--quiet", "-p", "bedplate-snapshot-preload"]);
-    assert!(command.status().unwrap().success());
-    // This test is target/PROFILE/deps/NAME.
-    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    folder.join("libbedplate_snapshot_preload.so")
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-struct Server {
-    process: Child,
-    port: u16,
-}
-
-impl Server {
-    /// A server in a folder, with the library or without, after it answers.
-    fn start(folder: &Path, with_library: bool, options: &[&str]) -> Self {
-        let port = free_port();
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
-        command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
-        command.stdout(Stdio::null()).stderr(Stdio::inherit());
-        if with_library {
-            command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
-            command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
-        }
-        let server = Self { process: command.spawn().unwrap(), port };
-        server.connect();
-        server
-    }
-
-    fn connect(&self) -> Connection {
-        let client = redis::Client::open(("127.0.0.1", self.port)).unwrap();
-        let limit = Instant::now() + Duration::from_secs(60);
-        loop {
-            let answer = client.get_connection().and_then(|mut connection| {
-                let pong: String = redis::cmd("PING").query(&mut connection)?;
-                assert_eq!(pong, "PONG");
-                Ok(connection)
-            });
-            match answer {
-                Ok(connection) => return connection,
-                Err(error) if Instant::now() > limit => panic!("{error}"),
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
-            }
-        }
-    }
-
-    /// Ends it in the usual way and gives its statistics.
-    fn stop(mut self, folder: &Path) -> HashMap<String, u64> {
-        let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut self.connect());
-        self.process.wait().unwrap();
-        let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
-        let words = text.split_whitespace().filter_map(|word| word.split_once('='));
-        words.map(|(name, value)| (name.into(), value.parse().unwrap())).collect()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn info(connection: &mut Connection, section: &str, name: &str) -> String {
-    let text: String = redis::cmd("INFO").arg(section).query(connection).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
-}
-
-fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &str) {
-    let limit = Instant::now() + Duration::from_secs(120);
-    while info(connection, section, name) != value {
-        assert!(Instant::now() < limit, "{name} is not {value}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn bgsave(connection: &mut Connection) {
-    let _: String = redis::cmd("BGSAVE").query(connection).unwrap();
-}
-
-fn saved(connection: &mut Connection) -> String {
-    wait_for(connection, "persistence", "rdb_bgsave_in_progress", "0");
-    info(connection, "persistence", "rdb_last_bgsave_status")
-}
-
-const KEYS: u64 = 40_000;
-
-fn value(number: u64) -> String {
-    format!("{number:012}{}", "x".repeat(500))
-}
-
-fn number_of(value: &str) -> u64 {
-    value[..12].parse().unwrap()
-}
-
-/// Writes numbers to keys in turn, in pipelines, until told to stop; gives the latest number.
-fn write(server: &Server, from: u64, over: &AtomicBool) -> u64 {
-    let mut connection = server.connect();
-    let mut number = from;
-    while !over.load(Ordering::Relaxed) {
-        let mut pipeline = redis::pipe();
-        for _ in 0..50 {
-            number += 1;
-            // Jumps about in memory.
-            pipeline.set(number.wrapping_mul(7919) % KEYS, value(number)).ignore();
-        }
-        let _: () = pipeline.query(&mut connection).unwrap();
-    }
-    number
-}
-
-fn fill(server: &Server) {
-    let mut connection = server.connect();
-    for start in (1..=KEYS).step_by(500) {
-        let mut pipeline = redis::pipe();
-        for number in start..(start + 500).min(KEYS + 1) {
-            pipeline.set(number.wrapping_mul(7919) % KEYS, value(number)).ignore();
-        }
-        let _: () = pipeline.query(&mut connection).unwrap();
-    }
-}
-
-/// Checks that a server has all numbers up to one and none beyond, and gives that one.
-fn exact_prefix(connection: &mut Connection) -> u64 {
-    let size: u64 = redis::cmd("DBSIZE").query(connection).unwrap();
-    assert_eq!(size, KEYS);
-    let mut numbers = HashMap::new();
-    for start in (0..KEYS).step_by(1000) {
-        let keys: Vec<u64> = (start..start + 1000).collect();
-        let values: Vec<String> = connection.mget(&keys).unwrap();
-        numbers.extend(keys.into_iter().zip(values.iter().map(|value| number_of(value))));
-    }
-    let latest = *numbers.values().max().unwrap();
-    for number in latest + 1 - KEYS..=latest {
-        let key = number.wrapping_mul(7919) % KEYS;
-        assert_eq!(numbers[&key], number, "key {key}, of a prefix up to {latest}");
-    }
-    latest
-}
-
-/// While somebody writes.
-fn under_load<T>(server: &Server, f: impl FnOnce() -> T) -> (T, u64) {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write(server, KEYS, &over));
-        std::thread::sleep(Duration::from_millis(200));
-        // The writer ends also when this panics.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-        over.store(true, Ordering::Relaxed);
-        let latest = writer.join().unwrap();
-        (result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), latest)
-    })
-}
+use common::{
+    KEYS, Server, bgsave, exact_prefix, fill, free_port, info, kill, library, number_of, saved, under_load,
+    value, wait_for,
+};
+use redis::Commands;
 
 #[test]
 fn bgsave_under_load_is_an_exact_image() {
@@ -261,11 +103,6 @@ fn child_of(server: &Server) -> i32 {
     let pid = server.process.id();
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     text.split_whitespace().next().unwrap_or_else(|| panic!("no child")).parse().unwrap()
-}
-
-fn kill(pid: i32) {
-    // SAFETY: a process of this test's.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
 }
 
 #[test]
@@ -387,7 +224,7 @@ fn without_userfaultfd_it_says_so_once_and_works() {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", &script]);
     let process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut server = Server { process, port };
+    let mut server = Server::around(process, port);
     let mut connection = server.connect();
     let _: () = connection.set("a", 1).unwrap();
     bgsave(&mut connection);
