@@ -5,16 +5,18 @@
 //! lately. Each looks now and then where the thread is whose fault it serves.
 //!
 //! Nor must the writer leave: a scheduler that wakes it while its handler runs sends it to an idle processor. So while
-//! there are snapshots one writer per processor is bound to it, the first that is seen there, until they end.
+//! there are snapshots one writer per processor is bound to it, the first that is seen there, until they end (`bindings`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid};
 
+use super::bindings::Binding;
 use super::keeper::Bell;
+use super::tasks;
 
 /// The most handlers. Machines with more processors have several of them share one.
 pub const MOST: usize = 64;
@@ -30,17 +32,16 @@ pub struct Post {
     on_duty: AtomicBool,
     /// When a writer was last seen on its processors.
     seen: AtomicU64,
-    /// The writer that is bound to this processor.
-    bound: Mutex<Option<Bound>>,
+    bindings: Mutex<Bindings>,
     pub bell: Bell,
 }
 
-struct Bound {
-    thread: Pid,
-    /// Where it may run otherwise.
-    before: CpuSet,
-    /// Where it may run now.
-    now: CpuSet,
+/// Of the writers of a processor.
+#[derive(Default)]
+struct Bindings {
+    now: Option<Binding>,
+    /// The one before, until what inherited it was looked for twice.
+    before: Option<Binding>,
 }
 
 /// All places.
@@ -59,7 +60,7 @@ impl Crew {
             *post = Some(Post {
                 on_duty: AtomicBool::new(false),
                 seen: AtomicU64::new(0),
-                bound: Mutex::new(None),
+                bindings: Mutex::default(),
                 bell: Bell::new()?,
             });
         }
@@ -108,28 +109,29 @@ impl Crew {
         if self.count == 1 || self.count < MOST && processor >= self.count || processor >= CpuSet::MAX_CPU {
             return;
         }
-        if self.posts().any(|post| post.bound().as_ref().is_some_and(|bound| bound.thread == thread)) {
+        let is_bound = |post: &Post| post.bindings().now.is_some_and(|binding| binding.is_of(thread));
+        if self.posts().any(is_bound) {
             return;
         }
-        let mut bound = self.post(processor).bound();
-        let Ok(before) = sched_getaffinity(Some(thread)) else { return };
-        if bound.is_some() || before.count() <= 1 {
-            return;
-        }
-        let mut now = CpuSet::new();
-        now.set(processor);
-        if sched_setaffinity(Some(thread), &now).is_ok() {
-            *bound = Some(Bound { thread, before, now });
+        let mut bindings = self.post(processor).bindings();
+        if bindings.now.is_none() {
+            bindings.now = Binding::new(thread, processor);
         }
     }
 
-    /// Lets writers run where they may. Those whose program bound them meanwhile stay as they are.
+    /// Lets writers run where they may, and what they started meanwhile. Those whose program bound them stay as they
+    /// are.
     pub fn unbind(&self) {
         for post in self.posts() {
-            if let Some(Bound { thread, before, now }) = post.bound().take()
-                && sched_getaffinity(Some(thread)).is_ok_and(|set| set == now)
-            {
-                let _ = sched_setaffinity(Some(thread), &before);
+            let mut bindings = post.bindings();
+            let (now, before) = (bindings.now.take(), bindings.before.take());
+            bindings.before = now;
+            drop(bindings);
+            if let Some(now) = now {
+                now.undo();
+            }
+            for binding in [before, now].into_iter().flatten() {
+                binding.undo_inherited();
             }
         }
     }
@@ -140,8 +142,8 @@ impl Post {
         self.on_duty.load(Ordering::Acquire)
     }
 
-    fn bound(&self) -> MutexGuard<'_, Option<Bound>> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+    fn bindings(&self) -> MutexGuard<'_, Bindings> {
+        self.bindings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,7 +161,7 @@ impl Lookout {
         let pause = now - std::mem::replace(&mut self.latest, now);
         if self.faults.is_multiple_of(LOOK_EVERY) || pause > LOOK_AFTER_NS {
             self.faults = 0;
-            if let Some(processor) = super::threads::processor_of(thread) {
+            if let Some(processor) = tasks::processor_of(thread) {
                 crew.note(processor, now);
                 if snapshots {
                     crew.bind(thread, processor);

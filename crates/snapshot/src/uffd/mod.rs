@@ -23,6 +23,7 @@
 //! - A page that is not armed shares nothing with any snapshot, unless it was free when the snapshot was taken: nothing
 //!   is promised of free pages. A page that is armed shares nothing with snapshots of epochs up to its own `epoch`.
 
+mod bindings;
 mod child;
 mod crew;
 mod descriptor;
@@ -44,6 +45,7 @@ mod sets_tests;
 mod space;
 mod states;
 mod target;
+mod tasks;
 mod team;
 mod threads;
 mod window;

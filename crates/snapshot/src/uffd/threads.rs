@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 
 use super::crew::Lookout;
@@ -23,6 +22,8 @@ use crate::Error;
 /// Helpers that arm, at most: more would wait for the same locks.
 const HELPERS: usize = 7;
 const STACK: usize = 128 << 10;
+/// What handlers are called.
+pub(super) const HANDLER: &str = "bedplate-fault";
 
 /// A region with its threads.
 pub struct Service {
@@ -74,7 +75,7 @@ impl Service {
         let started = Arc::new(AtomicUsize::new(0));
         let _blocked = BlockedSignals::new();
         for processor in 0..handlers {
-            self.spawn("bedplate-fault", &started, move || handle(shared, processor))?;
+            self.spawn(HANDLER, &started, move || handle(shared, processor))?;
         }
         for _ in 0..helpers {
             self.spawn("bedplate-arm", &started, move || {
@@ -202,33 +203,4 @@ pub(super) fn path<'a>(buffer: &'a mut [u8; 32], arguments: std::fmt::Arguments<
     let written = to.write_fmt(arguments);
     debug_assert!(written.is_ok());
     CStr::from_bytes_until_nul(buffer).expect("it ends with a NUL")
-}
-
-/// The processor that a thread of this process ran on last.
-pub(super) fn processor_of(thread: u32) -> Option<usize> {
-    /// "processor", counted from what follows the name in parentheses.
-    const FIELD: usize = 39 - 3;
-    let mut buffer = [0; 32];
-    let path = path(&mut buffer, format_args!("/proc/self/task/{thread}/stat\0"));
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0; 512];
-    let len = rustix::io::read(&file, &mut text).ok()?;
-    let text = &text[..len];
-    let after_name = text.iter().rposition(|&byte| byte == b')')? + 2;
-    let field = text.get(after_name..)?.split(|&byte| byte == b' ').nth(FIELD)?;
-    std::str::from_utf8(field).ok()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn threads_are_where_they_say() {
-        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let agreed = (0..100).any(|_| {
-            let before = rustix::thread::sched_getcpu();
-            super::processor_of(me) == Some(before)
-        });
-        assert!(agreed);
-        assert_eq!(super::processor_of(u32::MAX), None);
-    }
 }
