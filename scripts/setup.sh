@@ -12,6 +12,21 @@ fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 header() { [[ -e "/usr/include/$1" || -e "/usr/include/$(uname -m)-linux-gnu/$1" ]]; }
 
+# How commands that take root are run, of which `$1` is what to do by hand where they cannot be.
+as_root=()
+take_root() {
+  [[ $(id -u) -ne 0 ]] || return 0
+  have sudo || fail "installing packages takes root and there is no sudo; as root, run:" "  $1"
+  as_root=(sudo)
+}
+
+# Debian starts a server as soon as its package is there; nobody asked for one on port 6379.
+stop_service() {
+  [[ -d /run/systemd/system ]] || return 0
+  say "stopping the $1 that its package started"
+  "${as_root[@]}" systemctl disable --now --quiet "$1" || true
+}
+
 # ---- System packages --------------------------------------------------------------------------------
 packages=()
 need() { packages+=("$1"); say "missing: $2 (package $1)"; }
@@ -43,12 +58,7 @@ if ((${#packages[@]})); then
     fail "this is not a Debian or Ubuntu system, so these were not installed: ${packages[*]}" \
       "install what your distribution calls them, then run this again"
   fi
-  as_root=()
-  if [[ $(id -u) -ne 0 ]]; then
-    have sudo || fail "installing packages takes root and there is no sudo; as root, run:" \
-      "  apt-get install --no-install-recommends ${packages[*]}"
-    as_root=(sudo)
-  fi
+  take_root "apt-get install --no-install-recommends ${packages[*]}"
   say "installing: ${packages[*]}"
   "${as_root[@]}" apt-get update -qq ||
     say "apt-get update reported errors; going on with the package lists there are"
@@ -56,11 +66,35 @@ if ((${#packages[@]})); then
     apt-get install -y -qq --no-install-recommends "${packages[@]}" ||
     fail "apt-get could not install: ${packages[*]}" \
       "clang-19 is in Debian 12 (main), Debian 13 and Ubuntu 24.04; elsewhere see https://apt.llvm.org"
-  # Debian starts a server as soon as its package is there; nobody asked for one on port 6379.
-  if [[ $had_redis == no && -d /run/systemd/system ]]; then
-    say "stopping the redis-server that its package started"
-    "${as_root[@]}" systemctl disable --now --quiet redis-server || true
-  fi
+  [[ $had_redis == yes ]] || stop_service redis-server
+fi
+
+# ---- Valkey, a peer of the tests that not every distribution has --------------------------------------
+# In Debian 12 it is a backport, which is had without changing what the system's own apt knows.
+backport() {
+  [[ $(. /etc/os-release && echo "$ID-${VERSION_CODENAME:-}") == debian-bookworm ]] || return 1
+  local folder mirror=${BEDPLATE_DEBIAN_MIRROR:-http://deb.debian.org}
+  folder=$(mktemp -d) && mkdir -p "$folder/lists/partial"
+  for suite in bookworm bookworm-updates bookworm-backports; do
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror/debian $suite main"
+  done >"$folder/sources.list"
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o "Dir::Etc::sourcelist=$folder/sources.list"
+    -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$folder/lists" -o APT::Sandbox::User=root)
+  local status=0
+  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$1/bookworm-backports" \
+    "${1%-server}-tools/bookworm-backports"; } || status=1
+  "${as_root[@]}" rm -rf "$folder"
+  return $status
+}
+
+if ! have valkey-server && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; }; then
+  take_root "apt-get install valkey-server"
+  say "installing: valkey-server, where the distribution has it"
+  if [[ -n $(apt-cache show --no-all-versions valkey-server 2>/dev/null) ]]; then
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends valkey-server
+  else
+    backport valkey-server
+  fi && stop_service valkey-server || say "there is no valkey-server: its tests will say that they are skipped"
 fi
 
 # ---- Rust -------------------------------------------------------------------------------------------
