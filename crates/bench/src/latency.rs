@@ -1,6 +1,7 @@
 //! Latency histograms: three significant digits from 1 ns to 60 s, merged over threads.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Fields;
 
@@ -25,6 +26,11 @@ impl Latencies {
     /// Adds another histogram's counts.
     pub fn merge(&mut self, other: &Latencies) {
         self.0.add(&other.0).expect("equal bounds");
+    }
+
+    /// Latencies and how often each was counted.
+    fn recorded(&self) -> Vec<(u64, u64)> {
+        self.0.iter_recorded().map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
     }
 
     /// Number of latencies counted.
@@ -56,6 +62,23 @@ impl Latencies {
     }
 }
 
+/// As pairs: latencies in nanoseconds and how often each was counted.
+impl Serialize for Latencies {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.recorded().serialize(serializer)
+    }
+}
+
+impl<'a> Deserialize<'a> for Latencies {
+    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut all = Latencies::default();
+        for (ns, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            all.0.saturating_record_n(ns.max(1), count);
+        }
+        Ok(all)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +94,17 @@ mod tests {
         for (percent, expected) in [(50.0, 500_000.0), (99.0, 990_000.0), (99.9, 999_000.0)] {
             let got = a.percentile(percent) as f64;
             assert!((got / expected - 1.0).abs() < 0.002, "p{percent} is {got}");
+        }
+    }
+
+    #[test]
+    fn what_another_process_counted_arrives() {
+        let mut sent = Latencies::default();
+        (1..=3000u64).for_each(|i| sent.record(i * i));
+        let arrived: Latencies = serde_json::from_str(&serde_json::to_string(&sent).unwrap()).unwrap();
+        assert_eq!(arrived.count(), sent.count());
+        for percent in [0.0, 1.0, 50.0, 99.9, 100.0] {
+            assert_eq!(arrived.percentile(percent), sent.percentile(percent));
         }
     }
 

@@ -1,4 +1,6 @@
 //! `htap`: transactions that write to an array while each snapshot of it is scanned (paper 7.3).
+//!
+//! The `ring0` engine takes part where there is ring 0, in a process of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,6 +8,7 @@ use std::time::{Duration, Instant};
 use bedplate_snapshot::Memory;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 use super::sides::{FORK, FORK_HUGE, Side, UFFD, wait_for_end};
 use crate::latency::Latencies;
@@ -24,12 +27,37 @@ const UPDATES: usize = 4;
 /// Words of the array that a scan reads: one of each so many.
 const SCAN_STEP: usize = 64;
 
-struct Window {
-    rate_per_s: f64,
-    latencies: Latencies,
-    snapshots_per_s: f64,
-    pause_ns: f64,
-    age_ns: f64,
+/// What was seen in a window of time. Of no snapshots there are no pauses and ages.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Window {
+    pub rate_per_s: f64,
+    pub latencies: Latencies,
+    pub snapshots_per_s: f64,
+    pause_ns: Option<f64>,
+    age_ns: Option<f64>,
+}
+
+/// The side in ring 0, if there is any.
+#[cfg(target_arch = "x86_64")]
+type Ring0 = super::apart::Apart;
+#[cfg(not(target_arch = "x86_64"))]
+struct Ring0;
+
+#[cfg(target_arch = "x86_64")]
+fn ring0(bytes: usize, window: Duration) -> Result<std::result::Result<Ring0, String>> {
+    Ring0::start(bytes, window)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ring0(_: usize, _: Duration) -> Result<std::result::Result<Ring0, String>> {
+    Ok(Err("ring0 exists for x86-64 only".to_owned()))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Ring0 {
+    fn measure(&mut self, _: Option<u64>, _: u64) -> Result<Window> {
+        Err(Error::engine("there is no ring 0".to_owned()))
+    }
 }
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
@@ -38,8 +66,11 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let rounds = options.pick(3, 5);
     // None is the same load without snapshots; zero is one after the other.
     let intervals: &[Option<u64>] = &[None, Some(100), Some(20), Some(0)];
+    // First, while this process has one thread.
+    let ring0 = ring0(bytes, window)?;
     let config = Fields::new()
         .with("mode", options.mode.name())
+        .with("ring0", ring0.as_ref().err().map_or("as a side", String::as_str))
         .with("memory_bytes", bytes)
         .with("rounds", rounds)
         .with("window_ms", window.as_millis() as u64)
@@ -47,39 +78,45 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         .with("writers", "one thread; a scan runs beside it");
     let mut report = Report::new(BENCH.name, config);
     let memories = SIDES.iter().map(|side| side.memory(bytes)).collect::<Result<Vec<_>>>()?;
-    let mut undisturbed = vec![f64::NAN; SIDES.len()];
+    let mut ring0 = ring0.ok();
+    let names: Vec<_> =
+        SIDES.iter().map(|side| side.name).chain(ring0.is_some().then_some("ring0")).collect();
+    let mut undisturbed = vec![f64::NAN; names.len()];
     for (done, &interval) in intervals.iter().enumerate() {
         sink(Step { done, total: intervals.len(), label: &format!("{interval:?} ms between snapshots") });
-        let results = interleave(rounds, SIDES.len(), |side, round| {
+        let results = interleave(rounds, names.len(), |side, round| {
+            let seed = round as u64 + 1;
+            if let (Some(ring0), true) = (&mut ring0, side == SIDES.len()) {
+                return ring0.measure(interval, seed);
+            }
             let memory = &memories[side];
-            SIDES[side].alone(memory, || {
-                let interval = interval.map(Duration::from_millis);
-                measure(memory, window, interval, round as u64 + 1)
-            })
+            SIDES[side].alone(memory, || measure(memory, window, interval.map(Duration::from_millis), seed))
         })?;
-        for (index, (side, windows)) in SIDES.iter().zip(&results).enumerate() {
+        for (index, (&side, windows)) in names.iter().zip(&results).enumerate() {
             let mut all = Latencies::default();
             windows.iter().for_each(|window| all.merge(&window.latencies));
-            let mut row = Fields::new().with("side", side.name).with("interval_ms", interval);
+            let mut row = Fields::new().with("side", side).with("interval_ms", interval);
             row.set("transactions_per_s", samples(windows, |w| w.rate_per_s).median());
             all.fill(&mut row);
             let snapshots_per_s = samples(windows, |w| w.snapshots_per_s).median();
             row.set("snapshots_per_s", snapshots_per_s);
-            row.set("pause_ns", samples(windows, |w| w.pause_ns).median());
-            row.set("age_of_results_ns", samples(windows, |w| w.age_ns).median());
+            row.set("pause_ns", samples(windows, |w| w.pause_ns.unwrap_or(f64::NAN)).median());
+            row.set("age_of_results_ns", samples(windows, |w| w.age_ns.unwrap_or(f64::NAN)).median());
             report.rows.push(row);
             let p999 = all.percentile(99.9) as f64;
             match interval {
                 None => undisturbed[index] = p999,
                 Some(20) => {
-                    let name = side.name.replace(", ", "_").replace(' ', "_");
+                    let name = side.replace(", ", "_").replace(' ', "_");
                     report.ratio(&format!("{name}_p999_over_no_snapshot"), p999 / undisturbed[index]);
-                    if *side == UFFD {
+                    if side == UFFD.name {
                         report.ratio("oltp_p999_over_no_snapshot", p999 / undisturbed[index]);
                     }
                 }
-                Some(0) if *side == UFFD => report.ratio("snapshots_per_s", snapshots_per_s),
-                Some(0) if *side == FORK => report.ratio("fork_snapshots_per_s", snapshots_per_s),
+                Some(0) if side == UFFD.name => report.ratio("snapshots_per_s", snapshots_per_s),
+                Some(0) if side != FORK_HUGE.name => {
+                    report.ratio(&format!("{side}_snapshots_per_s"), snapshots_per_s);
+                }
                 Some(_) => {}
             }
         }
@@ -87,7 +124,13 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-fn measure(memory: &Memory, window: Duration, interval: Option<Duration>, seed: u64) -> Result<Window> {
+/// Transactions and, in intervals, snapshots that are scanned.
+pub(super) fn measure(
+    memory: &Memory,
+    window: Duration,
+    interval: Option<Duration>,
+    seed: u64,
+) -> Result<Window> {
     let over = AtomicBool::new(false);
     let begin = Instant::now();
     let (mut taken, mut pauses, mut ages) = (0u64, 0.0, 0.0);
@@ -127,8 +170,8 @@ fn measure(memory: &Memory, window: Duration, interval: Option<Duration>, seed: 
         rate_per_s: transactions as f64 / seconds,
         latencies,
         snapshots_per_s: taken as f64 / seconds,
-        pause_ns: pauses / taken as f64,
-        age_ns: ages / taken as f64,
+        pause_ns: (taken > 0).then(|| pauses / taken as f64),
+        age_ns: (taken > 0).then(|| ages / taken as f64),
     })
 }
 

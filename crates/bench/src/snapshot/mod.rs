@@ -4,6 +4,8 @@
 //! Memory is slow when a machine touches it for the first time, so every side's memory is written before anything is
 //! measured, and stays the same memory for all rounds.
 
+#[cfg(target_arch = "x86_64")]
+mod apart;
 pub(crate) mod fault;
 pub(crate) mod htap;
 pub(crate) mod latency;

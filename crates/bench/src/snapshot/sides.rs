@@ -28,6 +28,10 @@ pub const UFFD: Side = Side { name: "uffd", kind: Kind::Uffd, huge_pages: false,
 /// A child process reads it, at the same addresses.
 pub const UFFD_CHILD: Side = Side { name: "uffd, child", in_child: true, ..UFFD };
 
+/// Page tables of the process's own: for a process of its own.
+#[cfg(target_arch = "x86_64")]
+pub const RING0: Side = Side { name: "ring0", kind: Kind::Ring0, huge_pages: false, in_child: false };
+
 impl Side {
     /// A memory that has been touched, and that the other sides' children do not inherit.
     pub fn memory(self, bytes: usize) -> Result<Memory> {
