@@ -265,14 +265,14 @@ fn measure_cell(plan: &Plan, sides: &[Side], cell: &Cell, timing: Loop) -> Resul
     let calibration = Load { window: plan.window / 2, ..load(usize::MAX / 2000) };
     let mut bpf_ns = Vec::new();
     for side in sides {
-        let _workers = side.batch_workers.then(BatchWorkers::new);
+        let _workers = side.batch_workers.then(BatchWorkers::new).transpose()?;
         bpf_ns.push(match side.client_programs {
             Some(kind) => calibrate_bpf(&side.server, &calibration, kind)?,
             None => 0.0,
         });
     }
     let rounds = interleave(plan.rounds, sides.len(), |side, round| {
-        let _workers = sides[side].batch_workers.then(BatchWorkers::new);
+        let _workers = sides[side].batch_workers.then(BatchWorkers::new).transpose()?;
         measure(&sides[side].server, &load(round))
     })?;
     Ok(CellResult { rounds, bpf_ns })

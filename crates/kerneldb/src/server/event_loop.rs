@@ -63,7 +63,8 @@ pub(super) struct EventLoop {
     next_sweep: Instant,
     /// Value of the registry's count of kills when connections were last looked through for them.
     kills: u64,
-    workers: Option<BatchWorkers>,
+    /// Keeps the kernel's workers in the batch class.
+    _workers: Option<BatchWorkers>,
     stop: bool,
 }
 
@@ -97,7 +98,7 @@ impl EventLoop {
             table: programs.table()?,
             clients: (0..config.max_clients).map(|_| None).collect(),
             free: (0..config.max_clients).rev().collect(),
-            workers: config.batch_workers.then(BatchWorkers::new),
+            _workers: config.batch_workers.then(BatchWorkers::new).transpose()?,
             config,
             programs,
             records,
@@ -398,7 +399,6 @@ impl EventLoop {
         if !self.listening {
             self.listen(true);
         }
-        self.workers.iter_mut().for_each(BatchWorkers::refresh);
         let timeout = self.backend.shared().settings.timeout_s();
         let limit = (timeout > 0).then(|| Duration::from_secs(timeout));
         let clock = clock_gettime(ClockId::Monotonic);

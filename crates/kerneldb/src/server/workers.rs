@@ -6,10 +6,18 @@
 //! the processor is free or the running task's time slice ends, and then send for all connections at once.
 //!
 //! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most.
+//!
+//! Looking for workers reads a file of every process, so a thread of its own does it. That thread owns what
+//! was changed and puts it back when it ends, in whatever way: told to, or by a panic of its own or of its
+//! owner. Only a process that is killed leaves the workers as they are.
 
 use std::collections::HashMap;
 use std::fs;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::{Error, Result};
 
 /// Kernel workers are born and die by load: how often to look for new ones.
 const LOOK: Duration = Duration::from_secs(2);
@@ -19,50 +27,59 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// While it lives, the machine's per-processor kernel workers are in the scheduler's batch class; dropping
 /// it puts those that it has changed back. Needs CAP_SYS_NICE.
 pub struct BatchWorkers {
-    /// What was changed: start times by PID, because a PID can be somebody else's later.
-    changed: HashMap<i32, u64>,
-    looked: Instant,
+    /// Nothing is ever sent: the thread ends when this is dropped.
+    alive: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl BatchWorkers {
-    /// Changes the workers that there are.
-    #[expect(clippy::new_without_default, reason = "it acts on the whole machine")]
-    pub fn new() -> Self {
-        let mut workers = BatchWorkers { changed: HashMap::new(), looked: Instant::now() };
-        workers.look();
-        workers
-    }
-
-    /// Changes workers that were born since, if it is time to look for them: to be called now and then.
-    pub fn refresh(&mut self) {
-        if self.looked.elapsed() >= LOOK {
-            self.look();
-        }
-    }
-
-    /// How many it has changed.
-    pub fn count(&self) -> usize {
-        self.changed.len()
-    }
-
-    fn look(&mut self) {
-        self.looked = Instant::now();
-        let mut now = HashMap::new();
-        for (pid, started) in workers() {
-            let known = self.changed.get(&pid) == Some(&started);
-            // Those of another class (an administrator's choice, or another server's) are left alone.
-            if known || exchange_class(pid, libc::SCHED_OTHER, libc::SCHED_BATCH) {
-                now.insert(pid, started);
-            }
-        }
-        self.changed = now;
+    /// Changes the workers that there are, and from now on those that are born.
+    pub fn new() -> Result<Self> {
+        let (alive, owner) = mpsc::channel();
+        let mut changed = Changed::default();
+        changed.look();
+        let thread = thread::Builder::new()
+            .name("kdb-workers".into())
+            .spawn(move || {
+                while owner.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    changed.look();
+                }
+            })
+            .map_err(|e| Error::io("start the thread that looks for the kernel's workers", e))?;
+        Ok(BatchWorkers { alive: Some(alive), thread: Some(thread) })
     }
 }
 
 impl Drop for BatchWorkers {
     fn drop(&mut self) {
+        self.alive = None;
+        // If it has panicked, it has put the workers back all the same.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// What was changed: start times by PID, because a PID can be somebody else's later.
+#[derive(Default)]
+struct Changed(HashMap<i32, u64>);
+
+impl Changed {
+    fn look(&mut self) {
+        let mut now = HashMap::new();
         for (pid, started) in workers() {
-            if self.changed.get(&pid) == Some(&started) {
+            let known = self.0.get(&pid) == Some(&started);
+            // Those of another class (an administrator's choice, or another server's) are left alone.
+            if known || exchange_class(pid, libc::SCHED_OTHER, libc::SCHED_BATCH) {
+                now.insert(pid, started);
+            }
+        }
+        self.0 = now;
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        for (pid, started) in workers() {
+            if self.0.get(&pid) == Some(&started) {
                 exchange_class(pid, libc::SCHED_BATCH, libc::SCHED_OTHER);
             }
         }
