@@ -12,6 +12,10 @@ pub enum Error {
     /// The memory limit is reached; nothing was changed.
     #[error("out of memory: the database is at its memory limit")]
     NoMemory,
+    /// The memory limit is reached, but the log's writer still needs values that were overwritten: some
+    /// memory comes back when it has read them. Retry; where that goes on, the database is too full.
+    #[error("out of memory: the database is at its memory limit, and the log's writer holds a part of it")]
+    MemoryInLog,
     /// All versions of the key are still visible to read-only transactions; retry later.
     #[error("all versions of the key are in use by read-only transactions")]
     NoVersion,
@@ -69,13 +73,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the same operation may succeed if simply tried again a little later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Error::Conflict | Error::NoVersion | Error::WalFull | Error::Busy)
+        matches!(self, Error::Conflict | Error::MemoryInLog | Error::NoVersion | Error::WalFull | Error::Busy)
     }
 
     /// What the user can do about it, where something can be done.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Error::NoMemory => Some("raise the memory limit, or delete keys"),
+            Error::NoMemory | Error::MemoryInLog => Some("raise the memory limit, or delete keys"),
             Error::WalFailed => Some("free space on the log's disk; writes resume by themselves"),
             Error::NoSession(_) => Some("raise the maximum number of clients"),
             Error::Kernel { .. } => Some("run `bedplate doctor`"),

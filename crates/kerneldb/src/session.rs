@@ -166,7 +166,7 @@ impl Session {
             {
                 // The log is what cannot keep up: unlike the limit, that passes.
                 let waits = status == KDB_ERR_NO_MEMORY && self.db.memory_waits_for_log(partition);
-                return Ok(if waits { KDB_ERR_WAL_FULL } else { status });
+                return Ok(if waits { KDB_ERR_MEMORY_IN_LOG } else { status });
             }
         }
         unreachable!("grow_beyond() gives up at the limit")
@@ -366,6 +366,7 @@ pub(crate) fn error(status: u32) -> Error {
     match status {
         KDB_ERR_CONFLICT => Error::Conflict,
         KDB_ERR_NO_MEMORY => Error::NoMemory,
+        KDB_ERR_MEMORY_IN_LOG => Error::MemoryInLog,
         KDB_ERR_NO_VERSION => Error::NoVersion,
         KDB_ERR_WAL_FULL => Error::WalFull,
         KDB_ERR_WAL_FAILED => Error::WalFailed,

@@ -179,7 +179,10 @@ pub(super) fn auto_commit<S: Operators, V: Services>(
 pub(super) fn error_reply(error: &Error) -> Vec<u8> {
     let code = match error {
         Error::Conflict => "CONFLICT",
-        Error::NoMemory => return b"OOM command not allowed when used memory > 'maxmemory'.".to_vec(),
+        // What remains of the latter after the retries is the same to the client.
+        Error::NoMemory | Error::MemoryInLog => {
+            return b"OOM command not allowed when used memory > 'maxmemory'.".to_vec();
+        }
         Error::NoVersion | Error::WalFull | Error::Busy => "TRYAGAIN",
         Error::WalFailed => "MISCONF",
         Error::Aborted => "TXFAILED",

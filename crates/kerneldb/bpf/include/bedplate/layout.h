@@ -43,6 +43,7 @@ enum kdb_status {
 	KDB_ERR_BUSY = 24,        /* an internal latch or snapshot slot could not be had; retry */
 	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
 	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
+	KDB_ERR_MEMORY_IN_LOG = 27, /* user space's: KDB_ERR_NO_MEMORY until the log's reader has caught up */
 };
 
 /* ---- Transaction state, in the session context ------------------------------------------------ */

@@ -76,6 +76,7 @@ fn transient_errors_pass_unseen_and_others_are_told() {
     model.inject(vec![
         Error::Busy,
         Error::WalFull,
+        Error::MemoryInLog,
         Error::NoVersion,
         Error::Conflict,
         Error::Busy,
@@ -96,6 +97,16 @@ fn transient_errors_pass_unseen_and_others_are_told() {
         assert_eq!(c.send("EXEC"), format!("-EXECABORT Transaction rolled back: {text}"));
     }
     assert_eq!(c.send("GET k"), "$1\r\n1\r\n");
+}
+
+/// A database at its limit may stay full whatever the log's writer gives back: in the end that is an OOM.
+#[test]
+fn memory_that_does_not_come_back() {
+    let model = Model::new(Startup::default());
+    let mut c = Client::new(&model);
+    c.send("CONFIG SET lock-timeout 20");
+    model.inject((0..1000).map(|_| Error::MemoryInLog).collect());
+    assert_eq!(c.send("SET k 1"), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
 }
 
 #[test]
