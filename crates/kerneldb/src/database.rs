@@ -24,6 +24,7 @@ use crate::{
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
     },
+    memory_wait::Seen,
     stats::Stats,
     trace::Trace,
 };
@@ -173,9 +174,15 @@ impl Inner {
         partition.grow_beyond(seen) || attempt == 0 && partition.has_limbo() && self.housekeep().is_ok()
     }
 
-    /// Whether memory comes back by itself: the log's reader still needs blocks that were overwritten.
-    pub(crate) fn memory_waits_for_log(&self, partition: u32) -> bool {
-        self.partitions.get(partition as usize).is_some_and(Partition::has_limbo)
+    /// What a write that finds no memory at the limit can hope for.
+    pub(crate) fn memory_seen(&self, partition: u32) -> Seen {
+        let state = self.state();
+        // The clock after the partition: what waits is of commits up to there.
+        let drained = state.drained_ts.load(Ordering::SeqCst);
+        let partition = self.partitions.get(partition as usize);
+        let waiting = partition.is_some_and(Partition::has_limbo);
+        let ready = partition.is_some_and(|partition| partition.limbo_ends(drained));
+        Seen { waiting, ready, drained, clock: state.clock.load(Ordering::SeqCst) }
     }
 
     /// Whether memory should be made available in a partition before a transaction writes to it.

@@ -13,7 +13,8 @@ pub enum Error {
     #[error("out of memory: the database is at its memory limit")]
     NoMemory,
     /// The memory limit is reached, but the log's writer still needs values that were overwritten: some
-    /// memory comes back when it has read them. Retry; where that goes on, the database is too full.
+    /// memory comes back when it has read them. Retry: if what comes back is not enough, a later attempt of the
+    /// same session is told [`Error::NoMemory`].
     #[error("out of memory: the database is at its memory limit, and the log's writer holds a part of it")]
     MemoryInLog,
     /// All versions of the key are still visible to read-only transactions; retry later.

@@ -21,6 +21,7 @@ mod error;
 pub mod fuzzing;
 mod hashmap;
 mod layout;
+mod memory_wait;
 mod procedure;
 pub mod recovery;
 mod replayer;

@@ -1,10 +1,10 @@
 //! A session: the user-space handle through which operators are run, one `bpf()` call each.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     Error, KEY_MAX, Op, Result, SetCondition, SetOptions, VALUE_MAX, Value, Written, database::Inner,
-    layout::*,
+    layout::*, memory_wait::MemoryWait,
 };
 
 /// A session of the database: one transaction at a time, used by one thread at a time (`Send`, not
@@ -14,7 +14,8 @@ use crate::{
 pub struct Session {
     db: Arc<Inner>,
     index: u32,
-    _not_sync: PhantomData<std::cell::Cell<()>>,
+    /// Not `Sync`, as a session must not be.
+    memory: MemoryWait,
 }
 
 /// An I/O buffer for the time of one operator.
@@ -109,7 +110,7 @@ impl Drop for Io<'_> {
 impl Session {
     pub(crate) fn open(db: Arc<Inner>) -> Result<Self> {
         let index = db.claim_session()?;
-        let mut session = Session { db, index, _not_sync: PhantomData };
+        let mut session = Session { db, index, memory: MemoryWait::default() };
         // The index may have served a session that was not logged.
         session.set_logged(true);
         Ok(session)
@@ -160,13 +161,14 @@ impl Session {
         for attempt in 0.. {
             let committed = self.db.committed(partition);
             let status = self.run(op, partition, io.index)?;
-            if status != KDB_ERR_NO_MEMORY
-                || self.in_transaction()
-                || !self.db.grow_beyond(partition, committed, attempt)
-            {
-                // The log is what cannot keep up: unlike the limit, that passes.
-                let waits = status == KDB_ERR_NO_MEMORY && self.db.memory_waits_for_log(partition);
-                return Ok(if waits { KDB_ERR_MEMORY_IN_LOG } else { status });
+            if status != KDB_ERR_NO_MEMORY {
+                self.memory.end();
+                return Ok(status);
+            }
+            if self.in_transaction() || !self.db.grow_beyond(partition, committed, attempt) {
+                // The log may be what cannot keep up: unlike the limit, that passes.
+                let goes_on = self.memory.goes_on(self.db.memory_seen(partition));
+                return Ok(if goes_on { KDB_ERR_MEMORY_IN_LOG } else { status });
             }
         }
         unreachable!("grow_beyond() gives up at the limit")

@@ -5,6 +5,7 @@ mod durability {
     pub mod disks;
     pub mod kill;
     pub mod lifecycle;
+    pub mod memory;
     pub mod transfers;
 }
 

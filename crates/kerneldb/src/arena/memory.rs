@@ -67,6 +67,14 @@ impl Partition {
             || self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed) != 0
     }
 
+    /// Whether the collector's next run may free blocks that wait for the log's reader, which is done with all
+    /// commits up to `drained`.
+    pub(crate) fn limbo_ends(&self, drained: u64) -> bool {
+        let rest = self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed);
+        let until = self.super_word(offset_of!(kdb_arena, limbo_ts)).load(Ordering::Relaxed);
+        self.has_limbo() && (rest == 0 || until <= drained)
+    }
+
     /// Whether less memory is ready than the kernel side may need before the next look.
     pub(crate) fn wants_memory(&self) -> bool {
         let committed = self.committed();
