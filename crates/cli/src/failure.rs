@@ -50,11 +50,22 @@ pub fn report_as(error: &anyhow::Error, status: u8) -> ExitCode {
     if error.chain().any(closed) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {}", one_line(&format!("{error:#}")));
+    eprintln!("error: {}", one_line(&text(error)));
     if let Some(hint) = hint(error) {
         eprintln!("hint: {hint}");
     }
     ExitCode::from(status)
+}
+
+/// The error and its causes. Those that an error's own text ends with are not said again.
+fn text(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Errors of the kernel's verifier have many lines; scripts and people want one.
@@ -74,6 +85,16 @@ mod tests {
         let kernel: anyhow::Error = bedplate_kerneldb::Error::NoMemory.into();
         assert!(hint(&kernel.context("loading")).is_some());
         assert_eq!(hint(&anyhow::anyhow!("plain")), None);
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = || io::Error::new(io::ErrorKind::ResourceBusy, "process 7 uses it");
+        let error: anyhow::Error = bedplate_kerneldb::Error::io("locking", cause()).into();
+        assert_eq!(text(&error), "locking: process 7 uses it");
+        assert_eq!(text(&error.context("opening")), "opening: locking: process 7 uses it");
+        let plain = anyhow::Error::from(cause()).context("locking");
+        assert_eq!(text(&plain), "locking: process 7 uses it");
     }
 
     #[test]

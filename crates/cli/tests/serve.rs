@@ -185,6 +185,7 @@ fn what_is_wrong_is_said_in_one_line() {
         command(&["kv", "serve", "--port", "0", "--memory", "64M", "--data-dir", data]).output().unwrap();
     assert_eq!(locked.status.code(), Some(1));
     assert!(text(&locked).contains("data directory"), "{}", text(&locked));
+    assert_eq!(text(&locked).matches("uses it").count(), 1, "{}", text(&locked));
     let nonsense = command(&["kv", "serve", "--in-memory", "--versions", "99"]).output().unwrap();
     assert_eq!(nonsense.status.code(), Some(1));
     assert!(text(&nonsense).contains("versions"), "{}", text(&nonsense));
