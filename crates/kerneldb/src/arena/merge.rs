@@ -22,6 +22,9 @@ use crate::{
 /// More commits than this are never in the rings at once: the sequence is broken.
 const MAX_AHEAD: u64 = 1 << 26;
 
+/// [`Merge::filled`] if there are none.
+const NONE_FILLED: (u64, u64) = (u64::MAX, 0);
+
 /// Where a record is: partition and offset in its arena.
 pub(super) type Place = (u32, u64);
 /// The record at a place that was accepted and not given back yet.
@@ -62,6 +65,8 @@ pub(super) struct Merge {
     /// Timestamp of the first slot.
     next_ts: u64,
     slots: VecDeque<Slot>,
+    /// Timestamps from and before which slots were filled since the last copying.
+    filled: (u64, u64),
     /// Writes, with their index, of transactions that are not complete.
     open: BTreeMap<TxId, Vec<(u32, Change)>>,
     /// Transactions in `open` with writes that are not copied.
@@ -81,6 +86,7 @@ impl Merge {
         Merge {
             next_ts,
             slots: VecDeque::new(),
+            filled: NONE_FILLED,
             open: BTreeMap::new(),
             touched: Vec::new(),
             committed: HashMap::new(),
@@ -170,6 +176,7 @@ impl Merge {
         let ahead = ts.wrapping_sub(self.next_ts);
         assert!(ahead < MAX_AHEAD, "commit {ts} is in the log rings, {} was expected", self.next_ts);
         let index = ahead as usize;
+        self.filled = (self.filled.0.min(ts), self.filled.1.max(ts + 1));
         if index == self.slots.len() {
             self.slots.push_back(slot);
         } else {
@@ -216,7 +223,10 @@ impl Merge {
 
     /// Copies whatever is still in the rings, so that their space can be given back.
     pub(super) fn copy_rest<'a>(&mut self, bytes: Records<'a>) {
-        for slot in &mut self.slots {
+        // Those before are copied, however long they have to wait.
+        let (from, before) = std::mem::replace(&mut self.filled, NONE_FILLED);
+        let index = |ts: u64| ts.saturating_sub(self.next_ts) as usize;
+        for slot in self.slots.range_mut(index(from).min(index(before))..index(before)) {
             match slot {
                 Slot::Auto(change) => copy(change, bytes),
                 Slot::Transaction(changes) => changes.iter_mut().for_each(|change| copy(change, bytes)),
