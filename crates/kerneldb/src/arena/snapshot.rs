@@ -4,6 +4,7 @@
 //! of each key that is the newest at or before S stays where it is, unless it is a tombstone, so its bytes can be
 //! borrowed; entries that have such a version are neither unlinked nor reused.
 
+use std::collections::VecDeque;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -90,30 +91,32 @@ impl<'db> Snapshot<'db> {
         {
             hash.scan(self.db, self.timestamp, f);
         }
-        let mut versions = Vec::with_capacity(GROUP);
+        let mut ahead = VecDeque::with_capacity(AHEAD + 1);
         let mut first = 0;
         for partition in &self.db.partitions {
             let count = partition.geometry.slab_count() * PIECES;
             let begin = from.clamp(first, first + count) - first;
             let end = to.clamp(first, first + count) - first;
-            self.scan_heap(partition, begin, end, &mut versions, f);
+            self.scan_heap(partition, begin, end, &mut ahead, f);
             first += count;
         }
     }
 
-    /// Reads entries as they lie in memory, which the processor fetches ahead by itself; values in blocks are
-    /// fetched for a group of entries at once. Memory that is no entry yet, or none any more, has no version.
+    /// Reads entries as they lie in memory. What is read a little later is fetched meanwhile, so that memory is
+    /// never idle: entries across page ends, where the processor does not look ahead by itself, and values in
+    /// blocks, which `ahead` remembers. Memory that is no entry yet, or none any more, has no version.
     fn scan_heap<'a>(
         &'a self,
         partition: &'a Partition,
         begin: u64,
         end: u64,
-        versions: &mut Vec<Version>,
+        ahead: &mut VecDeque<Version>,
         f: &mut dyn FnMut(SnapshotItem<'_>),
     ) {
         let geometry = &partition.geometry;
         let used = used_positions(partition);
         let (mut at, end) = (begin, end.min(used));
+        let mut fetched = 0;
         while at < end {
             let slab = at / PIECES;
             let stop = end.min((slab + 1) * PIECES);
@@ -123,20 +126,27 @@ impl<'db> Snapshot<'db> {
                 let start = geometry.heap + slab * u64::from(KDB_SLAB_BYTES);
                 let of = |position: u64| (position - slab * PIECES) * entries / PIECES;
                 for i in of(at)..of(stop) {
-                    let Some(version) = self.visible(partition, start + i * bytes) else { continue };
-                    if version.len & KDB_LEN_INLINE == 0 {
-                        let value = (version.len & KDB_LEN_MASK).min(BLOCK_BYTES);
-                        fetch(partition, u64::from(version.block), value);
+                    let entry = start + i * bytes;
+                    fetch(partition, entry + ENTRIES_AHEAD, bytes);
+                    let Some(version) = self.visible(partition, entry) else { continue };
+                    if version.len & KDB_LEN_INLINE != 0 {
+                        f(self.item(partition, &version));
+                        continue;
                     }
-                    versions.push(version);
-                    if versions.len() == GROUP {
-                        versions.drain(..).for_each(|version| f(self.item(partition, &version)));
+                    fetch(partition, u64::from(version.block), version.fetched());
+                    fetched += version.fetched();
+                    ahead.push_back(version);
+                    while (fetched > BYTES_AHEAD || ahead.len() > AHEAD)
+                        && let Some(version) = ahead.pop_front()
+                    {
+                        fetched -= version.fetched();
+                        f(self.item(partition, &version));
                     }
                 }
             }
             at = stop;
         }
-        versions.drain(..).for_each(|version| f(self.item(partition, &version)));
+        ahead.drain(..).for_each(|version| f(self.item(partition, &version)));
     }
 
     /// The class of the entries in a slab, if it has entries.
@@ -147,17 +157,16 @@ impl<'db> Snapshot<'db> {
 
     /// The version of an entry that this snapshot sees, unless it is a tombstone.
     fn visible(&self, partition: &Partition, entry: u64) -> Option<Version> {
+        let words = partition.arena.words(entry, SLOTS_AT + 2 * partition.geometry.slots as usize);
         let (slot, commit_ts) = loop {
-            if let Ok(found) = self.newest(partition, entry) {
+            if let Ok(found) = self.newest(words) {
                 break found?;
             }
         };
-        let version: *const kdb_version = partition.arena.at(slot);
         fence(Ordering::Acquire);
-        // SAFETY: in bounds; a version needed by a registered snapshot does not change any more.
-        let (block, len) = unsafe {
-            ((&raw const (*version).block).read_volatile(), (&raw const (*version).len).read_volatile())
-        };
+        // A version needed by a registered snapshot does not change any more.
+        let word = words[slot + 1].load(Ordering::Relaxed);
+        let (block, len) = (word as u32, (word >> 32) as u32);
         (block != 0).then_some(Version { entry, commit_ts, block, len })
     }
 
@@ -180,15 +189,14 @@ impl<'db> Snapshot<'db> {
         SnapshotItem { key, value, expire_at_ms, commit_ts }
     }
 
-    /// Offset and timestamp of the newest version at or before the snapshot; `Err` = look again, also because
-    /// a version left meanwhile: it may have been a tombstone, which no snapshot needs, and what it hid.
-    fn newest(&self, partition: &Partition, entry: u64) -> std::result::Result<Option<(u64, u64)>, ()> {
-        let changes = partition.arena.word(entry + offset_of!(kdb_entry, changes) as u64);
+    /// Place among the entry's words and timestamp of the newest version at or before the snapshot; `Err` = look
+    /// again, also because a version left meanwhile: it may have been a tombstone, which no snapshot needs, and
+    /// what it hid.
+    fn newest(&self, words: &[AtomicU64]) -> std::result::Result<Option<(usize, u64)>, ()> {
+        let changes = &words[CHANGES_AT];
         let before = changes.load(Ordering::Acquire);
         let mut best = None;
-        for i in 0..u64::from(partition.geometry.slots) {
-            let slot = entry + size_of::<kdb_entry>() as u64 + i * size_of::<kdb_version>() as u64;
-            let word = partition.arena.word(slot);
+        for (slot, word) in words.iter().enumerate().skip(SLOTS_AT).step_by(2) {
             let mut ts = word.load(Ordering::Acquire);
             if ts & MARKER != 0 {
                 let marker = ts;
@@ -216,10 +224,20 @@ impl Drop for Snapshot<'_> {
 
 /// Scan positions of a slab: so many that few entries have the same.
 const PIECES: u64 = 64;
-/// Values that are fetched together.
-const GROUP: usize = 32;
+/// Most values that are fetched ahead, and most bytes of them: about as many as a processor fetches at once.
+const AHEAD: usize = 32;
+const BYTES_AHEAD: u64 = 2 << 10;
+/// Entries are fetched this long before they are looked at.
+const ENTRIES_AHEAD: u64 = 2048;
 /// So much of a value is fetched ahead; what follows comes by itself.
-const BLOCK_BYTES: u32 = 1024;
+const VALUE_AHEAD: u64 = 1024;
+
+/// Words of an entry: its count of changes, and the first version slot (a slot is a timestamp, and a word with
+/// block and length).
+const CHANGES_AT: usize = offset_of!(kdb_entry, changes) / 8;
+const SLOTS_AT: usize = size_of::<kdb_entry>() / 8;
+const _: () = assert!(offset_of!(kdb_version, ts) == 0 && size_of::<kdb_version>() == 16);
+const _: () = assert!(offset_of!(kdb_version, block) == 8 && offset_of!(kdb_version, len) == 12);
 
 /// Positions of a partition that were ever used: those before this one.
 fn used_positions(partition: &Partition) -> u64 {
@@ -234,9 +252,17 @@ struct Version {
     len: u32,
 }
 
+impl Version {
+    /// Bytes of the value that are fetched ahead.
+    fn fetched(&self) -> u64 {
+        u64::from(self.len & KDB_LEN_MASK).min(VALUE_AHEAD)
+    }
+}
+
 /// Lets the processor fetch what is read a little later.
-fn fetch(partition: &Partition, offset: u64, bytes: u32) {
-    for at in (offset..offset + u64::from(bytes)).step_by(64) {
+#[inline]
+fn fetch(partition: &Partition, offset: u64, bytes: u64) {
+    for at in (offset..offset + bytes).step_by(64) {
         if at < partition.arena.len() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a hint; it does not access memory, and the address is inside of the arena.

@@ -158,6 +158,14 @@ impl ArenaMapping {
         unsafe { &*self.at::<AtomicU64>(offset) }
     }
 
+    /// Consecutive words.
+    pub(crate) fn words(&self, offset: u64, len: usize) -> &[AtomicU64] {
+        debug_assert_eq!(offset % 8, 0);
+        assert!(offset.checked_add(len as u64 * 8).is_some_and(|end| end <= self.bytes));
+        // SAFETY: as in `word`; the range was checked.
+        unsafe { std::slice::from_raw_parts(self.at::<AtomicU64>(offset), len) }
+    }
+
     /// Bytes at an offset, for data that its protocol guarantees not to change while borrowed.
     ///
     /// # Safety

@@ -42,7 +42,7 @@ pub(crate) fn list(dir: &dyn Dir) -> io::Result<Vec<u64>> {
 /// Called between chunks; `Break` gives the work up.
 pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
-/// Streams an image of `source` to `write`, in pieces of about 1 MiB.
+/// Streams an image of `source` to `write`, in pieces of about 256 KiB.
 pub(crate) fn stream(
     source: &mut dyn SnapshotSource,
     database_id: [u8; 16],
