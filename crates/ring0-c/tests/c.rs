@@ -51,7 +51,8 @@ fn run_example(name: &str, command: &str, further: &[File]) -> String {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let jobs = [job];
     let attempt = |machine: &Machine| {
-        (out.clear(), err.clear());
+        out.clear();
+        err.clear();
         machine.run(&jobs, &mut out, &mut err)
     };
     let report = machine.run_despite_losses(attempt, |why| println!("{why}")).unwrap();
