@@ -240,8 +240,8 @@ impl World<'_> {
 }
 
 /// A region with its threads, or `None` after a line that says why it is skipped.
-fn service(claimed: bool) -> Option<Service> {
-    let options = Options { bytes: PAGES * PAGE, base: None, huge_pages: false, claimed };
+fn service(claimed: bool, huge_pages: bool) -> Option<Service> {
+    let options = Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed };
     match Region::new(options) {
         Ok(region) => {
             let service = Service::new(region);
@@ -257,8 +257,8 @@ fn service(claimed: bool) -> Option<Service> {
 }
 
 /// Takes the steps, while another thread arms whatever it can if `hurried`.
-fn run(steps: Vec<Step>, claimed: bool, hurried: bool) -> Result<(), TestCaseError> {
-    let Some(service) = service(claimed) else { return Ok(()) };
+fn run(steps: Vec<Step>, claimed: bool, huge_pages: bool, hurried: bool) -> Result<(), TestCaseError> {
+    let Some(service) = service(claimed, huge_pages) else { return Ok(()) };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if hurried {
@@ -295,8 +295,9 @@ proptest! {
     fn every_snapshot_is_what_was(
         steps in prop::collection::vec(step(), 1..60),
         claimed in any::<bool>(),
+        huge_pages in any::<bool>(),
         hurried in any::<bool>(),
     ) {
-        run(steps, claimed, hurried)?;
+        run(steps, claimed, huge_pages, hurried)?;
     }
 }
