@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     KEYS, Server, bgsave, exact_prefix, fill, free_port, info, kill, library, number_of, saved, under_load,
-    value, wait_for,
+    value, wait_for, wait_for_replica,
 };
 use redis::Commands;
 
@@ -67,7 +67,7 @@ fn a_stock_replica_gets_everything() {
                 redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port).query(&mut connection).unwrap();
             wait_for(&mut connection, "replication", "master_link_status", "up");
         });
-        let _: () = redis::cmd("WAIT").arg(1).arg(30_000).query(&mut server.connect()).unwrap();
+        wait_for_replica(&server, &replica);
         assert_eq!(exact_prefix(&mut replica.connect()), latest, "diskless {diskless}");
         assert_eq!(server.stop(folder.path())["torn"], 0);
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, bgsave, exact_prefix, fill, info, saved, under_load, wait_for};
+use common::{Server, bgsave, exact_prefix, fill, info, saved, under_load, wait_for, wait_for_replica};
 
 const VALKEY: &str = "valkey-server";
 
@@ -63,7 +63,7 @@ fn the_log_and_a_replica_get_everything() {
         wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
         assert_eq!(info(&mut connection, "persistence", "aof_last_bgrewrite_status"), "ok");
     });
-    let _: () = redis::cmd("WAIT").arg(1).arg(30_000).query(&mut server.connect()).unwrap();
+    wait_for_replica(&server, &replica);
     assert_eq!(exact_prefix(&mut replica.connect()), latest);
     let statistics = server.stop(folder.path());
     assert!(statistics["snapshots"] >= 2 && statistics["torn"] == 0, "{statistics:?}");

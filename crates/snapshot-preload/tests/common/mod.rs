@@ -134,6 +134,20 @@ pub fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &
     }
 }
 
+/// Waits until a replica has all that its server wrote. Nobody writes any more.
+pub fn wait_for_replica(server: &Server, replica: &Server) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    let (mut server, mut replica) = (server.connect(), replica.connect());
+    loop {
+        let written = info(&mut server, "replication", "master_repl_offset");
+        if info(&mut replica, "replication", "slave_repl_offset") == written {
+            return;
+        }
+        assert!(Instant::now() < limit, "the replica does not follow");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 pub fn bgsave(connection: &mut Connection) {
     let _: String = redis::cmd("BGSAVE").query(connection).unwrap();
 }
