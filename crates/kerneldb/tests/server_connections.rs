@@ -459,36 +459,6 @@ fn back_to_the_kernel_with_the_reply() {
     running.finish();
 }
 
-/// With `batch_workers` the kernel's workers are in the batch class while the server runs, no longer.
-#[test]
-fn workers_are_lent() {
-    use std::fs;
-    fn batch_workers() -> usize {
-        let tasks = fs::read_dir("/proc").unwrap().flatten();
-        tasks
-            .filter(|task| {
-                let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-                // The 41st field: the scheduling class.
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                let class = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
-                name.starts_with("kworker/") && class == Some("3")
-            })
-            .count()
-    }
-    if !can_run() {
-        return;
-    }
-    let before = batch_workers();
-    let running = start(ServerConfig { batch_workers: true, ..config() });
-    assert!(batch_workers() > before);
-    let mut c = running.client();
-    c.ask("SET k v", "+OK");
-    c.ask("GET k", "$1\r\nv");
-    drop(c);
-    running.finish();
-    eventually("they are given back", || batch_workers() <= before);
-}
-
 /// A COMMIT in several partitions, with the room for replies in one packet ending around it: it is answered
 /// once, by whomever.
 #[test]

@@ -1,9 +1,9 @@
 //! `kv-net`: the Redis-protocol server against redis-server over loopback TCP (paper 6.1).
 //!
 //! All servers are up at the same time, without persistence, on the same cores; those that are not
-//! measured are idle. Sides: `redis`, `server` (Bedplate's server path), `batch` (the same with the kernel's
-//! workers in the scheduler's batch class: `--batch-workers`), `user` (Bedplate with its kernel
-//! path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
+//! measured are idle. Sides: `redis`, `server` (Bedplate's server path as it is by default, with the kernel's
+//! workers in the scheduler's batch class while many clients are busy), `never` (the same with
+//! `--batch-workers never`), `user` (Bedplate with its kernel path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
 //! local clients, where the build has it). In every cell they take turns round by round. [`mod@measure`] defines the
 //! CPU columns; [`load`] the two kinds of loop.
 //!
@@ -16,8 +16,6 @@ pub mod server;
 pub mod wire;
 
 use std::time::Duration;
-
-use bedplate_kerneldb::server::BatchWorkers;
 
 use crate::bpf::ProgramType;
 use crate::keys::Distribution;
@@ -48,9 +46,6 @@ struct Side {
     server: Server,
     /// Type of its programs that run in the client's context.
     client_programs: Option<ProgramType>,
-    /// Whether the kernel's workers are in the batch class while it is measured. (Not an option of the
-    /// server here: the workers are the machine's, so the other sides' would be, too.)
-    batch_workers: bool,
 }
 
 struct Plan {
@@ -80,7 +75,8 @@ fn plan(options: &Options) -> Plan {
     Plan {
         keys: options.pick(50_000, 500_000),
         rounds: options.pick(3, 5),
-        warm_up: Duration::from_millis(options.pick(60, 100)),
+        // In less than that a server notices that its clients are busy, and one that they are no longer.
+        warm_up: Duration::from_millis(options.pick(120, 150)),
         window: Duration::from_millis(options.pick(350, 600)),
         cells,
     }
@@ -89,17 +85,12 @@ fn plan(options: &Options) -> Plan {
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let memory = options.pick(512 << 20, 3 << 30);
     let side = |name, further: &[&str], client_programs| {
-        Server::bedplate(options, memory, further).map(|server| Side {
-            name,
-            server,
-            client_programs,
-            batch_workers: name == "batch",
-        })
+        Server::bedplate(options, memory, further).map(|server| Side { name, server, client_programs })
     };
     let mut sides = vec![
-        Side { name: "redis", server: Server::redis(options)?, client_programs: None, batch_workers: false },
+        Side { name: "redis", server: Server::redis(options)?, client_programs: None },
         side("server", &[], Some(ProgramType::SkSkb))?,
-        side("batch", &[], Some(ProgramType::SkSkb))?,
+        side("never", &["--batch-workers=never"], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
     ];
     let mut skipped = None;
@@ -265,16 +256,13 @@ fn measure_cell(plan: &Plan, sides: &[Side], cell: &Cell, timing: Loop) -> Resul
     let calibration = Load { window: plan.window / 2, ..load(usize::MAX / 2000) };
     let mut bpf_ns = Vec::new();
     for side in sides {
-        let _workers = side.batch_workers.then(BatchWorkers::new).transpose()?;
         bpf_ns.push(match side.client_programs {
             Some(kind) => calibrate_bpf(&side.server, &calibration, kind)?,
             None => 0.0,
         });
     }
-    let rounds = interleave(plan.rounds, sides.len(), |side, round| {
-        let _workers = sides[side].batch_workers.then(BatchWorkers::new).transpose()?;
-        measure(&sides[side].server, &load(round))
-    })?;
+    let rounds =
+        interleave(plan.rounds, sides.len(), |side, round| measure(&sides[side].server, &load(round)))?;
     Ok(CellResult { rounds, bpf_ns })
 }
 
@@ -289,7 +277,7 @@ mod tests {
         let options = Options::new(Mode::Quick);
         let side = |name| {
             let server = Server::redis(&options).unwrap();
-            Side { name, server, client_programs: None, batch_workers: false }
+            Side { name, server, client_programs: None }
         };
         let cell =
             |connections, pipeline, value_len| Cell { connections, pipeline, value_len, set_percent: 50 };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
-use bedplate_kerneldb::server::{Server, ServerConfig, Stopper};
+use bedplate_kerneldb::server::{Batching, Server, ServerConfig, Stopper};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
 use clap::ValueEnum;
@@ -95,10 +95,11 @@ pub struct Args {
     /// program to the cgroup2 root, which runs in every process that connects to the server's port.
     #[arg(long, conflicts_with = "no_kernel_path")]
     local_fast_path: bool,
-    /// Send replies in batches: for many busy clients on this machine. It puts the kernel's workers into the
-    /// scheduler's batch class while the server runs, which concerns everybody's deferred work.
-    #[arg(long, conflicts_with = "no_kernel_path")]
-    batch_workers: bool,
+    /// Send replies in batches, which many busy clients on this machine gain from and a single one loses by.
+    /// It puts the kernel's workers into the scheduler's batch class, which concerns everybody's deferred work.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Busy, num_args = 0..=1)]
+    #[arg(default_missing_value = "always", conflicts_with = "no_kernel_path")]
+    batch_workers: When,
 }
 
 /// An address, perhaps with its port.
@@ -126,6 +127,15 @@ enum Acknowledge {
     Async,
     /// A write is acknowledged after fsync.
     Sync,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum When {
+    /// While many clients are busy.
+    Busy,
+    /// As long as the server runs.
+    Always,
+    Never,
 }
 
 impl Args {
@@ -189,7 +199,11 @@ impl Args {
             password: self.password()?,
             kernel_path: !self.no_kernel_path,
             local_fast_path: self.local_fast_path,
-            batch_workers: self.batch_workers,
+            batch_workers: match self.batch_workers {
+                When::Busy => Batching::UnderLoad,
+                When::Always => Batching::Always,
+                When::Never => Batching::Never,
+            },
             ..ServerConfig::default()
         })
     }
@@ -323,6 +337,16 @@ mod tests {
         assert_eq!(parse(&["--bind", "0.0.0.0:7"]).address(), "0.0.0.0:7".parse().unwrap());
         assert_eq!(parse(&["--bind", "::1", "--port", "8"]).address(), "[::1]:8".parse().unwrap());
         assert!(Line::try_parse_from(["serve", "--bind", "localhost"]).is_err());
+    }
+
+    #[test]
+    fn batches_under_load_unless_something_else_is_said() {
+        let batching = |words: &[&str]| parse(words).server().unwrap().batch_workers;
+        assert_eq!(batching(&[]), Batching::UnderLoad);
+        assert_eq!(batching(&["--batch-workers"]), Batching::Always);
+        assert_eq!(batching(&["--batch-workers", "never", "--port", "1"]), Batching::Never);
+        assert_eq!(batching(&["--batch-workers", "--port", "1"]), Batching::Always);
+        assert_eq!(batching(&["--no-kernel-path"]), Batching::UnderLoad);
     }
 
     #[test]

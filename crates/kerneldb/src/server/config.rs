@@ -33,12 +33,24 @@ pub struct ServerConfig {
     /// It attaches a program to the cgroup2 root: every process that connects to this server's port runs
     /// it, whoever owns the process; see `docs/kerneldb.md` for what that means.
     pub local_fast_path: bool,
-    /// Puts the kernel's workers, which send the replies, into the scheduler's batch class while the server
-    /// runs: more replies per CPU second to many busy clients on this machine, for a longer way to a few.
-    /// It changes how the whole machine's deferred work is scheduled; see [`BatchWorkers`].
+    /// When the kernel's workers, which send the replies, are in the scheduler's batch class: more replies per
+    /// CPU second to many busy clients on this machine, for a longer way to a few. It changes how the whole
+    /// machine's deferred work is scheduled; see [`BatchWorkers`].
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
-    pub batch_workers: bool,
+    pub batch_workers: Batching,
+}
+
+/// When replies are sent in batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Batching {
+    /// Never: each reply interrupts what its processor does.
+    Never,
+    /// While many clients are busy. Without the right to do so (CAP_SYS_NICE): never.
+    #[default]
+    UnderLoad,
+    /// As long as the server runs.
+    Always,
 }
 
 impl Default for ServerConfig {
@@ -52,7 +64,7 @@ impl Default for ServerConfig {
             records_bytes: 16 << 20,
             kernel_path: true,
             local_fast_path: false,
-            batch_workers: false,
+            batch_workers: Batching::default(),
         }
     }
 }

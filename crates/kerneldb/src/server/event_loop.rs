@@ -9,14 +9,14 @@ use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::ServerConfig;
+use super::activity::Activity;
 use super::backend::Backend;
 use super::client::{Client, Outcome, Wait};
 use super::dialogue::Dialogue;
@@ -28,6 +28,7 @@ use super::stats::Counters;
 use super::table::{NEVER, Table};
 use super::wake::Wake;
 use super::workers::BatchWorkers;
+use super::{Batching, ServerConfig};
 use crate::bpf::kernel_error;
 use crate::command::Services;
 use crate::wal::DurableWatch;
@@ -63,6 +64,8 @@ pub(super) struct EventLoop {
     next_sweep: Instant,
     /// Value of the registry's count of kills when connections were last looked through for them.
     kills: u64,
+    /// Connections at and above this index were never in use.
+    used: Arc<AtomicU32>,
     /// Keeps the kernel's workers in the batch class.
     _workers: Option<BatchWorkers>,
     stop: bool,
@@ -94,11 +97,22 @@ impl EventLoop {
         if let Some(log) = &log {
             add(log.fd(), LOG)?;
         }
+        let used = Arc::new(AtomicU32::new(0));
+        let workers = match config.batch_workers {
+            Batching::Never => None,
+            Batching::UnderLoad if !config.kernel_path => None,
+            Batching::UnderLoad => {
+                let activity = Activity::new(programs.connections()?, Arc::clone(&used));
+                Some(BatchWorkers::while_busy(activity)?)
+            }
+            Batching::Always => Some(BatchWorkers::new()?),
+        };
         Ok(EventLoop {
             table: programs.table()?,
             clients: (0..config.max_clients).map(|_| None).collect(),
             free: (0..config.max_clients).rev().collect(),
-            _workers: config.batch_workers.then(BatchWorkers::new).transpose()?,
+            used,
+            _workers: workers,
             config,
             programs,
             records,
@@ -230,6 +244,7 @@ impl EventLoop {
         let done = if self.config.kernel_path && dialogue.kernel_may_answer() { 0 } else { NEVER };
         let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk(), ends);
         let key = index.to_ne_bytes();
+        self.used.fetch_max(index + 1, Ordering::Relaxed);
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
         let on_sockets = |e| kernel_error("cannot hand a socket to the kernel", e);
         self.programs

@@ -16,8 +16,9 @@
 //! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
 //! local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (how the kernel's senders are scheduled), `wake`, `stats`, `config`.
+//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` (and when), `wake`, `stats`, `config`.
 
+mod activity;
 mod backend;
 mod client;
 mod config;
@@ -38,7 +39,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-pub use config::ServerConfig;
+pub use config::{Batching, ServerConfig};
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 

@@ -231,14 +231,19 @@ impl Programs {
 
     /// Maps the connection table.
     pub(super) fn table(&self) -> Result<Table> {
-        let conns = self.map("srv_conns");
         let outputs = self.map("srv_outputs");
         let queues = self.map("srv_queues");
         Ok(Table::new(
-            ArrayMapping::<srv_conn>::new(conns.as_fd(), conns.max_entries())?,
+            self.connections()?,
             ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
             ArrayMapping::<srv_queue>::new(queues.as_fd(), queues.max_entries())?,
         ))
+    }
+
+    /// Maps its connections alone.
+    pub(super) fn connections(&self) -> Result<ArrayMapping<srv_conn>> {
+        let conns = self.map("srv_conns");
+        ArrayMapping::new(conns.as_fd(), conns.max_entries())
     }
 
     /// The kernel's counters, summed over CPUs.

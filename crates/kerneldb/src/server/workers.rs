@@ -5,7 +5,8 @@
 //! with many busy connections that is two context switches per reply. Workers of the batch class wait until
 //! the processor is free or the running task's time slice ends, and then send for all connections at once.
 //!
-//! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most.
+//! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most. So by
+//! default the server asks for it only while many clients are busy.
 //!
 //! Looking for workers reads a file of every process, so a thread of its own does it. That thread owns what
 //! was changed and puts it back when it ends, in whatever way: told to, or by a panic of its own or of its
@@ -15,10 +16,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::activity::Activity;
 use crate::{Error, Result};
 
+/// How often to see whether clients are busy.
+const TICK: Duration = Duration::from_millis(50);
 /// Kernel workers are born and die by load: how often to look for new ones.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -35,14 +39,34 @@ pub struct BatchWorkers {
 impl BatchWorkers {
     /// Changes the workers that there are, and from now on those that are born.
     pub fn new() -> Result<Self> {
-        let (alive, owner) = mpsc::channel();
         let mut changed = Changed::default();
         changed.look();
+        Self::start(LOOK, Some(changed), || true)
+    }
+
+    /// Changes workers while clients are busy, and puts them back when they are not.
+    pub(super) fn while_busy(mut activity: Activity) -> Result<Self> {
+        Self::start(TICK, None, move || activity.is_busy())
+    }
+
+    /// Changes workers while they are `wanted`, which is asked every so often.
+    fn start(
+        every: Duration,
+        mut changed: Option<Changed>,
+        mut wanted: impl FnMut() -> bool + Send + 'static,
+    ) -> Result<Self> {
+        let (alive, owner) = mpsc::channel();
+        let mut looked = Instant::now();
         let thread = thread::Builder::new()
             .name("kdb-workers".into())
             .spawn(move || {
-                while owner.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                    changed.look();
+                while owner.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    if !wanted() {
+                        changed = None;
+                    } else if changed.is_none() || looked.elapsed() >= LOOK {
+                        changed.get_or_insert_default().look();
+                        looked = Instant::now();
+                    }
                 }
             })
             .map_err(|e| Error::io("start the thread that looks for the kernel's workers", e))?;

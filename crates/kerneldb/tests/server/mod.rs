@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate_kerneldb::server::{Server, ServerConfig, ServerHandle};
+use bedplate_kerneldb::server::{Batching, Server, ServerConfig, ServerHandle};
 use bedplate_kerneldb::{Config, Database};
 pub use client::{Client, bulk, request, words};
 
@@ -23,6 +23,8 @@ pub fn config() -> ServerConfig {
     ServerConfig {
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         max_clients: 128,
+        // The workers are the whole machine's, and most tests run beside others.
+        batch_workers: Batching::Never,
         ..ServerConfig::default()
     }
 }
