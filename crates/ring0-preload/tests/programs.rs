@@ -36,7 +36,8 @@ fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, Stri
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let jobs = [Job::new(["sh", "-c", script])];
     let attempt = |machine: &Machine| {
-        (out.clear(), err.clear());
+        out.clear();
+        err.clear();
         machine.run(&jobs, &mut out, &mut err)
     };
     let report = machine.run_despite_losses(attempt, |why| println!("{why}")).unwrap();
