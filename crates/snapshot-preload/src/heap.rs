@@ -47,7 +47,7 @@ fn make() -> Result<Heap, Refusal> {
         MINIMUM_BYTES.store(usize::max(bytes, PAGE), Ordering::Relaxed);
     }
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
-    let huge_pages = crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") == Some(c"1");
+    let huge_pages = crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0");
     let region = Region::new(Options { bytes, base: None, huge_pages, claimed: false });
     let region = region.map_err(|error| match error {
         Error::System { source, .. } => Refusal::Other(source),

@@ -16,7 +16,7 @@
 //! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
 //! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where there is no userfaultfd.
 //! - `BEDPLATE_SNAPSHOT_MINIMUM=BYTES` is the size from which mappings are placed in the region (1048576).
-//! - `BEDPLATE_SNAPSHOT_HUGE_PAGES=1` lets the kernel back the region with huge pages.
+//! - `BEDPLATE_SNAPSHOT_HUGE_PAGES=0` keeps the kernel from backing the region with huge pages.
 
 #![cfg(target_os = "linux")]
 

@@ -164,12 +164,12 @@ fn a_full_disk_is_an_error_and_no_more() {
     assert!(Command::new("umount").arg(&disk).status().unwrap().success());
 }
 
-/// Values that are evicted, moved and freed all the time, and huge pages.
+/// Values that are evicted, moved and freed all the time, and small pages.
 #[test]
-fn eviction_and_huge_pages_do_no_harm() {
+fn eviction_and_small_pages_do_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     // SAFETY: nothing: this test's own process has one more variable, that only the servers read.
-    unsafe { std::env::set_var("BEDPLATE_SNAPSHOT_HUGE_PAGES", "1") };
+    unsafe { std::env::set_var("BEDPLATE_SNAPSHOT_HUGE_PAGES", "0") };
     let options =
         ["--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru", "--lazyfree-lazy-eviction", "yes"];
     let server = Server::start(folder.path(), true, &options);

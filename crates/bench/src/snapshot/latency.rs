@@ -1,6 +1,6 @@
 //! `snapshot-latency`: how long a memory's writers stand still for a snapshot (paper 7.3, Figure 20a).
 
-use super::sides::{FORK, FORK_HUGE, Pattern, Side, UFFD, UFFD_CHILD, wait_for_end, write};
+use super::sides::{FORK, FORK_HUGE, Pattern, Side, UFFD, UFFD_CHILD, UFFD_HUGE, wait_for_end, write};
 use crate::sample::{Samples, interleave};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 
@@ -28,7 +28,7 @@ const fn armed(written: f64, pattern: Pattern) -> Before {
     Before::Armed { written, pattern }
 }
 
-const CASES: [(Side, Before); 8] = [
+const CASES: [(Side, Before); 13] = [
     (FORK, Before::Anything),
     (FORK_HUGE, Before::Anything),
     (UFFD, Before::Cold),
@@ -36,6 +36,11 @@ const CASES: [(Side, Before); 8] = [
     (UFFD, armed(0.05, Pattern::Ranges)),
     (UFFD, armed(0.01, Pattern::Scattered)),
     (UFFD, armed(0.05, Pattern::Scattered)),
+    (UFFD_HUGE, Before::Cold),
+    (UFFD_HUGE, armed(0.0, Pattern::Ranges)),
+    (UFFD_HUGE, armed(0.01, Pattern::Ranges)),
+    (UFFD_HUGE, armed(0.05, Pattern::Ranges)),
+    (UFFD_HUGE, armed(0.05, Pattern::Scattered)),
     (UFFD_CHILD, armed(0.05, Pattern::Ranges)),
 ];
 
@@ -51,9 +56,9 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         let bytes = mib * MIB;
         sink(Step { done, total: sizes.len(), label: &format!("{mib} MiB") });
         // As many memories as fit: those of the largest sizes without the least interesting sides.
-        let mut sides = vec![FORK, UFFD];
+        let mut sides = vec![FORK, UFFD_HUGE];
         if mib <= 4096 {
-            sides.push(FORK_HUGE);
+            sides.extend([UFFD, FORK_HUGE]);
         }
         if mib <= 1024 {
             sides.push(UFFD_CHILD);
@@ -107,6 +112,9 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         let label = if mib < 1024 { format!("{mib}m") } else { format!("{}g", mib / 1024) };
         let ahead = armed(0.05, Pattern::Ranges);
         for (name, over, under) in [
+            ("fork_over_uffd_huge_armed", (FORK, Before::Anything), (UFFD_HUGE, ahead)),
+            ("thp_fork_over_uffd_huge_armed", (FORK_HUGE, Before::Anything), (UFFD_HUGE, ahead)),
+            ("fork_over_uffd_huge_cold", (FORK, Before::Anything), (UFFD_HUGE, Before::Cold)),
             ("fork_over_uffd_armed", (FORK, Before::Anything), (UFFD, ahead)),
             ("thp_fork_over_uffd_armed", (FORK_HUGE, Before::Anything), (UFFD, ahead)),
             ("fork_over_uffd_cold", (FORK, Before::Anything), (UFFD, Before::Cold)),

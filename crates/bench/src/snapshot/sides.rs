@@ -25,6 +25,8 @@ pub const FORK: Side = Side { name: "fork", kind: Kind::Fork, huge_pages: false,
 pub const FORK_HUGE: Side = Side { name: "fork, huge pages", huge_pages: true, ..FORK };
 /// A thread of the same process reads the snapshot.
 pub const UFFD: Side = Side { name: "uffd", kind: Kind::Uffd, huge_pages: false, in_child: false };
+/// On large folios.
+pub const UFFD_HUGE: Side = Side { name: "uffd, huge pages", huge_pages: true, ..UFFD };
 /// A child process reads it, at the same addresses.
 pub const UFFD_CHILD: Side = Side { name: "uffd, child", in_child: true, ..UFFD };
 

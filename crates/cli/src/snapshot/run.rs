@@ -15,9 +15,10 @@ pub struct Args {
     /// Do not run the program where userfaultfd is not available; by default it runs as usual, after a word about it.
     #[arg(long)]
     required: bool,
-    /// Let the kernel back the program's memory with huge pages, where shmem_enabled allows it.
+    /// Do not have the kernel back the program's memory with huge pages: it takes less memory where the program uses it
+    /// sparsely, and snapshots hold the program up for longer.
     #[arg(long)]
-    huge_pages: bool,
+    small_pages: bool,
     /// Memory that the program maps in pieces smaller than this is copied by fork as usual.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::parse_size)]
     minimum: u64,
@@ -31,12 +32,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.statistics {
         environment.push(("BEDPLATE_SNAPSHOT_STATISTICS", std::path::absolute(file)?.into()));
     }
-    for (name, is_set) in
-        [("BEDPLATE_SNAPSHOT_REQUIRED", args.required), ("BEDPLATE_SNAPSHOT_HUGE_PAGES", args.huge_pages)]
-    {
-        if is_set {
-            environment.push((name, "1".into()));
-        }
+    if args.required {
+        environment.push(("BEDPLATE_SNAPSHOT_REQUIRED", "1".into()));
+    }
+    if args.small_pages {
+        environment.push(("BEDPLATE_SNAPSHOT_HUGE_PAGES", "0".into()));
     }
     args.program.run(LIBRARY, &environment)
 }

@@ -60,6 +60,9 @@ impl Region {
             let before = std::mem::replace(&mut faults, self.counters.faults.load(Ordering::Relaxed));
             self.heat.tick((!snapshots).then_some(faults - before));
             self.arm_ahead(false);
+            if let Some(apart) = &self.apart {
+                apart.map_again(self.base, self.used());
+            }
         }
     }
 

@@ -23,6 +23,8 @@
 //! - A page that is not armed shares nothing with any snapshot, unless it was free when the snapshot was taken: nothing
 //!   is promised of free pages. A page that is armed shares nothing with snapshots of epochs up to its own `epoch`.
 
+mod apart;
+mod backing;
 mod bindings;
 mod child;
 mod crew;

@@ -56,6 +56,8 @@ impl<T> Drop for Own<T> {
 /// Zero bytes are a valid value.
 pub unsafe trait Zero {}
 // SAFETY: an integer.
+unsafe impl Zero for std::sync::atomic::AtomicU8 {}
+// SAFETY: an integer.
 unsafe impl Zero for std::sync::atomic::AtomicU16 {}
 // SAFETY: an integer.
 unsafe impl Zero for std::sync::atomic::AtomicU32 {}

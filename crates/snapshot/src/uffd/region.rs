@@ -5,17 +5,20 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::CHUNK;
+use super::apart::Apart;
+use super::backing;
 use super::crew::Crew;
 use super::descriptor::{Descriptor, Refusal};
 use super::heat::Heat;
 use super::keeper::Bell;
 use super::own::{Own, Table};
 use super::sets::Pages;
+use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::team::Team;
 use super::window;
@@ -32,7 +35,9 @@ pub struct Options {
     pub bytes: usize,
     /// Its address, if it matters; nothing may be mapped there.
     pub base: Option<usize>,
-    /// Whether the kernel may back it with transparent huge pages (`shmem_enabled`).
+    /// Whether the kernel may back it with huge pages, which are armed faster: on a file system of its own if that is
+    /// allowed (CAP_SYS_ADMIN), else where `shmem_enabled` lets memory files have them. They are copied page by page all
+    /// the same.
     pub huge_pages: bool,
     /// Whether all of it is in use from the beginning. Otherwise [`Region::claim`] says what is.
     pub claimed: bool,
@@ -116,6 +121,8 @@ pub struct Region {
     pub(super) base: usize,
     pub(super) pages: usize,
     pub(super) memory: OwnedFd,
+    /// With large folios: the huge pages that arming has taken apart.
+    pub(super) apart: Option<Apart>,
     pub(super) descriptor: Descriptor,
     pub(super) gate: RwLock<Snapshots>,
     latches: [Mutex<()>; LATCHES],
@@ -151,25 +158,15 @@ impl Region {
     /// [`Error::Unavailable`] without userfaultfd; [`Error::System`].
     pub fn new(options: Options) -> Result<Own<Self>, Error> {
         let descriptor = Descriptor::open().map_err(unavailable)?;
-        let memory = memfd_create(c"bedplate-region", MemfdFlags::CLOEXEC)
+        let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
             .map_err(Error::system("making the region's file"))?;
-        ftruncate(&memory, options.bytes as u64).map_err(Error::system("sizing the region's file"))?;
-        let (at, fixed) = match options.base {
-            Some(base) => (base, MapFlags::FIXED_NOREPLACE),
-            None => (0, MapFlags::empty()),
-        };
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE | fixed;
-        // SAFETY: a new mapping that replaces none.
-        let base = unsafe {
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::without_provenance_mut(at), options.bytes, protection, flags, &memory, 0)
-        }
-        .map_err(Error::system("mapping the region"))?;
+        let base = backing::map(&memory, options.bytes, options.base)
+            .map_err(Error::system("mapping the region"))?;
         // From here on the mapping is the region's, which unmaps it.
-        let region = Self::around(base as usize, options, memory, descriptor);
+        let region = Self::around(base, options, (memory, large_folios), descriptor);
         let region = region.inspect_err(|_| {
             // SAFETY: the mapping made above.
-            let _ = unsafe { munmap(base, options.bytes) };
+            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), options.bytes) };
         })?;
         region.set_up(options)?;
         Ok(region)
@@ -191,7 +188,7 @@ impl Region {
     fn around(
         base: usize,
         options: Options,
-        memory: OwnedFd,
+        (memory, large_folios): (OwnedFd, bool),
         descriptor: Descriptor,
     ) -> Result<Own<Self>, Error> {
         let pages = options.bytes / PAGE;
@@ -205,6 +202,7 @@ impl Region {
                 base,
                 pages,
                 memory,
+                apart: large_folios.then(|| Apart::new(pages)).transpose()?,
                 descriptor,
                 gate: RwLock::new(Snapshots { epoch: 0, slots: [const { None }; SNAPSHOTS] }),
                 latches: [const { Mutex::new(()) }; LATCHES],
@@ -264,6 +262,18 @@ impl Region {
 
     pub(super) fn address(&self, page: usize) -> usize {
         self.base + page * PAGE
+    }
+
+    /// Armed pages that may lie between others when these are armed in one step.
+    pub(super) fn gap(&self) -> usize {
+        if self.apart.is_some() { LARGE_GAP } else { GAP }
+    }
+
+    /// Pages were armed, and huge pages taken apart for that.
+    pub(super) fn took_apart(&self, pages: &Range<usize>) {
+        if let Some(apart) = &self.apart {
+            apart.armed(pages);
+        }
     }
 
     /// The latch of the chunk that a page is in.

@@ -13,9 +13,12 @@ use super::target::Target;
 use crate::{Error, PAGE};
 
 /// Protecting a page that is protected costs as much as protecting one that is not; a call costs about as much as this
-/// many.
-const GAP: usize = 10;
-/// Pages to arm from which several threads do it: waking them takes as long as arming about so many.
+/// many, or this many of large folios.
+pub(super) const GAP: usize = 10;
+pub(super) const LARGE_GAP: usize = 40;
+/// Pages to arm from which several threads do it: waking them takes as long as arming about so many. They only do if it
+/// is most pages, in long runs: each step flushes the translations of the other threads' processors, which takes
+/// several times as long as protecting a few pages.
 const TEAM_FROM: usize = 4096;
 /// Pages that a thread arms before it takes more of the work.
 const TEAM_SHARE: usize = 16 * CHUNK;
@@ -108,7 +111,7 @@ impl Region {
     fn arm_all(&self) -> Result<(), Errno> {
         let unarmed = self.unarmed_count.load(Ordering::Acquire);
         let used = self.used();
-        if unarmed < TEAM_FROM {
+        if unarmed < TEAM_FROM.max(used / 2) {
             self.arm(0..used)?;
         } else {
             self.team.run(used.div_ceil(TEAM_SHARE), |share| self.arm_share(share))?;
@@ -124,7 +127,7 @@ impl Region {
     /// Arms the pages of a range that are not; nobody else changes their states meanwhile.
     fn arm(&self, pages: Range<usize>) -> Result<(), Errno> {
         let mut at = pages.start;
-        while let Some(run) = self.unarmed.run_with_gaps(at..pages.end, GAP) {
+        while let Some(run) = self.unarmed.run_with_gaps(at..pages.end, self.gap()) {
             at = run.end;
             self.arm_run(run)?;
         }
@@ -135,6 +138,7 @@ impl Region {
         self.descriptor.protect(self.address(run.start), run.len() * PAGE)?;
         let new = self.unarmed.remove(run.clone());
         self.unarmed_count.fetch_sub(new, Ordering::Relaxed);
+        self.took_apart(&run);
         run.for_each(|page| self.heat.armed(page));
         Ok(new)
     }

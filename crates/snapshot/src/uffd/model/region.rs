@@ -76,6 +76,13 @@ pub struct Region {
 }
 
 impl Region {
+    pub fn gap(&self) -> usize {
+        super::states::GAP
+    }
+
+    /// Pages here are small.
+    pub fn took_apart(&self, _: &Range<usize>) {}
+
     /// All of it is claimed and not armed.
     pub fn new() -> Self {
         let region = Self {

@@ -1,0 +1,70 @@
+//! The file behind a region, and where it is mapped.
+//!
+//! Write-protecting a page costs the kernel mostly a look at the page's descriptor, and pages that belong together in one
+//! large folio share theirs: it arms them several times faster (Linux 6.17), though they are still single pages to
+//! their owner and to snapshots. Files get large folios by the options of their file system; so where it is allowed the
+//! file is one of an instance of tmpfs that is made for it, is mounted nowhere, and goes with it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
+
+/// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
+const LARGE: usize = 2 << 20;
+
+/// A file without a name, and whether it has large folios.
+pub(super) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), Errno> {
+    // Not for everybody, and not in all kernels.
+    let (file, large) = match large_folios.then(of_its_own_instance) {
+        Some(Ok(file)) => (file, true),
+        _ => (memfd_create(c"bedplate-region", MemfdFlags::CLOEXEC)?, false),
+    };
+    ftruncate(&file, bytes as u64)?;
+    Ok((file, large))
+}
+
+fn of_its_own_instance() -> Result<OwnedFd, Errno> {
+    let instance = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&instance, c"huge", c"always")?;
+    // What limits it is memory, as for any other.
+    fsconfig_set_string(&instance, c"size", c"0")?;
+    fsconfig_create(&instance)?;
+    let root = fsmount(&instance, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    openat(&root, c".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
+}
+
+/// Maps the file shared, at a base if it matters, where nothing may be mapped.
+pub(super) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<usize, Errno> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    if let Some(base) = base {
+        let at = std::ptr::without_provenance_mut(base);
+        // SAFETY: a new mapping that replaces none.
+        return unsafe { mmap(at, bytes, protection, flags | MapFlags::FIXED_NOREPLACE, file, 0) }
+            .map(|at| at as usize);
+    }
+    // SAFETY: a new mapping at an address of the kernel's choice, replaced in part by one in it; the rest is unmapped.
+    unsafe {
+        let none = ProtFlags::empty();
+        let room = mmap_anonymous(std::ptr::null_mut(), bytes + LARGE, none, MapFlags::PRIVATE)?;
+        let start = (room as usize).next_multiple_of(LARGE);
+        let before = start - room as usize;
+        let mapped = mmap(room.byte_add(before), bytes, protection, flags | MapFlags::FIXED, file, 0);
+        if let Err(error) = mapped {
+            let _ = munmap(room, bytes + LARGE);
+            return Err(error);
+        }
+        if before > 0 {
+            let _ = munmap(room, before);
+        }
+        if before < LARGE {
+            let _ = munmap(room.byte_add(before + bytes), LARGE - before);
+        }
+        Ok(start)
+    }
+}
