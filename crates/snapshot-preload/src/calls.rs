@@ -7,8 +7,8 @@
 use std::ffi::{c_int, c_void};
 
 use bedplate_snapshot::PAGE;
-use bedplate_snapshot::uffd::Region;
 
+use crate::engine::Engine;
 use crate::heap;
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
@@ -63,7 +63,7 @@ mod real {
 
 /// Pages of a region's.
 struct Inside {
-    region: &'static Region,
+    region: &'static dyn Engine,
     pages: std::ops::Range<usize>,
     /// Whether this process is the region's owner.
     owned: bool,
@@ -84,15 +84,7 @@ fn empty(Inside { region, pages, owned }: Inside) {
         region.discard(pages);
         return;
     }
-    let (at, len) = ((region.base() + pages.start * PAGE) as *mut c_void, pages.len() * PAGE);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: replaces memory of the region's that its owner has given up.
-    unsafe {
-        if real::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) == FAILED {
-            // There can only be so many mappings.
-            at.write_bytes(0, len);
-        }
-    }
+    region.empty_in_snapshot(pages);
 }
 
 /// # Safety
@@ -189,7 +181,8 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
         libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
         // SAFETY: the caller's arguments.
-        _ => return unsafe { real::madvise(at, len, advice) },
+        _ if there.region.is_mapped() => return unsafe { real::madvise(at, len, advice) },
+        _ => {}
     }
     0
 }
@@ -198,7 +191,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
-    if inside(at, len).is_some_and(|there| !there.owned) {
+    if inside(at, len).is_some_and(|there| !there.owned || !there.region.is_mapped()) {
         // What is kept for this process is written to it.
         return 0;
     }

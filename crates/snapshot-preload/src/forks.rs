@@ -4,13 +4,11 @@
 //! fork must run before the region is frozen, those after it when it is thawed or mapped: so this library's are the
 //! first ever registered, for the C library runs the first one last before a fork, and first after it.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use bedplate_snapshot::uffd::{Frozen, Region};
-
+use crate::engine::Engine;
 use crate::{CANNOT_EXECUTE, heap, say};
 
 type Handler = Option<unsafe extern "C" fn()>;
@@ -18,12 +16,6 @@ type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> 
 
 /// Whether this process sees the latest region as it was when it was forked.
 static IS_SNAPSHOT: AtomicBool = AtomicBool::new(false);
-
-/// What is between the handlers before and after a fork.
-struct Pending(UnsafeCell<Option<Frozen<'static>>>);
-// SAFETY: only used by the thread that has the region frozen: there is one at a time.
-unsafe impl Sync for Pending {}
-static PENDING: Pending = Pending(UnsafeCell::new(None));
 
 /// How many of the inherited regions, from the oldest on, are all this process's own.
 static OWN: AtomicUsize = AtomicUsize::new(0);
@@ -38,7 +30,8 @@ pub fn is_owner() {
     IS_SNAPSHOT.store(false, Ordering::Relaxed);
 }
 
-fn next<T: Copy>(name: &std::ffi::CStr) -> T {
+/// The definition of a function after this library's.
+pub fn next<T: Copy>(name: &std::ffi::CStr) -> T {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
     // SAFETY: looks up a name after this library's.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
@@ -82,7 +75,7 @@ unsafe extern "C" fn __register_atfork(
 }
 
 /// Whether nothing of the program's is in the region yet, or its threads do not run.
-fn active() -> Option<&'static Region> {
+fn active() -> Option<&'static dyn Engine> {
     heap::region().filter(|region| region.is_served())
 }
 
@@ -96,45 +89,30 @@ unsafe extern "C" fn before() {
         return;
     }
     let Some(region) = active() else { return };
-    match region.freeze() {
-        // SAFETY: this thread has the region frozen.
-        Ok(frozen) => unsafe { *PENDING.0.get() = Some(frozen) },
-        Err(error) => say(format_args!("no snapshot: {error}")),
+    if let Err(error) = region.before_fork() {
+        say(format_args!("no snapshot: {error}"));
     }
 }
 
 unsafe extern "C" fn in_parent() {
-    if is_snapshot() || active().is_none() {
+    if is_snapshot() {
         return;
     }
-    // SAFETY: this thread has the region frozen, if there is anything.
-    if let Some(frozen) = unsafe { (*PENDING.0.get()).take() } {
+    if let Some(region) = active() {
         // Without a child the snapshot ends by itself.
-        frozen.thaw();
+        region.after_fork_in_parent();
     }
 }
 
 unsafe extern "C" fn in_child() {
-    if is_snapshot() {
+    let Some(region) = heap::region() else { return };
+    if is_snapshot() && region.lets_snapshots_fork() {
         return;
     }
-    let Some(region) = heap::region() else { return };
-    // SAFETY: the only thread.
-    let mapped = match unsafe { (*PENDING.0.get()).take() } {
-        // SAFETY: the child of a fork that froze the region.
-        Some(frozen) => unsafe { frozen.map_in_child() },
-        // The region has no threads, so nobody froze it.
-        // SAFETY: as above.
-        None if !region.is_served() => unsafe { region.share_in_child() },
-        None => {
-            // Its memory is not there.
-            // SAFETY: ends this process, which cannot go on.
-            unsafe { libc::_exit(CANNOT_EXECUTE) }
-        }
-    };
-    if let Err(error) = mapped {
+    if let Err(error) = region.after_fork_in_child() {
         say(format_args!("a child ends: {error}"));
-        // SAFETY: as above.
+        // Its memory is not there.
+        // SAFETY: ends this process, which cannot go on.
         unsafe { libc::_exit(CANNOT_EXECUTE) };
     }
     IS_SNAPSHOT.store(true, Ordering::Relaxed);
@@ -152,6 +130,12 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         && !region.has_room()
     {
         say(format_args!("fork: as many snapshots are active as there can be"));
+        // SAFETY: this thread's errno.
+        unsafe { *libc::__errno_location() = libc::EAGAIN };
+        return -1;
+    }
+    if is_snapshot() && heap::region().is_some_and(|region| !region.lets_snapshots_fork()) {
+        say(format_args!("fork: there are no snapshots of snapshots"));
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;

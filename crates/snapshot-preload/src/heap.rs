@@ -10,9 +10,13 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bedplate_snapshot::uffd::{Options, Refusal, Region, Service};
+use bedplate_snapshot::uffd::{Refusal, Region};
 use bedplate_snapshot::{Error, PAGE};
 
+use crate::engine::Engine;
+#[cfg(target_arch = "x86_64")]
+use crate::engine::ring0::Ring0;
+use crate::engine::uffd::Uffd;
 use crate::forks;
 
 /// Mappings from this size on are placed in the region, unless told otherwise.
@@ -23,37 +27,50 @@ const SMALL_ALIGNED: usize = 16;
 /// The region's size in addresses: four times the memory, within these.
 const SMALLEST: usize = 64 << 30;
 const LARGEST: usize = 1 << 40;
+/// The same for ring 0, where it takes page tables: the memory's size, within these.
+#[cfg(target_arch = "x86_64")]
+const RING0: Range<usize> = 256 << 20..256 << 30;
 
 /// How many regions a process can have: one, and one for each time that it or who forked it became a daemon.
 const MOST: usize = 4;
 
 /// The regions, from the first mapping on; the first one without threads until the program is about to begin.
-static HEAPS: [OnceLock<Result<Heap, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
+static HEAPS: [OnceLock<Result<Uffd, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
 /// Which of them is for new mappings. Those before it are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 static MINIMUM_BYTES: AtomicUsize = AtomicUsize::new(MINIMUM);
 
-pub struct Heap {
-    service: Service,
+/// The region in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
+#[cfg(target_arch = "x86_64")]
+static RING0_HEAP: OnceLock<Ring0> = OnceLock::new();
+
+fn size(name: &std::ffi::CStr) -> Option<usize> {
+    crate::variable(name).and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
+fn set_minimum() {
+    if let Some(bytes) = size(c"BEDPLATE_SNAPSHOT_MINIMUM") {
+        MINIMUM_BYTES.store(usize::max(bytes, PAGE), Ordering::Relaxed);
+    }
 }
 
 /// Makes the region. The allocator may be waiting for it, so nothing is allocated on the way to success; what is not
 /// available is found out before.
-fn make() -> Result<Heap, Refusal> {
-    Region::probe()?;
-    if let Some(bytes) =
-        crate::variable(c"BEDPLATE_SNAPSHOT_MINIMUM").and_then(|v| v.to_str().ok()?.parse().ok())
-    {
-        MINIMUM_BYTES.store(usize::max(bytes, PAGE), Ordering::Relaxed);
-    }
+fn make() -> Result<Uffd, Refusal> {
+    set_minimum();
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
-    let huge_pages = crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0");
-    let region = Region::new(Options { bytes, base: None, huge_pages, claimed: false });
-    let region = region.map_err(|error| match error {
-        Error::System { source, .. } => Refusal::Other(source),
-        _ => Refusal::Kernel,
-    })?;
-    Ok(Heap { service: Service::new(region) })
+    Uffd::new(bytes, crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0"))
+}
+
+/// Whether the engine is to be the one in ring 0.
+fn wants_ring0() -> bool {
+    crate::variable(c"BEDPLATE_SNAPSHOT_ENGINE") == Some(c"ring0")
+}
+
+/// Whether the program's threads run in ring 0.
+#[cfg(target_arch = "x86_64")]
+pub fn runs_in_ring0() -> bool {
+    RING0_HEAP.get().is_some()
 }
 
 fn memory_of_machine() -> usize {
@@ -70,26 +87,34 @@ fn latest() -> usize {
     LATEST.load(Ordering::Acquire)
 }
 
-fn heap() -> Option<&'static Heap> {
-    HEAPS[latest()].get_or_init(make).as_ref().ok()
+/// The region for new mappings, made if it can be at any time.
+fn heap() -> Option<&'static dyn Engine> {
+    if wants_ring0() {
+        return region();
+    }
+    HEAPS[latest()].get_or_init(make).as_ref().ok().map(|heap| heap as &dyn Engine)
 }
 
-fn existing(index: usize) -> Option<&'static Region> {
-    HEAPS[index].get()?.as_ref().ok().map(|heap| &*heap.service)
+fn existing(index: usize) -> Option<&'static dyn Engine> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(heap) = RING0_HEAP.get().filter(|_| index == 0) {
+        return Some(heap);
+    }
+    HEAPS[index].get()?.as_ref().ok().map(|heap| heap as &dyn Engine)
 }
 
 /// The region for new mappings, if there is one already.
-pub fn region() -> Option<&'static Region> {
+pub fn region() -> Option<&'static dyn Engine> {
     existing(latest())
 }
 
 /// The regions that this process inherited before it had its own, the oldest first.
-pub fn inherited() -> impl Iterator<Item = &'static Region> {
+pub fn inherited() -> impl Iterator<Item = &'static dyn Engine> {
     (0..latest()).filter_map(existing)
 }
 
 /// The region that an address is in, and whether this process is its owner.
-pub fn region_of(address: usize) -> Option<(&'static Region, bool)> {
+pub fn region_of(address: usize) -> Option<(&'static dyn Engine, bool)> {
     let latest = latest();
     let index = (0..=latest).find(|&index| existing(index).is_some_and(|region| region.contains(address)))?;
     Some((existing(index)?, index == latest && !forks::is_snapshot()))
@@ -115,14 +140,38 @@ pub fn begin_again() -> Result<(), Error> {
 }
 
 fn start_threads(index: usize) -> Result<(), Error> {
+    if wants_ring0() {
+        return start_ring0(index);
+    }
     match HEAPS[index].get_or_init(make) {
-        Ok(heap) => heap.service.start_threads(),
+        Ok(heap) => heap.start_threads(),
         Err(refusal) => Err(Region::unavailable(*refusal)),
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+fn start_ring0(index: usize) -> Result<(), Error> {
+    if index > 0 {
+        return Err(Error::OfASnapshot);
+    }
+    set_minimum();
+    let bytes = size(c"BEDPLATE_SNAPSHOT_BYTES").unwrap_or_else(memory_of_machine);
+    let heap = Ring0::new(bytes.clamp(RING0.start, RING0.end))?;
+    // Nobody else is here: the program has not begun.
+    let _ = RING0_HEAP.set(heap);
+    Ok(())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn start_ring0(_index: usize) -> Result<(), Error> {
+    Err(Error::Unavailable {
+        engine: bedplate_snapshot::Kind::Ring0,
+        reason: "it is for x86_64 processors".into(),
+    })
+}
+
 /// Pages of the region that a range of addresses covers wholly, if it is in the region.
-pub fn pages(region: &Region, address: usize, len: usize) -> Option<Range<usize>> {
+pub fn pages(region: &dyn Engine, address: usize, len: usize) -> Option<Range<usize>> {
     let end = address.checked_add(len)?;
     let start = address.checked_sub(region.base())?;
     let pages = start.div_ceil(PAGE)..(end - region.base()) / PAGE;
@@ -134,7 +183,7 @@ pub fn map(hint: usize, len: usize) -> Option<usize> {
     if len < MINIMUM_BYTES.load(Ordering::Relaxed) || forks::is_snapshot() {
         return None;
     }
-    let region = &heap()?.service;
+    let region = heap()?;
     let count = len.div_ceil(PAGE);
     let wanted = pages(region, hint, count * PAGE).filter(|_| hint.is_multiple_of(PAGE));
     if let Some(wanted) = wanted

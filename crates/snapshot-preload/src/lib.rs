@@ -7,23 +7,30 @@
 //! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc; the C library's own
 //! `malloc` does not, and a program that uses it runs as before.
 //!
-//! Where userfaultfd is not available the program runs as it would without the library, after one line that says why.
+//! `BEDPLATE_SNAPSHOT_ENGINE=ring0` chooses the engine of ring 0 (`engine::ring0`), where the program then runs.
 //!
-//! The library is part of the program's allocator: until it has a region it allocates nothing, and neither does any
-//! function that the allocator calls.
+//! Where userfaultfd, or ring 0, is not available the program runs as it would without the library, after one line that says why.
+//!
+//! The library is part of the program's allocator: what it allocates itself comes from an allocator of its own
+//! (`allocator`).
 //!
 //! Environment:
 //! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
-//! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where there is no userfaultfd.
+//! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where the engine is not available.
+//! - `BEDPLATE_SNAPSHOT_BYTES=BYTES` is the region's size in ring 0; the machine's memory's unless told.
 //! - `BEDPLATE_SNAPSHOT_MINIMUM=BYTES` is the size from which mappings are placed in the region (1048576).
 //! - `BEDPLATE_SNAPSHOT_HUGE_PAGES=0` keeps the kernel from backing the region with huge pages.
 
 #![cfg(target_os = "linux")]
 
+mod allocator;
 mod calls;
 mod daemons;
+mod engine;
 mod forks;
 mod heap;
+#[cfg(target_arch = "x86_64")]
+mod signals;
 mod statistics;
 
 use std::ffi::CStr;

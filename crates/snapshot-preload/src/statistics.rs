@@ -16,23 +16,7 @@ pub fn at_exit() {
 extern "C" fn write() {
     let path = std::env::var_os("BEDPLATE_SNAPSHOT_STATISTICS");
     let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
-    let of = region.statistics();
-    let text = format!(
-        "pid={} snapshots={} active={} torn={} faults={} pages_copied={} armed_at_snapshots={} armed_ahead={} \
-         unarmed={} handler_moves={} longest_pause_ns={} latest_pause_ns={}\n",
-        std::process::id(),
-        of.snapshots,
-        of.active,
-        of.torn,
-        of.faults,
-        of.pages_copied,
-        of.armed_at_snapshots,
-        of.armed_ahead,
-        of.unarmed,
-        of.moves,
-        of.longest_pause_ns,
-        of.latest_pause_ns,
-    );
+    let text = format!("pid={} {}\n", std::process::id(), region.statistics());
     // At the end of a process there is nobody to tell that it did not work.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all(text.as_bytes());

@@ -98,13 +98,6 @@ fn memory_given_back_is_still_in_the_image() {
     assert_eq!(server.stop(folder.path())["torn"], 0);
 }
 
-/// The process ID of a server's child.
-fn child_of(server: &Server) -> i32 {
-    let pid = server.process.id();
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    text.split_whitespace().next().unwrap_or_else(|| panic!("no child")).parse().unwrap()
-}
-
 #[test]
 fn children_and_parents_may_be_killed() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,18 +7,34 @@ use crate::{preload, units};
 
 const LIBRARY: &str = "libbedplate_snapshot_preload.so";
 
+/// Mechanisms that give a program snapshots by `fork`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Engine {
+    /// Write protection by userfaultfd.
+    Uffd,
+    /// Page tables of the program's own: it runs in ring 0 of its processors, by KVM.
+    Ring0,
+}
+
 #[derive(clap::Args)]
 pub struct Args {
+    /// Which mechanism makes snapshots.
+    #[arg(long, value_enum, default_value_t = Engine::Uffd)]
+    engine: Engine,
     /// Append what happened to a file, a line when the program ends.
     #[arg(long, value_name = "FILE")]
     statistics: Option<PathBuf>,
-    /// Do not run the program where userfaultfd is not available; by default it runs as usual, after a word about it.
+    /// Do not run the program where the engine is not available; by default it runs as usual, after a word about it.
     #[arg(long)]
     required: bool,
     /// Do not have the kernel back the program's memory with huge pages: it takes less memory where the program uses it
     /// sparsely, and snapshots hold the program up for longer.
     #[arg(long)]
     small_pages: bool,
+    /// For ring0: how much memory has snapshots, as much as the machine has unless told; the rest is copied by fork as
+    /// usual.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    memory: Option<u64>,
     /// Memory that the program maps in pieces smaller than this is copied by fork as usual.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::parse_size)]
     minimum: u64,
@@ -29,6 +45,12 @@ pub struct Args {
 /// Becomes the program; returns only if that fails.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut environment = vec![("BEDPLATE_SNAPSHOT_MINIMUM", args.minimum.to_string().into())];
+    if matches!(args.engine, Engine::Ring0) {
+        environment.push(("BEDPLATE_SNAPSHOT_ENGINE", "ring0".into()));
+    }
+    if let Some(bytes) = args.memory {
+        environment.push(("BEDPLATE_SNAPSHOT_BYTES", bytes.to_string().into()));
+    }
     if let Some(file) = &args.statistics {
         environment.push(("BEDPLATE_SNAPSHOT_STATISTICS", std::path::absolute(file)?.into()));
     }

@@ -18,6 +18,8 @@ pub enum Backing {
     Transparent,
     /// Pages of 4 KiB.
     Small,
+    /// Pages of 4 KiB that forked children share with this process.
+    Shared,
     /// The first of these that can be had.
     Best,
 }
@@ -81,6 +83,7 @@ impl HostMemory {
             Backing::Reserved => memory.back_reserved(),
             Backing::Transparent => memory.back_transparent(),
             Backing::Small => memory.back_small(),
+            Backing::Shared => memory.back_shared(),
             Backing::Best => {
                 let memory = match memory.back_reserved() {
                     Ok(memory) => return Ok(memory),
@@ -186,6 +189,15 @@ impl HostMemory {
         // SAFETY: the range is this mapping, which is not in use yet.
         unsafe { mprotect(self.base.cast(), self.bytes, MprotectFlags::READ | MprotectFlags::WRITE) }
             .map_err(|error| self.refused("making it accessible", error))?;
+        Ok(self)
+    }
+
+    fn back_shared(mut self) -> Result<HostMemory, MemoryError> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: replaces this mapping, which is not in use yet.
+        unsafe { mmap_anonymous(self.base.cast(), self.bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
+            .map_err(|error| self.refused("mapping shared memory", error))?;
+        self.backing = Backing::Shared;
         Ok(self)
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use super::cpus::Cpus;
-use super::{CURRENT, Process, fork};
+use super::{CURRENT, Process, fork, thread};
 use crate::arch::segments::Idt;
 use crate::arch::{stubs, xstate};
 use crate::error::{Error, Result};
@@ -54,6 +54,7 @@ impl Builder {
         if unsafe { before.as_ref() }.is_some_and(|process| !process.born.is_forked()) {
             return Err(Error::AlreadyBuilt);
         }
+        thread::prepare()?;
         let machine = Machine::new()?;
         let slots = machine.slots.min(self.max_windows.map_or(usize::MAX, |count| count + 8));
         let gigabyte_pages = machine.gigabyte_pages && !self.small_pages;

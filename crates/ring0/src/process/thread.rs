@@ -1,7 +1,9 @@
 //! Entering and leaving: what a thread remembers, and when it gives its processor back.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::Process;
@@ -13,21 +15,38 @@ use crate::error::{Error, Result};
 use crate::host::signals::on_alternate_stack;
 use crate::ipi::shoot;
 
-/// The thread's processor; its drop, at the thread's end, gives it back.
-struct Owned(Cell<*const CpuLocal>);
-
 thread_local! {
-    static OWNED: Owned = const { Owned(Cell::new(ptr::null())) };
+    /// The thread's processor. It has no destructor: registering one allocates memory, and a thread may enter for the
+    /// first time where that must not be, in the middle of its allocator, say.
+    static OWNED: Cell<*const CpuLocal> = const { Cell::new(ptr::null()) };
 }
 
-impl Drop for Owned {
-    fn drop(&mut self) {
-        leave();
-        // SAFETY: a processor's data are never dropped.
-        let Some(local) = (unsafe { self.0.get().as_ref() }) else { return };
-        if !local.process().born.is_forked() {
-            release(local);
+/// What has the C library call [`ended`] at a thread's end, without allocating if the key is one of the first 32.
+static AT_END: OnceLock<libc::pthread_key_t> = OnceLock::new();
+
+/// Prepares for threads: called before there is a process for them.
+pub fn prepare() -> Result<()> {
+    if AT_END.get().is_none() {
+        let mut key = 0;
+        // SAFETY: writes to the variable; the function is there as long as the program.
+        let errno = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) };
+        if errno != 0 {
+            return Err(Error::kvm_errno("making a key for threads", errno));
         }
+        // Where another thread was faster, this key is never set.
+        let _ = AT_END.set(key);
+    }
+    Ok(())
+}
+
+/// At the end of a thread that has a processor: gives it back.
+unsafe extern "C" fn ended(local: *mut c_void) {
+    leave();
+    OWNED.set(ptr::null());
+    // SAFETY: `own` has set it; a processor's data are never dropped.
+    let Some(local) = (unsafe { local.cast::<CpuLocal>().cast_const().as_ref() }) else { return };
+    if !local.process().born.is_forked() {
+        release(local);
     }
 }
 
@@ -46,7 +65,7 @@ fn release(local: &CpuLocal) {
 /// The processor this thread has, wherever it is. Also for signal handlers.
 pub(crate) fn own_cpu() -> Option<&'static CpuLocal> {
     // SAFETY: a processor's data are never dropped.
-    OWNED.try_with(|owned| unsafe { owned.0.get().as_ref() }).ok().flatten()
+    unsafe { OWNED.get().as_ref() }
 }
 
 /// See [`Process::enter`].
@@ -80,16 +99,18 @@ pub fn enter(process: &'static Process) -> Result<Cpu> {
 
 /// This thread's processor: the one it has, or a new one.
 fn own(process: &'static Process) -> Result<&'static CpuLocal> {
-    // A thread whose variables are gone is about to end.
-    let owned = OWNED.try_with(|owned| owned.0.get()).map_err(|_| Error::Interrupted)?;
     // SAFETY: a processor's data are never dropped.
-    match unsafe { owned.as_ref() } {
+    match unsafe { OWNED.get().as_ref() } {
         Some(local) if ptr::eq(local.process, process) => return Ok(local),
         // The processor of the process that this one was forked from.
         _ => {}
     }
     let local = process.cpus.claim(process)?;
-    let _ = OWNED.try_with(|owned| owned.0.set(local));
+    OWNED.set(local);
+    if let Some(key) = AT_END.get() {
+        // SAFETY: this program's key. Where it fails, a thread that ends in ring 3 leaves its processor unused.
+        unsafe { libc::pthread_setspecific(*key, ptr::from_ref(local).cast()) };
+    }
     Ok(local)
 }
 

@@ -9,8 +9,19 @@ use std::time::{Duration, Instant};
 
 use redis::{Commands, Connection};
 
+/// Where the guest has the library.
+pub const IN_GUEST: &str = "/lib/bedplate/preload.so";
+
+/// Whether this runs in a virtual machine, where the engine is the one of ring 0.
+pub fn in_guest() -> bool {
+    std::env::var_os("BEDPLATE_VM").is_some()
+}
+
 /// The library, built as this test was.
 pub fn library() -> PathBuf {
+    if in_guest() {
+        return IN_GUEST.into();
+    }
     let mut command = Command::new(env!("CARGO"));
     command.args(["build", "--locked", "--quiet", "-p", "bedplate-snapshot-preload"]);
     assert!(command.status().unwrap().success());
@@ -46,6 +57,9 @@ impl Server {
         if with_library {
             command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
             command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
+            if in_guest() {
+                command.env("BEDPLATE_SNAPSHOT_ENGINE", "ring0");
+            }
         }
         let server = Self::around(command.spawn().unwrap(), port);
         server.connect();
@@ -85,8 +99,19 @@ impl Server {
     }
 
     /// Ends it in the usual way and gives its statistics.
-    pub fn stop(mut self, folder: &Path) -> HashMap<String, u64> {
+    pub fn stop(self, folder: &Path) -> HashMap<String, u64> {
         let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut self.connect());
+        self.ended(folder)
+    }
+
+    /// Ends it by a signal, which it handles, and gives its statistics.
+    pub fn terminate(self, folder: &Path) -> HashMap<String, u64> {
+        // SAFETY: a process of this test's.
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) }, 0);
+        self.ended(folder)
+    }
+
+    fn ended(mut self, folder: &Path) -> HashMap<String, u64> {
         self.process.wait().unwrap();
         let pid = self.daemon.unwrap_or(self.process.id() as libc::pid_t);
         let limit = Instant::now() + Duration::from_secs(10);
@@ -112,6 +137,13 @@ impl Drop for Server {
             kill(daemon);
         }
     }
+}
+
+/// The process ID of a server's child.
+pub fn child_of(server: &Server) -> i32 {
+    let pid = server.process.id();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    text.split_whitespace().next().unwrap_or_else(|| panic!("no child")).parse().unwrap()
 }
 
 /// Kills a process of the test's, if it is there.

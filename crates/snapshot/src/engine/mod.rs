@@ -16,7 +16,7 @@ use crate::{Error, View};
 
 pub(crate) use fork::Fork;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use ring0::Ring0;
+pub(crate) use ring0::{Ring0, process as ring0_process};
 pub(crate) use uffd::Uffd;
 
 /// What runs on a snapshot. It returns bytes because it may run in another process.

@@ -25,7 +25,7 @@ impl Ring0 {
 }
 
 /// This process in ring 0, built if it is not.
-fn process() -> Result<&'static Process, Error> {
+pub(crate) fn process() -> Result<&'static Process, Error> {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(process) = Process::current() {

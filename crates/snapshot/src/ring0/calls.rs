@@ -14,10 +14,10 @@
 use bedplate_ring0::{Answer, Cpu, SyscallFrame, handlers};
 
 use super::fault::{self, Page};
-use super::registry;
 use super::shapes::{self, Access, Buffer, Length};
 use super::space::Space;
 use super::staging::{self, MOST_PIECES, Piece, STAGING, Scratch};
+use super::{child, registry};
 use crate::{Error, PAGE};
 
 /// Buffers of one call that are copied back.
@@ -52,14 +52,22 @@ fn pages(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
 /// A handler of system calls ([`handlers::set_syscall_handler`]), which making a memory sets: for programs that have
 /// one of their own, which returns what this returns where it has no other answer.
 pub fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
-    let task = registry::snapshot_on(cpu.number()).is_some();
-    if task && starts_thread(frame) {
+    let task = child::is_on_snapshot(cpu);
+    // A child's threads all see its snapshot.
+    if task && !child::is_child() && starts_thread(frame) {
         // It would see main's memory.
         return Answer::Return(-i64::from(libc::EAGAIN));
     }
+    let asked = frame.arguments;
+    let masks = frame.number as i64 == libc::SYS_rt_sigprocmask && keep_segv(cpu, frame);
     let near = frame.arguments.iter().any(|argument| registry::is_near(*argument));
     if !near && !shapes::is_indirect(frame.number) {
-        return Answer::Proxy;
+        if !masks {
+            return Answer::Proxy;
+        }
+        let result = frame.proxy();
+        frame.arguments = asked;
+        return Answer::Return(result);
     }
     if shapes::changes_mappings(frame.number) {
         let inside = registry::at(frame.arguments[0]).is_some();
@@ -72,7 +80,6 @@ pub fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
     if !near && !points_into_a_memory(frame, buffers) {
         return Answer::Proxy;
     }
-    let asked = frame.arguments;
     let result = if task && matches!(frame.number as i64, libc::SYS_write | libc::SYS_pwrite64) {
         write_in_parts(cpu, scratch, frame)
     } else {
@@ -81,6 +88,26 @@ pub fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
     // System calls leave these registers alone.
     frame.arguments = asked;
     Answer::Return(result)
+}
+
+/// A call that blocks signals does not block SIGSEGV, by which threads that touch a memory natively come to ring 0: this
+/// one, if it loses ring 0, and those that it starts. Whether the call was changed.
+fn keep_segv(cpu: Cpu, frame: &mut SyscallFrame) -> bool {
+    const SEGV: u64 = 1 << (libc::SIGSEGV - 1);
+    let [how, set, ..] = frame.arguments;
+    let Some(scratch) = staging::of(cpu.number()).filter(|_| set != 0 && how != libc::SIG_UNBLOCK as u64)
+    else {
+        return false;
+    };
+    // SAFETY: that it can be read is the caller's promise to Linux; see `pieces`.
+    let signals = unsafe { (set as *const u64).read_unaligned() };
+    if signals & SEGV == 0 {
+        return false;
+    }
+    // SAFETY: this handler's.
+    unsafe { *scratch.signals.get() = signals & !SEGV };
+    frame.arguments[1] = scratch.signals.get() as u64;
+    true
 }
 
 /// Whether a call starts a thread of this process (and not another process).

@@ -7,14 +7,22 @@
 //! and give pages back. `calls` lets Linux see what ring 0 sees, and `native` brings threads to ring 0 that touch
 //! the memory elsewhere: so nobody ever sees the wrong memory without noticing.
 //!
+//! Programs that fork have their snapshots in children (`heap`, `forked`), which are processes of their own in ring 0
+//! (`child`) and read the memory by the snapshot's tables; `reaper` notices when they end.
+//!
 //! Locks, in this order: the list of tables (`tables::Shelf`), the latch of the protocol, the locks of entries. The
 //! first is never held while the second is waited for.
 
 mod background;
 mod calls;
+mod child;
+mod control;
 mod fault;
+mod forked;
+mod heap;
 mod native;
 mod protocol;
+mod reaper;
 mod region;
 mod registry;
 mod shapes;
@@ -26,6 +34,9 @@ mod task;
 
 pub use calls::system_call;
 pub use fault::page_fault;
+pub use forked::Frozen;
+pub use heap::{ChildStatistics, Region};
+pub use native::set_segv_action;
 
 pub(crate) use background::Background;
 pub(crate) use space::Space;

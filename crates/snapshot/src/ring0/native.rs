@@ -10,7 +10,8 @@
 //! for the first time allocates memory: code that touches a memory while it holds the allocator's lock enters before.
 
 use std::arch::global_asm;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use bedplate_ring0::{Process, is_ring0};
 
@@ -101,21 +102,50 @@ extern "C" fn bedplate_snapshot_enter() {
     let entered = Process::current().is_some_and(|process| process.enter().is_ok());
     if !entered {
         // The instruction is tried again natively, and ends the process as it would have without this.
-        // SAFETY: the default action.
-        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+        default_action(libc::SIGSEGV);
     }
     // SAFETY: as above.
     unsafe { *errno = before };
 }
 
-/// What was done about SIGSEGV before.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The default action, by a bare call: a preloaded library may have put its own in the place of the C library's.
+fn default_action(signal: i32) {
+    /// The kernel's structure: handler, flags, restorer, and the signals to block.
+    const DEFAULT: [u64; 4] = [libc::SIG_DFL as u64, 0, 0, 0];
+    // SAFETY: reads the structure.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), std::ptr::null::<u64>(), 8usize)
+    };
+}
+
+/// What is done about SIGSEGV that is not about a memory; null until this has its handler.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+/// Held while it is set.
+static SETTING: Mutex<()> = Mutex::new(());
+
+/// Sets what is done about SIGSEGV that is not about a memory, for a program whose own `sigaction` would take the
+/// handler away. (Old ones are kept: a signal may be using them.)
+pub fn set_segv_action(action: libc::sigaction) {
+    BEFORE.store(Box::leak(Box::new(action)), Ordering::Release);
+}
+
+/// This process's number, when the handler was set: a child that has the same memory (`vfork`) has its parent's
+/// processor, too, and must not enter.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// In a forked child: its threads may enter.
+pub fn adopt() {
+    // SAFETY: no conditions.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
 
 /// Sets the handler of SIGSEGV, once.
 pub fn install() -> Result<(), Error> {
-    if BEFORE.get().is_some() {
+    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !BEFORE.load(Ordering::Acquire).is_null() {
         return Ok(());
     }
+    adopt();
     // SAFETY: all zeros is an action: the default one.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -127,9 +157,7 @@ pub fn install() -> Result<(), Error> {
     if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut before) } != 0 {
         return Err(failed("reading the handler of SIGSEGV"));
     }
-    if BEFORE.set(before).is_err() {
-        return Ok(());
-    }
+    set_segv_action(before);
     // SAFETY: the handler is of the form that SA_SIGINFO asks for.
     match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
@@ -146,7 +174,9 @@ extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let address = unsafe { details.si_addr() } as u64;
     // A task sees no memory but its own.
     let its = |space: &Space| task::running_on().is_none_or(|number| number == space.number());
-    if details.si_code > 0 && registry::at(address).is_some_and(its) && !is_ring0() {
+    // SAFETY: no conditions.
+    let is_owner = || unsafe { libc::getpid() } == OWNER.load(Ordering::Relaxed);
+    if details.si_code > 0 && registry::at(address).is_some_and(its) && !is_ring0() && is_owner() {
         let stack = registers[libc::REG_RSP as usize] - RED_ZONE - 8;
         // SAFETY: the interrupted code's stack, below what it uses.
         unsafe { (stack as *mut i64).write(registers[libc::REG_RIP as usize]) };
@@ -159,12 +189,12 @@ extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
 
 /// Does what was done before there was a handler here.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let before = BEFORE.get();
+    // SAFETY: never freed.
+    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
     match before.map_or(libc::SIG_DFL, |before| before.sa_sigaction) {
         libc::SIG_DFL | libc::SIG_IGN => {
             // The instruction is tried again, and ends the process.
-            // SAFETY: the default action.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            default_action(signal);
         }
         handler if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) => {
             // SAFETY: with this flag, a handler of this form.

@@ -60,8 +60,8 @@ pub struct Home {
 }
 
 impl Home {
-    pub fn new(process: &'static Process, bytes: usize, huge: bool) -> Result<Self, Error> {
-        let (memory, attached) = attach(process, bytes, huge)?;
+    pub fn new(process: &'static Process, bytes: usize, backing: Backing) -> Result<Self, Error> {
+        let (memory, attached) = attach(process, bytes, backing)?;
         Ok(Self { process, memory, attached })
     }
 
@@ -100,8 +100,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    pub fn new(process: &'static Process, bytes: usize, huge: bool) -> Result<Self, Error> {
-        let (memory, attached) = attach(process, bytes, huge)?;
+    pub fn new(process: &'static Process, bytes: usize, backing: Backing) -> Result<Self, Error> {
+        let (memory, attached) = attach(process, bytes, backing)?;
         let first = Frame::containing(attached.physical);
         let frames = FramePool::new(first, memory, MOST_CPUS as u32).map_err(unavailable)?;
         let pool = Self { process, frames, attached };
@@ -135,8 +135,11 @@ impl Drop for Pool {
     }
 }
 
-fn attach(process: &'static Process, bytes: usize, huge: bool) -> Result<(HostMemory, Attached), Error> {
-    let backing = if huge { Backing::Transparent } else { Backing::Small };
+fn attach(
+    process: &'static Process,
+    bytes: usize,
+    backing: Backing,
+) -> Result<(HostMemory, Attached), Error> {
     let memory = HostMemory::map(bytes.next_multiple_of(2 << 20), backing).map_err(unavailable)?;
     // SAFETY: the memory is kept beside what is returned here, and unmapped after it was detached.
     let attached =

@@ -85,6 +85,7 @@ pub fn of(number: u64) -> &'static [Buffer] {
     const STAT: Length = Fixed(size_of::<libc::stat>() as u64);
     const TIME: Length = Fixed(16);
     const INT: Length = Fixed(4);
+    const SIGNALS: Length = Fixed(8);
     match number as c_long {
         libc::SYS_read | libc::SYS_pread64 | libc::SYS_getdents64 => const { &[writes(1, Partial(2))] },
         libc::SYS_write | libc::SYS_pwrite64 => const { &[reads(1, Partial(2))] },
@@ -109,12 +110,32 @@ pub fn of(number: u64) -> &'static [Buffer] {
         | libc::SYS_rmdir
         | libc::SYS_chdir
         | libc::SYS_chmod
+        | libc::SYS_chown
+        | libc::SYS_lchown
+        | libc::SYS_creat
+        | libc::SYS_chroot
+        | libc::SYS_mknod
+        | libc::SYS_memfd_create
         | libc::SYS_truncate => const { &[text(0)] },
-        libc::SYS_openat | libc::SYS_unlinkat | libc::SYS_mkdirat | libc::SYS_faccessat => {
-            const { &[text(1)] }
-        }
+        libc::SYS_openat
+        | libc::SYS_unlinkat
+        | libc::SYS_mkdirat
+        | libc::SYS_mknodat
+        | libc::SYS_fchmodat
+        | libc::SYS_fchownat
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_inotify_add_watch => const { &[text(1)] },
         libc::SYS_rename | libc::SYS_link | libc::SYS_symlink => const { &[text(0), text(1)] },
-        libc::SYS_renameat | libc::SYS_renameat2 => const { &[text(1), text(3)] },
+        libc::SYS_symlinkat => const { &[text(0), text(2)] },
+        libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat => const { &[text(1), text(3)] },
+        libc::SYS_utimensat => const { &[text(1), reads(2, Fixed(32))] },
+        libc::SYS_statfs => const { &[text(0), writes(1, Fixed(120))] },
+        libc::SYS_fstatfs => const { &[writes(1, Fixed(120))] },
+        libc::SYS_getxattr | libc::SYS_lgetxattr => const { &[text(0), text(1), writes(2, Partial(3))] },
+        libc::SYS_fgetxattr => const { &[text(1), writes(2, Partial(3))] },
+        libc::SYS_setxattr | libc::SYS_lsetxattr => const { &[text(0), text(1), reads(2, Argument(3, 1))] },
+        libc::SYS_fsetxattr => const { &[text(1), reads(2, Argument(3, 1))] },
         libc::SYS_stat | libc::SYS_lstat => const { &[text(0), writes(1, STAT)] },
         libc::SYS_fstat => const { &[writes(1, STAT)] },
         libc::SYS_newfstatat => const { &[text(1), writes(2, STAT)] },
@@ -126,11 +147,41 @@ pub fn of(number: u64) -> &'static [Buffer] {
         libc::SYS_poll => const { &[writes(0, Argument(1, 8))] },
         libc::SYS_epoll_ctl => const { &[reads(3, Fixed(12))] },
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => const { &[writes(1, Argument(2, 12))] },
-        libc::SYS_clock_gettime => const { &[writes(1, TIME)] },
-        libc::SYS_gettimeofday => const { &[writes(0, TIME)] },
+        libc::SYS_ppoll => const { &[writes(0, Argument(1, 8)), writes(2, TIME), reads(3, SIGNALS)] },
+        libc::SYS_clock_gettime | libc::SYS_clock_getres => const { &[writes(1, TIME)] },
+        libc::SYS_clock_settime => const { &[reads(1, TIME)] },
+        libc::SYS_gettimeofday => const { &[writes(0, TIME), writes(1, Fixed(8))] },
+        libc::SYS_time => const { &[writes(0, Fixed(8))] },
+        libc::SYS_times => const { &[writes(0, Fixed(32))] },
+        libc::SYS_timerfd_settime => const { &[reads(2, Fixed(32)), writes(3, Fixed(32))] },
+        libc::SYS_timerfd_gettime | libc::SYS_getitimer => const { &[writes(1, Fixed(32))] },
+        libc::SYS_setitimer => const { &[reads(1, Fixed(32)), writes(2, Fixed(32))] },
+        libc::SYS_uname => const { &[writes(0, Fixed(390))] },
+        libc::SYS_sysinfo => const { &[writes(0, Fixed(112))] },
+        libc::SYS_getrlimit => const { &[writes(1, TIME)] },
+        libc::SYS_setrlimit => const { &[reads(1, TIME)] },
+        libc::SYS_prlimit64 => const { &[reads(2, TIME), writes(3, TIME)] },
+        libc::SYS_getresuid | libc::SYS_getresgid => {
+            const { &[writes(0, INT), writes(1, INT), writes(2, INT)] }
+        }
+        libc::SYS_getgroups => const { &[writes(1, Argument(0, 4))] },
+        libc::SYS_setgroups => const { &[reads(1, Argument(0, 4))] },
+        libc::SYS_getcpu => const { &[writes(0, INT), writes(1, INT)] },
+        libc::SYS_sched_getaffinity => const { &[writes(2, Argument(1, 1))] },
+        libc::SYS_sched_setaffinity => const { &[reads(2, Argument(1, 1))] },
+        libc::SYS_sendfile => const { &[writes(2, Fixed(8))] },
+        libc::SYS_copy_file_range | libc::SYS_splice => const { &[writes(1, Fixed(8)), writes(3, Fixed(8))] },
+        libc::SYS_rt_sigaction => const { &[reads(1, Fixed(32)), writes(2, Fixed(32))] },
+        libc::SYS_rt_sigprocmask => const { &[reads(1, SIGNALS), writes(2, SIGNALS)] },
+        libc::SYS_rt_sigpending => const { &[writes(0, SIGNALS)] },
+        libc::SYS_rt_sigsuspend => const { &[reads(0, SIGNALS)] },
+        libc::SYS_rt_sigtimedwait => const { &[reads(0, SIGNALS), writes(1, Fixed(128)), reads(2, TIME)] },
+        libc::SYS_signalfd4 => const { &[reads(1, SIGNALS)] },
+        libc::SYS_sigaltstack => const { &[reads(0, Fixed(24)), writes(1, Fixed(24))] },
         libc::SYS_nanosleep => const { &[reads(0, TIME), writes(1, TIME)] },
         libc::SYS_clock_nanosleep => const { &[reads(2, TIME), writes(3, TIME)] },
         libc::SYS_getrusage => const { &[writes(1, Fixed(144))] },
+        libc::SYS_waitid => const { &[writes(2, Fixed(128)), writes(4, Fixed(144))] },
         libc::SYS_wait4 => const { &[writes(1, INT), writes(3, Fixed(144))] },
         // Words that threads wait for: only where they are is used, and what is there.
         libc::SYS_futex => const { &[writes(0, INT), writes(4, INT)] },

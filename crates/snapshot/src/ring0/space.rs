@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use bedplate_ring0::frames::Frame;
+use bedplate_ring0::frames::{Backing, Frame};
 use bedplate_ring0::paging::{PageSize, PageTables, Pte, PteFlags, VirtRange};
 use bedplate_ring0::shootdown::{Batch, CpuSet};
 use bedplate_ring0::word::Native;
@@ -56,7 +56,7 @@ pub struct Space {
     // Dropped in this order.
     pub pool: Pool,
     pub home: Home,
-    _reserved: Reserved,
+    reserved: Reserved,
     pub process: &'static Process,
     number: usize,
     bytes: usize,
@@ -78,7 +78,7 @@ pub struct Space {
 }
 
 /// How many frames the tables of a memory take.
-fn table_frames(bytes: usize) -> usize {
+pub fn table_frames(bytes: usize) -> usize {
     let leaves = bytes.div_ceil(2 << 20);
     1 + 1 + leaves.div_ceil(512) + leaves
 }
@@ -86,6 +86,12 @@ fn table_frames(bytes: usize) -> usize {
 impl Space {
     /// A memory filled with zeros, and main's tables, in use.
     pub fn new(process: &'static Process, shape: Shape) -> Result<Arc<Self>, Error> {
+        let backing = if shape.huge_pages { Backing::Transparent } else { Backing::Small };
+        Self::with(process, shape, backing)
+    }
+
+    /// The same, backed in this way.
+    pub fn with(process: &'static Process, shape: Shape, backing: Backing) -> Result<Arc<Self>, Error> {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;
         let (number, reserved) = (0..registry::ENTRIES)
@@ -94,10 +100,10 @@ impl Space {
             .ok_or_else(|| unavailable(format_args!("there are {} memories already", registry::ENTRIES)))?;
         let mapped = shape.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
         let range = VirtRange::at(reserved.slot().start(), mapped as u64).map_err(unavailable)?;
-        let home = Home::new(process, shape.bytes, shape.huge_pages)?;
+        let home = Home::new(process, shape.bytes, backing)?;
         // None of it is touched before it is used.
         let frames = KEPT * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
-        let pool = Pool::new(process, frames * PAGE, shape.huge_pages)?;
+        let pool = Pool::new(process, frames * PAGE, backing)?;
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.
         let own = unsafe { process.page_tables() };
@@ -134,7 +140,7 @@ impl Space {
             counters: Counters::default(),
             pool,
             home,
-            _reserved: reserved,
+            reserved,
         });
         let touched = space
             .limbo
@@ -237,6 +243,21 @@ impl Space {
         }
         // An error would mean that this is not ring 0, where no processor is.
         let _ = cpu.shoot_down(&cpus, &Batch::page(address, PageSize::Size4K));
+    }
+
+    /// Whether a frame stands for a lost page.
+    pub fn is_garbage(&self, frame: Frame) -> bool {
+        frame == self.garbage
+    }
+
+    /// The addresses kept for it.
+    pub fn slot(&self) -> VirtRange {
+        self.reserved.slot()
+    }
+
+    /// The addresses that its tables map.
+    pub fn range(&self) -> VirtRange {
+        self.range
     }
 
     /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.

@@ -10,9 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bedplate_ring0::shootdown::Batch;
+use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, InterruptsOff};
 
-use super::protocol::MOST;
+use super::protocol::{MOST, Writing};
 use super::region::unavailable;
 use super::space::{NO_CPU, Space};
 use super::tables::Table;
@@ -22,7 +23,7 @@ use crate::running::Snapshot;
 use crate::{Error, PAGE};
 
 /// Tables for a snapshot.
-enum Tables {
+pub enum Tables {
     /// Both are ready.
     Ready { snapshot: Box<Table>, main: Box<Table> },
     /// To be copied.
@@ -36,11 +37,11 @@ pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Snapshot, Error> {
     }
     let place = space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
     let taken = take_tables(space).and_then(|tables| {
-        let taken = space.process.run(|cpu| take(space, cpu, place, tables));
+        let taken = space.process.run(|cpu| take(space, cpu, place, tables, drop));
         taken.map_err(unavailable).flatten()
     });
     let (epoch, pause) = match taken {
-        Ok(taken) => taken,
+        Ok((epoch, pause, ())) => (epoch, pause),
         Err(error) => {
             space.epochs.give_place(place);
             return Err(error);
@@ -50,7 +51,8 @@ pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Snapshot, Error> {
     Ok(Snapshot::new(Box::new(task), epoch, pause))
 }
 
-fn take_tables(space: &Space) -> Result<Tables, Error> {
+/// Tables for the next snapshot.
+pub fn take_tables(space: &Space) -> Result<Tables, Error> {
     let mut stock = space.shelf.lock();
     if stock.ready.len() >= 2
         && let (Some(snapshot), Some(main)) = (stock.ready.pop(), stock.ready.pop())
@@ -66,8 +68,15 @@ fn take_tables(space: &Space) -> Result<Tables, Error> {
     }
 }
 
-/// In ring 0.
-fn take(space: &Space, cpu: Cpu, place: usize, tables: Tables) -> Result<(u64, Duration), Error> {
+/// Takes a snapshot, in ring 0. `then` gets the latch, which keeps writes to protected pages waiting until it is dropped;
+/// then signals may be handled again in ring 0.
+pub fn take<'s, R>(
+    space: &'s Space,
+    cpu: Cpu,
+    place: usize,
+    tables: Tables,
+    then: impl FnOnce(Writing<'s, Native>) -> R,
+) -> Result<(u64, Duration, R), Error> {
     let begin = Instant::now();
     // Signals that are handled in ring 0 must not write to the memory while this has the latch.
     // SAFETY: in ring 0, and dropped there.
@@ -103,7 +112,7 @@ fn take(space: &Space, cpu: Cpu, place: usize, tables: Tables) -> Result<(u64, D
     let epoch = space.epochs.begin(place);
     let flushed = flush_main(space, cpu);
     calls::keep_what_is_being_written(space, cpu);
-    drop(writing);
+    let kept = then(writing);
     drop(off);
     let pause = begin.elapsed();
     flushed?;
@@ -117,7 +126,7 @@ fn take(space: &Space, cpu: Cpu, place: usize, tables: Tables) -> Result<(u64, D
         space.shelf.lock().used.push(old);
         space.shelf.notify();
     }
-    Ok((epoch, pause))
+    Ok((epoch, pause, kept))
 }
 
 /// Main's processors use no entry any more that has lost the right to write.

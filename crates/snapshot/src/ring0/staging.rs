@@ -26,6 +26,8 @@ const MORE: usize = 8;
 #[repr(C, align(4096))]
 pub struct Scratch {
     pub writing: Writing,
+    /// A set of signals.
+    pub signals: UnsafeCell<u64>,
     /// A `msghdr`.
     pub message: UnsafeCell<[u64; 7]>,
     pub pieces: UnsafeCell<[Piece; MOST_PIECES]>,

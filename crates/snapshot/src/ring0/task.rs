@@ -83,7 +83,7 @@ fn run(space: &Arc<Space>, place: usize, work: Work, torn: &AtomicBool) -> Resul
 }
 
 /// Ends a snapshot whose tables no processor uses any more.
-fn end(space: &Space, place: usize) {
+pub fn end(space: &Space, place: usize) {
     let here = &space.places[place];
     let table = {
         // SAFETY: in ring 0, and dropped there.

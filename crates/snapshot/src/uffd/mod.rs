@@ -41,7 +41,7 @@ mod model;
 mod own;
 mod region;
 mod serve;
-mod sets;
+pub(crate) mod sets;
 #[cfg(test)]
 mod sets_tests;
 mod space;

@@ -20,6 +20,11 @@ impl Pages {
         Ok(Self { words: Table::new(pages.div_ceil(BITS), for_children)? })
     }
 
+    /// Address and length of what it is in, for handlers of faults.
+    pub fn span(&self) -> (usize, usize) {
+        (self.words.as_ptr() as usize, size_of_val(&*self.words))
+    }
+
     pub fn contains(&self, page: usize) -> bool {
         self.words[page / BITS].load(Ordering::Acquire) >> (page % BITS) & 1 != 0
     }
@@ -65,6 +70,29 @@ impl Pages {
     pub fn run(&self, pages: Range<usize>, inside: bool) -> Option<Range<usize>> {
         let start = self.first(pages.clone(), inside)?;
         Some(start..self.first(start..pages.end, !inside).unwrap_or(pages.end))
+    }
+
+    /// The lowest place for so many pages, aligned to `align` pages, that are not in it, among `pages`. None from `used`
+    /// on is in it.
+    pub fn gap(&self, used: usize, pages: usize, count: usize, align: usize) -> Option<Range<usize>> {
+        let mut at = 0;
+        loop {
+            // All after what was ever used is free.
+            let free = match self.run(at..used, false) {
+                Some(free) if free.end < used => free,
+                Some(free) => free.start..pages,
+                None => used.max(at)..pages,
+            };
+            let start = free.start.next_multiple_of(align);
+            let end = start.checked_add(count)?;
+            if end <= free.end {
+                return Some(start..end);
+            }
+            if free.end == pages {
+                return None;
+            }
+            at = free.end;
+        }
     }
 
     /// The next run in the range that begins and ends with pages in it, with gaps of at most `gap` pages.

@@ -27,6 +27,10 @@ proptest! {
             }
         }
         prop_assert_eq!((0..PAGES).filter(|&page| set.contains(page)).count(), model.len());
+        let used = model.last().map_or(0, |last| last + 1);
+        let fits = |start: usize| (start..=start + gap).all(|page| page < PAGES && !model.contains(&page));
+        let first = (0..PAGES).step_by(4).find(|start| fits(*start)).map(|start| start..start + gap + 1);
+        prop_assert_eq!(set.gap(used, PAGES, gap + 1, 4), first);
         for inside in [true, false] {
             let first = (from..PAGES).find(|page| model.contains(page) == inside);
             prop_assert_eq!(set.first(from..PAGES, inside), first);

@@ -10,25 +10,9 @@ impl Region {
     /// Claims so many pages at the lowest free place that is aligned to `align` pages.
     pub fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
         let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut at = 0;
-        loop {
-            // All after what was ever used is free.
-            let free = match self.claimed.run(at..self.used(), false) {
-                Some(free) if free.end < self.used() => free,
-                Some(free) => free.start..self.pages,
-                None => self.used().max(at)..self.pages,
-            };
-            let start = free.start.next_multiple_of(align);
-            let end = start.checked_add(count)?;
-            if end <= free.end {
-                self.claim(start..end);
-                return Some(start..end);
-            }
-            if free.end == self.pages {
-                return None;
-            }
-            at = free.end;
-        }
+        let pages = self.claimed.gap(self.used(), self.pages, count, align)?;
+        self.claim(pages.clone());
+        Some(pages)
     }
 
     /// Claims these pages if they are all free.

@@ -24,6 +24,6 @@ mod page;
 mod tests;
 
 pub use epochs::{Epochs, MOST};
-pub use latch::Latch;
+pub use latch::{Latch, Writing};
 pub use limbo::{Limbo, Waiting};
 pub use page::{Outcome, World, write_by_main, write_by_snapshot};

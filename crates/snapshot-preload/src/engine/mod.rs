@@ -1,0 +1,51 @@
+//! What the functions that this library puts before the C library's need from a snapshot engine.
+
+#[cfg(target_arch = "x86_64")]
+pub mod ring0;
+pub mod uffd;
+
+use std::ops::Range;
+
+use bedplate_snapshot::{Error, PAGE};
+
+/// A region for large mappings, of which `fork` takes a snapshot. Usable from any thread; nothing here allocates by the
+/// program's allocator.
+pub trait Engine: Sync {
+    /// Where it begins.
+    fn base(&self) -> usize;
+    /// Its size in pages.
+    fn pages(&self) -> usize;
+    /// Claims so many pages, aligned to so many, or none.
+    fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>>;
+    /// Claims these pages if they are free.
+    fn claim_exactly(&self, pages: Range<usize>) -> bool;
+    /// Pages are not in use any more.
+    fn release(&self, pages: Range<usize>);
+    /// Pages become zero.
+    fn discard(&self, pages: Range<usize>);
+    /// The same in a snapshot's process.
+    fn empty_in_snapshot(&self, pages: Range<usize>);
+    /// Whether the kernel has the region's rights, so that it may change them.
+    fn is_mapped(&self) -> bool;
+    /// Whether snapshots can be taken.
+    fn is_served(&self) -> bool;
+    /// Whether there can be one more.
+    fn has_room(&self) -> bool;
+    /// Takes a snapshot; everything stands still until one of the next two is called by this thread.
+    fn before_fork(&self) -> Result<(), Error>;
+    /// All goes on.
+    fn after_fork_in_parent(&self);
+    /// The child's memory is the snapshot.
+    fn after_fork_in_child(&self) -> Result<(), Error>;
+    /// Whether a snapshot's process can fork.
+    fn lets_snapshots_fork(&self) -> bool;
+    /// Before it does: nobody keeps pages for the grandchild, so it gets all of its own.
+    fn own_everything(&self);
+    /// What happened, in words of the form `name=value`.
+    fn statistics(&self) -> String;
+
+    /// Whether an address is in it.
+    fn contains(&self, address: usize) -> bool {
+        (self.base()..self.base() + self.pages() * PAGE).contains(&address)
+    }
+}

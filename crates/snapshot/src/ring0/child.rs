@@ -1,0 +1,249 @@
+//! A forked child with a snapshot: a process of its own in ring 0, whose page tables show the snapshot.
+//!
+//! All that is outside of the region is the child's by `fork`, so that Linux sees it as the child does: only addresses of
+//! the region need the staging buffer. In the region, the child's page tables are empty at first. Its handler of page
+//! faults finds a page by the snapshot's tables, which the parent's handlers keep (`fault`), and gives the child a copy of
+//! its own.
+//!
+//! So the parent never waits for a child: there is nothing of its pages in the child's TLB. The copy is right if the
+//! snapshot's entry is the same after it was made as before, because the parent changes the entry before it writes to
+//! the page. Of the pages that the child only reads, it keeps [`CLEAN`] at most; it finds the others again as it did
+//! before. A child takes no lock that the parent has, and nothing waits for it, so it may be killed or stopped
+//! at any moment.
+//!
+//! Its lock ([`Child::state`]) is taken in ring 0 with interrupts off; nothing is touched meanwhile that may fault.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+
+use bedplate_ring0::frames::{Backing, Frame, copy_frame};
+use bedplate_ring0::paging::{PageSize, Pte, PteFlags};
+use bedplate_ring0::shootdown::Batch;
+use bedplate_ring0::{Cpu, InterruptsOff, Outcome, Process, TrapFrame, handlers};
+
+use super::heap::Region;
+use super::region::{Pool, unavailable};
+use super::space::{Space, table_frames};
+use super::tables::{Table, entry_of};
+use super::{native, registry, staging};
+use crate::uffd::sets::Pages;
+use crate::{Error, PAGE};
+
+/// Pages that a child keeps that it has only read: 16 MiB.
+const CLEAN: usize = 4096;
+
+/// This process's, if it is a child.
+static CURRENT: AtomicPtr<Child> = AtomicPtr::new(std::ptr::null_mut());
+
+/// See the module.
+pub struct Child {
+    region: &'static Region,
+    space: &'static Space,
+    process: &'static Process,
+    place: usize,
+    epoch: u64,
+    /// The snapshot's tables, which are in memory shared with the parent.
+    source: &'static Table,
+    table: Table,
+    pool: Pool,
+    /// Pages that are zero when they are touched.
+    emptied: Pages,
+    lock: AtomicBool,
+    state: std::cell::UnsafeCell<VecDeque<u32>>,
+}
+
+// SAFETY: what is not atomic is used with the lock held.
+unsafe impl Sync for Child {}
+
+/// This process's, if it is a child with a snapshot.
+pub fn current() -> Option<&'static Child> {
+    // SAFETY: never dropped.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether this process is a child with a snapshot.
+#[inline]
+pub fn is_child() -> bool {
+    !CURRENT.load(Ordering::Relaxed).is_null()
+}
+
+/// Makes this process, which has just been forked, one that sees the snapshot at this place, and enters ring 0.
+pub fn enter(region: &'static Region, place: usize, epoch: u64) -> Result<(), Error> {
+    let space: &'static Space = region.space;
+    let process = Process::builder().build().map_err(unavailable)?;
+    let (slot, range) = (space.slot(), space.range());
+    process.keep_private(slot.start(), slot.bytes()).map_err(unavailable)?;
+    let pages = range.bytes() as usize / PAGE;
+    let pool =
+        Pool::new(process, (pages + table_frames(range.bytes() as usize) + 512) * PAGE, Backing::Small)?;
+    // SAFETY: only the entry of the reserved range is changed.
+    let own = unsafe { process.page_tables() };
+    let table = Table::new(&own, space.all(), range, &mut pool.frames.cpu(0)).map_err(unavailable)?;
+    let source = space.snapshot(place).ok_or_else(|| unavailable("there is no snapshot"))?;
+    let child = Box::leak(Box::new(Child {
+        region,
+        space,
+        process,
+        place,
+        epoch,
+        source,
+        table,
+        pool,
+        emptied: Pages::new(pages, true).map_err(Error::system("mapping a set of pages"))?,
+        lock: AtomicBool::new(false),
+        state: std::cell::UnsafeCell::new(VecDeque::with_capacity(CLEAN + 1)),
+    }));
+    // What was mapped before has windows already.
+    let queue = child.state.get_mut().as_slices().0.as_ptr() as usize;
+    let touched = [
+        (std::ptr::from_ref(child) as usize, size_of::<Child>()),
+        child.table.directory().span(),
+        (queue, (CLEAN + 1) * size_of::<u32>()),
+        child.emptied.span(),
+    ];
+    for (address, bytes) in touched {
+        process.add_windows(address as u64, bytes as u64).map_err(unavailable)?;
+    }
+    staging::prepare(process)?;
+    handlers::set_page_fault_handler(Some(page_fault));
+    native::adopt();
+    own.top().slots[entry_of(range)].store_exclusive(child.table.entry);
+    CURRENT.store(child, Ordering::Release);
+    process.enter().map_err(unavailable)?;
+    region.control.children.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The child's handler of page faults.
+fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
+    match current().filter(|child| child.space.contains(address) && registry::is_near(address)) {
+        // A page that is there may be used in every way.
+        Some(child) if !frame.is_fetch() => child.bring(cpu, address & !(PAGE as u64 - 1)),
+        _ => Outcome::Pass,
+    }
+}
+
+impl Child {
+    /// Has the lock while `act` runs, in ring 0.
+    fn locked<R>(&self, cpu: Cpu, act: impl FnOnce(&mut VecDeque<u32>) -> R) -> R {
+        // SAFETY: in ring 0, and dropped there.
+        let _off = unsafe { InterruptsOff::new() };
+        while self.lock.swap(true, Ordering::Acquire) {
+            cpu.relax();
+        }
+        // SAFETY: the lock.
+        let result = act(unsafe { &mut *self.state.get() });
+        self.lock.store(false, Ordering::Release);
+        result
+    }
+
+    /// Makes a page present.
+    fn bring(&self, cpu: Cpu, address: u64) -> Outcome {
+        self.locked(cpu, |clean| {
+            let Some(slot) = self.table.directory().slot(address) else { return Outcome::Pass };
+            if slot.load().is_present() {
+                // Another thread was faster.
+                return Outcome::Handled;
+            }
+            while clean.len() >= CLEAN {
+                self.let_go(cpu, clean);
+            }
+            let Some(own) = self.pool.frames.take(cpu.number()) else { return Outcome::Pass };
+            let Some(to) = self.pool.frames.address(own) else { return Outcome::Pass };
+            let page = ((address - self.space.base()) / PAGE as u64) as usize;
+            if self.emptied.contains(page) {
+                // SAFETY: a frame of this process's that nobody uses.
+                unsafe { to.write_bytes(0, PAGE) };
+            } else {
+                self.read(address, to);
+                clean.push_back(page as u32);
+            }
+            slot.store_exclusive(Pte::leaf(own, PageSize::Size4K, PteFlags::WRITABLE));
+            self.region.control.brought.fetch_add(1, Ordering::Relaxed);
+            Outcome::Handled
+        })
+    }
+
+    /// Copies what the snapshot has at a page.
+    fn read(&self, address: u64, to: *mut u8) {
+        let Some(slot) = self.source.directory().slot(address) else { end("a page is missing") };
+        let mut frame: Frame = slot.load().frame();
+        loop {
+            if self.space.is_garbage(frame) {
+                end("there was no memory to keep it");
+            }
+            let Some(from) = self.space.address_of(frame) else { end("a page is missing") };
+            // SAFETY: shared frames of the parent's, and one that nobody else uses. If the parent writes to the page
+            // meanwhile, the copy is not used.
+            unsafe { copy_frame(to, from) };
+            fence(Ordering::SeqCst);
+            let now = slot.load().frame();
+            if now == frame {
+                break;
+            }
+            frame = now;
+        }
+        if self.region.control.is_over(self.place, self.epoch) {
+            end("it has closed the file that keeps it");
+        }
+    }
+
+    /// Gives up the page that was brought first, unless it was written to.
+    fn let_go(&self, cpu: Cpu, clean: &mut VecDeque<u32>) {
+        let Some(page) = clean.pop_front() else { return };
+        let address = self.space.base() + u64::from(page) * PAGE as u64;
+        let Some(slot) = self.table.directory().slot(address) else { return };
+        let unused = slot.update(|pte| (pte.is_present() && !pte.is_dirty()).then_some(Pte::EMPTY));
+        if let Ok(pte) = unused {
+            self.forget(cpu, address, pte);
+            self.region.control.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// After an entry is empty: no thread uses it any more, and its frame is free.
+    fn forget(&self, cpu: Cpu, address: u64, before: Pte) {
+        // An error would mean that this is not ring 0.
+        let _ = cpu.shoot_down_everywhere(&Batch::page(address, PageSize::Size4K));
+        // A frame of this pool that was handed out is never refused.
+        let _ = self.pool.frames.give(cpu.number(), before.frame());
+    }
+
+    /// Pages become zero.
+    pub fn empty(&self, pages: Range<usize>) {
+        for page in pages {
+            let address = self.space.base() + (page * PAGE) as u64;
+            let emptied = self.process.run(|cpu| {
+                self.locked(cpu, |_| {
+                    self.emptied.insert(page..page + 1);
+                    let Some(slot) = self.table.directory().slot(address) else { return };
+                    if let Ok(pte) = slot.update(|pte| pte.is_present().then_some(Pte::EMPTY)) {
+                        self.forget(cpu, address, pte);
+                    }
+                });
+            });
+            if emptied.is_err() {
+                // There is no way into ring 0, without which it has no memory.
+                end("it cannot enter ring 0");
+            }
+        }
+    }
+}
+
+/// Ends this process, which cannot see its snapshot any more.
+fn end(why: &str) -> ! {
+    let parts = ["bedplate snapshot: a child ends: its memory is lost: ", why, "\n"];
+    for part in parts {
+        let _ = rustix::io::write(rustix::stdio::stderr(), part.as_bytes());
+    }
+    loop {
+        let this = rustix::process::getpid();
+        let _ = rustix::process::kill_process(this, rustix::process::Signal::KILL);
+    }
+}
+
+/// Whether a processor sees a snapshot and not main's memory.
+#[inline]
+pub fn is_on_snapshot(cpu: Cpu) -> bool {
+    registry::snapshot_on(cpu.number()).is_some() || is_child()
+}

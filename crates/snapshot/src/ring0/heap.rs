@@ -1,0 +1,190 @@
+//! A program's memory of which snapshots are taken by `fork`, as [`uffd::Region`](crate::uffd::Region) is, for
+//! programs that run in ring 0: [`Region`].
+//!
+//! It is a [`Space`] whose frames forked children share, so that `fork` copies no page tables of it. Parts of it are
+//! claimed and released as the program's allocator asks for them. It exists as long as the process.
+//!
+//! Nothing that is called while the program forks allocates by the program's own allocator, as long as this library has
+//! one of its own: see the preload library.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bedplate_ring0::InterruptsOff;
+use bedplate_ring0::frames::Backing;
+use bedplate_ring0::paging::PageSize;
+use rustix::mm::{Advice, madvise};
+
+use super::background::Background;
+use super::control::Shared;
+use super::fault::Page;
+use super::reaper::Reaper;
+use super::region::unavailable;
+use super::space::Space;
+use super::{child, protocol};
+use crate::engine::{Shape, Statistics};
+use crate::uffd::sets::Pages;
+use crate::{Error, PAGE};
+
+/// Pages that are given up between two moments in which snapshots can be taken: those of a table.
+const STEP: usize = 512;
+/// Snapshots that can be taken in a row without copying page tables.
+const AHEAD: usize = 2;
+
+/// See the module.
+pub struct Region {
+    pub(super) space: &'static Arc<Space>,
+    pub(super) control: Shared,
+    pub(super) reaper: Reaper,
+    _background: Background,
+    claimed: Mutex<Pages>,
+    /// No page from this one on was ever claimed.
+    used: AtomicUsize,
+    pub(super) longest_pause: AtomicU64,
+}
+
+/// What happened, besides what every engine counts.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ChildStatistics {
+    /// Forked children that ran in ring 0 with a snapshot.
+    pub children: u64,
+    /// Pages that they used.
+    pub pages_used: u64,
+    /// Pages that they let go of again, unchanged, to use others.
+    pub pages_let_go: u64,
+    /// The longest time for which a snapshot held up writers, without `fork`'s own.
+    pub longest_pause: Duration,
+}
+
+impl Region {
+    /// Makes it, with so many bytes of addresses, and starts its threads. Builds the process in ring 0 if
+    /// that has not happened.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is no ring 0; [`Error::System`].
+    pub fn new(bytes: usize) -> Result<&'static Self, Error> {
+        let bytes = bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
+        let shape = Shape { bytes, huge_pages: false, in_child: true, ahead: AHEAD, copiers: 1 };
+        let space = Space::with(crate::engine::ring0_process()?, shape, Backing::Shared)?;
+        let background = Background::start(&space, shape.copiers)?;
+        let claimed = Pages::new(bytes / PAGE, true).map_err(Error::system("mapping the region's tables"))?;
+        let region = Box::leak(Box::new(Self {
+            space: Box::leak(Box::new(space)),
+            control: Shared::new()?,
+            reaper: Reaper::new()?,
+            _background: background,
+            claimed: Mutex::new(claimed),
+            used: AtomicUsize::new(0),
+            longest_pause: AtomicU64::new(0),
+        }));
+        Reaper::start(region)?;
+        Ok(region)
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> usize {
+        self.space.base() as usize
+    }
+
+    /// Its size in pages.
+    pub fn pages(&self) -> usize {
+        self.space.bytes() / PAGE
+    }
+
+    /// Has this thread enter ring 0.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn enter(&self) -> Result<(), Error> {
+        self.space.process.enter().map(drop).map_err(unavailable)
+    }
+
+    /// Claims so many pages at the lowest free place that is aligned to `align` pages. They are zero.
+    pub fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = claimed.gap(self.used.load(Ordering::Relaxed), self.pages(), count, align)?;
+        self.claim(&claimed, pages.clone());
+        Some(pages)
+    }
+
+    /// Claims these pages if they are all free.
+    pub fn claim_exactly(&self, pages: Range<usize>) -> bool {
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = pages.end <= self.pages() && claimed.first(pages.clone(), true).is_none();
+        if free {
+            self.claim(&claimed, pages);
+        }
+        free
+    }
+
+    fn claim(&self, claimed: &Pages, pages: Range<usize>) {
+        self.used.fetch_max(pages.end, Ordering::Relaxed);
+        claimed.insert(pages);
+    }
+
+    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    pub fn release(&self, pages: Range<usize>) {
+        self.discard(pages.clone());
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(pages);
+    }
+
+    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them. In a child,
+    /// they become zero for the child.
+    pub fn discard(&self, pages: Range<usize>) {
+        if let Some(child) = child::current() {
+            return child.empty(pages);
+        }
+        let mut start = pages.start;
+        while start < pages.end {
+            let end = pages.end.min((start / STEP + 1) * STEP);
+            if self.discard_some(start..end).is_err() {
+                // Not in ring 0, and no way in: it is zeroed as any program would.
+                let at = (self.base() + start * PAGE) as *mut u8;
+                // SAFETY: memory that its owner has given up.
+                unsafe { at.write_bytes(0, (end - start) * PAGE) };
+            }
+            start = end;
+        }
+    }
+
+    fn discard_some(&self, pages: Range<usize>) -> Result<(), Error> {
+        let space = &**self.space;
+        let discarded = space.process.run(|cpu| {
+            // SAFETY: in ring 0, and dropped there.
+            let _off = unsafe { InterruptsOff::new() };
+            let _reading = space.latch.read(|| cpu.relax());
+            if space.epochs.active().next().is_some() {
+                for page in pages.clone() {
+                    let address = space.base() + (page * PAGE) as u64;
+                    Page { space, cpu, address }.write_by_main();
+                }
+            }
+            let at = space.home.address(pages.start * PAGE);
+            // SAFETY: frames whose contents nobody needs any more: snapshots that shared them have copies.
+            let removed = unsafe { madvise(at.cast(), pages.len() * PAGE, Advice::LinuxRemove) };
+            cpu.relax();
+            removed.map_err(Error::system("giving memory back"))
+        });
+        discarded.map_err(unavailable).flatten()
+    }
+
+    /// Whether there can be one more snapshot now.
+    pub fn has_room(&self) -> bool {
+        self.space.epochs.active().count() < protocol::MOST
+    }
+
+    /// What happened until now.
+    pub fn statistics(&self) -> (Statistics, ChildStatistics) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let children = ChildStatistics {
+            children: read(&self.control.children),
+            pages_used: read(&self.control.brought),
+            pages_let_go: read(&self.control.dropped),
+            longest_pause: Duration::from_nanos(read(&self.longest_pause)),
+        };
+        (self.space.statistics(), children)
+    }
+}

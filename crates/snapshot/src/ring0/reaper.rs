@@ -1,0 +1,89 @@
+//! Ends snapshots of forked children that are gone.
+//!
+//! A child holds the one end of a pipe and the parent the other, which a thread of the parent's waits for. So a
+//! snapshot ends however its child does; also when there never was one. Nothing here allocates once the thread runs: a
+//! process forks while its allocator's locks are held.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::protocol::MOST;
+use super::region::unavailable;
+use super::{heap::Region, task};
+use crate::Error;
+
+const NONE: i32 = -1;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reaper {
+    /// The pipes of children, by the places of their snapshots.
+    pipes: [AtomicI32; MOST],
+    bell: OwnedFd,
+}
+
+impl Reaper {
+    pub fn new() -> Result<Self, Error> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(Error::system("making an eventfd"))?;
+        Ok(Self { pipes: [const { AtomicI32::new(NONE) }; MOST], bell })
+    }
+
+    /// Waits for the end of the child that has this place, from now on.
+    pub fn watch(&self, place: usize, pipe: OwnedFd) {
+        self.pipes[place].store(pipe.into_raw_fd(), Ordering::Release);
+        // It cannot be full.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// The pipe of a place, if there is one.
+    fn pipe(&self, place: usize) -> Option<BorrowedFd<'_>> {
+        let pipe = self.pipes[place].load(Ordering::Acquire);
+        // SAFETY: the reaper's thread, which is the caller, is the only one to close it.
+        (pipe != NONE).then(|| unsafe { BorrowedFd::borrow_raw(pipe) })
+    }
+
+    /// Starts the thread, which never ends.
+    pub fn start(region: &'static Region) -> Result<(), Error> {
+        let thread = std::thread::Builder::new().name("bedplate-children".into());
+        thread.spawn(|| region.reaper.run(region)).map(drop).map_err(unavailable)
+    }
+
+    fn run(&self, region: &Region) {
+        loop {
+            let mut waits: [PollFd<'_>; 1 + MOST] =
+                std::array::from_fn(|_| PollFd::new(&self.bell, PollFlags::IN));
+            let mut places = [0; 1 + MOST];
+            let mut count = 1;
+            for place in 0..MOST {
+                if let Some(pipe) = self.pipe(place) {
+                    // The end of the other side is reported in any case.
+                    waits[count] = PollFd::from_borrowed_fd(pipe, PollFlags::empty());
+                    places[count] = place;
+                    count += 1;
+                }
+            }
+            if poll(&mut waits[..count], None).is_err() {
+                continue; // A signal.
+            }
+            if !waits[0].revents().is_empty() {
+                let _ = rustix::io::read(self.bell.as_fd(), &mut [0; 8]);
+            }
+            let gone: [bool; 1 + MOST] = std::array::from_fn(|n| n > 0 && !waits[n].revents().is_empty());
+            for number in (1..count).filter(|number| gone[*number]) {
+                self.end(region, places[number]);
+            }
+        }
+    }
+
+    fn end(&self, region: &Region, place: usize) {
+        let pipe = self.pipes[place].swap(NONE, Ordering::AcqRel);
+        // SAFETY: it was given to `watch`, and is known to nobody any more.
+        drop(unsafe { OwnedFd::from_raw_fd(pipe) });
+        // A child that closed its end, but still lives, is to notice.
+        region.control.set_over(place, region.space.epochs.of(place));
+        task::end(region.space, place);
+    }
+}
