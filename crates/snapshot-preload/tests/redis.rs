@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{
-    KEYS, Server, bgsave, exact_prefix, fill, free_port, info, kill, library, number_of, saved, under_load,
-    value, wait_for, wait_for_replica,
+    KEYS, Server, bgsave, child_of, exact_prefix, fill, free_port, info, kill, library, number_of, saved,
+    under_load, value, wait_for, wait_for_replica,
 };
 use redis::Commands;
 
