@@ -233,6 +233,23 @@ mod tests {
     }
 
     #[test]
+    fn shared_memory_is_a_forked_childs_too() {
+        let memory = HostMemory::map(2 << 20, Backing::Shared).unwrap();
+        // SAFETY: the child writes to the mapping and ends; it calls nothing else.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                memory.base().write(7);
+                libc::_exit(0);
+            }
+            assert!(child > 0);
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!((status, memory.base().read()), (0, 7));
+        }
+    }
+
+    #[test]
     fn large_memory_is_on_a_boundary_of_1_gib() {
         let memory = HostMemory::map(GIB, Backing::Small).unwrap();
         assert_eq!(memory.base() as usize % GIB, 0);
