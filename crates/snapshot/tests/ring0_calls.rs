@@ -242,12 +242,14 @@ fn calls_that_nobody_can_translate_are_refused() {
     assert!(is_ring0());
     let at = memory.base().as_ptr();
     let errno = || std::io::Error::last_os_error().raw_os_error();
-    // SAFETY: both are refused.
+    // SAFETY: the first two are refused; the third writes to the memory's first page.
     unsafe {
         assert_eq!(libc::munmap(at.cast(), PAGE), -1);
         assert_eq!(errno(), Some(libc::EINVAL));
-        assert_eq!(libc::uname(at.cast()), -1);
+        assert_eq!(libc::sched_rr_get_interval(0, at.cast()), -1);
         assert_eq!(errno(), Some(libc::EFAULT));
+        assert_eq!(libc::uname(at.cast()), 0);
+        assert_eq!(std::ffi::CStr::from_ptr(at.cast()), c"Linux");
     }
     let no_threads = memory.spawn(|_| vec![u8::from(std::thread::Builder::new().spawn(|| ()).is_err())]);
     assert_eq!(no_threads.unwrap().join().unwrap(), [1]);
