@@ -22,6 +22,8 @@ const FRESH: u16 = 4;
 
 /// The level from which pages are not armed early.
 const HOT: u16 = 3;
+/// The level from which pages are kept before they are written.
+const HOTTEST: u16 = 5;
 
 /// Faults per sweep, outside of snapshots, above which pages are left alone for longer: 2 % of a processor at 4 µs a
 /// fault and ten sweeps a second.
@@ -85,6 +87,11 @@ impl Heat {
     pub fn is_hot(&self, page: usize) -> bool {
         let level = self.pages[page].load(Ordering::Relaxed) >> LEVEL_SHIFT;
         level >= HOT && level != FRESH
+    }
+
+    /// Whether it was written soon after each of the latest snapshots.
+    pub fn is_hottest(&self, page: usize) -> bool {
+        self.pages[page].load(Ordering::Relaxed) >> LEVEL_SHIFT >= HOTTEST
     }
 
     /// A sweep begins; so many faults were taken since the one before, or it was a snapshot's time.

@@ -1,4 +1,5 @@
-//! The thread that works ahead: it arms what has become cold, and lets go of snapshots whose process has ended.
+//! The thread that works ahead: it arms what has become cold, keeps for a new snapshot what will be written at once, and
+//! lets go of snapshots whose process has ended.
 
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
@@ -43,6 +44,7 @@ impl Region {
     pub(super) fn keep_ahead(&self, is_over: impl Fn() -> bool) {
         let mut faults = self.counters.faults.load(Ordering::Relaxed);
         let mut swept = super::region::now();
+        let mut latest = 0;
         while !is_over() {
             let busy = self.unarmed_count.load(Ordering::Relaxed) > 0 || self.has_children();
             let mut rung = [self.bell.poll()];
@@ -51,6 +53,10 @@ impl Region {
             let snapshots = self.end_children();
             if !snapshots {
                 self.crew.unbind();
+            }
+            let newest = self.newest();
+            if std::mem::replace(&mut latest, newest) != newest {
+                self.keep_hottest();
             }
             let now = super::region::now();
             if now - swept < SWEEP.tv_nsec as u64 || !self.is_served() {
@@ -64,6 +70,10 @@ impl Region {
                 apart.map_again(self.base, self.used());
             }
         }
+    }
+
+    fn newest(&self) -> u32 {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
     fn has_children(&self) -> bool {

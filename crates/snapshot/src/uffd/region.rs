@@ -310,6 +310,7 @@ impl Region {
         match added {
             Ok((slot, epoch)) => {
                 self.paused(now() - begin);
+                self.bell.ring();
                 Ok(SnapshotId { slot, epoch, base })
             }
             Err(error) => {

@@ -97,6 +97,25 @@ fn arming_ahead_harms_neither_writers_nor_snapshots() {
     });
 }
 
+/// The keeper keeps for a snapshot what a writer is about to write.
+#[test]
+fn keeping_beforehand_harms_neither_writers_nor_snapshots() {
+    check(|region| {
+        region.write(1, 5);
+        let expected = region.snapshot(0);
+        let keeper = beside(region, Region::keep_hottest);
+        let writer = beside(region, |region| {
+            region.write(0, 1);
+            region.write(1, 2);
+        });
+        assert_eq!(region.seen(0), expected);
+        writer.join().unwrap();
+        keeper.join().unwrap();
+        assert_eq!(region.seen(0), expected);
+        assert_eq!((region.kept(), region.descriptor.memory().content), (2, [1, 2]));
+    });
+}
+
 /// What was armed again since the first of two snapshots is kept for the second one only.
 #[test]
 fn snapshots_keep_what_each_of_them_shares() {
