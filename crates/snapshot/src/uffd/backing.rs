@@ -1,7 +1,7 @@
 //! The file behind a region, and where it is mapped.
 //!
 //! Write-protecting a page costs the kernel mostly a look at the page's descriptor, and pages that belong together in one
-//! large folio share theirs: it arms them several times faster (Linux 6.17), though they are still single pages to
+//! large folio share theirs: newer kernels arm them up to four times faster, though they are still single pages to
 //! their owner and to snapshots. Files get large folios by the options of their file system; so where it is allowed the
 //! file is one of an instance of tmpfs that is made for it, is mounted nowhere, and goes with it.
 
