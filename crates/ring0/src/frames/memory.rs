@@ -147,19 +147,19 @@ impl HostMemory {
         Ok(HostMemory { base, bytes: size, backing: Backing::Small })
     }
 
-    fn back_reserved(mut self) -> Result<HostMemory, MemoryError> {
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        // SAFETY: replaces this mapping, which is not in use yet.
-        let mapped = unsafe {
-            mmap_anonymous(self.base.cast(), self.bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+    fn back_reserved(self) -> Result<HostMemory, MemoryError> {
+        let bytes = self.bytes;
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        // Somewhere else first: they are likely to be missing, and then this mapping is to stay.
+        // SAFETY: a new mapping, unmapped at once.
+        let there = unsafe {
+            mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+                .and_then(|found| munmap(found, bytes))
         };
-        match mapped {
-            Ok(_) => {
-                self.backing = Backing::Reserved;
-                Ok(self)
-            }
+        match there.and_then(|()| self.replaced(flags, Backing::Reserved)) {
+            Ok(memory) => Ok(memory),
             Err(rustix::io::Errno::NOMEM) => {
-                let needed = self.bytes / MIB_2;
+                let needed = bytes / MIB_2;
                 let pages = |name| {
                     let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
                     fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0usize)
@@ -168,7 +168,7 @@ impl HostMemory {
                 let total = pages("nr_hugepages") + needed.saturating_sub(free);
                 Err(MemoryError::TooFewHugePages { needed, free, total })
             }
-            Err(error) => Err(self.refused("mapping reserved huge pages", error)),
+            Err(error) => Err(refused(bytes, "mapping reserved huge pages", error)),
         }
     }
 
@@ -192,18 +192,35 @@ impl HostMemory {
         Ok(self)
     }
 
-    fn back_shared(mut self) -> Result<HostMemory, MemoryError> {
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    fn back_shared(self) -> Result<HostMemory, MemoryError> {
+        let bytes = self.bytes;
+        self.replaced(MapFlags::SHARED | MapFlags::NORESERVE, Backing::Shared)
+            .map_err(|error| refused(bytes, "mapping shared memory", error))
+    }
+
+    /// Another mapping in its place.
+    fn replaced(mut self, flags: MapFlags, backing: Backing) -> Result<HostMemory, rustix::io::Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: replaces this mapping, which is not in use yet.
-        unsafe { mmap_anonymous(self.base.cast(), self.bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
-            .map_err(|error| self.refused("mapping shared memory", error))?;
-        self.backing = Backing::Shared;
+        let mapped =
+            unsafe { mmap_anonymous(self.base.cast(), self.bytes, protection, flags | MapFlags::FIXED) };
+        if let Err(error) = mapped {
+            // The kernel may have unmapped what was there, and another thread may have mapped something in its place
+            // since: nothing there is this one's to unmap.
+            std::mem::forget(self);
+            return Err(error);
+        }
+        self.backing = backing;
         Ok(self)
     }
 
     fn refused(&self, action: &'static str, error: rustix::io::Errno) -> MemoryError {
-        MemoryError::Host { bytes: self.bytes, action, source: error.into() }
+        refused(self.bytes, action, error)
     }
+}
+
+fn refused(bytes: usize, action: &'static str, error: rustix::io::Errno) -> MemoryError {
+    MemoryError::Host { bytes, action, source: error.into() }
 }
 
 impl Drop for HostMemory {
