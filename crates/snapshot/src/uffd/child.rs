@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::region::{Region, Slot, Snapshots, now};
+use super::region::{Region, now};
+use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
 use crate::{Error, PAGE};
 

@@ -44,6 +44,7 @@ mod serve;
 pub(crate) mod sets;
 #[cfg(test)]
 mod sets_tests;
+mod snapshots;
 mod space;
 mod states;
 mod target;
@@ -58,5 +59,7 @@ pub use descriptor::Refusal;
 pub use region::{Options, Region, SnapshotId, Statistics};
 pub use threads::Service;
 
+/// How many snapshots can be active at once.
+const SNAPSHOTS: usize = 16;
 /// Pages that a latch covers: those of one last-level page table.
 const CHUNK: usize = 512;

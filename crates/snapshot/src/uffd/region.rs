@@ -18,14 +18,13 @@ use super::heat::Heat;
 use super::keeper::Bell;
 use super::own::{Own, Table};
 use super::sets::Pages;
+use super::snapshots::Snapshots;
 use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::team::Team;
 use super::window;
 use crate::{Error, Kind, PAGE};
 
-/// How many snapshots can be active at once.
-const SNAPSHOTS: usize = 16;
 const LATCHES: usize = 256;
 
 /// How a region is to be made.
@@ -90,30 +89,6 @@ pub(super) struct Counters {
     pub armed_ahead: AtomicU64,
     pub longest_pause: AtomicU64,
     pub latest_pause: AtomicU64,
-}
-
-pub(super) struct Slot {
-    pub epoch: u32,
-    pub target: Target,
-}
-
-/// What the gate guards.
-pub(super) struct Snapshots {
-    /// The newest snapshot's.
-    pub epoch: u32,
-    pub slots: [Option<Slot>; SNAPSHOTS],
-}
-
-impl Snapshots {
-    pub fn active(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().flatten()
-    }
-
-    /// A free slot.
-    pub fn free(&self) -> Result<usize, Error> {
-        let free = self.slots.iter().position(Option::is_none);
-        free.ok_or(Error::TooManySnapshots { limit: SNAPSHOTS })
-    }
 }
 
 /// A region. See the [module](super) for its locks and invariants.
@@ -204,7 +179,7 @@ impl Region {
                 memory,
                 apart: large_folios.then(|| Apart::new(pages)).transpose()?,
                 descriptor,
-                gate: RwLock::new(Snapshots { epoch: 0, slots: [const { None }; SNAPSHOTS] }),
+                gate: RwLock::new(Snapshots::default()),
                 latches: [const { Mutex::new(()) }; LATCHES],
                 claimed: Pages::new(pages, true)?,
                 unarmed: Pages::new(pages, false)?,

@@ -1,4 +1,5 @@
-//! The way of a write fault: keep the page for the snapshots that share it, then let the write go on.
+//! The way of a write fault: keep the page for the snapshots that share it, then let the write go on. The same for the
+//! pages of which it is known that they are written at once: they are kept before there is a fault.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -6,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use super::CHUNK;
 use super::descriptor::Fault;
-use super::region::{Region, Snapshots};
+use super::region::Region;
+use super::snapshots::{Slot, Snapshots};
 use super::window::Window;
 use crate::PAGE;
 
@@ -93,7 +95,7 @@ impl Region {
     }
 
     /// Gives a snapshot its own copy of the pages that it still shares.
-    fn keep(&self, slot: &super::region::Slot, run: Range<usize>) {
+    fn keep(&self, slot: &Slot, run: Range<usize>) {
         let shares = |page: &usize| self.epochs[*page].load(Ordering::Relaxed) < slot.epoch;
         let mut page = run.start;
         while let Some(start) = (page..run.end).find(shares) {

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::CHUNK;
-use super::region::{Region, Slot, Snapshots};
+use super::region::Region;
+use super::snapshots::{Slot, Snapshots};
 use super::target::Target;
 use crate::{Error, PAGE};
 

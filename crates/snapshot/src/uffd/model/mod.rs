@@ -10,12 +10,14 @@ mod region;
 mod serve;
 #[path = "../sets.rs"]
 mod sets;
+#[path = "../snapshots.rs"]
+mod snapshots;
 #[path = "../states.rs"]
 mod states;
 
 use loom::sync::Arc;
 use loom::thread;
-use machine::{descriptor, heat, own, target, words};
+use machine::{SNAPSHOTS, descriptor, heat, own, target, words};
 use region::Region;
 
 use super::{CHUNK, window};

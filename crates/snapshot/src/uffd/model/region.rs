@@ -11,33 +11,13 @@ use rustix::io::Errno;
 use super::PAGES;
 use super::descriptor::Fault;
 use super::heat::Heat;
-use super::machine::{Machine, SNAPSHOTS};
+use super::machine::Machine;
 use super::own::Table;
 use super::sets::Pages;
+use super::snapshots::Snapshots;
 use super::target::Target;
 use super::window::Window;
-use crate::{Error, PAGE};
-
-pub struct Slot {
-    pub epoch: u32,
-    pub target: Target,
-}
-
-pub struct Snapshots {
-    pub epoch: u32,
-    pub slots: [Option<Slot>; SNAPSHOTS],
-}
-
-impl Snapshots {
-    pub fn active(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().flatten()
-    }
-
-    pub fn free(&self) -> Result<usize, Error> {
-        let free = self.slots.iter().position(Option::is_none);
-        free.ok_or(Error::TooManySnapshots { limit: SNAPSHOTS })
-    }
-}
+use crate::PAGE;
 
 /// How much was done: nothing depends on it.
 #[derive(Default)]
@@ -89,7 +69,7 @@ impl Region {
             base: 0,
             pages: PAGES,
             descriptor: Machine::new(),
-            gate: RwLock::new(Snapshots { epoch: 0, slots: [const { None }; SNAPSHOTS] }),
+            gate: RwLock::new(Snapshots::default()),
             latch: Mutex::new(()),
             claimed: Pages::new(PAGES, true).unwrap(),
             unarmed: Pages::new(PAGES, false).unwrap(),
