@@ -10,15 +10,17 @@ use rustix::io::Errno;
 
 use super::own::Table;
 
-const LEVELS: u16 = 7;
+const LEVELS: u16 = 6;
 const LEVEL_SHIFT: u32 = 13;
 const STAMPS: u16 = 1 << LEVEL_SHIFT;
 /// The longest that a page can be left alone, in sweeps.
 const LONGEST: u32 = 2000;
 /// A page that stayed armed for so many sweeps was cold.
 const COLD: u16 = 128;
-/// The level of pages that nobody touched yet: they probably will be soon.
-const FRESH: u16 = 4;
+/// Instead of a level: mapped anew, and not armed since. Such a page probably will be written soon, so it is left alone
+/// like one of [`FRESH_LEVEL`], but nothing is known of it yet.
+const FRESH: u16 = 7;
+const FRESH_LEVEL: u16 = 4;
 
 /// The level from which pages are not armed early.
 const HOT: u16 = 3;
@@ -58,12 +60,17 @@ impl Heat {
 
     /// A page was mapped anew.
     pub fn mapped(&self, page: usize) {
-        self.set(page, FRESH, self.patience(FRESH));
+        self.set(page, FRESH, self.patience(FRESH_LEVEL));
     }
 
     /// A page was armed.
     pub fn armed(&self, page: usize) {
-        self.set(page, self.pages[page].load(Ordering::Relaxed) >> LEVEL_SHIFT, 0);
+        let level = self.level(page);
+        self.set(page, if level == FRESH { 0 } else { level }, 0);
+    }
+
+    fn level(&self, page: usize) -> u16 {
+        self.pages[page].load(Ordering::Relaxed) >> LEVEL_SHIFT
     }
 
     /// A page that was armed is written.
@@ -85,13 +92,12 @@ impl Heat {
 
     /// Whether it is one of those that are written again and again.
     pub fn is_hot(&self, page: usize) -> bool {
-        let level = self.pages[page].load(Ordering::Relaxed) >> LEVEL_SHIFT;
-        level >= HOT && level != FRESH
+        (HOT..=LEVELS).contains(&self.level(page))
     }
 
     /// Whether it was written soon after each of the latest snapshots.
     pub fn is_hottest(&self, page: usize) -> bool {
-        self.pages[page].load(Ordering::Relaxed) >> LEVEL_SHIFT >= HOTTEST
+        (HOTTEST..=LEVELS).contains(&self.level(page))
     }
 
     /// A sweep begins; so many faults were taken since the one before, or it was a snapshot's time.
@@ -165,6 +171,19 @@ mod tests {
         sweeps(&heat, u32::from(COLD));
         heat.written(0);
         assert!(wait(&heat, 0) <= usual);
+    }
+
+    #[test]
+    fn a_new_page_becomes_hot_by_its_writes_only() {
+        let heat = Heat::new(1).unwrap();
+        heat.mapped(0);
+        assert!(!heat.is_hot(0) && !heat.is_hottest(0));
+        for writes in 1..10 {
+            heat.armed(0);
+            heat.written(0);
+            assert_eq!(heat.is_hot(0), writes >= HOT, "{writes}");
+            assert_eq!(heat.is_hottest(0), writes >= HOTTEST, "{writes}");
+        }
     }
 
     #[test]
