@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bedplate_vm::{File, Job, Kernel, Machine, Series};
+use bedplate_vm::{Captured, File, Job, Kernel, Machine, Series};
 
 const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -48,16 +48,9 @@ fn run_example(name: &str, command: &str, further: &[File]) -> String {
         .file(File { host: library, guest: "/lib/libbedplate_ring0.so".into() });
     let machine = further.iter().fold(machine, |machine, file| machine.file(file.clone()));
     let job = Job::new(["sh", "-c", command]).env("LD_LIBRARY_PATH", "/lib");
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let jobs = [job];
-    let attempt = |machine: &Machine| {
-        out.clear();
-        err.clear();
-        machine.run(&jobs, &mut out, &mut err)
-    };
-    let report = machine.run_despite_losses(attempt, |why| println!("{why}")).unwrap();
-    let out = String::from_utf8(out).unwrap();
-    assert!(report.succeeded(), "{report:?}\n{out}{}", String::from_utf8_lossy(&err));
+    let Captured { report, out, err } =
+        machine.capture_despite_losses(&[job], |why| println!("{why}")).unwrap();
+    assert!(report.succeeded(), "{report:?}\n{out}{err}");
     out
 }
 

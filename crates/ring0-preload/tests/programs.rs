@@ -1,6 +1,6 @@
 //! Unmodified programs of the distribution do their normal work in ring 0, in a virtual machine.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,12 +18,6 @@ fn library() -> PathBuf {
     folder.join("libbedplate_ring0_preload.so")
 }
 
-fn program(name: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| p.is_file());
-    std::fs::canonicalize(found.unwrap_or_else(|| panic!("{name} is not installed: make setup"))).unwrap()
-}
-
 /// Runs a script of the shell where the programs and the library are.
 fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, String) {
     let mut machine = Machine::new(Kernel::get(series).unwrap())
@@ -31,17 +25,11 @@ fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, Stri
         .env("PRELOAD", LIBRARY)
         .file(File { host: library(), guest: LIBRARY.into() });
     for name in programs {
-        machine = machine.file(File { host: program(name), guest: Path::new("/usr/local/bin").join(name) });
+        machine = machine.program(name).unwrap();
     }
-    let (mut out, mut err) = (Vec::new(), Vec::new());
     let jobs = [Job::new(["sh", "-c", script])];
-    let attempt = |machine: &Machine| {
-        out.clear();
-        err.clear();
-        machine.run(&jobs, &mut out, &mut err)
-    };
-    let report = machine.run_despite_losses(attempt, |why| println!("{why}")).unwrap();
-    (report, String::from_utf8_lossy(&out).into_owned(), String::from_utf8_lossy(&err).into_owned())
+    let ended = machine.capture_despite_losses(&jobs, |why| println!("{why}")).unwrap();
+    (ended.report, ended.out, ended.err)
 }
 
 /// The value of `name=` in a line of statistics.

@@ -29,7 +29,7 @@ mod machine;
 pub use error::{Error, Result};
 pub use initramfs::File;
 pub use kernel::{Kernel, Series};
-pub use machine::{Acceleration, Job, Machine, Report};
+pub use machine::{Acceleration, Captured, Job, Machine, Report};
 
 /// Set to `1` in the environment of everything that runs in a [`Machine`].
 pub const MARK: &str = "BEDPLATE_VM";

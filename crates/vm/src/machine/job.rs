@@ -47,9 +47,7 @@ impl Job {
                 _ => Err(Error::NotFound { path: name.into(), problem: "no such program".into() }),
             };
         }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| p.is_file());
-        Ok(found.and_then(|p| std::fs::canonicalize(p).ok()).filter(|p| !p.ends_with("busybox")))
+        Ok(in_path(name).filter(|program| !program.ends_with("busybox")))
     }
 
     /// The script that runs it.
@@ -66,6 +64,13 @@ impl Job {
             std::iter::once(&command).chain(&self.args[1..]).map(|word| quote(word)).collect();
         script + "exec " + &words.join(" ") + "\n"
     }
+}
+
+/// The host's program of this name in `$PATH`, under the path that it has without symbolic links.
+pub(super) fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| p.is_file());
+    found.and_then(|program| std::fs::canonicalize(program).ok())
 }
 
 /// One word for the shell, whatever is in it.

@@ -1,12 +1,40 @@
 //! Guests that QEMU in software loses, through no fault of what runs in them (docs/vm.md).
 
-use super::{Acceleration, Machine, Report};
+use super::{Acceleration, Job, Machine, Report};
 use crate::error::Result;
 
 /// How often a guest that was lost is started again.
 const RESTARTS: u32 = 2;
 
+/// What jobs wrote, and what became of them.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// What became of them.
+    pub report: Report,
+    /// Their output.
+    pub out: String,
+    /// Their errors.
+    pub err: String,
+}
+
 impl Machine {
+    /// [Runs](Machine::run) jobs and keeps what they write, [despite losses](Machine::run_despite_losses): it is the last
+    /// attempt's. What is not UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// Those of the last attempt.
+    pub fn capture_despite_losses(&self, jobs: &[Job], tell: impl FnMut(&str)) -> Result<Captured> {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let attempt = |machine: &Machine| {
+            out.clear();
+            err.clear();
+            machine.run(jobs, &mut out, &mut err)
+        };
+        let report = self.run_despite_losses(attempt, tell)?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Captured { report, out: text(out), err: text(err) })
+    }
+
     /// Makes an attempt, which is to [`run`](Machine::run) jobs, and another one as long as QEMU in software has lost
     /// the guest, that is, it died or hung: two more at most, and none because a job failed. Before each, `tell` gets a
     /// text that says why.

@@ -6,10 +6,12 @@ mod lost;
 mod qemu;
 
 use std::io::{PipeReader, Read, Write};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 pub use job::Job;
+pub use lost::Captured;
 pub use qemu::Acceleration;
 use qemu::{Qemu, Settings};
 
@@ -158,6 +160,17 @@ impl Machine {
     pub fn file(mut self, file: File) -> Machine {
         self.files.push(file);
         self
+    }
+
+    /// A program of the host, found in `$PATH`, that scripts of the guest find under its name: in `/usr/local/bin`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it is not installed.
+    pub fn program(self, name: &str) -> Result<Machine> {
+        let problem = || "is in no folder of $PATH; make setup installs what tests run".into();
+        let host =
+            job::in_path(name).ok_or_else(|| Error::NotFound { path: name.into(), problem: problem() })?;
+        Ok(self.file(File { host, guest: Path::new("/usr/local/bin").join(name) }))
     }
 
     /// An environment variable of all jobs.
@@ -383,5 +396,14 @@ mod tests {
         assert_eq!(stretched(seconds(10), seconds(1)), seconds(10));
         assert_eq!(stretched(seconds(10), seconds(12)), seconds(30));
         assert_eq!(stretched(seconds(10), seconds(1000)), seconds(80));
+    }
+
+    #[test]
+    fn programs_come_along_under_their_names() {
+        let machine = || Machine::new(Kernel::from_image(Path::new("/proc/version")).unwrap());
+        let file = &machine().program("sh").unwrap().files[0];
+        assert_eq!(file.guest, Path::new("/usr/local/bin/sh"));
+        assert!(file.host.is_file() && !file.host.is_symlink(), "{file:?}");
+        assert!(matches!(machine().program("no-such-program"), Err(Error::NotFound { .. })));
     }
 }
