@@ -5,26 +5,14 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{KEYS, Server, bgsave, exact_prefix, fill, library, saved, under_load};
+use common::{KEYS, Server, library, scenarios};
 
 #[test]
 fn a_redis_that_is_a_daemon_saves_by_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_daemon(folder.path());
-    fill(&server);
-    for _ in 0..2 {
-        under_load(&server, || {
-            let mut connection = server.connect();
-            bgsave(&mut connection);
-            assert_eq!(saved(&mut connection), "ok");
-        });
-        let stock = Server::start(folder.path(), false, &[]);
-        exact_prefix(&mut stock.connect());
-        let _: () = redis::cmd("FLUSHALL").query(&mut server.connect()).unwrap();
-        fill(&server);
-    }
-    let statistics = server.stop(folder.path());
-    assert_eq!((statistics["snapshots"], statistics["active"], statistics["torn"]), (2, 0, 0));
+    let statistics = scenarios::saves_under_load_are_exact_images(server, folder.path(), 2);
+    assert_eq!(statistics["torn"], 0);
     // The data are in the daemon's own region, not in what it inherited.
     assert!(statistics["pages_copied"] > KEYS * 500 / 4096 / 4, "{statistics:?}");
 }

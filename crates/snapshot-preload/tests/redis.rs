@@ -3,13 +3,12 @@
 
 mod common;
 
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{
-    KEYS, Server, bgsave, child_of, exact_prefix, fill, free_port, info, kill, library, number_of, saved,
-    under_load, value, wait_for, wait_for_replica,
+    KEYS, Server, bgsave, exact_prefix, fill, free_port, library, number_of, replicate, saved, scenarios,
+    under_load, value, wait_for_replica,
 };
 use redis::Commands;
 
@@ -17,40 +16,12 @@ use redis::Commands;
 fn bgsave_under_load_is_an_exact_image() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), true, &[]);
-    fill(&server);
-    for _ in 0..3 {
-        under_load(&server, || {
-            let mut connection = server.connect();
-            bgsave(&mut connection);
-            assert_eq!(saved(&mut connection), "ok");
-        });
-        let stock = Server::start(folder.path(), false, &[]);
-        exact_prefix(&mut stock.connect());
-        // What comes after goes on from where the writer was.
-        let _: () = redis::cmd("FLUSHALL").query(&mut server.connect()).unwrap();
-        fill(&server);
-    }
-    let statistics = server.stop(folder.path());
-    assert_eq!((statistics["snapshots"], statistics["active"], statistics["torn"]), (3, 0, 0));
-    assert!(statistics["pages_copied"] > 0, "{statistics:?}");
+    assert_eq!(scenarios::saves_under_load_are_exact_images(server, folder.path(), 3)["torn"], 0);
 }
 
 #[test]
 fn the_log_is_rewritten_under_load() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), true, &["--appendonly", "yes", "--appendfsync", "no"]);
-    fill(&server);
-    let ((), latest) = under_load(&server, || {
-        let mut connection = server.connect();
-        wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
-        let _: String = redis::cmd("BGREWRITEAOF").query(&mut connection).unwrap();
-        wait_for(&mut connection, "persistence", "aof_rewrite_scheduled", "0");
-        wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
-        assert_eq!(info(&mut connection, "persistence", "aof_last_bgrewrite_status"), "ok");
-    });
-    assert!(server.stop(folder.path())["snapshots"] >= 1);
-    let stock = Server::start(folder.path(), false, &["--appendonly", "yes"]);
-    assert_eq!(exact_prefix(&mut stock.connect()), latest);
+    scenarios::a_log_rewritten_under_load_is_complete(Server::stop);
 }
 
 #[test]
@@ -61,76 +32,21 @@ fn a_stock_replica_gets_everything() {
         let server = Server::start(folder.path(), true, &["--repl-diskless-sync", diskless]);
         fill(&server);
         let replica = Server::start(other.path(), false, &["--repl-diskless-sync-delay", "0"]);
-        let ((), latest) = under_load(&server, || {
-            let mut connection = replica.connect();
-            let _: String =
-                redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port).query(&mut connection).unwrap();
-            wait_for(&mut connection, "replication", "master_link_status", "up");
-        });
+        let ((), latest) = under_load(&server, || replicate(&server, &replica));
         wait_for_replica(&server, &replica);
         assert_eq!(exact_prefix(&mut replica.connect()), latest, "diskless {diskless}");
         assert_eq!(server.stop(folder.path())["torn"], 0);
     }
 }
 
-/// Memory that is given back to the kernel during a save is still in the image.
 #[test]
 fn memory_given_back_is_still_in_the_image() {
-    let folder = tempfile::tempdir().unwrap();
-    // Saving is slowed down, so that all is deleted before it ends.
-    let server = Server::start(folder.path(), true, &["--rdb-key-save-delay", "50"]);
-    fill(&server);
-    let mut connection = server.connect();
-    bgsave(&mut connection);
-    for start in (0..KEYS).step_by(1000) {
-        let keys: Vec<u64> = (start..start + 1000).collect();
-        let _: u64 = connection.del(keys).unwrap();
-    }
-    let _: String = redis::cmd("MEMORY").arg("PURGE").query(&mut connection).unwrap();
-    assert_eq!(info(&mut connection, "persistence", "rdb_bgsave_in_progress"), "1", "saving was too fast");
-    fill(&server);
-    let _: String =
-        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(0).query(&mut connection).unwrap();
-    assert_eq!(saved(&mut connection), "ok");
-    let stock = Server::start(folder.path(), false, &[]);
-    assert_eq!(exact_prefix(&mut stock.connect()), KEYS);
-    assert_eq!(exact_prefix(&mut connection), KEYS);
-    assert_eq!(server.stop(folder.path())["torn"], 0);
+    assert_eq!(scenarios::memory_given_back_is_still_in_the_image(50)["torn"], 0);
 }
 
 #[test]
 fn children_and_parents_may_be_killed() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut server = Server::start(folder.path(), true, &["--rdb-key-save-delay", "100"]);
-    fill(&server);
-    let mut connection = server.connect();
-    let (_, latest) = under_load(&server, || {
-        for _ in 0..5 {
-            bgsave(&mut connection);
-            kill(child_of(&server));
-            assert_eq!(saved(&mut connection), "err");
-        }
-    });
-    // It goes on, and so does saving.
-    assert_eq!(exact_prefix(&mut connection), latest);
-    let _: String =
-        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(0).query(&mut connection).unwrap();
-    bgsave(&mut connection);
-    assert_eq!(saved(&mut connection), "ok");
-    // A child that outlives its parent ends its work, and nothing hangs.
-    let _: String =
-        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(20).query(&mut connection).unwrap();
-    bgsave(&mut connection);
-    let child = child_of(&server);
-    server.process.kill().unwrap();
-    server.process.wait().unwrap();
-    let limit = Instant::now() + Duration::from_secs(60);
-    while Path::new(&format!("/proc/{child}")).exists() {
-        assert!(Instant::now() < limit, "the child {child} hangs");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let stock = Server::start(folder.path(), false, &[]);
-    assert_eq!(exact_prefix(&mut stock.connect()), latest);
+    scenarios::children_and_parents_may_be_killed(&[Duration::ZERO; 5]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, bgsave, exact_prefix, fill, info, saved, under_load, wait_for, wait_for_replica};
+use common::{Server, exact_prefix, fill, replicate, rewrite_log, scenarios, under_load, wait_for_replica};
 
 const VALKEY: &str = "valkey-server";
 
@@ -22,21 +22,7 @@ fn saving_under_load_is_an_exact_image() {
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_of(VALKEY, folder.path(), true, &[]);
-    fill(&server);
-    for _ in 0..2 {
-        under_load(&server, || {
-            let mut connection = server.connect();
-            bgsave(&mut connection);
-            assert_eq!(saved(&mut connection), "ok");
-        });
-        let stock = Server::start_of(VALKEY, folder.path(), false, &[]);
-        exact_prefix(&mut stock.connect());
-        let _: () = redis::cmd("FLUSHALL").query(&mut server.connect()).unwrap();
-        fill(&server);
-    }
-    let statistics = server.stop(folder.path());
-    assert_eq!((statistics["snapshots"], statistics["active"], statistics["torn"]), (2, 0, 0));
-    assert!(statistics["pages_copied"] > 0, "{statistics:?}");
+    assert_eq!(scenarios::saves_under_load_are_exact_images(server, folder.path(), 2)["torn"], 0);
 }
 
 #[test]
@@ -52,16 +38,8 @@ fn the_log_and_a_replica_get_everything() {
     fill(&server);
     let replica = Server::start_of(VALKEY, other.path(), false, &[]);
     let ((), latest) = under_load(&server, || {
-        let mut connection = replica.connect();
-        let _: String =
-            redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port).query(&mut connection).unwrap();
-        wait_for(&mut connection, "replication", "master_link_status", "up");
-        let mut connection = server.connect();
-        wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
-        let _: String = redis::cmd("BGREWRITEAOF").query(&mut connection).unwrap();
-        wait_for(&mut connection, "persistence", "aof_rewrite_scheduled", "0");
-        wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
-        assert_eq!(info(&mut connection, "persistence", "aof_last_bgrewrite_status"), "ok");
+        replicate(&server, &replica);
+        rewrite_log(&server);
     });
     wait_for_replica(&server, &replica);
     assert_eq!(exact_prefix(&mut replica.connect()), latest);

@@ -1,0 +1,108 @@
+//! What holds for every server under every engine. Each scenario ends with the statistics, for what a test has to say of
+//! them beyond.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+
+use super::server::set_save_delay;
+use super::*;
+
+/// The time within which everything ends that does not hang. Guests are slow.
+fn patience() -> Duration {
+    Duration::from_secs(if in_guest() { 120 } else { 60 })
+}
+
+/// A server that saves while somebody writes saves an exact image of one moment, time after time.
+pub fn saves_under_load_are_exact_images(server: Server, folder: &Path, rounds: u64) -> Statistics {
+    fill(&server);
+    for round in 0..rounds {
+        under_load(&server, || {
+            let mut connection = server.connect();
+            bgsave(&mut connection);
+            assert_eq!(saved(&mut connection), "ok");
+        });
+        let stock = server.stock(folder, &[]);
+        println!("round {round}: up to {}", exact_prefix(&mut stock.connect()));
+        // What comes after goes on from where the writer was.
+        let _: () = redis::cmd("FLUSHALL").query(&mut server.connect()).unwrap();
+        fill(&server);
+    }
+    let statistics = server.stop(folder);
+    assert_eq!((statistics["snapshots"], statistics["active"]), (rounds, 0), "{statistics:?}");
+    assert!(statistics["pages_copied"] > 0, "{statistics:?}");
+    statistics
+}
+
+/// A log that is rewritten while somebody writes has everything. `end` ends the server.
+pub fn a_log_rewritten_under_load_is_complete(end: impl FnOnce(Server, &Path) -> Statistics) -> Statistics {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), true, &["--appendonly", "yes", "--appendfsync", "no"]);
+    fill(&server);
+    let ((), latest) = under_load(&server, || rewrite_log(&server));
+    let statistics = end(server, folder.path());
+    assert!(statistics["snapshots"] >= 1, "{statistics:?}");
+    let stock = Server::start(folder.path(), false, &["--appendonly", "yes"]);
+    assert_eq!(exact_prefix(&mut stock.connect()), latest);
+    statistics
+}
+
+/// Memory that is given back to the kernel during a save is still in the image. Saving is slowed down by some
+/// microseconds a key, so that all is deleted before it ends.
+pub fn memory_given_back_is_still_in_the_image(delay: u32) -> Statistics {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), true, &["--rdb-key-save-delay", &delay.to_string()]);
+    fill(&server);
+    let mut connection = server.connect();
+    bgsave(&mut connection);
+    for start in (0..KEYS).step_by(1000) {
+        let keys: Vec<u64> = (start..start + 1000).collect();
+        let _: u64 = connection.del(keys).unwrap();
+    }
+    let _: String = redis::cmd("MEMORY").arg("PURGE").query(&mut connection).unwrap();
+    assert_eq!(info(&mut connection, "persistence", "rdb_bgsave_in_progress"), "1", "saving was too fast");
+    fill(&server);
+    assert_eq!(saved(&mut connection), "ok");
+    let stock = server.stock(folder.path(), &[]);
+    assert_eq!(exact_prefix(&mut stock.connect()), KEYS);
+    assert_eq!(exact_prefix(&mut connection), KEYS);
+    let statistics = server.stop(folder.path());
+    assert_eq!((statistics["snapshots"], statistics["active"]), (1, 0), "{statistics:?}");
+    statistics
+}
+
+/// Children are killed, each so long after its birth, and the server goes on, and so does saving; then the server is
+/// killed, and its child ends its work.
+pub fn children_and_parents_may_be_killed(ages: &[Duration]) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), true, &["--rdb-key-save-delay", "100"]);
+    fill(&server);
+    let mut connection = server.connect();
+    let (_, latest) = under_load(&server, || {
+        for age in ages {
+            bgsave(&mut connection);
+            let child = child_of(&server);
+            std::thread::sleep(*age);
+            kill(child);
+            assert_eq!(saved(&mut connection), "err");
+        }
+    });
+    assert_eq!(exact_prefix(&mut connection), latest);
+    set_save_delay(&mut connection, 0);
+    bgsave(&mut connection);
+    assert_eq!(saved(&mut connection), "ok");
+    // A child that outlives its parent ends its work, and nothing hangs.
+    set_save_delay(&mut connection, 20);
+    bgsave(&mut connection);
+    let child = child_of(&server);
+    server.process.kill().unwrap();
+    server.process.wait().unwrap();
+    let limit = Instant::now() + patience();
+    while Path::new(&format!("/proc/{child}")).exists() {
+        assert!(Instant::now() < limit, "the child {child} hangs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stock = server.stock(folder.path(), &[]);
+    assert_eq!(exact_prefix(&mut stock.connect()), latest);
+}

@@ -1,0 +1,203 @@
+//! Servers that take Redis's options, with the library or without, and what is asked of them.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::Connection;
+
+use super::{in_guest, library};
+
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// What a server's library counted.
+pub type Statistics = HashMap<String, u64>;
+
+pub struct Server {
+    pub process: Child,
+    pub port: u16,
+    program: String,
+    /// When it is not that process, but one that it forked.
+    daemon: Option<libc::pid_t>,
+}
+
+impl Server {
+    /// The distribution's Redis in a folder, with the library or without, after it answers.
+    pub fn start(folder: &Path, with_library: bool, options: &[&str]) -> Self {
+        Self::start_of("redis-server", folder, with_library, options)
+    }
+
+    /// A program that takes Redis's options, likewise.
+    pub fn start_of(program: &str, folder: &Path, with_library: bool, options: &[&str]) -> Self {
+        let port = free_port();
+        let mut command = Command::new(program);
+        command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
+        command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
+        command.stdout(Stdio::null()).stderr(Stdio::inherit());
+        if with_library {
+            command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
+            command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
+            if in_guest() {
+                command.env("BEDPLATE_SNAPSHOT_ENGINE", "ring0");
+            }
+        }
+        let mut server = Self::around(command.spawn().unwrap(), port);
+        server.program = program.into();
+        server.connect();
+        server
+    }
+
+    /// A process that is Redis or will be.
+    pub fn around(process: Child, port: u16) -> Self {
+        Self { process, port, program: "redis-server".into(), daemon: None }
+    }
+
+    /// Another one of the same program, in a folder, without the library.
+    pub fn stock(&self, folder: &Path, options: &[&str]) -> Self {
+        Self::start_of(&self.program, folder, false, options)
+    }
+
+    /// One with the library that makes itself a daemon: its parent forks and ends.
+    pub fn start_daemon(folder: &Path) -> Self {
+        let pidfile = folder.join("pid");
+        let options = ["--daemonize", "yes", "--pidfile", pidfile.to_str().unwrap()];
+        let mut server = Self::start(folder, true, &options);
+        // What answers is the daemon, which wrote the file before.
+        server.daemon = Some(std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap());
+        assert!(server.process.wait().unwrap().success());
+        server
+    }
+
+    pub fn connect(&self) -> Connection {
+        let client = redis::Client::open(("127.0.0.1", self.port)).unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        loop {
+            let answer = client.get_connection().and_then(|mut connection| {
+                let pong: String = redis::cmd("PING").query(&mut connection)?;
+                assert_eq!(pong, "PONG");
+                Ok(connection)
+            });
+            match answer {
+                Ok(connection) => return connection,
+                Err(error) if Instant::now() > limit => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// Ends it in the usual way and gives its statistics.
+    pub fn stop(self, folder: &Path) -> Statistics {
+        let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut self.connect());
+        self.ended(folder)
+    }
+
+    /// Ends it by a signal, which it handles, and gives its statistics.
+    pub fn terminate(self, folder: &Path) -> Statistics {
+        // SAFETY: a process of this test's.
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) }, 0);
+        self.ended(folder)
+    }
+
+    fn ended(mut self, folder: &Path) -> Statistics {
+        self.process.wait().unwrap();
+        let pid = self.daemon.unwrap_or(self.process.id() as libc::pid_t);
+        let limit = Instant::now() + Duration::from_secs(10);
+        loop {
+            // A line per process.
+            let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
+            if let Some(line) = text.lines().find(|line| line.starts_with(&format!("pid={pid} "))) {
+                let words = line.split_whitespace().filter_map(|word| word.split_once('='));
+                return words.map(|(name, value)| (name.into(), value.parse().unwrap())).collect();
+            }
+            // Whose child a daemon is, nobody here can wait for it.
+            assert!(self.daemon.is_some() && Instant::now() < limit, "no statistics of {pid}: {text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(daemon) = self.daemon {
+            kill(daemon);
+        }
+    }
+}
+
+/// The process ID of a server's child.
+pub fn child_of(server: &Server) -> i32 {
+    let pid = server.process.id();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    text.split_whitespace().next().unwrap_or_else(|| panic!("no child")).parse().unwrap()
+}
+
+/// Kills a process of the test's, if it is there.
+pub fn kill(pid: libc::pid_t) {
+    // SAFETY: a process that a test started.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+pub fn info(connection: &mut Connection, section: &str, name: &str) -> String {
+    let text: String = redis::cmd("INFO").arg(section).query(connection).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
+}
+
+fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &str) {
+    let limit = Instant::now() + Duration::from_secs(120);
+    while info(connection, section, name) != value {
+        assert!(Instant::now() < limit, "{name} is not {value}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until a replica has all that its server wrote. Nobody writes any more.
+pub fn wait_for_replica(server: &Server, replica: &Server) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    let (mut server, mut replica) = (server.connect(), replica.connect());
+    loop {
+        let written = info(&mut server, "replication", "master_repl_offset");
+        if info(&mut replica, "replication", "slave_repl_offset") == written {
+            return;
+        }
+        assert!(Instant::now() < limit, "the replica does not follow");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn bgsave(connection: &mut Connection) {
+    let _: String = redis::cmd("BGSAVE").query(connection).unwrap();
+}
+
+pub fn saved(connection: &mut Connection) -> String {
+    wait_for(connection, "persistence", "rdb_bgsave_in_progress", "0");
+    info(connection, "persistence", "rdb_last_bgsave_status")
+}
+
+/// Rewrites a server's log, after one that it may have begun of itself.
+pub fn rewrite_log(server: &Server) {
+    let mut connection = server.connect();
+    wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
+    let _: String = redis::cmd("BGREWRITEAOF").query(&mut connection).unwrap();
+    wait_for(&mut connection, "persistence", "aof_rewrite_scheduled", "0");
+    wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
+    assert_eq!(info(&mut connection, "persistence", "aof_last_bgrewrite_status"), "ok");
+}
+
+/// Makes a server another one's replica, and waits until it has had a full synchronization.
+pub fn replicate(server: &Server, replica: &Server) {
+    let mut connection = replica.connect();
+    let _: String = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port).query(&mut connection).unwrap();
+    wait_for(&mut connection, "replication", "master_link_status", "up");
+}
+
+/// How long saving waits after each key, so that it takes a while.
+pub fn set_save_delay(connection: &mut Connection, micros: u32) {
+    let _: String =
+        redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(micros).query(connection).unwrap();
+}
