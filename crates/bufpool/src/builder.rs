@@ -1,0 +1,194 @@
+//! How a pool is opened.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::buffer::Buffers;
+use crate::engine::{Engine, Kind, Mapped, Release};
+use crate::error::{Error, Result};
+use crate::home::Home;
+use crate::log::Log;
+use crate::meta::{FIRST, Meta};
+use crate::page::{MAX_PAGES, PAGE};
+use crate::pool::Pool;
+use crate::protocol::slots::Slots;
+use crate::space::{self, Space};
+use crate::statistics::Counters;
+use crate::storage::{File, Storage};
+use crate::writeback::TOGETHER;
+
+/// The fewest pages in memory: a tree's operation holds several, and several threads have some each.
+const LEAST_FRAMES: usize = 16;
+/// The most pages that are evicted at once. A batch costs one flush, and whoever needs one page waits for all of them.
+const MOST_BATCH: usize = 256;
+
+/// Which engine a pool has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Choice {
+    /// The best that works here.
+    #[default]
+    Auto,
+    /// This one, or an error that says why not.
+    Only(Kind),
+}
+
+/// Opens a pool: [`Pool::builder`].
+pub struct Builder {
+    path: PathBuf,
+    storage: Option<Box<dyn Storage>>,
+    memory: usize,
+    capacity: u64,
+    choice: Choice,
+    direct: bool,
+    batch: Option<usize>,
+    log: Option<Arc<dyn Log>>,
+    recover: bool,
+}
+
+impl Builder {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            storage: None,
+            memory: 64 << 20,
+            capacity: 16 << 30,
+            choice: Choice::Auto,
+            direct: true,
+            batch: None,
+            log: None,
+            recover: false,
+        }
+    }
+
+    /// How many bytes of pages are in memory at most. Default: 64 MiB.
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// How many bytes the storage may ever have: so much address space is reserved, and 1/512 of it for the pages' states.
+    /// It may be another one each time. Default: 16 GiB; of a block device at most its size.
+    pub fn capacity(mut self, bytes: u64) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// Which engine. Default: the best that works here.
+    pub fn engine(mut self, choice: Choice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Whether to bypass the kernel's page cache, where the file system allows it. Default: yes.
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
+        self
+    }
+
+    /// How many pages are evicted at once. Default: a 32nd of those in memory, at most 256.
+    pub fn batch(mut self, pages: usize) -> Self {
+        self.batch = Some(pages);
+        self
+    }
+
+    /// The log without whose records no page is written. A pool with a log is also opened when it was not closed
+    /// ([`Pool::needs_recovery`]).
+    pub fn log(mut self, log: Arc<dyn Log>) -> Self {
+        self.log = Some(log);
+        self
+    }
+
+    /// Opens a pool that was not closed, even without a log: what is in it is of different moments.
+    pub fn recover(mut self, recover: bool) -> Self {
+        self.recover = recover;
+        self
+    }
+
+    /// Pages are here instead of in a file.
+    pub fn storage(mut self, storage: Box<dyn Storage>) -> Self {
+        self.storage = Some(storage);
+        self
+    }
+
+    /// Opens the pool, or creates an empty one.
+    pub fn open(self) -> Result<Pool> {
+        let frames = self.memory / PAGE;
+        let setting = |what, value, must| Err(Error::Setting { what, value, must });
+        if frames < LEAST_FRAMES || frames > MAX_PAGES as usize / 2 {
+            return setting("memory", self.memory as u64, "at least 64 KiB, at most 8 TiB");
+        }
+        let limit = self.capacity / PAGE as u64;
+        if limit <= FIRST || limit > MAX_PAGES {
+            return setting("capacity", self.capacity, "more than 1 MiB, at most 16 TiB");
+        }
+        let batch = self.batch.unwrap_or((frames / 32).clamp(1, MOST_BATCH));
+        if batch == 0 || batch > frames {
+            return setting("batch", batch as u64, "at least 1, at most the pages in memory");
+        }
+        let storage: Box<dyn Storage> = match self.storage {
+            Some(storage) => storage,
+            None => Box::new(File::open(&self.path, self.direct).map_err(Error::storage("open the pool"))?),
+        };
+        let (engine, kind, reason) = engine(self.choice, limit)?;
+        let meta = match Meta::load(&*storage)? {
+            Some(meta) => meta,
+            None => create(&*storage)?,
+        };
+        if meta.end > limit {
+            return setting("capacity", self.capacity, "at least what is in use");
+        }
+        let recovering = !meta.clean;
+        let (free, end) = if meta.clean {
+            (space::load(&*storage, meta.free, meta.end)?, meta.end)
+        } else if self.recover || self.log.is_some() {
+            (BTreeSet::new(), space::find_end(&*storage, meta.end, limit)?)
+        } else {
+            return Err(Error::Unclean);
+        };
+        let room = storage.pages().map_err(Error::storage("ask how much room there is"))?;
+        Ok(Pool {
+            layout: engine.layout(),
+            engine,
+            limit,
+            batch,
+            slots: Slots::new(frames),
+            space: Space::new(free, end, room, limit),
+            home: Home::new(storage, meta),
+            log: self.log,
+            buffers: Buffers::new(TOGETHER),
+            counters: Counters::default(),
+            kind,
+            reason,
+            recovering,
+        })
+    }
+}
+
+fn create(storage: &dyn Storage) -> Result<Meta> {
+    storage.grow(FIRST).map_err(Error::storage("make room for the pool"))?;
+    let mut meta = Meta::empty();
+    meta.store(storage)?;
+    storage.sync().map_err(Error::storage("make the new pool durable"))?;
+    Ok(meta)
+}
+
+fn engine(choice: Choice, pages: u64) -> Result<(Engine, Kind, String)> {
+    let mapped = |release| Mapped::new(pages, release).map(Engine::Mapped);
+    match choice {
+        Choice::Only(Kind::Vmcache) => {
+            Ok((mapped(Release::Single)?, Kind::Vmcache, "it was asked for".to_owned()))
+        }
+        Choice::Only(kind @ Kind::Hashtable) => {
+            Err(Error::Unavailable { engine: kind, reason: "it is not in this version".to_owned() })
+        }
+        Choice::Auto | Choice::Only(Kind::Stock) => {
+            let (release, reason) = match Release::probe() {
+                Ok(release) => (release, "many pages are released with one call".to_owned()),
+                Err(why) => (Release::Single, format!("pages are released one by one: {why}")),
+            };
+            Ok((mapped(release)?, Kind::Stock, reason))
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What can go wrong, in one line each that says what to do.
+
+use std::io;
+
+use crate::engine::Kind;
+use crate::page::{Damage, PageId};
+
+/// Results of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why something could not be done. The pool is as it was before, and goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A page could not be read. Nothing was lost; it can be tried again.
+    #[error("page {page} could not be read: {source}")]
+    Read {
+        /// Which.
+        page: PageId,
+        /// Why.
+        source: io::Error,
+    },
+    /// A page could not be written. It stays in the pool, dirty, and is written again when room is needed or at the next
+    /// flush.
+    #[error("page {page} could not be written and stays in memory: {source}")]
+    Write {
+        /// Which, if several the first.
+        page: PageId,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something else about the storage failed.
+    #[error("{what}: {source}")]
+    Storage {
+        /// What was tried.
+        what: &'static str,
+        /// Why it did not work.
+        source: io::Error,
+    },
+    /// Storage did not confirm that what it was given is durable. What was written since the last success may be lost, and
+    /// trying again would not tell; the data must be recovered from its log.
+    #[error(
+        "an earlier fsync failed, what was written since the sync before it may be lost: recover from the log"
+    )]
+    NotDurable,
+    /// A page in storage is not what was written.
+    #[error("page {page} is damaged: {damage}")]
+    Damaged {
+        /// Which.
+        page: PageId,
+        /// How.
+        damage: Damage,
+    },
+    /// There is no page of this number.
+    #[error("there is no page {page}")]
+    NoSuchPage {
+        /// The number.
+        page: PageId,
+    },
+    /// All pages of the storage are in use.
+    #[error("all {pages} pages of the storage are in use: free some, or open it with a larger capacity")]
+    Full {
+        /// How many there are.
+        pages: u64,
+    },
+    /// No page could be evicted.
+    #[error(
+        "all {frames} pages in memory are pinned: give the pool more memory, or hold fewer pages at once"
+    )]
+    Pinned {
+        /// How many there are.
+        frames: usize,
+    },
+    /// The log could not be made durable, so pages that depend on it were not written.
+    #[error("the log could not be made durable: {0}")]
+    Log(#[source] io::Error),
+    /// There is no address space for the pool.
+    #[error("no {bytes} bytes of address space for the pool: {reason}")]
+    AddressSpace {
+        /// How much.
+        bytes: usize,
+        /// Why, and which setting to change.
+        reason: String,
+    },
+    /// The engine does not work on this machine.
+    #[error("the {engine} engine does not work here: {reason}")]
+    Unavailable {
+        /// Which.
+        engine: Kind,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A setting that cannot be.
+    #[error("{what} of {value}: {must}")]
+    Setting {
+        /// Which.
+        what: &'static str,
+        /// What it was.
+        value: u64,
+        /// What it has to be.
+        must: &'static str,
+    },
+    /// The storage holds something else.
+    #[error("this is not a pool's storage: {0}")]
+    Format(String),
+    /// The pool in this storage was not closed.
+    #[error(
+        "the pool was not closed, so what is in storage is of different moments: open it with its log, which redoes what is missing"
+    )]
+    Unclean,
+    /// Somebody uses the pool while it is being closed.
+    #[error("page {page} is in use or was changed while the pool was being closed")]
+    Busy {
+        /// One of the pages.
+        page: PageId,
+    },
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(crate) fn storage(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Storage { what, source }
+    }
+}
+
+/// An optimistic read was disturbed: what was read does not count, begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the page changed while it was read")]
+pub struct Restart;

@@ -1,0 +1,97 @@
+//! Making room: a clock over the slots with a second chance for pages that were used since its hand passed.
+//!
+//! Whoever needs room evicts, a batch at a time. What is clean leaves first; what is dirty is written, without being
+//! locked for it, and leaves unless it was used meanwhile.
+
+use std::time::Duration;
+
+use crate::engine::Victim;
+use crate::error::{Error, Result};
+use crate::page::PageId;
+use crate::pool::Pool;
+use crate::protocol::slots::Slot;
+use crate::protocol::sweep::{self, Found};
+use crate::wait::Backoff;
+
+/// How long all pages may be pinned before that is an error.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Pool {
+    /// A slot for a page that the caller brings in.
+    pub(crate) fn take_slot(&self) -> Result<Slot> {
+        let mut backoff = Backoff::default();
+        loop {
+            if let Some(slot) = self.slots.take() {
+                return Ok(slot);
+            }
+            if self.evict()? > 0 {
+                continue;
+            }
+            if backoff.elapsed() > PATIENCE {
+                return Err(Error::Pinned { frames: self.slots.count() });
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Evicts a batch, and returns how many pages that were. It is an error only if there were none.
+    fn evict(&self) -> Result<usize> {
+        let mut victims = Vec::with_capacity(self.batch);
+        let mut dirty = Vec::new();
+        // Twice around: the first time, everything may be warm.
+        for _ in 0..2 * self.slots.count() {
+            let slot = self.slots.advance();
+            self.consider(slot, &mut victims, &mut dirty);
+            if victims.len() + dirty.len() >= self.batch {
+                break;
+            }
+        }
+        let mut evicted = self.release(&mut victims)?;
+        if !dirty.is_empty() {
+            let written = self.write_back(&mut dirty);
+            for slot in dirty {
+                self.consider(slot, &mut victims, &mut Vec::new());
+            }
+            evicted += self.release(&mut victims)?;
+            if evicted == 0 {
+                written?;
+            }
+        }
+        Ok(evicted)
+    }
+
+    fn consider(&self, slot: Slot, victims: &mut Vec<Victim>, dirty: &mut Vec<Slot>) {
+        match sweep::consider(&self.slots, slot, |page| self.engine.word_of(slot, PageId(page))) {
+            Found::Nothing => {}
+            Found::Dirty => dirty.push(slot),
+            Found::Victim(page) => victims.push(Victim { slot, page: PageId(page) }),
+        }
+    }
+
+    /// Gives the memory of victims back, and their slots.
+    fn release(&self, victims: &mut Vec<Victim>) -> Result<usize> {
+        if victims.is_empty() {
+            return Ok(0);
+        }
+        let (result, calls) = self.engine.release(victims);
+        let released = match &result {
+            Ok(()) => victims.len(),
+            Err((released, _)) => *released,
+        };
+        for victim in &victims[released..] {
+            sweep::spare(self.engine.word_of(victim.slot, victim.page));
+        }
+        victims.truncate(released);
+        for victim in victims.iter() {
+            let word = self.engine.word_of(victim.slot, victim.page);
+            sweep::release(&self.slots, victim.slot, word, self.layout);
+        }
+        self.slots.give(victims.drain(..).map(|victim| victim.slot));
+        self.counters.evicted.add(released as u64);
+        self.counters.release_calls.add(calls);
+        match result {
+            Err((0, source)) => Err(Error::Storage { what: "give memory back to the kernel", source }),
+            _ => Ok(released),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The pool: its pages, and what is done with them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::buffer::Buffers;
+use crate::builder::Builder;
+use crate::engine::{Engine, Kind, Place};
+use crate::error::{Error, Result};
+use crate::guard::{Exclusive, Optimistic, Shared};
+use crate::home::Home;
+use crate::log::Log;
+use crate::meta::{FIRST, ROOTS};
+use crate::page::PageId;
+use crate::protocol::slots::Slots;
+use crate::protocol::word::{Layout, Refusal, is_ready};
+use crate::space::Space;
+use crate::statistics::{Counters, Statistics};
+use crate::wait::Backoff;
+
+/// Pages of a file or a block device, of which as many are in memory as it was given. It is shared by reference.
+///
+/// Dropping it writes nothing: [`Pool::close`] it first.
+pub struct Pool {
+    pub(crate) engine: Engine,
+    pub(crate) layout: Layout,
+    /// Numbers from here on are of no page.
+    pub(crate) limit: u64,
+    /// How many pages are evicted at once.
+    pub(crate) batch: usize,
+    pub(crate) slots: Slots,
+    pub(crate) space: Space,
+    pub(crate) home: Home,
+    pub(crate) log: Option<Arc<dyn Log>>,
+    pub(crate) buffers: Buffers,
+    pub(crate) counters: Counters,
+    pub(crate) kind: Kind,
+    pub(crate) reason: String,
+    pub(crate) recovering: bool,
+}
+
+impl Pool {
+    /// Begins to open the pool in a file or a block device; a file that does not exist is created.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref())
+    }
+
+    /// Which engine it has.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Why it has this engine.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Whether the pool was not closed before it was opened: what is in storage is of different moments, and the user's log
+    /// has to redo what is missing. See [`Pool::pin_for_redo`] and [`Pool::reclaim`].
+    pub fn needs_recovery(&self) -> bool {
+        self.recovering
+    }
+
+    /// Begins to read a page optimistically, bringing it in if it is not in memory.
+    #[inline]
+    pub fn optimistic(&self, page: PageId) -> Result<Optimistic<'_>> {
+        if page.0 < self.limit
+            && let Some(place) = self.engine.find(page)
+        {
+            let seen = place.word.load();
+            if is_ready(seen) && self.engine.is_of(&self.slots, &place, page) {
+                return Ok(Optimistic::new(self, place, page, seen));
+            }
+        }
+        self.optimistic_slowly(page)
+    }
+
+    #[cold]
+    fn optimistic_slowly(&self, page: PageId) -> Result<Optimistic<'_>> {
+        let (place, seen) = self.get(page, |place| place.word.try_optimistic(), |_, _| {})?;
+        Ok(Optimistic::new(self, place, page, seen))
+    }
+
+    /// Reads a page until nobody has disturbed it. `f` may be called several times, with content that is not to be
+    /// believed (see [`Optimistic`]); what its last call returned is of the page as it was at one moment.
+    #[inline]
+    pub fn optimistic_read<R>(&self, page: PageId, mut f: impl FnMut(Optimistic<'_>) -> R) -> Result<R> {
+        loop {
+            let read = self.optimistic(page)?;
+            let result = f(read);
+            if read.validate().is_ok() {
+                return Ok(result);
+            }
+        }
+    }
+
+    /// Holds a page exclusively.
+    #[inline]
+    pub fn pin_exclusive(&self, page: PageId) -> Result<Exclusive<'_>> {
+        let attempt = |place: &Place<'_>| place.word.try_exclusive();
+        let (place, before) = self.get(page, attempt, |place, _| place.word.unlock_unchanged())?;
+        Ok(Exclusive::new(self, place, page, before))
+    }
+
+    /// Holds a page shared: up to 255 may.
+    #[inline]
+    pub fn pin_shared(&self, page: PageId) -> Result<Shared<'_>> {
+        let attempt = |place: &Place<'_>| place.word.try_shared();
+        let (place, ()) = self.get(page, attempt, |place, ()| place.word.unlock_shared())?;
+        Ok(Shared::new(place, page))
+    }
+
+    /// Attempts something on a page's word until it works, bringing the page in when it is absent. If it worked on
+    /// another page's word, it is undone.
+    #[inline]
+    fn get<'p, T>(
+        &'p self,
+        page: PageId,
+        attempt: impl Fn(&Place<'p>) -> std::result::Result<T, Refusal>,
+        undo: impl Fn(&Place<'p>, T),
+    ) -> Result<(Place<'p>, T)> {
+        if page.0 >= self.limit {
+            return Err(Error::NoSuchPage { page });
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            let Some(place) = self.engine.find(page) else {
+                self.fault(page)?;
+                continue;
+            };
+            match attempt(&place) {
+                Ok(result) if self.engine.is_of(&self.slots, &place, page) => return Ok((place, result)),
+                Ok(result) => undo(&place, result),
+                Err(Refusal::Absent) => self.fault(page)?,
+                Err(Refusal::Held) => backoff.pause(),
+            }
+        }
+    }
+
+    /// A page that is not in use, of zeros, held exclusively.
+    pub fn allocate(&self) -> Result<Exclusive<'_>> {
+        let page = self.space.allocate(&*self.home.storage)?;
+        match self.take_over(page) {
+            Ok(mut exclusive) => {
+                exclusive.clear();
+                self.counters.allocated.add(1);
+                Ok(exclusive)
+            }
+            Err(error) => {
+                self.space.free(page);
+                Err(error)
+            }
+        }
+    }
+
+    /// Holds a page exclusively whose content does not matter.
+    pub(crate) fn take_over(&self, page: PageId) -> Result<Exclusive<'_>> {
+        let mut backoff = Backoff::default();
+        loop {
+            let attempt = self.engine.find(page).map(|place| (place, place.word.try_exclusive()));
+            match attempt {
+                Some((place, Ok(before))) if self.engine.is_of(&self.slots, &place, page) => {
+                    return Ok(Exclusive::new(self, place, page, before));
+                }
+                Some((place, Ok(_))) => place.word.unlock_unchanged(),
+                Some((_, Err(Refusal::Held))) => backoff.pause(),
+                None | Some((_, Err(Refusal::Absent))) => {
+                    if let Some(claim) = self.claim(page)? {
+                        let (place, before) = claim.publish_locked();
+                        return Ok(Exclusive::new(self, place, page, before));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a page back. Optimistic readers that still look at it will not find it valid. It is an error if the page is
+    /// not in use.
+    pub fn free(&self, exclusive: Exclusive<'_>) -> Result<()> {
+        let page = exclusive.page();
+        // Whoever is given it now waits until it is let go.
+        if !self.space.free(page) {
+            return Err(Error::NoSuchPage { page });
+        }
+        exclusive.discard();
+        self.counters.freed.add(1);
+        Ok(())
+    }
+
+    /// A value that is kept with the pool, such as the page of a tree's root; zero at first. There are [`ROOTS`].
+    pub fn root(&self, slot: usize) -> u64 {
+        self.home.meta().roots[slot]
+    }
+
+    /// Changes such a value, durably with the next [`Pool::sync`] or [`Pool::close`].
+    pub fn set_root(&self, slot: usize, value: u64) {
+        self.home.meta().roots[slot] = value;
+    }
+
+    /// Writes every page that is dirty when this is called. The caller holds no page exclusively.
+    ///
+    /// Pages whose writing fails stay dirty, and the first error is returned after all others were tried.
+    pub fn flush(&self) -> Result<()> {
+        self.write_all()
+    }
+
+    /// A checkpoint: flushes, and returns when everything is durable, the roots included. Of a log, records from before the
+    /// call are not needed any more. The caller holds no page exclusively.
+    pub fn sync(&self) -> Result<()> {
+        self.write_all()?;
+        self.home.sync()?;
+        let end = self.space.end();
+        let mut meta = self.home.meta();
+        meta.end = end;
+        meta.clean = false;
+        meta.free = 0;
+        self.home.store(&mut meta)
+    }
+
+    /// Makes everything durable, the free pages included, and says so in storage, so that the pool can be opened without
+    /// a log. Nobody holds or changes pages meanwhile. The pool can be used afterwards, and closed again.
+    pub fn close(&self) -> Result<()> {
+        self.write_all()?;
+        let _gate = self.home.stop();
+        let space = self.space.lock();
+        for slot in 0..self.slots.count() as u32 {
+            let page = PageId(self.slots.page(slot));
+            let settled = page.is_none() || self.engine.word_of(slot, page).is_settled();
+            if !settled || self.slots.is_writing(slot) {
+                return Err(Error::Busy { page });
+            }
+        }
+        let mut meta = self.home.meta();
+        if meta.clean {
+            // Nothing was written; the list of free pages is as it was, unless only that changed.
+            meta.clean = false;
+            self.home.store(&mut meta)?;
+        }
+        meta.free = space.save(&*self.home.storage)?;
+        self.home.sync()?;
+        meta.end = space.end();
+        meta.clean = true;
+        let stored = self.home.store(&mut meta);
+        if stored.is_err() {
+            meta.clean = false;
+        }
+        stored
+    }
+
+    /// How many pages are in use, or were lost in a crash.
+    pub fn pages_in_use(&self) -> u64 {
+        let state = self.space.lock();
+        state.end() - FIRST - state.free.len() as u64
+    }
+
+    /// What it has done.
+    pub fn statistics(&self) -> Statistics {
+        let counters = &self.counters;
+        let frames = self.slots.count() as u64;
+        Statistics {
+            read: counters.read.get(),
+            read_failed: counters.read_failed.get(),
+            written: counters.written.get(),
+            write_failed: counters.write_failed.get(),
+            evicted: counters.evicted.get(),
+            release_calls: counters.release_calls.get(),
+            log_forced: counters.log_forced.get(),
+            allocated: counters.allocated.get(),
+            freed: counters.freed.get(),
+            resident: frames - self.slots.free_count() as u64,
+            frames,
+        }
+    }
+}
+
+const _: () = assert!(ROOTS == 8);

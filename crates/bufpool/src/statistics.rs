@@ -1,0 +1,59 @@
+//! What a pool has done.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the pool was opened. Accesses to pages in memory are not counted: they would cost more than they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Pages read from storage.
+    pub read: u64,
+    /// Pages that could not be read, or were damaged.
+    pub read_failed: u64,
+    /// Pages written to storage in their place.
+    pub written: u64,
+    /// Pages whose writing failed; they stay in memory.
+    pub write_failed: u64,
+    /// Pages that left memory.
+    pub evicted: u64,
+    /// System calls that gave memory back to the kernel; each flushes TLBs.
+    pub release_calls: u64,
+    /// How often the log had to be made durable before pages could be written.
+    pub log_forced: u64,
+    /// Pages allocated.
+    pub allocated: u64,
+    /// Pages freed.
+    pub freed: u64,
+    /// Pages that are in memory now.
+    pub resident: u64,
+    /// Pages that fit into memory.
+    pub frames: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub read: Counter,
+    pub read_failed: Counter,
+    pub written: Counter,
+    pub write_failed: Counter,
+    pub evicted: Counter,
+    pub release_calls: Counter,
+    pub log_forced: Counter,
+    pub allocated: Counter,
+    pub freed: Counter,
+}
+
+/// On a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

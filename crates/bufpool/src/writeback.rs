@@ -1,0 +1,141 @@
+//! Writing dirty pages.
+//!
+//! Pages are copied, and the copies are sealed and written: a page can be changed while it is being written, and whoever
+//! reads it optimistically is not disturbed. The log comes first: no page is written before the records about it are durable.
+
+use std::ptr;
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::page::{self, PAGE, PageId};
+use crate::pool::Pool;
+use crate::protocol::slots::Slot;
+use crate::protocol::sweep;
+use crate::storage::Write;
+use crate::wait::Backoff;
+
+/// The most pages that are written together.
+pub(crate) const TOGETHER: usize = 64;
+
+impl Pool {
+    /// Writes what is dirty in slots. Slots that somebody holds stay in the list, the others leave it. If the list has
+    /// become shorter by pages whose writing failed, the first error is returned; they are dirty as before.
+    pub(crate) fn write_back(&self, slots: &mut Vec<Slot>) -> Result<()> {
+        let mut result = Ok(());
+        // Pages move meanwhile: each is asked once.
+        slots.sort_by_cached_key(|slot| self.slots.page(*slot));
+        let mut held = Vec::new();
+        let mut all = slots.iter().copied().peekable();
+        while all.peek().is_some() {
+            result = result.and(self.write_some(&mut all, &mut held));
+        }
+        drop(all);
+        *slots = held;
+        result
+    }
+
+    fn write_some(&self, slots: &mut impl Iterator<Item = Slot>, held: &mut Vec<Slot>) -> Result<()> {
+        let mut copies = Copies { pool: self, buffer: Some(self.buffers.take()), pages: Vec::new() };
+        while copies.pages.len() < TOGETHER {
+            let Some(slot) = slots.next() else { break };
+            match sweep::begin_write(&self.slots, slot, |page| self.engine.word_of(slot, PageId(page))) {
+                sweep::Write::Clean => {}
+                sweep::Write::Held => held.push(slot),
+                sweep::Write::Begun(page) => copies.add(slot, PageId(page)),
+            }
+        }
+        if copies.pages.is_empty() { Ok(()) } else { copies.write() }
+    }
+
+    /// Writes everything that was dirty when this was called.
+    pub(crate) fn write_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        let mut slots: Vec<Slot> = (0..self.slots.count() as Slot).collect();
+        let mut backoff = Backoff::default();
+        loop {
+            let before = slots.len();
+            result = result.and(self.write_back(&mut slots));
+            if slots.is_empty() {
+                return result;
+            }
+            if slots.len() == before {
+                backoff.pause();
+            }
+        }
+    }
+}
+
+/// Pages whose writing has begun. What is not settled when this is dropped stays dirty.
+struct Copies<'p> {
+    pool: &'p Pool,
+    buffer: Option<Buffer>,
+    pages: Vec<(Slot, PageId)>,
+}
+
+impl Copies<'_> {
+    fn add(&mut self, slot: Slot, page: PageId) {
+        let from = self.pool.engine.memory_of(slot, page);
+        let buffer = self.buffer.as_mut().expect("it is given back last");
+        let image = &mut buffer[self.pages.len()];
+        // The header word is in storage what `seal` makes it.
+        // SAFETY: the page is held shared, so nobody writes it; the buffer is another memory.
+        unsafe { ptr::copy_nonoverlapping(from.add(8), image.as_mut_ptr().add(8), PAGE - 8) };
+        sweep::copied(self.pool.engine.word_of(slot, page));
+        page::seal(image, page);
+        self.pages.push((slot, page));
+    }
+
+    fn write(mut self) -> Result<()> {
+        let pool = self.pool;
+        let buffer = self.buffer.take().expect("it is given back last");
+        let images = &buffer[..self.pages.len()];
+        let result = self.write_images(pool, images);
+        pool.buffers.give(buffer);
+        result
+    }
+
+    fn write_images(&mut self, pool: &Pool, images: &[[u8; PAGE]]) -> Result<()> {
+        if let Some(log) = &pool.log {
+            let up_to = images.iter().map(page::lsn).max().unwrap_or(0);
+            if up_to > log.durable_lsn() {
+                pool.counters.log_forced.add(1);
+                log.make_durable(up_to).map_err(Error::Log)?;
+            }
+        }
+        let gate = pool.home.begin()?;
+        let mut writes = Vec::with_capacity(images.len());
+        let mut rest = 0;
+        // Neighbours are written at once.
+        for run in self.pages.chunk_by(|(_, one), (_, next)| one.0 + 1 == next.0) {
+            writes.push(Write::new(run[0].1.0, &images[rest..rest + run.len()]));
+            rest += run.len();
+        }
+        pool.home.write(&mut writes);
+        drop(gate);
+        let mut result = Ok(());
+        let mut pages = self.pages.drain(..);
+        for write in writes {
+            let count = write.bytes().len() / PAGE;
+            let written = write.result.is_ok();
+            for (slot, page) in pages.by_ref().take(count) {
+                sweep::end_write(&pool.slots, slot, pool.engine.word_of(slot, page), written);
+            }
+            let counter = if written { &pool.counters.written } else { &pool.counters.write_failed };
+            counter.add(count as u64);
+            let page = PageId(write.page());
+            result = result.and(write.result.map_err(|source| Error::Write { page, source }));
+        }
+        result
+    }
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        for (slot, page) in self.pages.drain(..) {
+            sweep::end_write(&self.pool.slots, slot, self.pool.engine.word_of(slot, page), false);
+        }
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.buffers.give(buffer);
+        }
+    }
+}

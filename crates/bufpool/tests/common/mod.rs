@@ -1,0 +1,43 @@
+//! Pools for tests, and pages whose content tells where and when it was written.
+#![allow(dead_code, reason = "every test uses some of it")]
+
+use bedplate_bufpool::{Builder, Choice, Kind, PAGE, PAYLOAD, Pool};
+use tempfile::TempDir;
+
+/// Every engine.
+pub const KINDS: [Kind; 2] = [Kind::Stock, Kind::Vmcache];
+
+/// A pool of that many pages in memory, and the folder of its file.
+pub fn pool(kind: Kind, frames: usize) -> (Pool, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = builder(&folder, kind, frames).open().unwrap();
+    (pool, folder)
+}
+
+pub fn builder(folder: &TempDir, kind: Kind, frames: usize) -> Builder {
+    Pool::builder(folder.path().join("pool"))
+        .memory(frames * PAGE)
+        .capacity(1 << 30)
+        .engine(Choice::Only(kind))
+}
+
+/// Fills a payload with what only this page has at this version.
+pub fn fill(payload: &mut [u8; PAYLOAD], page: u64, version: u64) {
+    for (index, word) in payload.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&stamp(page, version, index as u64).to_le_bytes());
+    }
+}
+
+/// The version of a payload that `fill` filled; panics if it is of another page, or of several versions.
+pub fn version(payload: &[u8; PAYLOAD], page: u64) -> u64 {
+    let word = |index: usize| u64::from_le_bytes(*payload[index * 8..].first_chunk().unwrap());
+    let version = word(0) ^ stamp(page, 0, 0);
+    for index in 0..PAYLOAD / 8 {
+        assert_eq!(word(index), stamp(page, version, index as u64), "page {page}, word {index}");
+    }
+    version
+}
+
+fn stamp(page: u64, version: u64, index: u64) -> u64 {
+    version ^ (page << 40) ^ (index << 24)
+}

@@ -1,0 +1,173 @@
+//! What a pool promises to one thread.
+
+mod common;
+
+use bedplate_bufpool::{Error, PageId, Redo, Restart};
+use common::{KINDS, builder, fill, pool, version};
+
+#[test]
+fn pages_come_back_after_they_left_memory() {
+    for kind in KINDS {
+        let (pool, _folder) = pool(kind, 64);
+        let pages: Vec<PageId> = (0..512)
+            .map(|_| {
+                let mut page = pool.allocate().unwrap();
+                assert!(page.iter().all(|byte| *byte == 0));
+                let id = page.page();
+                fill(&mut page, id.0, 7);
+                id
+            })
+            .collect();
+        for page in &pages {
+            assert_eq!(version(&pool.pin_shared(*page).unwrap(), page.0), 7);
+        }
+        for page in pages.iter().rev() {
+            let mut copy = [0; bedplate_bufpool::PAYLOAD];
+            pool.optimistic_read(*page, |read| read.copy_to(&mut copy)).unwrap();
+            assert_eq!(version(&copy, page.0), 7);
+        }
+        let statistics = pool.statistics();
+        assert!(statistics.evicted >= 3 * (512 - 64) && statistics.resident <= 64, "{statistics:?}");
+        assert!(statistics.written >= 512 - 64 && statistics.written <= 512, "{statistics:?}");
+    }
+}
+
+#[test]
+fn a_closed_pool_opens_again_with_its_pages_roots_and_free_pages() {
+    for kind in KINDS {
+        let (pool, folder) = pool(kind, 64);
+        let ids: Vec<PageId> = (0..2000)
+            .map(|_| {
+                let mut page = pool.allocate().unwrap();
+                let id = page.page();
+                fill(&mut page, id.0, 1);
+                id
+            })
+            .collect();
+        for page in &ids[..1500] {
+            pool.free(pool.pin_exclusive(*page).unwrap()).unwrap();
+        }
+        pool.set_root(3, ids[1700].0);
+        let in_use = pool.pages_in_use();
+        assert_eq!(in_use, 500);
+        pool.close().unwrap();
+        drop(pool);
+        let pool = builder(&folder, kind, 64).open().unwrap();
+        assert_eq!((pool.root(3), pool.root(0), pool.pages_in_use()), (ids[1700].0, 0, in_use));
+        for page in &ids[1500..] {
+            assert_eq!(version(&pool.pin_shared(*page).unwrap(), page.0), 1);
+        }
+        // Free pages are used again, every one once, before the file grows.
+        let mut again: Vec<PageId> = (0..1500).map(|_| pool.allocate().unwrap().page()).collect();
+        again.sort();
+        assert_eq!(again, ids[..1500]);
+        assert!(pool.allocate().unwrap().page() > *ids.last().unwrap());
+    }
+}
+
+#[test]
+fn a_pool_that_was_not_closed_opens_only_for_recovery() {
+    let (pool, folder) = pool(KINDS[0], 64);
+    pool.close().unwrap();
+    let page = pool.allocate().unwrap().page();
+    pool.flush().unwrap();
+    drop(pool);
+    assert!(matches!(builder(&folder, KINDS[0], 64).open(), Err(Error::Unclean)));
+    let pool = builder(&folder, KINDS[0], 64).recover(true).open().unwrap();
+    assert!(pool.needs_recovery());
+    assert!(pool.allocate().unwrap().page() > page, "what may be in use is not given out again");
+    pool.close().unwrap();
+    drop(pool);
+    assert!(!builder(&folder, KINDS[0], 64).open().unwrap().needs_recovery());
+}
+
+#[test]
+fn a_closed_pool_that_was_not_changed_stays_closed() {
+    let (pool, folder) = pool(KINDS[0], 64);
+    let page = pool.allocate().unwrap().page();
+    pool.close().unwrap();
+    let _ = pool.pin_shared(page).unwrap().lsn();
+    let _ = pool.pin_exclusive(page).unwrap().lsn();
+    pool.flush().unwrap();
+    drop(pool);
+    builder(&folder, KINDS[0], 64).open().unwrap();
+}
+
+#[test]
+fn optimistic_readers_notice_changes_and_nothing_else() {
+    for kind in KINDS {
+        let (pool, _folder) = pool(kind, 64);
+        let id = pool.allocate().unwrap().page();
+        let read = pool.optimistic(id).unwrap();
+        assert_eq!(read.validate(), Ok(()));
+        drop(pool.pin_shared(id).unwrap());
+        drop(pool.pin_exclusive(id).unwrap());
+        pool.flush().unwrap();
+        assert_eq!(read.validate(), Ok(()), "nothing was changed");
+        let locked = pool.pin_exclusive(id).unwrap();
+        assert_eq!(read.validate(), Err(Restart));
+        drop(locked);
+        drop(read.share().unwrap());
+        let mut upgraded = read.upgrade().unwrap();
+        upgraded[0] = 1;
+        drop(upgraded);
+        assert_eq!(read.validate(), Err(Restart));
+        assert!(read.upgrade().is_err() && read.share().is_err());
+        let read = pool.optimistic(id).unwrap();
+        pool.free(pool.pin_exclusive(id).unwrap()).unwrap();
+        assert_eq!(read.validate(), Err(Restart));
+    }
+}
+
+#[test]
+fn optimistic_readers_notice_eviction() {
+    for kind in KINDS {
+        let (pool, _folder) = pool(kind, 64);
+        let id = pool.allocate().unwrap().page();
+        let read = pool.optimistic(id).unwrap();
+        let evicted = pool.statistics().evicted;
+        while pool.statistics().evicted < evicted + 200 {
+            drop(pool.allocate().unwrap());
+        }
+        let _: [u8; 8] = read.read(100);
+        assert_eq!(read.validate(), Err(Restart));
+    }
+}
+
+#[test]
+fn wrong_uses_are_errors() {
+    for kind in KINDS {
+        let (pool, _folder) = pool(kind, 16);
+        let id = pool.allocate().unwrap().page();
+        for wrong in [PageId::NONE, PageId(5), PageId(id.0 + 1), PageId(1 << 20), PageId(u64::MAX)] {
+            assert!(matches!(pool.pin_shared(wrong), Err(Error::NoSuchPage { .. })));
+            assert!(matches!(pool.optimistic(wrong), Err(Error::NoSuchPage { .. })));
+        }
+        pool.free(pool.pin_exclusive(id).unwrap()).unwrap();
+        assert!(matches!(pool.free(pool.pin_exclusive(id).unwrap()), Err(Error::NoSuchPage { .. })));
+        let held: Vec<_> = (0..16).map(|_| pool.allocate().unwrap()).collect();
+        assert!(matches!(pool.allocate(), Err(Error::Pinned { frames: 16 })));
+        drop(held);
+        drop(pool.allocate().unwrap());
+    }
+}
+
+#[test]
+fn pages_that_only_the_log_knows_can_be_redone_and_lost_ones_reclaimed() {
+    for kind in KINDS {
+        let (pool, folder) = pool(kind, 64);
+        let first = pool.allocate().unwrap().page();
+        pool.sync().unwrap();
+        drop(pool);
+        let pool = builder(&folder, kind, 64).recover(true).open().unwrap();
+        let later = PageId(first.0 + 9);
+        let (mut page, found) = pool.pin_for_redo(later).unwrap();
+        assert_eq!((found, page.lsn()), (Redo::Intact, 0));
+        page.set_lsn(3);
+        drop(page);
+        assert_eq!(pool.pin_for_redo(later).unwrap().0.lsn(), 3);
+        assert_eq!(pool.pages_in_use(), 10);
+        assert_eq!(pool.reclaim(|page| page == later), 9);
+        assert_eq!((pool.pages_in_use(), pool.allocate().unwrap().page()), (1, first));
+    }
+}

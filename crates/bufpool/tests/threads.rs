@@ -1,0 +1,114 @@
+//! Threads that read, change, free and evict the same pages.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bedplate_bufpool::{PAYLOAD, PageId, Pool};
+use common::{KINDS, fill, pool, version};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+const FRAMES: usize = 64;
+const PAGES: u64 = 8 * FRAMES as u64;
+const OPERATIONS: usize = 30_000;
+
+/// Each page has one version, which only grows; nobody sees an older one than before, or a mixture.
+#[test]
+fn eight_times_as_many_pages_as_memory_has() {
+    for kind in KINDS {
+        let (pool, _folder) = pool(kind, FRAMES);
+        let ids: Vec<PageId> = (0..PAGES)
+            .map(|_| {
+                let mut page = pool.allocate().unwrap();
+                let id = page.page();
+                fill(&mut page, id.0, 1);
+                id
+            })
+            .collect();
+        let known: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(1)).collect();
+        std::thread::scope(|scope| {
+            for seed in 0..3 {
+                let (pool, ids, known) = (&pool, &ids, &known);
+                scope.spawn(move || work(pool, ids, known, seed));
+            }
+        });
+        pool.close().unwrap();
+        for (id, known) in ids.iter().zip(&known) {
+            assert_eq!(version(&pool.pin_shared(*id).unwrap(), id.0), known.load(Ordering::Relaxed));
+        }
+        assert!(pool.statistics().evicted > PAGES);
+    }
+}
+
+fn work(pool: &Pool, ids: &[PageId], known: &[AtomicU64], seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut copy = [0; PAYLOAD];
+    for _ in 0..OPERATIONS {
+        // Some are used far more than others.
+        let index = (random.random::<f64>().powi(3) * ids.len() as f64) as usize;
+        let (id, known) = (ids[index], &known[index]);
+        let least = known.load(Ordering::Acquire);
+        match random.random_range(0..8) {
+            0 | 1 => {
+                let mut page = pool.pin_exclusive(id).unwrap();
+                let version = version(&page, id.0);
+                assert_eq!(version, known.load(Ordering::Acquire));
+                fill(&mut page, id.0, version + 1);
+                known.store(version + 1, Ordering::Release);
+            }
+            2 => {
+                let page = pool.pin_shared(id).unwrap();
+                assert_eq!(version(&page, id.0), known.load(Ordering::Acquire));
+            }
+            3 => {
+                let read = pool.optimistic(id).unwrap();
+                let Ok(mut page) = read.upgrade() else { continue };
+                let version = version(&page, id.0);
+                fill(&mut page, id.0, version + 1);
+                known.store(version + 1, Ordering::Release);
+            }
+            _ => {
+                pool.optimistic_read(id, |read| read.copy_to(&mut copy)).unwrap();
+                assert!(version(&copy, id.0) >= least);
+            }
+        }
+    }
+}
+
+/// Pages are allocated and freed by everybody; a page has one owner at a time.
+#[test]
+fn pages_that_come_and_go_have_one_owner() {
+    for kind in KINDS {
+        let (pool, _folder) = pool(kind, FRAMES);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 1..4u64 {
+                let (pool, stop) = (&pool, &stop);
+                scope.spawn(move || {
+                    let mut random = SmallRng::seed_from_u64(seed);
+                    let mut own: Vec<PageId> = Vec::new();
+                    for _ in 0..OPERATIONS / 3 {
+                        if own.len() < 100 || random.random() {
+                            let mut page = pool.allocate().unwrap();
+                            assert!(page.iter().all(|byte| *byte == 0));
+                            let id = page.page();
+                            fill(&mut page, id.0, seed);
+                            own.push(id);
+                        } else {
+                            let id = own.swap_remove(random.random_range(0..own.len()));
+                            let page = pool.pin_exclusive(id).unwrap();
+                            assert_eq!(version(&page, id.0), seed);
+                            pool.free(page).unwrap();
+                        }
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+            // Meanwhile somebody flushes.
+            while !stop.load(Ordering::Relaxed) {
+                pool.flush().unwrap();
+            }
+        });
+    }
+}
