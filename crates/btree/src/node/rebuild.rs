@@ -1,0 +1,179 @@
+//! Splitting and merging: nodes that are written anew because their fences change.
+//!
+//! New fences mean another common prefix, so records cannot be copied as they are. Both work on copies, and the latched
+//! pages are overwritten at the end, when nothing can fail any more.
+
+use super::edit::{Full, NewValue, Node, record_len};
+use super::view::{Leaf, Page, Value};
+use super::{CAPACITY, Copied, INNER_SLOT, Key, LEAF_SLOT, separator};
+
+/// Where a node is split: slots from `at` on go to the right, except that an inner node's separator `at` moves up.
+pub struct Split {
+    /// The first slot that does not stay.
+    pub at: usize,
+    /// The fence between both halves.
+    pub separator: Key,
+}
+
+/// Where to split a leaf that has no room for `key`.
+///
+/// Keys that arrive in order leave full leaves behind: rising ones anywhere (a table's rows grouped by what they belong
+/// to grow at many ends), falling ones at the beginning of the tree. Otherwise the middle by bytes, or what is near it and
+/// makes the shortest separator. The middle is also right for a key that is there and gets a longer value.
+///
+/// Both halves get a fence more, and it may be longer than what a record saves by it. Where that does not fit, only the
+/// middle is possible: it leaves room for the longest fence, however large records are.
+pub fn split_leaf(page: Page<'_>, key: &[u8]) -> Split {
+    let leaf = page.leaf();
+    let count = leaf.count();
+    let size = |i| LEAF_SLOT + record_len(leaf, leaf.slot(i));
+    let fits = |at: usize, separator: &[u8]| {
+        let sides = [(0..at, page.low()), (at..count, page.high())];
+        sides.into_iter().all(|(slots, fence)| {
+            slots.map(size).sum::<usize>() + fence.map_or(0, |fence| fence.len()) + separator.len()
+                <= CAPACITY
+        })
+    };
+    let (place, found) = leaf.lower_bound(key);
+    let (mut left, mut right) = (Key::new(), Key::new());
+    if !found && place == count && count > 0 {
+        leaf.key(count - 1, &mut left);
+        let separator = separator(&left, key);
+        if fits(count, separator) {
+            return Split { at: count, separator: Key::of(separator) };
+        }
+    }
+    if !found && place == 0 && count > 0 && page.low().is_none() {
+        leaf.key(0, &mut right);
+        let separator = separator(key, &right);
+        if fits(0, separator) {
+            return Split { at: 0, separator: Key::of(separator) };
+        }
+    }
+    let mut separate = |at: usize| {
+        leaf.key(at - 1, &mut left);
+        leaf.key(at, &mut right);
+        Key::of(separator(&left, &right))
+    };
+    if count < 2 {
+        return Split { at: 0, separator: Key::of(key) };
+    }
+    let middle = middle(count, size);
+    let mut best = Split { at: middle, separator: separate(middle) };
+    for at in middle.saturating_sub(count / 16).max(1)..=(middle + count / 16).min(count - 1) {
+        let candidate = separate(at);
+        let distance = |at: usize| at.abs_diff(middle);
+        let shorter = (candidate.len(), distance(at)) < (best.separator.len(), distance(best.at));
+        if shorter && fits(at, &candidate) {
+            best = Split { at, separator: candidate };
+        }
+    }
+    best
+}
+
+/// Where to split an inner node: at the middle by bytes, with a separator on either side of the one that moves up.
+pub fn split_inner(page: Page<'_>) -> Split {
+    let inner = page.inner();
+    let count = inner.count();
+    let mut separator = Key::new();
+    if count < 3 {
+        return Split { at: 0, separator };
+    }
+    let at = middle(count, |i| INNER_SLOT + record_len(inner, inner.slot(i))).clamp(1, count - 2);
+    inner.key(at, &mut separator);
+    Split { at, separator }
+}
+
+/// The place, not at an end, where the larger side is the smallest.
+fn middle(count: usize, size: impl Fn(usize) -> usize) -> usize {
+    let total = (0..count).map(&size).sum::<usize>();
+    let mut left = 0;
+    let larger = |at: usize| {
+        left += size(at - 1);
+        (left.max(total - left), at)
+    };
+    (1..count).map(larger).min().map_or(0, |(_, at)| at)
+}
+
+/// The two halves of `page`.
+pub fn halves(page: Page<'_>, split: &Split) -> Result<(Box<Copied>, Box<Copied>), Full> {
+    let (low, high) = (fence(page.low()), fence(page.high()));
+    let (mut left, mut right) = (Box::new(Copied::new()), Box::new(Copied::new()));
+    let separator = Some(&split.separator[..]);
+    if page.is_leaf() {
+        let leaf = page.leaf();
+        let mut node = Node::create(&mut left.0, 0, low.as_deref(), separator, 0);
+        copy_records(&mut node, leaf, 0, split.at)?;
+        node.refresh_hints();
+        let mut node = Node::create(&mut right.0, 0, separator, high.as_deref(), 0);
+        copy_records(&mut node, leaf, split.at, leaf.count())?;
+        node.refresh_hints();
+    } else {
+        let inner = page.inner();
+        let mut node = Node::create(&mut left.0, page.level(), low.as_deref(), separator, inner.child(0));
+        copy_children(&mut node, page, 0, split.at)?;
+        node.refresh_hints();
+        let first = inner.child(split.at + 1);
+        let mut node = Node::create(&mut right.0, page.level(), separator, high.as_deref(), first);
+        copy_children(&mut node, page, split.at + 1, inner.count())?;
+        node.refresh_hints();
+    }
+    Ok((left, right))
+}
+
+/// Both nodes in one, if it fits and leaves `spare` bytes; `separator` is the parent's between them.
+pub fn merged(left: Page<'_>, right: Page<'_>, separator: &[u8], spare: usize) -> Result<Box<Copied>, Full> {
+    let (low, high) = (fence(left.low()), fence(right.high()));
+    let mut both = Box::new(Copied::new());
+    if left.is_leaf() {
+        let mut node = Node::create(&mut both.0, 0, low.as_deref(), high.as_deref(), 0);
+        copy_records(&mut node, left.leaf(), 0, left.leaf().count())?;
+        copy_records(&mut node, right.leaf(), 0, right.leaf().count())?;
+        node.refresh_hints();
+    } else {
+        let first = left.inner().child(0);
+        let mut node = Node::create(&mut both.0, left.level(), low.as_deref(), high.as_deref(), first);
+        copy_children(&mut node, left, 0, left.inner().count())?;
+        let at = node.inner().count();
+        node.put_child(at, separator, right.inner().child(0))?;
+        copy_children(&mut node, right, 0, right.inner().count())?;
+        node.refresh_hints();
+    }
+    let used = Page::of(&both.0).used();
+    if used + spare > CAPACITY { Err(Full) } else { Ok(both) }
+}
+
+fn fence(bytes: Option<super::view::Bytes<'_>>) -> Option<Key> {
+    bytes.map(|bytes| {
+        let mut key = Key::new();
+        bytes.push_to(&mut key);
+        key
+    })
+}
+
+/// Appends slots `from..to` of a leaf that stands still.
+fn copy_records(node: &mut Node<'_>, leaf: Leaf<'_>, from: usize, to: usize) -> Result<(), Full> {
+    let mut key = Key::new();
+    for i in from..to {
+        leaf.key(i, &mut key);
+        let value = match leaf.value(i) {
+            // SAFETY: the caller has the leaf latched, or a copy of it.
+            Value::Here(bytes) => NewValue::Here(unsafe { bytes.stable() }),
+            Value::Elsewhere(page, len) => NewValue::Elsewhere(page, len),
+        };
+        let at = node.leaf().count();
+        node.put(at, &key, value)?;
+    }
+    Ok(())
+}
+
+/// Appends separators `from..to` of an inner node and the children after them.
+fn copy_children(node: &mut Node<'_>, page: Page<'_>, from: usize, to: usize) -> Result<(), Full> {
+    let (inner, mut key) = (page.inner(), Key::new());
+    for i in from..to {
+        inner.key(i, &mut key);
+        let at = node.inner().count();
+        node.put_child(at, &key, inner.child(i + 1))?;
+    }
+    Ok(())
+}
