@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::buffer::Buffers;
-use crate::engine::{Engine, Kind, Mapped, Release};
+use crate::engine::{Engine, Kind, Mapped, Release, Table};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::log::Log;
@@ -131,7 +131,7 @@ impl Builder {
             Some(storage) => storage,
             None => Box::new(File::open(&self.path, self.direct).map_err(Error::storage("open the pool"))?),
         };
-        let (engine, kind, reason) = engine(self.choice, limit)?;
+        let (engine, kind, reason) = engine(self.choice, limit, frames)?;
         let meta = match Meta::load(&*storage)? {
             Some(meta) => meta,
             None => create(&*storage)?,
@@ -174,21 +174,27 @@ fn create(storage: &dyn Storage) -> Result<Meta> {
     Ok(meta)
 }
 
-fn engine(choice: Choice, pages: u64) -> Result<(Engine, Kind, String)> {
-    let mapped = |release| Mapped::new(pages, release).map(Engine::Mapped);
+/// The engine that was chosen, which one it is, and why.
+fn engine(choice: Choice, pages: u64, frames: usize) -> Result<(Engine, Kind, String)> {
+    let asked = || "it was asked for".to_owned();
     match choice {
         Choice::Only(Kind::Vmcache) => {
-            Ok((mapped(Release::Single)?, Kind::Vmcache, "it was asked for".to_owned()))
+            Ok((Engine::Mapped(Mapped::new(pages, Release::Single)?), Kind::Vmcache, asked()))
         }
-        Choice::Only(kind @ Kind::Hashtable) => {
-            Err(Error::Unavailable { engine: kind, reason: "it is not in this version".to_owned() })
-        }
-        Choice::Auto | Choice::Only(Kind::Stock) => {
-            let (release, reason) = match Release::probe() {
-                Ok(release) => (release, "many pages are released with one call".to_owned()),
-                Err(why) => (Release::Single, format!("pages are released one by one: {why}")),
-            };
-            Ok((mapped(release)?, Kind::Stock, reason))
-        }
+        Choice::Only(Kind::Hashtable) => Ok((Engine::Table(Table::new(frames)?), Kind::Hashtable, asked())),
+        Choice::Only(Kind::Stock) => stock(pages),
+        Choice::Auto => stock(pages).or_else(|error| {
+            // Its memory is all the address space it takes.
+            let table = Table::new(frames)?;
+            Ok((Engine::Table(table), Kind::Hashtable, error.to_string()))
+        }),
     }
+}
+
+fn stock(pages: u64) -> Result<(Engine, Kind, String)> {
+    let (release, reason) = match Release::probe() {
+        Ok(release) => (release, "many pages are released with one call".to_owned()),
+        Err(why) => (Release::Single, format!("pages are released one by one: {why}")),
+    };
+    Ok((Engine::Mapped(Mapped::new(pages, release)?), Kind::Stock, reason))
 }

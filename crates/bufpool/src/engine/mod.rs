@@ -13,11 +13,13 @@
 
 mod mapped;
 mod release;
+mod table;
 
 use std::fmt;
 
 pub(crate) use mapped::Mapped;
 pub(crate) use release::Release;
+pub(crate) use table::Table;
 
 use crate::page::PageId;
 use crate::protocol::slots::{Slot, Slots};
@@ -69,13 +71,14 @@ pub(crate) struct Victim {
 /// The engine of a pool. Which one it is is asked on every access, by a branch that always goes the same way.
 pub(crate) enum Engine {
     Mapped(Mapped),
+    Table(Table),
 }
 
 impl Engine {
     /// Which bits of its words are the version.
     pub fn layout(&self) -> Layout {
         match self {
-            Engine::Mapped(_) => Layout::OUTSIDE,
+            Engine::Mapped(_) | Engine::Table(_) => Layout::OUTSIDE,
         }
     }
 
@@ -84,29 +87,33 @@ impl Engine {
     pub fn find(&self, page: PageId) -> Option<Place<'_>> {
         match self {
             Engine::Mapped(mapped) => Some(mapped.place(page)),
+            Engine::Table(table) => table.find(page),
         }
     }
 
     /// Whether a place that [`Engine::find`] told still is the page's, after its word was loaded, or locked.
     #[inline(always)]
-    pub fn is_of(&self, _slots: &Slots, _place: &Place<'_>, _page: PageId) -> bool {
+    pub fn is_of(&self, slots: &Slots, place: &Place<'_>, page: PageId) -> bool {
         match self {
             Engine::Mapped(_) => true,
+            Engine::Table(table) => table.is_of(slots, place, page),
         }
     }
 
     /// The word of a page in a slot.
     #[inline]
-    pub fn word_of(&self, _slot: Slot, page: PageId) -> &Word {
+    pub fn word_of(&self, slot: Slot, page: PageId) -> &Word {
         match self {
             Engine::Mapped(mapped) => mapped.place(page).word,
+            Engine::Table(table) => table.place(slot).word,
         }
     }
 
     /// The memory of a page in a slot.
-    pub fn memory_of(&self, _slot: Slot, page: PageId) -> *mut u8 {
+    pub fn memory_of(&self, slot: Slot, page: PageId) -> *mut u8 {
         match self {
             Engine::Mapped(mapped) => mapped.place(page).memory,
+            Engine::Table(table) => table.place(slot).memory,
         }
     }
 
@@ -121,6 +128,7 @@ impl Engine {
                     place
                 })
             }
+            Engine::Table(table) => table.claim(slots, slot, page),
         }
     }
 
@@ -131,6 +139,7 @@ impl Engine {
                 slots.set_page(slot, 0);
                 mapped.place(page).word.abandon(self.layout());
             }
+            Engine::Table(table) => table.abandon(slots, slot, page),
         }
     }
 
@@ -138,6 +147,7 @@ impl Engine {
     pub fn discard(&self, victims: &[Victim]) -> std::io::Result<()> {
         match self {
             Engine::Mapped(mapped) => mapped.release(victims).0.map_err(|(_, error)| error),
+            Engine::Table(_) => Ok(()),
         }
     }
 
@@ -146,6 +156,10 @@ impl Engine {
     pub fn release(&self, victims: &[Victim]) -> (Result<(), (usize, std::io::Error)>, u64) {
         match self {
             Engine::Mapped(mapped) => mapped.release(victims),
+            Engine::Table(table) => {
+                table.release(victims);
+                (Ok(()), 0)
+            }
         }
     }
 }

@@ -80,7 +80,6 @@ pub struct Word(AtomicU64);
 
 impl Word {
     /// The word of a page that is in storage only.
-    #[allow(dead_code, reason = "tables of words are mapped, and zero from the beginning")]
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }

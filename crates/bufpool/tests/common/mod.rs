@@ -5,7 +5,7 @@ use bedplate_bufpool::{Builder, Choice, Kind, PAGE, PAYLOAD, Pool};
 use tempfile::TempDir;
 
 /// Every engine.
-pub const KINDS: [Kind; 2] = [Kind::Stock, Kind::Vmcache];
+pub const KINDS: [Kind; 3] = [Kind::Stock, Kind::Vmcache, Kind::Hashtable];
 
 /// A pool of that many pages in memory, and the folder of its file.
 pub fn pool(kind: Kind, frames: usize) -> (Pool, TempDir) {
