@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::buffer::Buffers;
+use crate::doublewrite::{self, DoubleWrite, TornPages};
 use crate::engine::{Engine, Kind, Mapped, Release, Table};
 use crate::error::{Error, Result};
 use crate::home::Home;
@@ -44,6 +45,7 @@ pub struct Builder {
     direct: bool,
     batch: Option<usize>,
     log: Option<Arc<dyn Log>>,
+    torn_pages: Option<TornPages>,
     recover: bool,
 }
 
@@ -58,6 +60,7 @@ impl Builder {
             direct: true,
             batch: None,
             log: None,
+            torn_pages: None,
             recover: false,
         }
     }
@@ -97,6 +100,12 @@ impl Builder {
     /// ([`Pool::needs_recovery`]).
     pub fn log(mut self, log: Arc<dyn Log>) -> Self {
         self.log = Some(log);
+        self
+    }
+
+    /// What protects pages from being torn by a crash. Default: the pool, if it has a log.
+    pub fn torn_pages(mut self, torn_pages: TornPages) -> Self {
+        self.torn_pages = Some(torn_pages);
         self
     }
 
@@ -140,12 +149,22 @@ impl Builder {
             return setting("capacity", self.capacity, "at least what is in use");
         }
         let recovering = !meta.clean;
+        if recovering && !self.recover && self.log.is_none() {
+            return Err(Error::Unclean);
+        }
+        let (sequence, restored) = doublewrite::restore(&*storage, recovering)?;
+        let default = if self.log.is_some() { TornPages::DoubleWrite } else { TornPages::Detect };
+        let double = match self.torn_pages.unwrap_or(default) {
+            TornPages::DoubleWrite => Some(DoubleWrite::new(sequence)),
+            TornPages::Detect => {
+                doublewrite::forget(&*storage)?;
+                None
+            }
+        };
         let (free, end) = if meta.clean {
             (space::load(&*storage, meta.free, meta.end)?, meta.end)
-        } else if self.recover || self.log.is_some() {
-            (BTreeSet::new(), space::find_end(&*storage, meta.end, limit)?)
         } else {
-            return Err(Error::Unclean);
+            (BTreeSet::new(), space::find_end(&*storage, meta.end, limit)?)
         };
         let room = storage.pages().map_err(Error::storage("ask how much room there is"))?;
         Ok(Pool {
@@ -155,10 +174,10 @@ impl Builder {
             batch,
             slots: Slots::new(frames),
             space: Space::new(free, end, room, limit),
-            home: Home::new(storage, meta),
+            home: Home::new(storage, double, meta),
             log: self.log,
             buffers: Buffers::new(TOGETHER),
-            counters: Counters::default(),
+            counters: Counters::restored(restored),
             kind,
             reason,
             recovering,

@@ -9,6 +9,7 @@ use crate::page::{self, Damage, PAGE, PageId};
 use crate::pool::Pool;
 use crate::protocol::slots::Slot;
 use crate::storage::Read;
+use crate::writeback::TOGETHER;
 
 impl Pool {
     /// Refuses numbers that are of no page.
@@ -29,6 +30,33 @@ impl Pool {
             Err(error) => {
                 self.counters.read_failed.add(1);
                 Err(error)
+            }
+        }
+    }
+
+    /// Brings pages in together that are not in memory: the storage has all of them to do at once, and the caller waits
+    /// once. It is advice; a page that cannot be read is an error for whoever needs it.
+    pub fn prefetch(&self, pages: &[PageId]) {
+        // What is being brought in cannot be evicted.
+        let together = TOGETHER.min(self.slots.count() / 4);
+        let is_absent = |page: &PageId| {
+            let present = self.engine.find(*page).is_some_and(|place| place.word.is_present());
+            !present && self.check(*page).is_ok()
+        };
+        let mut absent =
+            pages.iter().copied().filter(|page| page.0 < self.limit).filter(is_absent).peekable();
+        while absent.peek().is_some() {
+            let mut claims = Vec::with_capacity(together);
+            for page in absent.by_ref().take(together) {
+                let Ok(claim) = self.claim(page) else { return };
+                claims.extend(claim);
+            }
+            let mut reads: Vec<_> = claims.iter_mut().map(Claim::request).collect();
+            self.home.storage.read(&mut reads);
+            for (claim, read) in claims.into_iter().zip(reads) {
+                if claim.verify(read.result).is_ok() {
+                    claim.publish();
+                }
             }
         }
     }

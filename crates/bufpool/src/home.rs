@@ -10,12 +10,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::doublewrite::DoubleWrite;
 use crate::error::{Error, Result};
 use crate::meta::Meta;
+use crate::page::{Image, PageId};
 use crate::storage::{Storage, Write};
 
 pub(crate) struct Home {
     pub storage: Box<dyn Storage>,
+    double: Option<DoubleWrite>,
     gate: RwLock<()>,
     meta: Mutex<Meta>,
     /// Storage says that the pool is open.
@@ -25,9 +28,16 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    pub fn new(storage: Box<dyn Storage>, meta: Meta) -> Self {
+    pub fn new(storage: Box<dyn Storage>, double: Option<DoubleWrite>, meta: Meta) -> Self {
         let open = AtomicBool::new(!meta.clean);
-        Self { storage, gate: RwLock::new(()), meta: Mutex::new(meta), open, broken: AtomicBool::new(false) }
+        Self {
+            storage,
+            double,
+            gate: RwLock::new(()),
+            meta: Mutex::new(meta),
+            open,
+            broken: AtomicBool::new(false),
+        }
     }
 
     pub fn meta(&self) -> MutexGuard<'_, Meta> {
@@ -65,9 +75,22 @@ impl Home {
         Ok(())
     }
 
-    /// Writes pages in their places.
-    pub fn write(&self, writes: &mut [Write<'_>]) {
-        self.storage.write(writes);
+    /// Writes pages in their places. The images are in the order of the pages, and each result is of as many as the write
+    /// has.
+    pub fn write<'m>(&self, pages: &[PageId], images: &'m [Image]) -> Vec<Write<'m>> {
+        let mut writes = Vec::with_capacity(images.len());
+        let mut rest = images;
+        // Neighbours are written at once.
+        for run in pages.chunk_by(|one, next| one.0 + 1 == next.0) {
+            let (now, later) = rest.split_at(run.len());
+            writes.push(Write::new(run[0].0, now));
+            rest = later;
+        }
+        match &self.double {
+            None => self.storage.write(&mut writes),
+            Some(double) => double.write(&*self.storage, || self.sync(), pages, images, &mut writes),
+        }
+        writes
     }
 
     /// Makes what was written durable.

@@ -43,6 +43,7 @@
 
 mod buffer;
 mod builder;
+mod doublewrite;
 mod engine;
 mod error;
 mod evict;
@@ -63,6 +64,7 @@ mod wait;
 mod writeback;
 
 pub use builder::{Builder, Choice};
+pub use doublewrite::TornPages;
 pub use engine::Kind;
 pub use error::{Error, Restart, Result};
 pub use guard::{Exclusive, Optimistic, Shared};

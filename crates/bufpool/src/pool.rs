@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Optimistic, Shared};
 use crate::home::Home;
 use crate::log::Log;
-use crate::meta::{FIRST, ROOTS};
+use crate::meta::FIRST;
 use crate::page::PageId;
 use crate::protocol::slots::Slots;
 use crate::protocol::word::{Layout, Refusal, is_ready};
@@ -187,7 +187,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A value that is kept with the pool, such as the page of a tree's root; zero at first. There are [`ROOTS`].
+    /// A value that is kept with the pool, such as the page of a tree's root; zero at first. There are [`ROOTS`](crate::ROOTS).
     pub fn root(&self, slot: usize) -> u64 {
         self.home.meta().roots[slot]
     }
@@ -255,22 +255,8 @@ impl Pool {
 
     /// What it has done.
     pub fn statistics(&self) -> Statistics {
-        let counters = &self.counters;
         let frames = self.slots.count() as u64;
-        Statistics {
-            read: counters.read.get(),
-            read_failed: counters.read_failed.get(),
-            written: counters.written.get(),
-            write_failed: counters.write_failed.get(),
-            evicted: counters.evicted.get(),
-            release_calls: counters.release_calls.get(),
-            log_forced: counters.log_forced.get(),
-            allocated: counters.allocated.get(),
-            freed: counters.freed.get(),
-            resident: frames - self.slots.free_count() as u64,
-            frames,
-        }
+        let resident = frames - self.slots.free_count() as u64;
+        Statistics { resident, frames, ..self.counters.read_all() }
     }
 }
-
-const _: () = assert!(ROOTS == 8);

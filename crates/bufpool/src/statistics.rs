@@ -20,6 +20,8 @@ pub struct Statistics {
     pub release_calls: u64,
     /// How often the log had to be made durable before pages could be written.
     pub log_forced: u64,
+    /// Pages that a crash had torn, restored when the pool was opened.
+    pub restored: u64,
     /// Pages allocated.
     pub allocated: u64,
     /// Pages freed.
@@ -39,8 +41,32 @@ pub(crate) struct Counters {
     pub evicted: Counter,
     pub release_calls: Counter,
     pub log_forced: Counter,
+    restored: u64,
     pub allocated: Counter,
     pub freed: Counter,
+}
+
+impl Counters {
+    pub fn restored(restored: u64) -> Self {
+        Self { restored, ..Self::default() }
+    }
+
+    /// All of them; `resident` and `frames` are for the pool to say.
+    pub fn read_all(&self) -> Statistics {
+        Statistics {
+            read: self.read.get(),
+            read_failed: self.read_failed.get(),
+            written: self.written.get(),
+            write_failed: self.write_failed.get(),
+            evicted: self.evicted.get(),
+            release_calls: self.release_calls.get(),
+            log_forced: self.log_forced.get(),
+            restored: self.restored,
+            allocated: self.allocated.get(),
+            freed: self.freed.get(),
+            ..Statistics::default()
+        }
+    }
 }
 
 /// On a cache line of its own.

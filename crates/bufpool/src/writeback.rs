@@ -11,7 +11,6 @@ use crate::page::{self, PAGE, PageId};
 use crate::pool::Pool;
 use crate::protocol::slots::Slot;
 use crate::protocol::sweep;
-use crate::storage::Write;
 use crate::wait::Backoff;
 
 /// The most pages that are written together.
@@ -35,7 +34,8 @@ impl Pool {
     }
 
     fn write_some(&self, slots: &mut impl Iterator<Item = Slot>, held: &mut Vec<Slot>) -> Result<()> {
-        let mut copies = Copies { pool: self, buffer: Some(self.buffers.take()), pages: Vec::new() };
+        let mut copies =
+            Copies { pool: self, buffer: Some(self.buffers.take()), slots: Vec::new(), pages: Vec::new() };
         while copies.pages.len() < TOGETHER {
             let Some(slot) = slots.next() else { break };
             match sweep::begin_write(&self.slots, slot, |page| self.engine.word_of(slot, PageId(page))) {
@@ -69,7 +69,8 @@ impl Pool {
 struct Copies<'p> {
     pool: &'p Pool,
     buffer: Option<Buffer>,
-    pages: Vec<(Slot, PageId)>,
+    slots: Vec<Slot>,
+    pages: Vec<PageId>,
 }
 
 impl Copies<'_> {
@@ -82,7 +83,8 @@ impl Copies<'_> {
         unsafe { ptr::copy_nonoverlapping(from.add(8), image.as_mut_ptr().add(8), PAGE - 8) };
         sweep::copied(self.pool.engine.word_of(slot, page));
         page::seal(image, page);
-        self.pages.push((slot, page));
+        self.slots.push(slot);
+        self.pages.push(page);
     }
 
     fn write(mut self) -> Result<()> {
@@ -103,21 +105,14 @@ impl Copies<'_> {
             }
         }
         let gate = pool.home.begin()?;
-        let mut writes = Vec::with_capacity(images.len());
-        let mut rest = 0;
-        // Neighbours are written at once.
-        for run in self.pages.chunk_by(|(_, one), (_, next)| one.0 + 1 == next.0) {
-            writes.push(Write::new(run[0].1.0, &images[rest..rest + run.len()]));
-            rest += run.len();
-        }
-        pool.home.write(&mut writes);
+        let writes = pool.home.write(&self.pages, images);
         drop(gate);
         let mut result = Ok(());
-        let mut pages = self.pages.drain(..);
+        let mut all = self.slots.drain(..).zip(self.pages.drain(..));
         for write in writes {
             let count = write.bytes().len() / PAGE;
             let written = write.result.is_ok();
-            for (slot, page) in pages.by_ref().take(count) {
+            for (slot, page) in all.by_ref().take(count) {
                 sweep::end_write(&pool.slots, slot, pool.engine.word_of(slot, page), written);
             }
             let counter = if written { &pool.counters.written } else { &pool.counters.write_failed };
@@ -131,7 +126,7 @@ impl Copies<'_> {
 
 impl Drop for Copies<'_> {
     fn drop(&mut self) {
-        for (slot, page) in self.pages.drain(..) {
+        for (slot, page) in self.slots.drain(..).zip(self.pages.drain(..)) {
             sweep::end_write(&self.pool.slots, slot, self.pool.engine.word_of(slot, page), false);
         }
         if let Some(buffer) = self.buffer.take() {

@@ -171,3 +171,13 @@ fn pages_that_only_the_log_knows_can_be_redone_and_lost_ones_reclaimed() {
         assert_eq!((pool.pages_in_use(), pool.allocate().unwrap().page()), (1, first));
     }
 }
+
+#[test]
+fn a_file_is_of_one_pool_at_a_time() {
+    let (pool, folder) = pool(KINDS[0], 64);
+    let error = builder(&folder, KINDS[0], 64).open().map(drop).unwrap_err();
+    assert!(error.to_string().contains("somebody else has it open"), "{error}");
+    pool.close().unwrap();
+    drop(pool);
+    builder(&folder, KINDS[0], 64).open().unwrap();
+}

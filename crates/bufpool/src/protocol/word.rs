@@ -262,6 +262,11 @@ impl Word {
         self.0.load(Ordering::Acquire) & DIRTY != 0
     }
 
+    /// Whether the page is in memory, or on its way.
+    pub fn is_present(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (PRESENT | LOCKED) != 0
+    }
+
     /// Whether storage has the page's content, and nobody is about to change it.
     pub fn is_settled(&self) -> bool {
         self.0.load(Ordering::Acquire) & (DIRTY | LOCKED) == 0

@@ -5,18 +5,25 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use io_uring::{opcode, types};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 
+use super::ring::Rings;
 use super::{Read, Storage, Write};
 use crate::page::PAGE;
+
+/// How long somebody else may have a file open before that is an error.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A file or a block device.
 pub struct File {
     file: std::fs::File,
     device: bool,
     direct: bool,
+    rings: Rings,
 }
 
 impl File {
@@ -37,13 +44,19 @@ impl File {
             Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
             _ => (open(0)?, false),
         };
+        lock(&file)?;
         let device = file.metadata()?.file_type().is_block_device();
-        Ok(Self { file, device, direct })
+        Ok(Self { file, device, direct, rings: Rings::default() })
     }
 
     /// Whether the kernel's page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Whether several pages are read and written at once.
+    pub fn has_rings(&self) -> bool {
+        self.rings.work()
     }
 
     fn read_one(&self, read: &mut Read<'_>) -> io::Result<()> {
@@ -72,16 +85,57 @@ impl File {
     }
 }
 
+/// Keeps others from opening it. When a process dies, what it had the kernel write is written nevertheless, and the lock is
+/// only released afterwards; so this waits a little.
+fn lock(file: &std::fs::File) -> io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if begin.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 200),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "somebody else has it open"));
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
 impl Storage for File {
     fn read(&self, reads: &mut [Read<'_>]) {
-        for read in reads {
-            read.result = self.read_one(read);
+        let mut done = vec![false; reads.len()];
+        if reads.len() > 1 {
+            let fd = types::Fd(self.file.as_raw_fd());
+            let entry = |read: &mut Read<'_>| {
+                opcode::Read::new(fd, read.memory(), PAGE as u32).offset(read.page() * PAGE as u64).build()
+            };
+            let entries: Vec<_> = reads.iter_mut().map(entry).collect();
+            // SAFETY: each `Read` stands for exclusive access to a page of memory.
+            unsafe { self.rings.run(&entries, |index, result| done[index] = result == PAGE as i32) };
+        }
+        for (read, done) in reads.iter_mut().zip(done) {
+            read.result = if done { Ok(()) } else { self.read_one(read) };
         }
     }
 
     fn write(&self, writes: &mut [Write<'_>]) {
-        for write in writes {
-            write.result = self.file.write_all_at(write.bytes(), write.page() * PAGE as u64);
+        let mut done = vec![false; writes.len()];
+        if writes.len() > 1 {
+            let fd = types::Fd(self.file.as_raw_fd());
+            let entry = |write: &Write<'_>| {
+                let bytes = write.bytes();
+                let offset = write.page() * PAGE as u64;
+                opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32).offset(offset).build()
+            };
+            let entries: Vec<_> = writes.iter().map(entry).collect();
+            let complete =
+                |index: usize, result: i32| done[index] = result == writes[index].bytes().len() as i32;
+            // SAFETY: each `Write` borrows what is written.
+            unsafe { self.rings.run(&entries, complete) };
+        }
+        for (write, done) in writes.iter_mut().zip(done) {
+            if !done {
+                write.result = self.file.write_all_at(write.bytes(), write.page() * PAGE as u64);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Where pages are when they are not in memory.
 
 mod file;
+mod ring;
 
 use std::io;
 use std::marker::PhantomData;
@@ -85,6 +86,11 @@ impl<'m> Write<'m> {
     /// The first page.
     pub fn page(&self) -> u64 {
         self.page
+    }
+
+    /// The pages.
+    pub(crate) fn images(&self) -> &'m [Image] {
+        self.images
     }
 
     /// What to write.

@@ -1,0 +1,106 @@
+//! Many operations at once, by io_uring.
+//!
+//! The kernel reads and writes memory that callers own, so nobody leaves here before every operation that the kernel has
+//! been given is complete. An operation that did not go as it should is done once more by an ordinary system call, which
+//! tells what is wrong; the same call is what happens where there is no io_uring.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, cqueue};
+
+/// The most operations at once.
+const DEPTH: usize = 64;
+
+/// Rings that nobody uses at the moment. Its lock is a leaf.
+#[derive(Default)]
+pub(super) struct Rings {
+    spare: Mutex<Vec<IoUring>>,
+    refused: AtomicBool,
+}
+
+impl Rings {
+    /// Whether rings are to be had here.
+    pub fn work(&self) -> bool {
+        match self.take() {
+            Some(ring) => {
+                self.give(ring);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take(&self) -> Option<IoUring> {
+        if self.refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.or_else(|| {
+            // Refused by old kernels, by containers, and by administrators.
+            let ring = IoUring::new(DEPTH as u32).ok();
+            self.refused.store(ring.is_none(), Ordering::Relaxed);
+            ring
+        })
+    }
+
+    fn give(&self, ring: IoUring) {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).push(ring);
+    }
+
+    /// Has operations done. `done` is told each one's number and result; those that it is not told of were not begun.
+    ///
+    /// # Safety
+    /// The memory that the entries name is the caller's until this returns.
+    pub unsafe fn run(&self, entries: &[Entry], mut done: impl FnMut(usize, i32)) {
+        let Some(mut ring) = self.take() else { return };
+        for (chunk, some) in entries.chunks(DEPTH).enumerate() {
+            for (index, entry) in some.iter().enumerate() {
+                let entry = entry.clone().user_data((chunk * DEPTH + index) as u64);
+                // SAFETY: as the caller promises; the queue has room for a chunk.
+                unsafe { ring.submission().push(&entry) }.expect("a chunk fits");
+            }
+            let mut complete = 0;
+            let mut result = Ok(());
+            while complete < some.len() {
+                result = match ring.submit_and_wait(some.len() - complete) {
+                    Ok(_) => Ok(()),
+                    Err(error) if is_passing(&error) => Ok(()),
+                    Err(error) => Err(error),
+                };
+                complete += reap(&mut ring, &mut done);
+                if result.is_err() {
+                    break;
+                }
+            }
+            if result.is_err() {
+                // What it was given is still the kernel's; what it was not given dies with the ring.
+                let given = some.len() - ring.submission().len();
+                while complete < given {
+                    std::thread::sleep(Duration::from_micros(100));
+                    complete += reap(&mut ring, &mut done);
+                }
+                self.refused.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+        self.give(ring);
+    }
+}
+
+fn reap(ring: &mut IoUring, done: &mut impl FnMut(usize, i32)) -> usize {
+    let mut count = 0;
+    let tell = |entry: cqueue::Entry| {
+        done(entry.user_data() as usize, entry.result());
+        count += 1;
+    };
+    ring.completion().for_each(tell);
+    count
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}

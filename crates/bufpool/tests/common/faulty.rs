@@ -1,0 +1,195 @@
+//! Storage in memory that fails as it is told to, and whose unsynced writes a crash loses, keeps, or tears.
+#![allow(dead_code, reason = "every test uses some of it")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bedplate_bufpool::PAGE;
+use bedplate_bufpool::storage::{Read, Storage, Write};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+type Image = [u8; PAGE];
+
+/// A disk; clones are the same disk.
+#[derive(Clone)]
+pub struct Faulty(Arc<Inner>);
+
+struct Inner {
+    disk: Mutex<Disk>,
+    /// Of a million operations, how many fail.
+    reads: AtomicU32,
+    writes: AtomicU32,
+    syncs: AtomicU32,
+    failed: AtomicU64,
+    /// How many more pages are written before the power fails; 0 is never.
+    fuse: AtomicU64,
+}
+
+struct Disk {
+    durable: BTreeMap<u64, Image>,
+    /// Written since the last sync, in order.
+    pending: Vec<(u64, Image)>,
+    random: SmallRng,
+    dead: bool,
+}
+
+impl Faulty {
+    pub fn new(seed: u64) -> Self {
+        let random = SmallRng::seed_from_u64(seed);
+        let disk = Disk { durable: BTreeMap::new(), pending: Vec::new(), random, dead: false };
+        Self(Arc::new(Inner {
+            disk: Mutex::new(disk),
+            reads: AtomicU32::new(0),
+            writes: AtomicU32::new(0),
+            syncs: AtomicU32::new(0),
+            failed: AtomicU64::new(0),
+            fuse: AtomicU64::new(0),
+        }))
+    }
+
+    /// From now on so many of a million operations fail.
+    pub fn fail(&self, reads: u32, writes: u32, syncs: u32) {
+        self.0.reads.store(reads, Ordering::Relaxed);
+        self.0.writes.store(writes, Ordering::Relaxed);
+        self.0.syncs.store(syncs, Ordering::Relaxed);
+    }
+
+    /// How many operations were made to fail.
+    pub fn failed(&self) -> u64 {
+        self.0.failed.load(Ordering::Relaxed)
+    }
+
+    /// The power fails after that many more pages were written.
+    pub fn fuse(&self, pages: u64) {
+        self.0.fuse.store(pages, Ordering::Relaxed);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.disk().dead
+    }
+
+    /// What is there after the power came back: of what was written since the last sync, some is there, some is not, and
+    /// some pages are torn between two sectors. Returns how many were torn.
+    pub fn crash(&self) -> usize {
+        let mut disk = self.disk();
+        disk.dead = false;
+        self.0.fuse.store(0, Ordering::Relaxed);
+        let mut torn = 0;
+        for (page, image) in std::mem::take(&mut disk.pending) {
+            let mut content = disk.durable.get(&page).copied().unwrap_or([0; PAGE]);
+            let sectors = match disk.random.random_range(0..3) {
+                0 => 0..8,
+                1 => 0..0,
+                _ => {
+                    let at = disk.random.random_range(1..8);
+                    if disk.random.random() { 0..at } else { at..8 }
+                }
+            };
+            torn += usize::from((1..8).contains(&sectors.len()));
+            let bytes = sectors.start * 512..sectors.end * 512;
+            content[bytes.clone()].copy_from_slice(&image[bytes]);
+            disk.durable.insert(page, content);
+        }
+        torn
+    }
+
+    /// Damages a page.
+    pub fn damage(&self, page: u64) {
+        let mut disk = self.disk();
+        disk.settle();
+        disk.durable.get_mut(&page).expect("it was written")[1000] ^= 1;
+    }
+
+    /// Puts one page in the place of another.
+    pub fn misplace(&self, from: u64, to: u64) {
+        let mut disk = self.disk();
+        disk.settle();
+        let image = disk.durable[&from];
+        disk.durable.insert(to, image);
+    }
+
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.0.disk.lock().unwrap()
+    }
+
+    fn lot(&self, disk: &mut Disk, per_million: &AtomicU32) -> io::Result<()> {
+        if disk.dead {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        if disk.random.random_range(0..1_000_000) < per_million.load(Ordering::Relaxed) {
+            self.0.failed.fetch_add(1, Ordering::Relaxed);
+            let error = if disk.random.random() { libc::EIO } else { libc::ENOSPC };
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(())
+    }
+}
+
+impl Disk {
+    fn get(&self, page: u64) -> Option<Image> {
+        let pending = self.pending.iter().rev().find(|(written, _)| *written == page);
+        pending.map(|(_, image)| *image).or_else(|| self.durable.get(&page).copied())
+    }
+
+    fn settle(&mut self) {
+        for (page, image) in std::mem::take(&mut self.pending) {
+            self.durable.insert(page, image);
+        }
+    }
+}
+
+impl Storage for Faulty {
+    fn read(&self, reads: &mut [Read<'_>]) {
+        for read in reads {
+            let mut disk = self.disk();
+            read.result = self.lot(&mut disk, &self.0.reads);
+            let image = disk.get(read.page()).unwrap_or([0; PAGE]);
+            // What fails leaves something behind, too.
+            // SAFETY: the memory of a page.
+            unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) };
+        }
+    }
+
+    fn write(&self, writes: &mut [Write<'_>]) {
+        for write in writes {
+            let mut disk = self.disk();
+            write.result = self.lot(&mut disk, &self.0.writes);
+            for (page, image) in (write.page()..).zip(write.bytes().as_chunks::<PAGE>().0) {
+                if disk.dead {
+                    write.result = Err(io::Error::from_raw_os_error(libc::EIO));
+                    break;
+                }
+                disk.pending.push((page, *image));
+                if self.0.fuse.load(Ordering::Relaxed) > 0 && self.0.fuse.fetch_sub(1, Ordering::Relaxed) == 1
+                {
+                    disk.dead = true;
+                }
+                if write.result.is_err() {
+                    // It failed in the middle of a page.
+                    disk.pending.last_mut().expect("pushed").1[2048..].fill(0xee);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.disk();
+        self.lot(&mut disk, &self.0.syncs)?;
+        disk.settle();
+        Ok(())
+    }
+
+    fn pages(&self) -> io::Result<u64> {
+        let disk = self.disk();
+        let last = disk.pending.iter().map(|(page, _)| *page).chain(disk.durable.keys().copied()).max();
+        Ok(last.map_or(0, |page| page + 1))
+    }
+
+    fn grow(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
