@@ -88,6 +88,12 @@ pub enum Error {
         /// What it is used for.
         why: &'static str,
     },
+    /// SIGSEGV cannot be handled.
+    #[error("handling SIGSEGV, which takes threads into ring 0: {source}")]
+    Segv {
+        /// Why.
+        source: io::Error,
+    },
     /// A signal that cannot be handled in ring 0.
     #[error("signal {signal} cannot be handled in ring 0")]
     BadSignal {
@@ -125,7 +131,8 @@ impl Error {
             Error::Open { source }
             | Error::Kvm { source, .. }
             | Error::Memory { source, .. }
-            | Error::Maps { source } => source.raw_os_error().unwrap_or(libc::EIO),
+            | Error::Maps { source }
+            | Error::Segv { source } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Missing { .. } => libc::EOPNOTSUPP,
             Error::AddressSpace { .. } => libc::ENOSPC,
             Error::TooManyThreads { .. } => libc::EAGAIN,

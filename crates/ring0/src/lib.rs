@@ -61,7 +61,8 @@ pub use self::{
     ipi::calls::{RemoteCall, RemoteFunction},
     ipi::ticks::TickHandler,
     kvm::statistics::Statistics as KvmStatistics,
+    memory::reserved::Reserved,
     memory::windows::{Attached, Windows},
-    process::{Builder, Process},
+    process::{Builder, Process, virtualizes},
     statistics::Statistics,
 };

@@ -112,26 +112,32 @@ macro_rules! atomic {
 atomic!(atomic::AtomicU64, u64);
 atomic!(atomic::AtomicU32, u32);
 
-/// Loom's atomics: every interleaving, and every value that a weak memory order lets a load return.
-#[cfg(test)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Loom;
+/// Loom's words, for models of what is built on this one's: every interleaving, and every value that a weak memory order
+/// lets a load return.
+#[cfg(any(test, feature = "loom"))]
+mod model {
+    use super::{Atomic, Atomics, Ordering};
 
-#[cfg(test)]
-impl Atomics for Loom {
-    type U64 = loom::sync::atomic::AtomicU64;
-    type U32 = loom::sync::atomic::AtomicU32;
+    /// For the model checker.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Loom;
 
-    fn fence() {
-        loom::sync::atomic::fence(Ordering::SeqCst);
+    impl Atomics for Loom {
+        type U64 = loom::sync::atomic::AtomicU64;
+        type U32 = loom::sync::atomic::AtomicU32;
+
+        fn fence() {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+
+        fn relax() {
+            loom::thread::yield_now();
+        }
     }
 
-    fn relax() {
-        loom::thread::yield_now();
-    }
+    atomic!(loom::sync::atomic::AtomicU64, u64);
+    atomic!(loom::sync::atomic::AtomicU32, u32);
 }
 
-#[cfg(test)]
-atomic!(loom::sync::atomic::AtomicU64, u64);
-#[cfg(test)]
-atomic!(loom::sync::atomic::AtomicU32, u32);
+#[cfg(any(test, feature = "loom"))]
+pub use model::Loom;

@@ -12,6 +12,8 @@ pub(crate) mod clock;
 mod guest;
 pub(crate) mod native;
 
+pub(crate) use bedplate_ring0::virtualizes;
+
 use crate::sample::{Samples, interleave};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 
@@ -95,11 +97,4 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         }
     }
     Ok(report)
-}
-
-/// Whether the processor has VT-x or AMD-V, without which KVM emulates ring 0.
-pub(crate) fn virtualizes() -> bool {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
 }

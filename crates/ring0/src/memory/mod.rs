@@ -3,6 +3,7 @@
 
 pub mod mapping;
 pub mod maps;
+pub mod reserved;
 pub mod windows;
 
 /// Bytes of a window.

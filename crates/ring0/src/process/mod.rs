@@ -10,6 +10,7 @@ pub mod local;
 pub(crate) mod thread;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 pub use builder::Builder;
 use cpus::Cpus;
@@ -28,6 +29,13 @@ use crate::shootdown::{Shootdown, ShootdownStatistics};
 use crate::statistics::Statistics;
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Whether the processor has VT-x or AMD-V.
+pub fn virtualizes() -> bool {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
+}
 
 /// A process that can enter ring 0. See the crate's documentation.
 #[derive(Debug)]
@@ -52,6 +60,24 @@ impl Process {
         // SAFETY: a process is never dropped.
         let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
         (!process.born.is_forked()).then_some(process)
+    }
+
+    /// The process, built as it is by default if it has not been. For libraries, which are not the only ones to need it.
+    ///
+    /// # Errors
+    /// Those of [`Builder::build`]; [`Error::Missing`] where the processor has no virtualization: KVM would emulate ring 0,
+    /// and cannot run what a program has.
+    pub fn this() -> Result<&'static Process> {
+        static BUILDING: Mutex<()> = Mutex::new(());
+        let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = Process::current() {
+            return Ok(process);
+        }
+        if !virtualizes() {
+            let advice = "this processor does not show it; `bedplate doctor` tells what ring 0 needs";
+            return Err(Error::Missing { feature: "virtualization (VT-x or AMD-V)", advice });
+        }
+        Process::builder().build()
     }
 
     /// Lets this thread go on in ring 0. Does nothing if it is there.

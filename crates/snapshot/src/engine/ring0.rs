@@ -1,7 +1,7 @@
 //! The `ring0` engine: page tables of this process's own.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bedplate_ring0::Process;
 
@@ -26,28 +26,7 @@ impl Ring0 {
 
 /// This process in ring 0, built if it is not.
 pub(crate) fn process() -> Result<&'static Process, Error> {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(process) = Process::current() {
-        return Ok(process);
-    }
-    if !virtualizes() {
-        return Err(unavailable(
-            "this processor shows no VT-x or AMD-V; `bedplate doctor` tells what ring 0 needs",
-        ));
-    }
-    Process::builder().build().map_err(unavailable)
-}
-
-fn unavailable(reason: impl std::fmt::Display) -> Error {
-    Error::Unavailable { engine: Kind::Ring0, reason: reason.to_string() }
-}
-
-/// Whether the processor has VT-x or AMD-V, without which KVM emulates ring 0, and cannot run what a program has.
-fn virtualizes() -> bool {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
+    Process::this().map_err(|error| Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() })
 }
 
 impl Engine for Ring0 {

@@ -26,7 +26,7 @@ use super::heap::Region;
 use super::region::{Pool, unavailable};
 use super::space::{Space, table_frames};
 use super::tables::{Table, entry_of};
-use super::{native, registry, staging};
+use super::{registry, staging};
 use crate::uffd::sets::Pages;
 use crate::{Error, PAGE};
 
@@ -107,7 +107,7 @@ pub fn enter(region: &'static Region, place: usize, epoch: u64) -> Result<(), Er
     }
     staging::prepare(process)?;
     handlers::set_page_fault_handler(Some(page_fault));
-    native::adopt();
+    handlers::adopt_segv();
     own.top().slots[entry_of(range)].store_exclusive(child.table.entry);
     CURRENT.store(child, Ordering::Release);
     process.enter().map_err(unavailable)?;

@@ -32,11 +32,11 @@ mod staging;
 mod tables;
 mod task;
 
+pub use bedplate_ring0::handlers::set_segv_action;
 pub use calls::system_call;
 pub use fault::page_fault;
 pub use forked::Frozen;
 pub use heap::{ChildStatistics, Region};
-pub use native::set_segv_action;
 
 pub(crate) use background::Background;
 pub(crate) use space::Space;

@@ -1,211 +1,22 @@
-//! Threads that touch the memory natively are taken into ring 0, where it is.
+//! Threads that touch the memory natively are taken into ring 0, where it is ([`handlers::take_in`]). A task's thread has
+//! its snapshot's tables again there.
 //!
-//! Natively, the memory's addresses are reserved and have no rights, so whoever uses them gets SIGSEGV: a thread that
-//! has not entered ring 0, and one that has lost it, be it main's or a task's. The handler of the signal lets the thread
-//! go on in a piece of assembly that keeps all registers, enters ring 0, and returns to the instruction. A task's thread
-//! has its snapshot's tables again there.
-//!
-//! This is why a memory can be used like any other, and why nobody reads main's memory for a snapshot's. A thread that
-//! cannot enter (too many; on top of a signal handler that has interrupted ring 0) gets its SIGSEGV after all. Entering
-//! for the first time allocates memory: code that touches a memory while it holds the allocator's lock enters before.
+//! This is why a memory can be used like any other, and why nobody reads main's memory for a snapshot's.
 
-use std::arch::global_asm;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use bedplate_ring0::handlers;
 
-use bedplate_ring0::{Process, is_ring0};
-
+use super::region::unavailable;
 use super::space::Space;
 use super::{registry, task};
 use crate::Error;
 
-/// Bytes of the red zone below a stack pointer.
-const RED_ZONE: i64 = 128;
-
-global_asm!(
-    r#"
-    .text
-    .balign 16
-    .globl bedplate_snapshot_go_to_ring0
-bedplate_snapshot_go_to_ring0:      # (rsp) = where to go on, below the red zone
-    pushfq
-    cld
-    push %rax
-    push %rcx
-    push %rdx
-    push %rbx
-    push %rbp
-    push %rsi
-    push %rdi
-    push %r8
-    push %r9
-    push %r10
-    push %r11
-    push %r12
-    push %r13
-    push %r14
-    push %r15
-    mov %rsp, %rbp
-    sub $4096, %rsp                 # x87, SSE, AVX and AVX-512 take 2696 bytes
-    and $-64, %rsp
-    xor %eax, %eax
-    mov %rax, 512(%rsp)
-    mov %rax, 520(%rsp)
-    mov %rax, 528(%rsp)
-    mov %rax, 536(%rsp)
-    mov %rax, 544(%rsp)
-    mov %rax, 552(%rsp)
-    mov %rax, 560(%rsp)
-    mov %rax, 568(%rsp)
-    mov $0xe7, %eax
-    xor %edx, %edx
-    xsave64 (%rsp)
-    call bedplate_snapshot_enter
-    mov $0xe7, %eax
-    xor %edx, %edx
-    xrstor64 (%rsp)
-    mov %rbp, %rsp
-    pop %r15
-    pop %r14
-    pop %r13
-    pop %r12
-    pop %r11
-    pop %r10
-    pop %r9
-    pop %r8
-    pop %rdi
-    pop %rsi
-    pop %rbp
-    pop %rbx
-    pop %rdx
-    pop %rcx
-    pop %rax
-    popfq
-    ret ${red_zone}
-    "#,
-    red_zone = const RED_ZONE,
-    options(att_syntax)
-);
-
-unsafe extern "C" {
-    /// Goes on in ring 0 where the stack says.
-    fn bedplate_snapshot_go_to_ring0();
-}
-
-/// Enters ring 0; called by the assembly, between two instructions of arbitrary code.
-#[unsafe(no_mangle)]
-extern "C" fn bedplate_snapshot_enter() {
-    // SAFETY: `errno` is this thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
-    let entered = Process::current().is_some_and(|process| process.enter().is_ok());
-    if !entered {
-        // The instruction is tried again natively, and ends the process as it would have without this.
-        default_action(libc::SIGSEGV);
-    }
-    // SAFETY: as above.
-    unsafe { *errno = before };
-}
-
-/// The default action, by a bare call: a preloaded library may have put its own in the place of the C library's.
-fn default_action(signal: i32) {
-    /// The kernel's structure: handler, flags, restorer, and the signals to block.
-    const DEFAULT: [u64; 4] = [libc::SIG_DFL as u64, 0, 0, 0];
-    // SAFETY: reads the structure.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), std::ptr::null::<u64>(), 8usize)
-    };
-}
-
-/// What is done about SIGSEGV that is not about a memory; null until this has its handler.
-static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
-/// Held while it is set.
-static SETTING: Mutex<()> = Mutex::new(());
-
-/// Sets what is done about SIGSEGV that is not about a memory, for a program whose own `sigaction` would take the
-/// handler away. (Old ones are kept: a signal may be using them.)
-pub fn set_segv_action(action: libc::sigaction) {
-    BEFORE.store(Box::leak(Box::new(action)), Ordering::Release);
-}
-
-/// This process's number, when the handler was set: a child that has the same memory (`vfork`) has its parent's
-/// processor, too, and must not enter.
-static OWNER: AtomicI32 = AtomicI32::new(0);
-
-/// In a forked child: its threads may enter.
-pub fn adopt() {
-    // SAFETY: no conditions.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-}
-
-/// Sets the handler of SIGSEGV, once.
-pub fn install() -> Result<(), Error> {
-    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if !BEFORE.load(Ordering::Acquire).is_null() {
-        return Ok(());
-    }
-    adopt();
-    // SAFETY: all zeros is an action: the default one.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = caught as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    let failed = |what| Error::System { what, source: rustix::io::Errno::INVAL };
-    // SAFETY: reads the action; the handler must know it before it is set.
-    if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut before) } != 0 {
-        return Err(failed("reading the handler of SIGSEGV"));
-    }
-    set_segv_action(before);
-    // SAFETY: the handler is of the form that SA_SIGINFO asks for.
-    match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(failed("handling SIGSEGV")),
-    }
-}
-
-/// Linux calls this, natively.
-extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes both, for as long as this runs.
-    let (details, registers) =
-        unsafe { (&*info, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
-    // SAFETY: SIGSEGV of the kernel's has an address; another's has none that is a memory's.
-    let address = unsafe { details.si_addr() } as u64;
-    // A task sees no memory but its own.
+/// Whether an address is in a memory that this thread has. A task sees no memory but its own.
+fn is_ours(address: u64) -> bool {
     let its = |space: &Space| task::running_on().is_none_or(|number| number == space.number());
-    // SAFETY: no conditions.
-    let is_owner = || unsafe { libc::getpid() } == OWNER.load(Ordering::Relaxed);
-    if details.si_code > 0 && registry::at(address).is_some_and(its) && !is_ring0() && is_owner() {
-        let stack = registers[libc::REG_RSP as usize] - RED_ZONE - 8;
-        // SAFETY: the interrupted code's stack, below what it uses.
-        unsafe { (stack as *mut i64).write(registers[libc::REG_RIP as usize]) };
-        registers[libc::REG_RSP as usize] = stack;
-        registers[libc::REG_RIP as usize] = bedplate_snapshot_go_to_ring0 as *const () as i64;
-        return;
-    }
-    pass_on(signal, info, context);
+    registry::at(address).is_some_and(its)
 }
 
-/// Does what was done before there was a handler here.
-fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: never freed.
-    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
-    match before.map_or(libc::SIG_DFL, |before| before.sa_sigaction) {
-        libc::SIG_DFL | libc::SIG_IGN => {
-            // The instruction is tried again, and ends the process.
-            default_action(signal);
-        }
-        handler if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) => {
-            // SAFETY: with this flag, a handler of this form.
-            let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
-                unsafe { std::mem::transmute(handler) };
-            handler(signal, info, context);
-        }
-        handler => {
-            // SAFETY: without it, one of this form.
-            let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
-            handler(signal);
-        }
-    }
+/// Has threads taken in.
+pub fn install() -> Result<(), Error> {
+    handlers::take_in(is_ours).map_err(unavailable)
 }

@@ -3,8 +3,7 @@
 use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
 use bedplate_ring0::paging::VirtRange;
 use bedplate_ring0::shootdown::MOST_CPUS;
-use bedplate_ring0::{Attached, Process};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use bedplate_ring0::{Attached, Process, Reserved};
 
 use super::registry::FIRST_ENTRY;
 use crate::{Error, Kind};
@@ -14,41 +13,10 @@ pub fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() }
 }
 
-/// An entry of the topmost page table, kept for ring 0: Linux has nothing there.
-#[derive(Debug)]
-pub struct Reserved {
-    process: &'static Process,
-    slot: VirtRange,
-}
-
-impl Reserved {
-    /// The entry of this number, unless something is mapped there.
-    pub fn new(process: &'static Process, number: usize) -> Result<Self, Error> {
-        let slot = VirtRange::top_level_slot(FIRST_ENTRY + number).map_err(unavailable)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        let (address, bytes) = (slot.start() as *mut _, slot.bytes() as usize);
-        // SAFETY: a new mapping where there is none.
-        unsafe { mmap_anonymous(address, bytes, ProtFlags::empty(), flags) }
-            .map_err(Error::system("reserving addresses"))?;
-        let reserved = Self { process, slot };
-        process.keep_private(slot.start(), slot.bytes()).map_err(unavailable)?;
-        Ok(reserved)
-    }
-
-    pub fn slot(&self) -> VirtRange {
-        self.slot
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        let (address, bytes) = (self.slot.start(), self.slot.bytes());
-        // What cannot be given back stays reserved.
-        if self.process.release_private(address, bytes).is_ok() {
-            // SAFETY: the mapping made above, to which nothing leads any more.
-            let _ = unsafe { munmap(address as *mut _, bytes as usize) };
-        }
-    }
+/// Keeps the entry of the topmost page table that a memory of this number has, unless something is mapped there.
+pub fn reserve(process: &'static Process, number: usize) -> Result<Reserved, Error> {
+    let range = VirtRange::top_level_slot(FIRST_ENTRY + number).map_err(unavailable)?;
+    Reserved::new(process, range).map_err(unavailable)
 }
 
 /// Main's frames: page after page in one piece.

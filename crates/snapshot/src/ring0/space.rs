@@ -11,10 +11,10 @@ use bedplate_ring0::frames::{Backing, Frame};
 use bedplate_ring0::paging::{PageSize, PageTables, Pte, PteFlags, VirtRange};
 use bedplate_ring0::shootdown::{Batch, CpuSet};
 use bedplate_ring0::word::Native;
-use bedplate_ring0::{Cpu, Process, Windows};
+use bedplate_ring0::{Cpu, Process, Reserved, Windows};
 
 use super::protocol::{Epochs, Latch, Limbo, MOST};
-use super::region::{Home, Pool, Reserved, unavailable};
+use super::region::{Home, Pool, reserve, unavailable};
 use super::tables::{Shelf, Table, entry_of};
 use super::{calls, fault, native, registry};
 use crate::engine::{Shape, Statistics};
@@ -96,10 +96,10 @@ impl Space {
         let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;
         let (number, reserved) = (0..registry::ENTRIES)
             .filter(|number| registry::is_free(*number))
-            .find_map(|number| Some((number, Reserved::new(process, number).ok()?)))
+            .find_map(|number| Some((number, reserve(process, number).ok()?)))
             .ok_or_else(|| unavailable(format_args!("there are {} memories already", registry::ENTRIES)))?;
         let mapped = shape.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
-        let range = VirtRange::at(reserved.slot().start(), mapped as u64).map_err(unavailable)?;
+        let range = VirtRange::at(reserved.range().start(), mapped as u64).map_err(unavailable)?;
         let home = Home::new(process, shape.bytes, backing)?;
         // None of it is touched before it is used.
         let frames = KEPT * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
@@ -252,7 +252,7 @@ impl Space {
 
     /// The addresses kept for it.
     pub fn slot(&self) -> VirtRange {
-        self.reserved.slot()
+        self.reserved.range()
     }
 
     /// The addresses that its tables map.

@@ -16,8 +16,6 @@ mod epochs;
 mod latch;
 mod limbo;
 #[cfg(test)]
-mod loom_words;
-#[cfg(test)]
 mod model;
 mod page;
 #[cfg(test)]

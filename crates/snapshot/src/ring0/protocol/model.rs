@@ -8,11 +8,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use bedplate_ring0::frames::Frame;
 use bedplate_ring0::paging::{PageSize, Pte, PteFlags, RawSlot};
-use bedplate_ring0::word::{Atomic, Atomics};
+use bedplate_ring0::word::{Atomics, Loom};
 use loom::sync::Arc;
 use loom::thread;
 
-use super::loom_words::Loom;
 use super::{Epochs, Latch, Limbo, Waiting, World, write_by_main, write_by_snapshot};
 
 type Slot = RawSlot<<Loom as Atomics>::U64>;
