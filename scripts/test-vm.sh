@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the tests that need a processor's ring 0, and those of kerneldb's engine for older kernels, and runs
-# them on stock kernels in virtual machines.
+# Builds the tests that need a processor's ring 0, and those of kerneldb's and the buffer pool's engines for older
+# kernels, and runs them on stock kernels in virtual machines.
 #
 #   scripts/test-vm.sh [SERIES...]     the kernels, 6.1 and 6.12 unless told
 set -euo pipefail
@@ -16,6 +16,7 @@ mapfile -t binaries < <({
   cargo test --locked -p bedplate-ring0 --test '*' --no-run
   cargo test --locked -p bedplate-kerneldb --test hashmap --test operators --no-run
   cargo test --locked -p bedplate-snapshot --test 'ring0_*' --test engines --no-run
+  cargo test --locked -p bedplate-bufpool --test pool --test threads --no-run
 } 2>&1 | tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
@@ -28,7 +29,7 @@ apart=() parallel=() others=()
 for binary in "${binaries[@]}"; do
   case ${binary##*/} in
   ring0_load-* | engines-*) apart+=("$binary") ;;
-  hashmap-* | operators-* | interrupts-* | page_tables-* | signals_in_ring0-*) parallel+=("$binary") ;;
+  hashmap-* | operators-* | interrupts-* | page_tables-* | signals_in_ring0-* | threads-*) parallel+=("$binary") ;;
   *) others+=("$binary") ;;
   esac
 done

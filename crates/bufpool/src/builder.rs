@@ -7,13 +7,14 @@ use std::sync::Arc;
 use crate::buffer::Buffers;
 use crate::doublewrite::{self, DoubleWrite, TornPages};
 use crate::engine::{Engine, Kind, Mapped, Release, Table};
+#[cfg(target_arch = "x86_64")]
+use crate::engine::{Ring0, ring0::Parts};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::log::Log;
 use crate::meta::{FIRST, Meta};
 use crate::page::{MAX_PAGES, PAGE};
 use crate::pool::Pool;
-use crate::protocol::slots::Slots;
 use crate::space::{self, Space};
 use crate::statistics::Counters;
 use crate::storage::{File, Storage};
@@ -167,12 +168,13 @@ impl Builder {
             (BTreeSet::new(), space::find_end(&*storage, meta.end, limit)?)
         };
         let room = storage.pages().map_err(Error::storage("ask how much room there is"))?;
+        let slots = engine.slots(frames);
         Ok(Pool {
             layout: engine.layout(),
             engine,
             limit,
             batch,
-            slots: Slots::new(frames),
+            slots,
             space: Space::new(free, end, room, limit),
             home: Home::new(storage, double, meta),
             log: self.log,
@@ -201,6 +203,15 @@ fn engine(choice: Choice, pages: u64, frames: usize) -> Result<(Engine, Kind, St
             Ok((Engine::Mapped(Mapped::new(pages, Release::Single)?), Kind::Vmcache, asked()))
         }
         Choice::Only(Kind::Hashtable) => Ok((Engine::Table(Table::new(frames)?), Kind::Hashtable, asked())),
+        #[cfg(target_arch = "x86_64")]
+        Choice::Only(Kind::Ring0) => {
+            let ring0 = Box::new(Ring0::new(pages, frames, Parts::ALL)?);
+            Ok((Engine::Ring0(ring0), Kind::Ring0, asked()))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Choice::Only(engine @ Kind::Ring0) => {
+            Err(Error::Unavailable { engine, reason: "it takes an x86-64 processor".to_owned() })
+        }
         Choice::Only(Kind::Stock) => stock(pages),
         Choice::Auto => stock(pages).or_else(|error| {
             // Its memory is all the address space it takes.

@@ -21,7 +21,7 @@ impl Pool {
     pub(crate) fn take_slot(&self) -> Result<Slot> {
         let mut backoff = Backoff::default();
         loop {
-            if let Some(slot) = self.slots.take() {
+            if let Some(slot) = self.engine.take(&self.slots) {
                 return Ok(slot);
             }
             if self.evict()? > 0 {
@@ -86,7 +86,7 @@ impl Pool {
             let word = self.engine.word_of(victim.slot, victim.page);
             sweep::release(&self.slots, victim.slot, word, self.layout);
         }
-        self.slots.give(victims.drain(..).map(|victim| victim.slot));
+        self.engine.give(&self.slots, victims.drain(..).map(|victim| victim.slot));
         self.counters.evicted.add(released as u64);
         self.counters.release_calls.add(calls);
         match result {

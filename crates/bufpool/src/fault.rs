@@ -40,7 +40,8 @@ impl Pool {
         // What is being brought in cannot be evicted.
         let together = TOGETHER.min(self.slots.count() / 4);
         let is_absent = |page: &PageId| {
-            let present = self.engine.find(*page).is_some_and(|place| place.word.is_present());
+            let owner = self.layout.owner(page.0);
+            let present = self.engine.find(*page).is_some_and(|place| owner.has_in_use(place.word.load()));
             !present && self.check(*page).is_ok()
         };
         let mut absent =
@@ -63,11 +64,14 @@ impl Pool {
 
     /// Makes room for a page, and claims it; none if somebody else has.
     pub(crate) fn claim(&self, page: PageId) -> Result<Option<Claim<'_>>> {
+        if self.engine.refresh(page) {
+            return Ok(None);
+        }
         let slot = self.take_slot()?;
         match self.engine.claim(&self.slots, slot, page) {
             Some(place) => Ok(Some(Claim { pool: self, slot, page, place, done: false })),
             None => {
-                self.slots.give([slot]);
+                self.engine.give(&self.slots, [slot]);
                 Ok(None)
             }
         }
@@ -111,13 +115,15 @@ impl<'p> Claim<'p> {
     /// Its memory has its content.
     pub fn publish(mut self) {
         self.done = true;
+        self.pool.engine.settle(self.slot, self.page, self.place);
         self.place.word.publish(self.pool.layout);
     }
 
     /// Its memory is the caller's to fill, who has the page locked from now on.
     pub fn publish_locked(mut self) -> (Place<'p>, u64) {
         self.done = true;
-        (self.place, self.place.word.publish_locked())
+        let place = self.pool.engine.settle(self.slot, self.page, self.place);
+        (place, self.place.word.publish_locked())
     }
 }
 
@@ -129,7 +135,7 @@ impl Drop for Claim<'_> {
             let victim = Victim { slot: self.slot, page: self.page };
             let _ = self.pool.engine.discard(slice::from_ref(&victim));
             self.pool.engine.abandon(&self.pool.slots, self.slot, self.page);
-            self.pool.slots.give([self.slot]);
+            self.pool.engine.give(&self.pool.slots, [self.slot]);
         }
     }
 }

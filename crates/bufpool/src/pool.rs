@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::meta::FIRST;
 use crate::page::PageId;
 use crate::protocol::slots::Slots;
-use crate::protocol::word::{Layout, Refusal, is_ready};
+use crate::protocol::word::{Layout, Owner, Refusal, is_ready};
 use crate::space::Space;
 use crate::statistics::{Counters, Statistics};
 use crate::wait::Backoff;
@@ -68,7 +68,8 @@ impl Pool {
             && let Some(place) = self.engine.find(page)
         {
             let seen = place.word.load();
-            if is_ready(seen) && self.engine.is_of(&self.slots, &place, page) {
+            let is_its = self.layout.owner(page.0).has(seen) && self.engine.is_of(&self.slots, &place, page);
+            if is_ready(seen) && is_its {
                 return Ok(Optimistic::new(self, place, page, seen));
             }
         }
@@ -77,7 +78,7 @@ impl Pool {
 
     #[cold]
     fn optimistic_slowly(&self, page: PageId) -> Result<Optimistic<'_>> {
-        let (place, seen) = self.get(page, |place| place.word.try_optimistic(), |_, _| {})?;
+        let (place, seen) = self.get(page, |place, owner| place.word.try_optimistic(owner), |_, _| {})?;
         Ok(Optimistic::new(self, place, page, seen))
     }
 
@@ -97,7 +98,7 @@ impl Pool {
     /// Holds a page exclusively.
     #[inline]
     pub fn pin_exclusive(&self, page: PageId) -> Result<Exclusive<'_>> {
-        let attempt = |place: &Place<'_>| place.word.try_exclusive();
+        let attempt = |place: &Place<'_>, owner| place.word.try_exclusive(owner);
         let (place, before) = self.get(page, attempt, |place, _| place.word.unlock_unchanged())?;
         Ok(Exclusive::new(self, place, page, before))
     }
@@ -105,7 +106,7 @@ impl Pool {
     /// Holds a page shared: up to 255 may.
     #[inline]
     pub fn pin_shared(&self, page: PageId) -> Result<Shared<'_>> {
-        let attempt = |place: &Place<'_>| place.word.try_shared();
+        let attempt = |place: &Place<'_>, owner| place.word.try_shared(owner);
         let (place, ()) = self.get(page, attempt, |place, ()| place.word.unlock_shared())?;
         Ok(Shared::new(place, page))
     }
@@ -116,19 +117,20 @@ impl Pool {
     fn get<'p, T>(
         &'p self,
         page: PageId,
-        attempt: impl Fn(&Place<'p>) -> std::result::Result<T, Refusal>,
+        attempt: impl Fn(&Place<'p>, Owner) -> std::result::Result<T, Refusal>,
         undo: impl Fn(&Place<'p>, T),
     ) -> Result<(Place<'p>, T)> {
         if page.0 >= self.limit {
             return Err(Error::NoSuchPage { page });
         }
+        let owner = self.layout.owner(page.0);
         let mut backoff = Backoff::default();
         loop {
             let Some(place) = self.engine.find(page) else {
                 self.fault(page)?;
                 continue;
             };
-            match attempt(&place) {
+            match attempt(&place, owner) {
                 Ok(result) if self.engine.is_of(&self.slots, &place, page) => return Ok((place, result)),
                 Ok(result) => undo(&place, result),
                 Err(Refusal::Absent) => self.fault(page)?,
@@ -155,9 +157,10 @@ impl Pool {
 
     /// Holds a page exclusively whose content does not matter.
     pub(crate) fn take_over(&self, page: PageId) -> Result<Exclusive<'_>> {
+        let owner = self.layout.owner(page.0);
         let mut backoff = Backoff::default();
         loop {
-            let attempt = self.engine.find(page).map(|place| (place, place.word.try_exclusive()));
+            let attempt = self.engine.find(page).map(|place| (place, place.word.try_exclusive(owner)));
             match attempt {
                 Some((place, Ok(before))) if self.engine.is_of(&self.slots, &place, page) => {
                     return Ok(Exclusive::new(self, place, page, before));
@@ -256,7 +259,8 @@ impl Pool {
     /// What it has done.
     pub fn statistics(&self) -> Statistics {
         let frames = self.slots.count() as u64;
-        let resident = frames - self.slots.free_count() as u64;
-        Statistics { resident, frames, ..self.counters.read_all() }
+        let resident = frames - self.engine.free_count(&self.slots) as u64;
+        let stale = self.engine.stale();
+        Statistics { stale, resident, frames, ..self.counters.read_all() }
     }
 }

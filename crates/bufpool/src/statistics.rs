@@ -26,6 +26,9 @@ pub struct Statistics {
     pub allocated: u64,
     /// Pages freed.
     pub freed: u64,
+    /// Accesses that an old translation of the processor's led to another page, while the page was in memory: of the `ring0`
+    /// engine.
+    pub stale: u64,
     /// Pages that are in memory now.
     pub resident: u64,
     /// Pages that fit into memory.

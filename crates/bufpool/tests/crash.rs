@@ -9,7 +9,7 @@ mod wal;
 use std::sync::Arc;
 
 use bedplate_bufpool::{Choice, Error, Kind, PAGE, PageId, Pool, TornPages};
-use common::KINDS;
+use common::kinds;
 use faulty::Faulty;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -101,14 +101,14 @@ fn survive(kind: Kind, torn_pages: TornPages, images: bool, seed: u64) -> u64 {
 
 #[test]
 fn pages_are_written_twice() {
-    for (seed, kind) in (1..).zip(KINDS) {
+    for (seed, kind) in (1..).zip(kinds()) {
         assert!(survive(kind, TornPages::DoubleWrite, false, seed) > 0);
     }
 }
 
 #[test]
 fn or_the_log_has_whole_pages() {
-    for (seed, kind) in (10..).zip(KINDS) {
+    for (seed, kind) in (10..).zip(kinds()) {
         assert!(survive(kind, TornPages::Detect, true, seed) > 0);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_bufpool::{Builder, Choice, Damage, Error, Kind, PAGE, PageId, Pool, TornPages};
-use common::{KINDS, fill, version};
+use common::{fill, kinds, version};
 use faulty::Faulty;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -41,7 +41,7 @@ fn is_torn(error: &io::Error) -> bool {
 #[test]
 fn failing_reads_and_writes_lose_nothing() {
     for (kind, torn_pages) in
-        KINDS.into_iter().flat_map(|kind| [(kind, TornPages::Detect), (kind, TornPages::DoubleWrite)])
+        kinds().flat_map(|kind| [(kind, TornPages::Detect), (kind, TornPages::DoubleWrite)])
     {
         let disk = Faulty::new(7);
         let pool = builder(&disk, kind).torn_pages(torn_pages).open().unwrap();
@@ -94,7 +94,7 @@ fn failing_reads_and_writes_lose_nothing() {
 
 #[test]
 fn a_full_disk_is_told_and_dirty_pages_stay() {
-    for kind in KINDS {
+    for kind in kinds() {
         let disk = Faulty::new(1);
         let pool = builder(&disk, kind).open().unwrap();
         let mut ids = Vec::new();
@@ -128,7 +128,7 @@ fn a_full_disk_is_told_and_dirty_pages_stay() {
 #[test]
 fn a_failed_fsync_is_final() {
     let disk = Faulty::new(1);
-    let pool = builder(&disk, KINDS[0]).open().unwrap();
+    let pool = builder(&disk, Kind::Stock).open().unwrap();
     drop(pool.allocate().unwrap());
     pool.sync().unwrap();
     disk.fail(0, 0, 1_000_000);
@@ -137,12 +137,12 @@ fn a_failed_fsync_is_final() {
     assert!(matches!(pool.sync(), Err(Error::NotDurable)));
     assert!(matches!(pool.close(), Err(Error::NotDurable)));
     drop(pool);
-    assert!(matches!(builder(&disk, KINDS[0]).open(), Err(Error::Unclean)));
+    assert!(matches!(builder(&disk, Kind::Stock).open(), Err(Error::Unclean)));
 }
 
 #[test]
 fn damaged_and_misplaced_pages_are_told_by_name() {
-    for kind in KINDS {
+    for kind in kinds() {
         let disk = Faulty::new(1);
         let pool = builder(&disk, kind).open().unwrap();
         let [one, two, three] = [1, 2, 3].map(|number| {
@@ -172,7 +172,7 @@ fn damaged_and_misplaced_pages_are_told_by_name() {
 
 #[test]
 fn prefetched_pages_are_in_memory() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, folder) = common::pool(kind, FRAMES);
         let ids: Vec<PageId> = (0..2 * FRAMES)
             .map(|_| {

@@ -2,12 +2,12 @@
 
 mod common;
 
-use bedplate_bufpool::{Error, PageId, Redo, Restart};
-use common::{KINDS, builder, fill, pool, version};
+use bedplate_bufpool::{Error, Kind, PageId, Redo, Restart};
+use common::{builder, fill, kinds, pool, version};
 
 #[test]
 fn pages_come_back_after_they_left_memory() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, _folder) = pool(kind, 64);
         let pages: Vec<PageId> = (0..512)
             .map(|_| {
@@ -34,7 +34,7 @@ fn pages_come_back_after_they_left_memory() {
 
 #[test]
 fn a_closed_pool_opens_again_with_its_pages_roots_and_free_pages() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, folder) = pool(kind, 64);
         let ids: Vec<PageId> = (0..2000)
             .map(|_| {
@@ -67,35 +67,35 @@ fn a_closed_pool_opens_again_with_its_pages_roots_and_free_pages() {
 
 #[test]
 fn a_pool_that_was_not_closed_opens_only_for_recovery() {
-    let (pool, folder) = pool(KINDS[0], 64);
+    let (pool, folder) = pool(Kind::Stock, 64);
     pool.close().unwrap();
     let page = pool.allocate().unwrap().page();
     pool.flush().unwrap();
     drop(pool);
-    assert!(matches!(builder(&folder, KINDS[0], 64).open(), Err(Error::Unclean)));
-    let pool = builder(&folder, KINDS[0], 64).recover(true).open().unwrap();
+    assert!(matches!(builder(&folder, Kind::Stock, 64).open(), Err(Error::Unclean)));
+    let pool = builder(&folder, Kind::Stock, 64).recover(true).open().unwrap();
     assert!(pool.needs_recovery());
     assert!(pool.allocate().unwrap().page() > page, "what may be in use is not given out again");
     pool.close().unwrap();
     drop(pool);
-    assert!(!builder(&folder, KINDS[0], 64).open().unwrap().needs_recovery());
+    assert!(!builder(&folder, Kind::Stock, 64).open().unwrap().needs_recovery());
 }
 
 #[test]
 fn a_closed_pool_that_was_not_changed_stays_closed() {
-    let (pool, folder) = pool(KINDS[0], 64);
+    let (pool, folder) = pool(Kind::Stock, 64);
     let page = pool.allocate().unwrap().page();
     pool.close().unwrap();
     let _ = pool.pin_shared(page).unwrap().lsn();
     let _ = pool.pin_exclusive(page).unwrap().lsn();
     pool.flush().unwrap();
     drop(pool);
-    builder(&folder, KINDS[0], 64).open().unwrap();
+    builder(&folder, Kind::Stock, 64).open().unwrap();
 }
 
 #[test]
 fn optimistic_readers_notice_changes_and_nothing_else() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, _folder) = pool(kind, 64);
         let id = pool.allocate().unwrap().page();
         let read = pool.optimistic(id).unwrap();
@@ -121,7 +121,7 @@ fn optimistic_readers_notice_changes_and_nothing_else() {
 
 #[test]
 fn optimistic_readers_notice_eviction() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, _folder) = pool(kind, 64);
         let id = pool.allocate().unwrap().page();
         let read = pool.optimistic(id).unwrap();
@@ -136,7 +136,7 @@ fn optimistic_readers_notice_eviction() {
 
 #[test]
 fn wrong_uses_are_errors() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, _folder) = pool(kind, 16);
         let id = pool.allocate().unwrap().page();
         for wrong in [PageId::NONE, PageId(5), PageId(id.0 + 1), PageId(1 << 20), PageId(u64::MAX)] {
@@ -154,7 +154,7 @@ fn wrong_uses_are_errors() {
 
 #[test]
 fn pages_that_only_the_log_knows_can_be_redone_and_lost_ones_reclaimed() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (pool, folder) = pool(kind, 64);
         let first = pool.allocate().unwrap().page();
         pool.sync().unwrap();
@@ -174,10 +174,10 @@ fn pages_that_only_the_log_knows_can_be_redone_and_lost_ones_reclaimed() {
 
 #[test]
 fn a_file_is_of_one_pool_at_a_time() {
-    let (pool, folder) = pool(KINDS[0], 64);
-    let error = builder(&folder, KINDS[0], 64).open().map(drop).unwrap_err();
+    let (pool, folder) = pool(Kind::Stock, 64);
+    let error = builder(&folder, Kind::Stock, 64).open().map(drop).unwrap_err();
     assert!(error.to_string().contains("somebody else has it open"), "{error}");
     pool.close().unwrap();
     drop(pool);
-    builder(&folder, KINDS[0], 64).open().unwrap();
+    builder(&folder, Kind::Stock, 64).open().unwrap();
 }

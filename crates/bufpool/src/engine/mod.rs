@@ -5,6 +5,7 @@
 //! | [`Kind::Stock`] | its number is its address | the kernel unmaps a batch with one flush of the processors' TLBs |
 //! | [`Kind::Vmcache`] | its number is its address | the kernel unmaps each page with a flush of its own |
 //! | [`Kind::Hashtable`] | a frame that a hash table tells | the frame is used again |
+//! | [`Kind::Ring0`] | its number is its address | the frame is used again, and the address leads there until somebody notices |
 //!
 //! The first two differ in nothing but [`release`](release::Release). Everything else about pages is the same for all
 //! engines, and is in `protocol`, `fault`, `evict` and `writeback`; an engine answers the questions of [`Engine`] and has
@@ -13,12 +14,16 @@
 
 mod mapped;
 mod release;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod ring0;
 mod table;
 
 use std::fmt;
 
 pub(crate) use mapped::Mapped;
 pub(crate) use release::Release;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use ring0::Ring0;
 pub(crate) use table::Table;
 
 use crate::page::PageId;
@@ -35,6 +40,8 @@ pub enum Kind {
     Vmcache,
     /// Frames and a hash table, as database systems have had for decades.
     Hashtable,
+    /// Virtual memory, in ring 0: evictions change no mapping, and old ones are noticed by who uses them.
+    Ring0,
 }
 
 impl Kind {
@@ -44,6 +51,7 @@ impl Kind {
             Kind::Stock => "stock",
             Kind::Vmcache => "vmcache",
             Kind::Hashtable => "hashtable",
+            Kind::Ring0 => "ring0",
         }
     }
 }
@@ -72,6 +80,8 @@ pub(crate) struct Victim {
 pub(crate) enum Engine {
     Mapped(Mapped),
     Table(Table),
+    #[cfg(target_arch = "x86_64")]
+    Ring0(Box<Ring0>),
 }
 
 impl Engine {
@@ -79,6 +89,8 @@ impl Engine {
     pub fn layout(&self) -> Layout {
         match self {
             Engine::Mapped(_) | Engine::Table(_) => Layout::OUTSIDE,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(_) => Layout::IN_PAGE,
         }
     }
 
@@ -88,6 +100,8 @@ impl Engine {
         match self {
             Engine::Mapped(mapped) => Some(mapped.place(page)),
             Engine::Table(table) => table.find(page),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => Some(ring0.place(page)),
         }
     }
 
@@ -97,6 +111,9 @@ impl Engine {
         match self {
             Engine::Mapped(_) => true,
             Engine::Table(table) => table.is_of(slots, place, page),
+            // The word tells, which is asked of the word that is compared and swapped.
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(_) => true,
         }
     }
 
@@ -106,6 +123,8 @@ impl Engine {
         match self {
             Engine::Mapped(mapped) => mapped.place(page).word,
             Engine::Table(table) => table.place(slot).word,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.word_of(slot),
         }
     }
 
@@ -114,6 +133,8 @@ impl Engine {
         match self {
             Engine::Mapped(mapped) => mapped.place(page).memory,
             Engine::Table(table) => table.place(slot).memory,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.memory_of(slot),
         }
     }
 
@@ -129,6 +150,78 @@ impl Engine {
                 })
             }
             Engine::Table(table) => table.claim(slots, slot, page),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.claim(slots, slot, page),
+        }
+    }
+
+    /// Whether a page that seemed to be absent is there after all, and this processor had only not noticed.
+    pub fn refresh(&self, page: PageId) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.refresh(page),
+            _ => {
+                let _ = page;
+                false
+            }
+        }
+    }
+
+    /// The memory of a claimed page has its content, or is its claimer's to fill: returns where it is for everybody, who
+    /// find it locked.
+    pub fn settle<'e>(&'e self, slot: Slot, page: PageId, claimed: Place<'e>) -> Place<'e> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.settle(slot, page),
+            _ => {
+                let _ = (slot, page);
+                claimed
+            }
+        }
+    }
+
+    /// Takes a free slot.
+    pub fn take(&self, slots: &Slots) -> Option<Slot> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.take(slots),
+            _ => slots.take(),
+        }
+    }
+
+    /// Gives slots back that have no page.
+    pub fn give(&self, slots: &Slots, given: impl IntoIterator<Item = Slot>) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.give(slots, given),
+            _ => slots.give(given),
+        }
+    }
+
+    /// How many slots are free.
+    pub fn free_count(&self, slots: &Slots) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.free_count(slots),
+            _ => slots.free_count(),
+        }
+    }
+
+    /// The slots of a pool that has so many.
+    pub fn slots(&self, count: usize) -> Slots {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.slots(count),
+            _ => Slots::new(count),
+        }
+    }
+
+    /// How often a processor's translation was old.
+    pub fn stale(&self) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.stale.get(),
+            _ => 0,
         }
     }
 
@@ -140,6 +233,8 @@ impl Engine {
                 mapped.place(page).word.abandon(self.layout());
             }
             Engine::Table(table) => table.abandon(slots, slot, page),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.abandon(slots, slot, page),
         }
     }
 
@@ -148,6 +243,8 @@ impl Engine {
         match self {
             Engine::Mapped(mapped) => mapped.release(victims).0.map_err(|(_, error)| error),
             Engine::Table(_) => Ok(()),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(_) => Ok(()),
         }
     }
 
@@ -158,6 +255,11 @@ impl Engine {
             Engine::Mapped(mapped) => mapped.release(victims),
             Engine::Table(table) => {
                 table.release(victims);
+                (Ok(()), 0)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => {
+                ring0.release(victims);
                 (Ok(()), 0)
             }
         }

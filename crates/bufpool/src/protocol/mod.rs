@@ -6,7 +6,7 @@
 //!
 //! These files know nothing of memory or storage. They are checked by loom with small models of both.
 
-mod atomics;
+pub mod atomics;
 pub mod slots;
 pub mod sweep;
 pub mod word;

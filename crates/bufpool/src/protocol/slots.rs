@@ -33,6 +33,11 @@ impl Slots {
         }
     }
 
+    /// That many, none of them free: those that are are somewhere else.
+    pub fn all_taken(count: usize) -> Self {
+        Self { free: Mutex::default(), ..Self::new(count) }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.page.len()

@@ -33,6 +33,8 @@ pub const PRESENT: u64 = 1 << 11;
 /// From here on, a change means that what was read does not count.
 const CONTENT: u32 = 10;
 const VERSION: u32 = 12;
+/// From here on, of engines whose word is in the page itself, the page's number.
+const NUMBER: u32 = 32;
 
 /// Which bits are the version.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +49,57 @@ impl Layout {
     #[allow(dead_code, reason = "of engines whose state is in the page's header")]
     pub const IN_PAGE: Layout = Layout { version: (1 << 32) - (1 << VERSION) };
 
+    /// Who has to be the word's owner for it to be the word of a page.
+    #[inline(always)]
+    pub fn owner(self, page: u64) -> Owner {
+        let mask = !(self.version | ((1 << VERSION) - 1));
+        Owner { mask, number: page << NUMBER & mask }
+    }
+
+    /// The word of a page that is being brought in, where it tells its page.
+    pub fn locked(self, page: u64, version: u64) -> u64 {
+        page << NUMBER | version & self.version | LOCKED
+    }
+
+    /// The version after this word's, in its place.
+    pub fn next_version(self, word: u64) -> u64 {
+        self.next(word) & self.version
+    }
+
     fn next(self, word: u64) -> u64 {
         word & !self.version | word.wrapping_add(1 << VERSION) & self.version
+    }
+}
+
+/// Whose a word has to be, where it tells its page; otherwise every word will do. A word that is found at a page's address
+/// may be another page's, and at the next access yet another's: so this is asked of the very value that is compared and
+/// swapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    mask: u64,
+    number: u64,
+}
+
+impl Owner {
+    /// Whoever it is.
+    pub const ANY: Owner = Owner { mask: 0, number: 0 };
+
+    /// Whether a word is the page's.
+    #[inline(always)]
+    pub fn has(self, word: u64) -> bool {
+        word & self.mask == self.number
+    }
+
+    /// Whether it is, and the page is in its memory, or somebody has it locked to bring it there.
+    pub fn has_in_use(self, word: u64) -> bool {
+        self.has(word) && word & (LOCKED | PRESENT) != 0
+    }
+
+    fn check(self, word: u64) -> Result<(), Refusal> {
+        if !self.has(word) {
+            return Err(Refusal::Absent);
+        }
+        if word & (LOCKED | PRESENT) == PRESENT { Ok(()) } else { Err(refusal(word)) }
     }
 }
 
@@ -98,11 +149,9 @@ impl Word {
     }
 
     /// Begins an optimistic read, and tells the clock that the page is used.
-    pub fn try_optimistic(&self) -> Result<u64, Refusal> {
+    pub fn try_optimistic(&self, owner: Owner) -> Result<u64, Refusal> {
         let now = self.load();
-        if now & (LOCKED | PRESENT) != PRESENT {
-            return Err(refusal(now));
-        }
+        owner.check(now)?;
         if now & COLD != 0 {
             // When it fails, something else happened to the page, which matters more.
             let _ = self.swap(now, now & !COLD, Ordering::Relaxed);
@@ -111,11 +160,9 @@ impl Word {
     }
 
     /// Locks the page. The result is what [`Word::unlock_modified`] is given.
-    pub fn try_exclusive(&self) -> Result<u64, Refusal> {
+    pub fn try_exclusive(&self, owner: Owner) -> Result<u64, Refusal> {
         let now = self.0.load(Ordering::Relaxed);
-        if now & (LOCKED | PRESENT) != PRESENT {
-            return Err(refusal(now));
-        }
+        owner.check(now)?;
         if now & SHARED != 0 {
             return Err(Refusal::Held);
         }
@@ -148,6 +195,11 @@ impl Word {
         self.0.compare_exchange(from, to, order, Ordering::Relaxed)
     }
 
+    /// Sets the word of a frame that is the caller's alone.
+    pub fn set(&self, word: u64) {
+        self.0.store(word, Ordering::Release);
+    }
+
     /// Lets go of a locked page whose content changed.
     pub fn unlock_modified(&self, before: u64, layout: Layout) {
         self.0.store(layout.next(before) | DIRTY, Ordering::Release);
@@ -164,15 +216,15 @@ impl Word {
     }
 
     /// Holds the page shared.
-    pub fn try_shared(&self) -> Result<(), Refusal> {
-        self.share(|_| true)
+    pub fn try_shared(&self, owner: Owner) -> Result<(), Refusal> {
+        self.share(owner, |_| true)
     }
 
     /// Holds the page shared if nothing has changed since an optimistic read began.
     pub fn try_share_since(&self, seen: u64) -> bool {
         loop {
             let mut changed = false;
-            let result = self.share(|now| {
+            let result = self.share(Owner::ANY, |now| {
                 changed = is_changed(seen, now);
                 !changed
             });
@@ -186,14 +238,12 @@ impl Word {
         }
     }
 
-    fn share(&self, may: impl FnOnce(u64) -> bool) -> Result<(), Refusal> {
+    fn share(&self, owner: Owner, may: impl FnOnce(u64) -> bool) -> Result<(), Refusal> {
         let now = self.0.load(Ordering::Relaxed);
         if !may(now) {
             return Err(Refusal::Held);
         }
-        if now & (LOCKED | PRESENT) != PRESENT {
-            return Err(refusal(now));
-        }
+        owner.check(now)?;
         if now & SHARED == SHARED {
             return Err(Refusal::Held);
         }
@@ -260,11 +310,6 @@ impl Word {
     /// Whether storage has not got the page's content.
     pub fn is_dirty(&self) -> bool {
         self.0.load(Ordering::Acquire) & DIRTY != 0
-    }
-
-    /// Whether the page is in memory, or on its way.
-    pub fn is_present(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & (PRESENT | LOCKED) != 0
     }
 
     /// Whether storage has the page's content, and nobody is about to change it.

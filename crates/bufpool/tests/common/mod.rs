@@ -4,8 +4,16 @@
 use bedplate_bufpool::{Builder, Choice, Kind, PAGE, PAYLOAD, Pool};
 use tempfile::TempDir;
 
-/// Every engine.
-pub const KINDS: [Kind; 3] = [Kind::Stock, Kind::Vmcache, Kind::Hashtable];
+/// Whether this runs in a virtual machine, where there is a ring 0.
+pub fn in_guest() -> bool {
+    std::env::var_os(bedplate_vm::MARK).is_some()
+}
+
+/// Every engine that works here.
+pub fn kinds() -> impl Iterator<Item = Kind> {
+    let ring0 = in_guest().then_some(Kind::Ring0);
+    ring0.into_iter().chain([Kind::Stock, Kind::Vmcache, Kind::Hashtable])
+}
 
 /// A pool of that many pages in memory, and the folder of its file.
 pub fn pool(kind: Kind, frames: usize) -> (Pool, TempDir) {

@@ -1,0 +1,6 @@
+//! The protocol of frames, entries and old translations, without a machine.
+
+mod mapping;
+
+pub use crate::protocol::{atomics, slots, word};
+pub use mapping::{Machine, abandon, claim, keep_version, map, refresh};
