@@ -49,6 +49,12 @@ impl File {
         Ok(Self { file, device, direct, rings: Rings::default() })
     }
 
+    /// Has a thread of the kernel's look for what is to be read and written, so that callers make no system calls while there
+    /// is much to do. It takes a processor. Where the kernel refuses, it is as before.
+    pub fn polled(self) -> Self {
+        Self { rings: Rings::polled(), ..self }
+    }
+
     /// Whether the kernel's page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.direct
@@ -103,7 +109,7 @@ fn lock(file: &std::fs::File) -> io::Result<()> {
 impl Storage for File {
     fn read(&self, reads: &mut [Read<'_>]) {
         let mut done = vec![false; reads.len()];
-        if reads.len() > 1 {
+        if reads.len() > 1 || self.rings.is_polled() {
             let fd = types::Fd(self.file.as_raw_fd());
             let entry = |read: &mut Read<'_>| {
                 opcode::Read::new(fd, read.memory(), PAGE as u32).offset(read.page() * PAGE as u64).build()
@@ -119,7 +125,7 @@ impl Storage for File {
 
     fn write(&self, writes: &mut [Write<'_>]) {
         let mut done = vec![false; writes.len()];
-        if writes.len() > 1 {
+        if writes.len() > 1 || self.rings.is_polled() {
             let fd = types::Fd(self.file.as_raw_fd());
             let entry = |write: &Write<'_>| {
                 let bytes = write.bytes();
