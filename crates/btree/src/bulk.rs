@@ -234,6 +234,7 @@ impl Loader<'_> {
         let node = std::mem::take(&mut self.levels[level]);
         node.build(level as u8, high, &mut self.page).map_err(|_| damaged(page.page(), "is too small"))?;
         page.copy_from_slice(&self.page.0);
+        self.tree.log.images([&mut page]);
         let number = page.page().0;
         drop(page);
         self.child(level + 1, node.low, number)
@@ -260,6 +261,7 @@ impl Loader<'_> {
         }
         top.build(level as u8, None, &mut self.page).map_err(|_| damaged(root.page(), "is too small"))?;
         root.copy_from_slice(&self.page.0);
+        self.tree.log.images([&mut root]);
         self.nodes.clear();
         self.chains.clear();
         Ok(())

@@ -49,6 +49,12 @@ pub enum Error {
         /// Which key, counted from 0.
         position: u64,
     },
+    /// What is to be repeated is nothing that a tree has logged.
+    #[error("log record {lsn} is none of a tree's: the log is damaged, or of another version")]
+    Record {
+        /// Its number.
+        lsn: u64,
+    },
     /// A page is not what the tree needs it to be.
     #[error("page {page} {what}: the tree is damaged, restore it from a backup or its log")]
     Damaged {

@@ -13,6 +13,7 @@
 use bedplate_bufpool::{Exclusive, Optimistic, PageId, Pool, Restart, Shared};
 
 use crate::error::{Attempt, Result, Stop, damaged};
+use crate::journal::Logged;
 use crate::node::view::{Inner, Page};
 
 /// How often an operation is disturbed before it takes latches.
@@ -26,6 +27,7 @@ pub(crate) struct Handle<'p> {
     pub pool: &'p Pool,
     /// The root's page never changes: its content moves down when it is split.
     pub root: PageId,
+    pub log: Logged<'p>,
 }
 
 /// How an attempt goes about it.

@@ -32,7 +32,7 @@
 //! - `node`: one page, its layout, searching and changing it;
 //! - `handle`: descending, and the order of latches;
 //! - `read`, `write`, `scan`, `bulk`: the operations; `split`, `merge`: what they do to nodes;
-//! - `overflow`: values too long for a page; `shape`: checks.
+//! - `overflow`: values too long for a page; `journal`: what a log is told; `shape`: checks.
 //!
 //! A tree is as durable as its pool: what a crash leaves behind, and what a log has to do about it, is in
 //! `docs/btree.md`.
@@ -40,6 +40,7 @@
 mod bulk;
 mod error;
 mod handle;
+mod journal;
 mod merge;
 mod node;
 mod overflow;
@@ -51,6 +52,7 @@ mod tree;
 mod write;
 
 pub use error::{Error, Result};
+pub use journal::{Journal, redo};
 #[cfg(fuzzing)]
 pub use node::arbitrary::arbitrary_page;
 pub use node::{MAX_KEY, MAX_RECORD};

@@ -73,6 +73,7 @@ impl<'p> Handle<'p> {
         };
         Node::of(&mut left).overwrite(&both);
         Node::of(parent).remove(at);
+        self.log.images([parent, &mut left]);
         self.pool.free(right)?;
         Ok(Merged::Yes(left))
     }
@@ -84,6 +85,7 @@ impl<'p> Handle<'p> {
         }
         if parent.view().inner().count() == 0 {
             parent.copy_from_slice(&child[..]);
+            self.log.images([&mut parent]);
             self.pool.free(child)?;
         }
         Ok(false)

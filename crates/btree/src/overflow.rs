@@ -41,6 +41,7 @@ impl<'p> Handle<'p> {
             page[NEXT..LEN].copy_from_slice(&next.to_le_bytes());
             page[LEN..DATA].copy_from_slice(&(part.len() as u64).to_le_bytes());
             page[DATA..DATA + part.len()].copy_from_slice(part);
+            self.log.images([&mut page]);
             next = page.page().0;
         }
         Ok(next)

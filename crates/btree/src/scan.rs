@@ -46,7 +46,7 @@ pub struct Range<'p> {
     to: usize,
     /// Where the copied leaf is in its parent.
     parent: Option<(Optimistic<'p>, usize)>,
-    /// How many leaves from the copied one on have been fetched, and how many are to be next time.
+    /// How many leaves after the copied one have been fetched, and how many are to be next time.
     fetched: usize,
     ahead: usize,
     key: Key,
@@ -241,16 +241,13 @@ impl<'p> Range<'p> {
     /// Has the next leaves fetched, more of them the longer the scan is.
     fn fetch(&mut self) {
         let Some((parent, at)) = &self.parent else { return };
-        if !self.more {
-            return;
-        }
-        if self.fetched >= self.ahead.div_ceil(2) && self.ahead > 0 {
+        if !self.more || self.fetched > 0 {
             return;
         }
         let inner = parent.view().inner();
         let mut pages = [PageId::NONE; AHEAD];
         let mut count = 0;
-        for step in self.fetched + 1..=self.ahead {
+        for step in 1..=self.ahead {
             let child = match self.direction {
                 Direction::Up if at + step <= inner.count() => at + step,
                 Direction::Down if step <= *at => at - step,
@@ -259,10 +256,10 @@ impl<'p> Range<'p> {
             pages[count] = PageId(inner.child(child));
             count += 1;
         }
-        self.fetched += count;
+        self.fetched = count;
         self.ahead = (2 * self.ahead).clamp(1, AHEAD);
         if count > 0 && Readable::validate(parent).is_ok() {
-            std::hint::black_box(&pages[..count]);
+            self.tree.pool.prefetch(&pages[..count]);
         }
     }
 }

@@ -54,6 +54,7 @@ impl<'p> Handle<'p> {
             .map_err(|_| damaged(parent.page(), "has no room where it said so"))?;
         Node::of(&mut new).overwrite(&right);
         Node::of(&mut node).overwrite(&left);
+        self.log.images([&mut parent, &mut node, &mut new]);
         Ok(())
     }
 
@@ -75,6 +76,7 @@ impl<'p> Handle<'p> {
         Node::create(&mut root, level + 1, None, None, first.page().0)
             .insert_child(0, &split.separator, second.page().0)
             .expect("an empty node has room for a separator");
+        self.log.images([&mut root, &mut first, &mut second]);
         Ok(())
     }
 }

@@ -1,11 +1,13 @@
 //! What users see of a tree.
 
 use std::ops::{Bound, Deref, RangeBounds};
+use std::sync::Arc;
 
 use bedplate_bufpool::{PageId, Pool};
 
 use crate::error::{Error, Result};
 use crate::handle::{Handle, Readable};
+use crate::journal::{Journal, Logged};
 use crate::node::edit::Node;
 use crate::read::Room;
 use crate::scan::{Direction, Range};
@@ -20,11 +22,12 @@ use crate::write::Existing;
 /// Keys have up to [`MAX_KEY`](crate::MAX_KEY) bytes and are ordered as byte strings; for numbers, that is their order if
 /// they are written big-endian. Values have up to [`MAX_VALUE`](crate::MAX_VALUE) bytes. Every operation is atomic by
 /// itself. Errors are those of the pool, of limits, or of damage; the tree can be used after them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Tree<P> {
     pool: P,
     root: PageId,
     slot: usize,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl<P: Deref<Target = Pool>> Tree<P> {
@@ -32,15 +35,26 @@ impl<P: Deref<Target = Pool>> Tree<P> {
     ///
     /// Its existence is durable with the pool's next sync, as everything is.
     pub fn create(pool: P, slot: usize) -> Result<Self> {
+        Self::create_logged(pool, slot, None)
+    }
+
+    /// The same of a tree that logs its changes, from this one on. The root slot is not logged: sync the pool before what
+    /// is put into the tree must survive a crash.
+    pub fn create_with(pool: P, slot: usize, journal: Arc<dyn Journal>) -> Result<Self> {
+        Self::create_logged(pool, slot, Some(journal))
+    }
+
+    fn create_logged(pool: P, slot: usize, journal: Option<Arc<dyn Journal>>) -> Result<Self> {
         if pool.root(slot) != 0 {
             return Err(Error::SlotInUse { slot });
         }
         let mut page = pool.allocate()?;
         Node::create(&mut page, 0, None, None, 0);
         let root = page.page();
+        Logged(journal.as_deref()).images([&mut page]);
         drop(page);
         pool.set_root(slot, root.0);
-        Ok(Self { pool, root, slot })
+        Ok(Self { pool, root, slot, journal })
     }
 
     /// Opens the tree of a root slot.
@@ -55,7 +69,12 @@ impl<P: Deref<Target = Pool>> Tree<P> {
             return Err(crate::error::damaged(root, "is no node"));
         }
         drop(node);
-        Ok(Self { pool, root, slot })
+        Ok(Self { pool, root, slot, journal: None })
+    }
+
+    /// Opens the tree of a root slot, and logs its changes. After a crash, [`redo`](crate::redo) comes first.
+    pub fn open_with(pool: P, slot: usize, journal: Arc<dyn Journal>) -> Result<Self> {
+        Ok(Self { journal: Some(journal), ..Self::open(pool, slot)? })
     }
 
     /// Opens the tree of a root slot, or makes one there.
@@ -70,7 +89,7 @@ impl<P: Deref<Target = Pool>> Tree<P> {
 
     #[inline(always)]
     fn handle(&self) -> Handle<'_> {
-        Handle { pool: &self.pool, root: self.root }
+        Handle { pool: &self.pool, root: self.root, log: Logged(self.journal.as_deref()) }
     }
 
     /// Shows the value of `key` to `read`; returns what that returns, or `None` if there is no such key.

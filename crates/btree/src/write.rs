@@ -128,6 +128,7 @@ impl<'p> Handle<'p> {
                 let mut node = Node::of(&mut leaf);
                 let done = if found { node.replace(at, value) } else { node.insert(at, key, value) };
                 if done.is_ok() {
+                    self.log.put(&mut leaf, key, value);
                     return Ok((found, old));
                 }
                 let page = leaf.page();
@@ -187,8 +188,11 @@ impl<'p> Handle<'p> {
             .map_or(NewValue::Here(value), |chain| NewValue::Elsewhere(chain.first, value.len() as u64));
         let done = Node::of(leaf).replace(at, new).is_ok();
         let need = record_size(key, new);
-        if done && let Some(chain) = chain {
-            chain.keep();
+        if done {
+            self.log.put(leaf, key, new);
+            if let Some(chain) = chain {
+                chain.keep();
+            }
         }
         Ok((done, need))
     }
@@ -207,6 +211,7 @@ impl<'p> Handle<'p> {
             let mut leaf = place.lock()?;
             let Some(value) = Node::of(&mut leaf).into_value(at) else { return Ok(false) };
             result = change.take().map(|change| change(value));
+            self.log.overwritten(&mut leaf, key, at);
             Ok(true)
         })?;
         if !done {
@@ -236,6 +241,7 @@ impl<'p> Handle<'p> {
             let mut leaf = place.lock()?;
             let old = chain_of(leaf.view().leaf(), at);
             Node::of(&mut leaf).remove(at);
+            self.log.remove(&mut leaf, key);
             Ok(Some((old, leaf.view().used() < UNDERFULL)))
         })?;
         let Some((old, underfull)) = removed else { return Ok(false) };
