@@ -136,7 +136,7 @@ impl<'p> Handle<'p> {
         let mut loader = Loader {
             tree: self,
             levels: vec![Level::default()],
-            page: Box::new(Copied::new()),
+            page: Copied::boxed(),
             nodes: vec![],
             chains: vec![],
         };

@@ -73,7 +73,7 @@ impl<'p> Range<'p> {
             start,
             end,
             more,
-            leaf: Box::new(Copied::new()),
+            leaf: Copied::boxed(),
             from: 0,
             to: 0,
             parent: None,

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_btree::Tree;
-use bedplate_bufpool::Pool;
+use bedplate_bufpool::{Choice, Kind, Pool};
 
 const WRITERS: u64 = 4;
 /// Keys that are there from the beginning to the end.
@@ -140,8 +140,9 @@ fn read(tree: &Tree<&Pool>, stop: &AtomicBool) -> u64 {
     reads
 }
 
-fn everything_at_once(pages: usize) {
-    let (directory, pool) = common::pool(pages);
+fn everything_at_once(pages: usize, engine: Choice) {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = common::open_with(directory.path(), pages, engine);
     let tree = Tree::create(&pool, 0).unwrap();
     let mut stable = BTreeMap::new();
     for number in 0..STABLE {
@@ -191,19 +192,25 @@ fn everything_at_once(pages: usize) {
     verify(&tree, &pool);
     pool.close().unwrap();
     drop(pool);
-    let pool = common::open(directory.path(), pages);
+    let pool = common::open_with(directory.path(), pages, engine);
     verify(&Tree::open(&pool, 0).unwrap(), &pool);
 }
 
 #[test]
 fn everything_at_once_in_memory() {
-    everything_at_once(8192);
+    everything_at_once(8192, Choice::Auto);
 }
 
 /// The tree has some 800 pages: whatever is looked at has just been evicted.
 #[test]
 fn everything_at_once_in_a_pool_of_a_tenth() {
-    everything_at_once(80);
+    everything_at_once(80, Choice::Auto);
+}
+
+/// Pages that are read optimistically become others' frames.
+#[test]
+fn everything_at_once_in_frames() {
+    everything_at_once(80, Choice::Only(Kind::Hashtable));
 }
 
 /// All threads at the same leaf: restarts, latches instead of restarts, splits of the same nodes.

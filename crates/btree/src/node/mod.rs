@@ -43,6 +43,8 @@ mod search;
 mod tests;
 pub mod view;
 
+use std::mem::MaybeUninit;
+
 /// Bytes of a page that are the node's.
 pub const PAYLOAD: usize = bedplate_bufpool::PAYLOAD;
 
@@ -154,14 +156,15 @@ pub fn separator<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
 
 /// A key in a place of its own, without allocation.
 pub struct Key {
-    bytes: [u8; MAX_KEY],
+    /// The first `len` of them are written.
+    bytes: [MaybeUninit<u8>; MAX_KEY],
     len: usize,
 }
 
 impl Key {
     /// The empty key.
     pub fn new() -> Self {
-        Self { bytes: [0; MAX_KEY], len: 0 }
+        Self { bytes: [const { MaybeUninit::uninit() }; MAX_KEY], len: 0 }
     }
 
     /// A copy of `key`, or of as much of it as a key can have.
@@ -179,7 +182,7 @@ impl Key {
     /// Appends as much as fits.
     pub fn push(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(MAX_KEY - self.len)];
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.bytes[self.len..self.len + bytes.len()].write_copy_of_slice(bytes);
         self.len += bytes.len();
     }
 }
@@ -188,7 +191,8 @@ impl std::ops::Deref for Key {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        // SAFETY: that many have been written.
+        unsafe { self.bytes[..self.len].assume_init_ref() }
     }
 }
 
@@ -201,5 +205,11 @@ impl Copied {
     /// A page of zeroes, which is no node.
     pub fn new() -> Self {
         Self([0; PAYLOAD])
+    }
+
+    /// The same on the heap, where it is made.
+    pub fn boxed() -> Box<Self> {
+        // SAFETY: bytes may be zero.
+        unsafe { Box::new_zeroed().assume_init() }
     }
 }

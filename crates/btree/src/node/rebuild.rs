@@ -98,7 +98,7 @@ fn middle(count: usize, size: impl Fn(usize) -> usize) -> usize {
 /// The two halves of `page`.
 pub fn halves(page: Page<'_>, split: &Split) -> Result<(Box<Copied>, Box<Copied>), Full> {
     let (low, high) = (fence(page.low()), fence(page.high()));
-    let (mut left, mut right) = (Box::new(Copied::new()), Box::new(Copied::new()));
+    let (mut left, mut right) = (Copied::boxed(), Copied::boxed());
     let separator = Some(&split.separator[..]);
     if page.is_leaf() {
         let leaf = page.leaf();
@@ -124,7 +124,7 @@ pub fn halves(page: Page<'_>, split: &Split) -> Result<(Box<Copied>, Box<Copied>
 /// Both nodes in one, if it fits and leaves `spare` bytes; `separator` is the parent's between them.
 pub fn merged(left: Page<'_>, right: Page<'_>, separator: &[u8], spare: usize) -> Result<Box<Copied>, Full> {
     let (low, high) = (fence(left.low()), fence(right.high()));
-    let mut both = Box::new(Copied::new());
+    let mut both = Copied::boxed();
     if left.is_leaf() {
         let mut node = Node::create(&mut both.0, 0, low.as_deref(), high.as_deref(), 0);
         copy_records(&mut node, left.leaf(), 0, left.leaf().count())?;

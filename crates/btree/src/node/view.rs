@@ -300,7 +300,8 @@ impl<'a> Bytes<'a> {
     /// Appends as much as fits to a key.
     pub fn push_to(self, key: &mut Key) {
         let len = self.len.min(MAX_KEY - key.len);
-        self.copy_to(&mut key.bytes[key.len..key.len + len]);
+        // SAFETY: there is room for as many after those that are written, and a key is not in a page.
+        unsafe { self.copy_to_raw(key.bytes[key.len..].as_mut_ptr().cast(), len) };
         key.len += len;
     }
 

@@ -3,16 +3,18 @@
 
 use std::path::Path;
 
-use bedplate_bufpool::{PAGE, Pool};
+use bedplate_bufpool::{Choice, PAGE, Pool};
 use tempfile::TempDir;
 
 /// Opens the pool in `directory` with that many pages in memory.
 pub fn open(directory: &Path, pages: usize) -> Pool {
-    Pool::builder(directory.join("pool"))
-        .memory(pages * PAGE)
-        .capacity(256 << 20)
-        .open()
-        .expect("the pool opens")
+    open_with(directory, pages, Choice::Auto)
+}
+
+/// The same with a certain engine.
+pub fn open_with(directory: &Path, pages: usize, engine: Choice) -> Pool {
+    let builder = Pool::builder(directory.join("pool")).memory(pages * PAGE).capacity(256 << 20);
+    builder.engine(engine).open().expect("the pool opens")
 }
 
 /// A new pool, which goes away with the directory.
