@@ -27,6 +27,8 @@ pub mod sample;
 
 mod checkpoint;
 mod error;
+#[cfg(target_arch = "x86_64")]
+mod evict;
 mod machine;
 mod partitions;
 mod registry;

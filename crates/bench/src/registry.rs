@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-#[cfg(target_arch = "x86_64")]
-use crate::ring0;
 use crate::{Error, Report, Result, checkpoint, local, net, partitions, snapshot, versions, voter, wal};
+#[cfg(target_arch = "x86_64")]
+use crate::{evict, ring0};
 
 /// How long a benchmark may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +100,8 @@ const ALL: &[Benchmark] = &[
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]
     snapshot::ring0::BENCH,
+    #[cfg(target_arch = "x86_64")]
+    evict::BENCH,
 ];
 
 /// All benchmarks.

@@ -48,6 +48,8 @@ pub struct Builder {
     log: Option<Arc<dyn Log>>,
     torn_pages: Option<TornPages>,
     recover: bool,
+    #[cfg(target_arch = "x86_64")]
+    parts: Parts,
 }
 
 impl Builder {
@@ -63,6 +65,8 @@ impl Builder {
             log: None,
             torn_pages: None,
             recover: false,
+            #[cfg(target_arch = "x86_64")]
+            parts: Parts::ALL,
         }
     }
 
@@ -122,6 +126,14 @@ impl Builder {
         self
     }
 
+    /// Does without parts of the engine in ring 0, for those who want to know what each is worth.
+    #[cfg(target_arch = "x86_64")]
+    #[doc(hidden)]
+    pub fn parts(mut self, parts: Parts) -> Self {
+        self.parts = parts;
+        self
+    }
+
     /// Opens the pool, or creates an empty one.
     pub fn open(self) -> Result<Pool> {
         let frames = self.memory / PAGE;
@@ -145,7 +157,20 @@ impl Builder {
                 Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file })
             }
         };
-        let (engine, kind, reason) = engine(self.choice, limit, frames)?;
+        #[cfg(target_arch = "x86_64")]
+        let asked = match self.choice {
+            Choice::Only(Kind::Ring0) => {
+                let ring0 = Box::new(Ring0::new(limit, frames, self.parts)?);
+                Some((Engine::Ring0(ring0), Kind::Ring0, "it was asked for".to_owned()))
+            }
+            _ => None,
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let asked = None;
+        let (engine, kind, reason) = match asked {
+            Some(asked) => asked,
+            None => engine(self.choice, limit, frames)?,
+        };
         let meta = match Meta::load(&*storage)? {
             Some(meta) => meta,
             None => create(&*storage)?,
@@ -207,12 +232,6 @@ fn engine(choice: Choice, pages: u64, frames: usize) -> Result<(Engine, Kind, St
             Ok((Engine::Mapped(Mapped::new(pages, Release::Single)?), Kind::Vmcache, asked()))
         }
         Choice::Only(Kind::Hashtable) => Ok((Engine::Table(Table::new(frames)?), Kind::Hashtable, asked())),
-        #[cfg(target_arch = "x86_64")]
-        Choice::Only(Kind::Ring0) => {
-            let ring0 = Box::new(Ring0::new(pages, frames, Parts::ALL)?);
-            Ok((Engine::Ring0(ring0), Kind::Ring0, asked()))
-        }
-        #[cfg(not(target_arch = "x86_64"))]
         Choice::Only(engine @ Kind::Ring0) => {
             Err(Error::Unavailable { engine, reason: "it takes an x86-64 processor".to_owned() })
         }

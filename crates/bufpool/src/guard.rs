@@ -49,6 +49,12 @@ impl<'p> Exclusive<'p> {
         self.set_lsn(0);
     }
 
+    /// Writes to its memory without a change that counts.
+    pub(crate) fn touch(&mut self) {
+        // SAFETY: in the page, which is locked by this guard.
+        unsafe { self.place.memory.add(HEADER).write_volatile(0) };
+    }
+
     /// Lets go of a page that nobody needs any more.
     pub(crate) fn discard(self) {
         self.place.word.unlock_freed(self.before, self.pool.layout);

@@ -66,6 +66,9 @@ mod writeback;
 pub use builder::{Builder, Choice};
 pub use doublewrite::TornPages;
 pub use engine::Kind;
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+pub use engine::ring0::Parts;
 pub use error::{Error, Restart, Result};
 pub use guard::{Exclusive, Optimistic, Shared};
 pub use log::Log;

@@ -177,6 +177,15 @@ impl Pool {
         }
     }
 
+    /// Brings a page in without reading it, and touches it: for those who measure what replacing pages takes without
+    /// storage. What is in it then is whatever was in its memory.
+    #[doc(hidden)]
+    pub fn bring_in_unread(&self, page: PageId) -> Result<()> {
+        self.check(page)?;
+        self.take_over(page)?.touch();
+        Ok(())
+    }
+
     /// Gives a page back. Optimistic readers that still look at it will not find it valid. It is an error if the page is
     /// not in use.
     pub fn free(&self, exclusive: Exclusive<'_>) -> Result<()> {

@@ -115,9 +115,21 @@ pub struct Side {
 
 type Answer = std::result::Result<Costs, String>;
 
+/// Measures a round.
+pub type Round = Box<dyn FnMut() -> Result<Costs>>;
+
 impl Side {
-    /// Starts it. This process has one thread, and is no virtual machine yet.
+    /// Starts it with what Linux does. This process has one thread, and is no virtual machine yet.
     pub fn start(clock: Clock, directory: &Path) -> Result<Side> {
+        let directory = directory.to_owned();
+        Side::start_with(move || {
+            let native = Native { clock, memory: Memory::new()?, files: Files::create(&directory)? };
+            Ok(Box::new(move || native.round()))
+        })
+    }
+
+    /// Starts it, likewise, with what `begin` returns there.
+    pub fn start_with(begin: impl FnOnce() -> Result<Round>) -> Result<Side> {
         let pipe = || std::io::pipe().map_err(Error::io("creating a pipe"));
         let ((questions, ask), (answers, answer)) = (pipe()?, pipe()?);
         // SAFETY: there is no other thread whose locks the child could inherit.
@@ -125,7 +137,7 @@ impl Side {
             -1 => Err(Error::io("forking")(std::io::Error::last_os_error())),
             0 => {
                 drop((ask, answers));
-                serve(clock, directory, questions, answer);
+                serve(begin(), questions, answer);
                 // SAFETY: what the parent has buffered and what it cleans up at its end is the parent's.
                 unsafe { libc::_exit(0) }
             }
@@ -154,14 +166,12 @@ impl Drop for Side {
 }
 
 /// Answers a line to each line, until there are no more.
-fn serve(clock: Clock, directory: &Path, questions: PipeReader, mut answers: PipeWriter) {
-    let native =
-        Memory::new().and_then(|memory| Ok(Native { clock, memory, files: Files::create(directory)? }));
+fn serve(mut round: Result<Round>, questions: PipeReader, mut answers: PipeWriter) {
     for _ in BufReader::new(questions).lines() {
-        let answer: Answer = native
-            .as_ref()
-            .map_err(ToString::to_string)
-            .and_then(|native| native.round().map_err(|e| e.to_string()));
+        let answer: Answer = match &mut round {
+            Ok(round) => round().map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
         let written = serde_json::to_string(&answer).map(|line| answers.write_all((line + "\n").as_bytes()));
         if !matches!(written, Ok(Ok(()))) {
             return;

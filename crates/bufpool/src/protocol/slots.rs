@@ -80,7 +80,8 @@ impl Slots {
 
     /// Begins writing the slot's page, unless somebody else does.
     pub fn begin_writing(&self, slot: Slot) -> bool {
-        !self.writing[slot as usize].swap(true, Ordering::Acquire)
+        let writing = &self.writing[slot as usize];
+        writing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Ends what [`Slots::begin_writing`] began.

@@ -1,0 +1,150 @@
+//! Every interleaving of a few steps, by loom: the pool's words, slots and sweeps and this engine's mapping, as they are,
+//! on a machine whose processors keep translations until they are told to forget them, or forget them of themselves.
+
+#![allow(clippy::duplicate_mod, reason = "the files are compiled a second time, with loom's atomics")]
+
+mod machine;
+
+#[path = "../mapping.rs"]
+#[allow(dead_code)]
+mod mapping;
+#[path = "../../../../protocol/slots.rs"]
+#[allow(dead_code)]
+mod slots;
+#[path = "../../../../protocol/sweep.rs"]
+#[allow(dead_code)]
+mod sweep;
+#[path = "../../../../protocol/word.rs"]
+#[allow(dead_code)]
+mod word;
+
+/// Loom's, for the files above.
+mod atomics {
+    pub use std::sync::PoisonError;
+
+    pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use loom::sync::{Mutex, MutexGuard};
+}
+
+use loom::sync::Arc;
+use loom::thread;
+
+use machine::{Cpu, Memory};
+
+/// Before which of its accesses a processor forgets all translations of itself, a bit for each.
+const NEVER: u32 = 0;
+const ALWAYS: u32 = !0;
+
+/// Runs two processors in all ways, with a second one that forgets at different moments.
+fn check(slots: usize, prepare: fn(&Memory), one: fn(&Cpu), other: fn(&Cpu), at_the_end: fn(&Memory)) {
+    for forgets in [NEVER, ALWAYS, 1 << 1, 1 << 3] {
+        let mut model = loom::model::Builder::new();
+        // `LOOM_MAX_PREEMPTIONS` asks for more.
+        let enough = if slots == 1 { 1 } else { 2 };
+        model.preemption_bound = model.preemption_bound.or(Some(enough));
+        model.max_branches = 20_000;
+        model.check(move || {
+            let memory = Arc::new(Memory::new(slots));
+            prepare(&memory);
+            let theirs = Arc::clone(&memory);
+            let thread = thread::spawn(move || one(&Cpu::new(&theirs, NEVER)));
+            other(&Cpu::new(&memory, forgets));
+            thread.join().unwrap();
+            at_the_end(&memory);
+        });
+    }
+}
+
+/// Brings pages into memory, so that they are in storage, in entries that lead there, and in the slots of those that came
+/// last.
+fn used_before(memory: &Memory) {
+    let cpu = Cpu::new(memory, ALWAYS);
+    for page in [2, 1] {
+        cpu.read(page);
+    }
+}
+
+#[test]
+fn changes_of_two_pages_that_share_a_frame_are_not_lost() {
+    check(
+        1,
+        used_before,
+        |cpu| cpu.add(1),
+        |cpu| {
+            cpu.add(2);
+            cpu.add(1);
+        },
+        |memory| {
+            let cpu = Cpu::new(memory, ALWAYS);
+            assert_eq!((cpu.read(1), cpu.read(2)), (12, 21));
+        },
+    );
+}
+
+#[test]
+fn readers_see_a_page_at_one_moment_while_it_goes_and_comes_back_changed() {
+    check(
+        1,
+        used_before,
+        |cpu| {
+            cpu.add(1);
+            cpu.read(2);
+        },
+        |cpu| {
+            let value = cpu.read(1);
+            assert!(value == 10 || value == 11, "{value}");
+        },
+        |_| {},
+    );
+}
+
+/// The page comes back as it was, and the reader's translation is right again: only the version tells that what was read in
+/// between was another page's. (More turns than the checker is given, so they are taken by hand.)
+#[test]
+fn readers_notice_a_page_that_went_and_came_back_as_it_was() {
+    loom::model(|| {
+        let memory = Memory::new(1);
+        used_before(&memory);
+        let (reader, other) = (Cpu::new(&memory, NEVER), Cpu::new(&memory, NEVER));
+        let seen = reader.begin(1);
+        assert!(reader.is_unchanged(1, seen));
+        other.read(2);
+        assert!(!reader.is_unchanged(1, seen));
+        other.read(1);
+        assert!(!reader.is_unchanged(1, seen));
+    });
+}
+
+#[test]
+fn old_translations_to_frames_of_other_pages_are_noticed() {
+    check(
+        2,
+        used_before,
+        |cpu| cpu.add(1),
+        |cpu| {
+            // As if the pages had been in each other's frames before.
+            cpu.believe(1, cpu.leads_to(2));
+            cpu.believe(2, cpu.leads_to(1));
+            cpu.add(1);
+            cpu.add(2);
+        },
+        |memory| {
+            let cpu = Cpu::new(memory, ALWAYS);
+            assert_eq!((cpu.read(1), cpu.read(2)), (12, 21));
+        },
+    );
+}
+
+#[test]
+fn a_page_is_brought_in_once() {
+    check(
+        2,
+        |_| {},
+        |cpu| cpu.add(1),
+        |cpu| cpu.add(1),
+        |memory| {
+            assert_eq!(memory.reads(1), 1);
+            assert_eq!(Cpu::new(memory, ALWAYS).read(1), 12);
+        },
+    );
+}
