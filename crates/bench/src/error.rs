@@ -36,6 +36,9 @@ pub enum Error {
     /// The database refused.
     #[error(transparent)]
     Database(#[from] bedplate_kerneldb::Error),
+    /// The buffer pool could not do it.
+    #[error(transparent)]
+    Pool(#[from] bedplate_bufpool::Error),
     /// There was no memory or no snapshot.
     #[error(transparent)]
     Snapshot(#[from] bedplate_snapshot::Error),

@@ -35,6 +35,7 @@ mod registry;
 mod report;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
+mod shootdown;
 mod snapshot;
 mod versions;
 mod voter;

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::{Error, Report, Result, checkpoint, local, net, partitions, snapshot, versions, voter, wal};
+use crate::{
+    Error, Report, Result, checkpoint, local, net, partitions, shootdown, snapshot, versions, voter, wal,
+};
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
 
@@ -96,6 +98,7 @@ const ALL: &[Benchmark] = &[
     snapshot::fault::BENCH,
     snapshot::redis::BENCH,
     snapshot::htap::BENCH,
+    shootdown::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

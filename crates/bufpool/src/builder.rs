@@ -194,9 +194,9 @@ impl Builder {
         let (free, end) = if meta.clean {
             (space::load(&*storage, meta.free, meta.end)?, meta.end)
         } else {
-            (BTreeSet::new(), space::find_end(&*storage, meta.end, limit)?)
+            (BTreeSet::new(), space::find_end(&*storage, meta.end, meta.room.min(limit))?)
         };
-        let room = storage.pages().map_err(Error::storage("ask how much room there is"))?;
+        let room = meta.room.min(limit);
         let slots = engine.slots(frames);
         Ok(Pool {
             layout: engine.layout(),
@@ -217,11 +217,17 @@ impl Builder {
 }
 
 fn create(storage: &dyn Storage) -> Result<Meta> {
-    storage.grow(FIRST).map_err(Error::storage("make room for the pool"))?;
+    storage.grow(0..FIRST).map_err(Error::storage("make room for the pool"))?;
     let mut meta = Meta::empty();
     meta.store(storage)?;
     storage.sync().map_err(Error::storage("make the new pool durable"))?;
     Ok(meta)
+}
+
+/// Which engine a pool of this capacity would have here if it may choose, and why.
+pub fn probe(capacity: u64) -> Result<(Kind, String)> {
+    let pages = (capacity / PAGE as u64).clamp(FIRST + 1, MAX_PAGES);
+    engine(Choice::Auto, pages, LEAST_FRAMES).map(|(_, kind, reason)| (kind, reason))
 }
 
 /// The engine that was chosen, which one it is, and why.

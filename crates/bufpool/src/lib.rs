@@ -63,7 +63,7 @@ pub mod storage;
 mod wait;
 mod writeback;
 
-pub use builder::{Builder, Choice};
+pub use builder::{Builder, Choice, probe};
 pub use doublewrite::TornPages;
 pub use engine::Kind;
 #[cfg(target_arch = "x86_64")]

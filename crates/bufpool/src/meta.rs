@@ -24,33 +24,36 @@ const COPIES: u64 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Meta {
     pub generation: u64,
-    /// Pages from here on were never allocated.
+    /// Pages from here on were not allocated when this was written.
     pub end: u64,
+    /// Nor were pages from here on ever since: there is no room for them.
+    pub room: u64,
     /// The first page of the list of free pages, zero for none; valid when `clean`.
     pub free: u64,
     pub clean: bool,
     pub roots: [u64; ROOTS],
 }
 
-const WORDS: usize = 6 + ROOTS;
+const WORDS: usize = 7 + ROOTS;
 
 impl Meta {
     /// Of an empty pool.
     pub fn empty() -> Self {
-        Self { end: FIRST, clean: true, ..Self::default() }
+        Self { end: FIRST, room: FIRST, clean: true, ..Self::default() }
     }
 
     fn encode(&self, image: &mut Image) {
         let mut words = [0; WORDS];
-        words[..6].copy_from_slice(&[
+        words[..7].copy_from_slice(&[
             MAGIC,
             PAGE as u64,
             self.generation,
             self.end,
+            self.room,
             self.free,
             u64::from(self.clean),
         ]);
-        words[6..].copy_from_slice(&self.roots);
+        words[7..].copy_from_slice(&self.roots);
         image.fill(0);
         for (to, word) in image[HEADER..].chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -62,17 +65,17 @@ impl Meta {
         for (word, from) in words.iter_mut().zip(image[HEADER..].chunks_exact(8)) {
             *word = u64::from_le_bytes(*from.first_chunk().expect("8 bytes"));
         }
-        let [magic, size, generation, end, free, clean, roots @ ..] = words;
+        let [magic, size, generation, end, room, free, clean, roots @ ..] = words;
         if magic != MAGIC {
             return Err("it begins with something else".into());
         }
         if size != PAGE as u64 {
             return Err(format!("its pages are of {size} bytes"));
         }
-        if end < FIRST || clean > 1 {
+        if end < FIRST || room < end || clean > 1 {
             return Err("its first page makes no sense".into());
         }
-        Ok(Self { generation, end, free, clean: clean == 1, roots })
+        Ok(Self { generation, end, room, free, clean: clean == 1, roots })
     }
 
     /// The newest record, or none if the storage is empty.

@@ -141,7 +141,7 @@ impl Pool {
 
     /// A page that is not in use, of zeros, held exclusively.
     pub fn allocate(&self) -> Result<Exclusive<'_>> {
-        let page = self.space.allocate(&*self.home.storage)?;
+        let page = self.space.allocate(&self.home)?;
         match self.take_over(page) {
             Ok(mut exclusive) => {
                 exclusive.clear();

@@ -23,7 +23,7 @@ impl Pool {
     /// Holds a page exclusively that the log tells of, whether or not storage knows of it: a page that was never written is
     /// of zeros, with a log sequence number of 0.
     pub fn pin_for_redo(&self, page: PageId) -> Result<(Exclusive<'_>, Redo)> {
-        self.space.allocate_at(page, &*self.home.storage)?;
+        self.space.allocate_at(page, &self.home)?;
         match self.pin_exclusive(page) {
             Ok(exclusive) => Ok((exclusive, Redo::Intact)),
             Err(Error::Damaged { .. }) => {

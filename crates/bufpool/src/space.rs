@@ -11,11 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::home::Home;
 use crate::meta::FIRST;
 use crate::page::{self, HEADER, Image, PAYLOAD, PageId};
 use crate::storage::{Read, Storage, Write};
 
-/// How many pages a file grows by.
+/// How many pages a file grows by at least.
 const CHUNK: u64 = 4096;
 /// Free pages in one page of the list, behind its successor and its count.
 const ENTRIES: usize = PAYLOAD / 8 - 2;
@@ -52,7 +53,7 @@ impl Space {
     }
 
     /// A page that is not in use.
-    pub fn allocate(&self, storage: &dyn Storage) -> Result<PageId> {
+    pub fn allocate(&self, home: &Home) -> Result<PageId> {
         let mut state = self.lock();
         if let Some(page) = state.free.pop_first() {
             return Ok(PageId(page));
@@ -61,21 +62,21 @@ impl Space {
         if page >= state.limit {
             return Err(Error::Full { pages: state.limit - FIRST });
         }
-        state.grow(page + 1, storage)?;
+        state.grow(page + 1, home)?;
         state.end = page + 1;
         self.end.store(page + 1, Ordering::Release);
         Ok(PageId(page))
     }
 
     /// Takes a certain page into use, and all up to it.
-    pub fn allocate_at(&self, page: PageId, storage: &dyn Storage) -> Result<()> {
+    pub fn allocate_at(&self, page: PageId, home: &Home) -> Result<()> {
         let mut state = self.lock();
         if page.0 < FIRST || page.0 >= state.limit {
             return Err(Error::NoSuchPage { page });
         }
         state.free.remove(&page.0);
         if page.0 >= state.end {
-            state.grow(page.0 + 1, storage)?;
+            state.grow(page.0 + 1, home)?;
             state.end = page.0 + 1;
             self.end.store(state.end, Ordering::Release);
         }
@@ -93,15 +94,25 @@ impl State {
         self.end
     }
 
-    fn grow(&mut self, pages: u64, storage: &dyn Storage) -> Result<()> {
-        if pages > self.room {
-            let room = (pages.next_multiple_of(CHUNK)).min(self.limit);
-            // The last piece of a device may be smaller.
-            if storage.grow(room).is_err() {
-                storage.grow(pages).map_err(Error::storage("make room for another page"))?;
-            }
-            self.room = storage.pages().map_err(Error::storage("ask how much room there is"))?.max(pages);
+    /// Makes room for at least so many pages. How many there are is durable before one of them is given out: after a crash,
+    /// none is given out twice.
+    fn grow(&mut self, pages: u64, home: &Home) -> Result<()> {
+        if pages <= self.room {
+            return Ok(());
         }
+        let mut room = (pages + CHUNK.max(pages / 8)).min(self.limit);
+        if home.storage.grow(self.room..room).is_err() {
+            // The last piece of a device, or of a quota, may be smaller.
+            room = pages;
+            home.storage.grow(self.room..room).map_err(Error::storage("make room for another page"))?;
+        }
+        let mut meta = home.meta();
+        let before = std::mem::replace(&mut meta.room, room);
+        if let Err(error) = home.store(&mut meta) {
+            meta.room = before;
+            return Err(error);
+        }
+        self.room = room;
         Ok(())
     }
 
@@ -158,8 +169,8 @@ fn words(image: &Image) -> impl Iterator<Item = u64> {
 }
 
 /// Where pages end that were ever written: behind the last one that is not zeros.
-pub(crate) fn find_end(storage: &dyn Storage, at_least: u64, limit: u64) -> Result<u64> {
-    let mut end = storage.pages().map_err(Error::storage("ask how much room there is"))?.min(limit);
+pub(crate) fn find_end(storage: &dyn Storage, at_least: u64, room: u64) -> Result<u64> {
+    let mut end = room;
     let mut buffer = Buffer::new(1);
     while end > at_least {
         let page = PageId(end - 1);

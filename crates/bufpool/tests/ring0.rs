@@ -176,12 +176,8 @@ impl Storage for Ram {
         Ok(())
     }
 
-    fn pages(&self) -> std::io::Result<u64> {
-        Ok(self.0.lock().unwrap().len() as u64)
-    }
-
-    fn grow(&self, pages: u64) -> std::io::Result<()> {
-        self.0.lock().unwrap().resize(pages as usize, [0; PAGE]);
+    fn grow(&self, pages: std::ops::Range<u64>) -> std::io::Result<()> {
+        self.0.lock().unwrap().resize(pages.end as usize, [0; PAGE]);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 
 use super::ring::Rings;
 use super::{Read, Storage, Write};
+use crate::buffer::Buffer;
 use crate::page::PAGE;
 
 /// How long somebody else may have a file open before that is an error.
@@ -63,6 +65,16 @@ impl File {
     /// Whether several pages are read and written at once.
     pub fn has_rings(&self) -> bool {
         self.rings.work()
+    }
+
+    fn zero(&self, from: u64, to: u64) -> io::Result<()> {
+        let zeros = Buffer::new(256);
+        let step = (zeros.len() * PAGE) as u64;
+        for at in (from..to).step_by(step as usize) {
+            let bytes = (to - at).min(step) as usize;
+            self.file.write_all_at(&zeros.as_flattened()[..bytes], at)?;
+        }
+        Ok(())
     }
 
     fn read_one(&self, read: &mut Read<'_>) -> io::Result<()> {
@@ -149,24 +161,20 @@ impl Storage for File {
         self.file.sync_data()
     }
 
-    fn pages(&self) -> io::Result<u64> {
+    fn grow(&self, pages: Range<u64>) -> io::Result<()> {
+        let [from, to] = [pages.start, pages.end].map(|page| page * PAGE as u64);
         // Of a device, too, the end is its size.
-        Ok((&self.file).seek(SeekFrom::End(0))? / PAGE as u64)
-    }
-
-    fn grow(&self, pages: u64) -> io::Result<()> {
-        let room = self.pages()?;
-        if pages <= room {
-            return Ok(());
-        }
-        if self.device {
+        let end = (&self.file).seek(SeekFrom::End(0))?;
+        if self.device && to > end {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let more = (pages - room) * PAGE as u64;
-        match fallocate(&self.file, FallocateFlags::empty(), room * PAGE as u64, more) {
+        // What a file does not have yet will be zeros, and what it has already were pages that nobody was given.
+        let flags = if self.device { FallocateFlags::ZERO_RANGE } else { FallocateFlags::empty() };
+        match fallocate(&self.file, flags, from, to - from) {
             Ok(()) => Ok(()),
-            // This file system cannot promise space.
-            Err(Errno::OPNOTSUPP) => self.file.set_len(pages * PAGE as u64),
+            // This file system cannot promise space, or this device cannot zero by itself.
+            Err(Errno::OPNOTSUPP) if self.device => self.zero(from, to),
+            Err(Errno::OPNOTSUPP) => Ok(self.file.set_len(end.max(to))?),
             Err(error) => Err(error.into()),
         }
     }

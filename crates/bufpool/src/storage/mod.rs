@@ -5,6 +5,7 @@ mod ring;
 
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 pub use file::File;
 
@@ -24,12 +25,9 @@ pub trait Storage: Send + Sync {
     /// Returns when everything whose writing was reported before this call is durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// How many pages there is room for without growing.
-    fn pages(&self) -> io::Result<u64>;
-
-    /// Makes room for that many pages in all, so that writing them does not fail for want of space where that can be
-    /// promised.
-    fn grow(&self, pages: u64) -> io::Result<()>;
+    /// Makes room for pages, which are zeros from then on, so that writing them does not fail for want of space where that can
+    /// be promised.
+    fn grow(&self, pages: Range<u64>) -> io::Result<()>;
 }
 
 /// A page to be read.

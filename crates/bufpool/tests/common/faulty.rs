@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -183,13 +184,7 @@ impl Storage for Faulty {
         Ok(())
     }
 
-    fn pages(&self) -> io::Result<u64> {
-        let disk = self.disk();
-        let last = disk.pending.iter().map(|(page, _)| *page).chain(disk.durable.keys().copied()).max();
-        Ok(last.map_or(0, |page| page + 1))
-    }
-
-    fn grow(&self, _: u64) -> io::Result<()> {
+    fn grow(&self, _: Range<u64>) -> io::Result<()> {
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 //! What bufpool's engine for stock kernels needs: large reservations of address space, and evictions of
-//! many pages with one flush. (Its ring0 engine needs what the component ring0 needs.)
+//! many pages with one flush.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -12,6 +12,7 @@ use super::system::{check, setting};
 use super::{Check, Component};
 use crate::units::size;
 
+const ENGINE: (&str, &str) = ("engine", "the engine that a pool of 1 TiB chooses");
 const BATCH: (&str, &str) =
     ("process-madvise", "batched eviction (process_madvise(MADV_DONTNEED) on oneself)");
 const RESERVE: (&str, &str) = ("reserve", "reserving address space");
@@ -23,8 +24,19 @@ pub fn probe() -> Component {
     Component {
         name: "bufpool",
         purpose: "a virtual-memory buffer pool without TLB shootdowns, and a B+tree on it",
-        included: false,
-        checks: vec![batched_eviction(), reserve().required(), limit(), overcommit()],
+        included: true,
+        checks: vec![engine().required(), batched_eviction(), reserve(), limit(), overcommit()],
+    }
+}
+
+/// What the library itself says.
+fn engine() -> Check {
+    match bedplate_bufpool::probe(1 << 40) {
+        Ok((kind @ bedplate_bufpool::Kind::Hashtable, reason)) => {
+            Check::partly(ENGINE.0, ENGINE.1, format!("{kind}: {reason}"))
+        }
+        Ok((kind, reason)) => Check::yes(ENGINE.0, ENGINE.1, format!("{kind}: {reason}")),
+        Err(error) => Check::no(ENGINE.0, ENGINE.1, error.to_string()),
     }
 }
 
@@ -77,7 +89,7 @@ fn reserve() -> Check {
         Some(bytes) => {
             Check::partly(RESERVE.0, RESERVE.1, format!("no more than {}", size(bytes as u64))).advice(advice)
         }
-        None => Check::no(RESERVE.0, RESERVE.1, "not even 64 GiB").advice(advice),
+        None => Check::partly(RESERVE.0, RESERVE.1, "not even 64 GiB").advice(advice),
     }
 }
 
@@ -91,8 +103,8 @@ fn limit() -> Check {
 fn overcommit() -> Check {
     match setting("/proc/sys/vm/overcommit_memory").as_deref() {
         Some("2") => {
-            Check::partly(MAPS.0, MAPS.1, "strict (vm.overcommit_memory=2): only unwritable reservations")
-                .advice("sysctl vm.overcommit_memory=0, or let the pool commit what it uses")
+            Check::partly(MAPS.0, MAPS.1, "strict (vm.overcommit_memory=2): reservations count as memory")
+                .advice("sysctl vm.overcommit_memory=0; otherwise pools look pages up in a hash table")
         }
         Some(value) => Check::yes(MAPS.0, MAPS.1, format!("vm.overcommit_memory={value}")),
         None => Check::unknown(MAPS.0, MAPS.1, "/proc/sys/vm/overcommit_memory cannot be read"),

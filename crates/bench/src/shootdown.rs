@@ -1,0 +1,183 @@
+//! `pool-shootdown`: what a thread loses whose pages are all in memory, while another one replaces pages (paper 7.4,
+//! Figure 19).
+//!
+//! The neighbour reads a word of one page after the other, skewed, from a pool that has all of them. The other thread
+//! walks through a pool that has room for an eighth of its pages, and whose storage is memory that need not be copied:
+//! what is measured is the price of unmapping, not of a disk. It unmaps pages one by one (`madvise`), in batches
+//! (`batched`), or not at all (`none`: frames of a hash table are used again). `none` is what a pool costs its
+//! neighbours beyond shootdowns: caches and memory that both use.
+//!
+//! A faster side replaces more pages, so rows tell the rate of both threads.
+
+use std::hint::black_box;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bedplate_bufpool::storage::{Read, Storage, Write};
+use bedplate_bufpool::{Choice, Kind, PAGE, PageId, Pool};
+
+use crate::keys::{Distribution, KeyStream};
+use crate::sample::{interleave, samples};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "pool-shootdown",
+    about: "what a thread in memory loses while another one replaces pages (paper 7.4, Figure 19)",
+    run,
+};
+
+/// Pages of the neighbour: more than a first-level TLB has entries, fewer than the second level.
+const HOT: usize = 1024;
+/// Pages in memory of the pool that replaces them, and how many there are.
+const FRAMES: usize = 4096;
+const PAGES: u64 = 8 * FRAMES as u64;
+/// Reads between two looks at the clock.
+const STRIDE: usize = 4096;
+
+/// What the other thread does.
+struct Side {
+    name: &'static str,
+    /// The pool whose pages it replaces, and the first of them; none if it does nothing.
+    cold: Option<(Pool, PageId)>,
+}
+
+struct Round {
+    reads_per_s: f64,
+    replaced_per_s: f64,
+    calls_per_s: f64,
+}
+
+/// Pages of zeros, as if they had never been written. What is written is not kept.
+struct Nothing;
+
+impl Storage for Nothing {
+    fn read(&self, reads: &mut [Read<'_>]) {
+        for read in reads {
+            // SAFETY: the memory of a page, which is the storage's to fill.
+            unsafe { read.memory().write_bytes(0, PAGE) };
+            read.result = Ok(());
+        }
+    }
+
+    fn write(&self, _: &mut [Write<'_>]) {}
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn grow(&self, _: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pool, and the first of its pages, which are neighbours.
+fn pool(kind: Kind, frames: usize, pages: u64) -> Result<(Pool, PageId)> {
+    let capacity = (pages + 1024) * PAGE as u64;
+    let pool = Pool::builder("").storage(Box::new(Nothing)).memory(frames * PAGE).capacity(capacity);
+    let pool = pool.engine(Choice::Only(kind)).open()?;
+    let mut first = PageId::NONE;
+    for number in 0..pages {
+        let page = pool.allocate()?.page();
+        if number == 0 {
+            first = page;
+        }
+    }
+    Ok((pool, first))
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let (rounds, time) = options.pick((15, Duration::from_millis(200)), (40, Duration::from_millis(500)));
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("rounds", rounds)
+        .with("hot_pages", HOT)
+        .with("frames", FRAMES)
+        .with("pages", PAGES)
+        .with("batch", FRAMES / 32)
+        .with("threads", "one reads pages in memory, one replaces pages of another pool");
+    let mut report = Report::new(BENCH.name, config);
+    let hot = pool(Kind::Stock, 2 * HOT, HOT as u64)?;
+    let side = |name, kind| -> Result<Side> { Ok(Side { name, cold: Some(pool(kind, FRAMES, PAGES)?) }) };
+    let sides = [
+        Side { name: "alone", cold: None },
+        side("madvise", Kind::Vmcache)?,
+        side("batched", Kind::Stock)?,
+        side("none", Kind::Hashtable)?,
+    ];
+    let total = rounds * sides.len();
+    let mut done = 0;
+    let results = interleave(rounds, sides.len(), |index, round| {
+        sink(Step { done, total, label: sides[index].name });
+        done += 1;
+        measure(&hot, &sides[index], time, round as u64)
+    })?;
+    let rates = |index: usize| samples(&results[index], |round| round.reads_per_s);
+    for (side, rounds) in sides.iter().zip(&results) {
+        let median = |quantity: fn(&Round) -> f64| samples(rounds, quantity).median();
+        report.rows.push(
+            Fields::new()
+                .with("side", side.name)
+                .with("neighbour_reads_per_s", median(|round| round.reads_per_s))
+                .with("neighbour_spread", samples(rounds, |round| round.reads_per_s).spread())
+                .with("replaced_per_s", median(|round| round.replaced_per_s))
+                .with("release_calls_per_s", median(|round| round.calls_per_s)),
+        );
+    }
+    for (index, side) in sides.iter().enumerate().skip(1) {
+        report.ratio(&format!("neighbour_rate_{}", side.name), rates(index).over(&rates(0)));
+    }
+    Ok(report)
+}
+
+/// Both threads for a while.
+fn measure(hot: &(Pool, PageId), side: &Side, time: Duration, seed: u64) -> Result<Round> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let replacing = side.cold.as_ref().map(|cold| scope.spawn(|| replace(cold, &stop)));
+        let neighbour = scope.spawn(|| read(hot, time, seed));
+        let reads_per_s = neighbour.join().map_err(|_| Error::engine("a reader panicked".into()));
+        stop.store(true, Ordering::Relaxed);
+        let replaced = replacing.map(|thread| thread.join());
+        let (replaced_per_s, calls_per_s) = match replaced {
+            None => (0.0, 0.0),
+            Some(result) => result.map_err(|_| Error::engine("a replacing thread panicked".into()))??,
+        };
+        Ok(Round { reads_per_s: reads_per_s??, replaced_per_s, calls_per_s })
+    })
+}
+
+/// Reads of pages in memory per second.
+fn read((pool, first): &(Pool, PageId), time: Duration, seed: u64) -> Result<f64> {
+    let mut keys = KeyStream::new(Distribution::Zipf, HOT as u64, seed);
+    let order: Vec<PageId> = (0..STRIDE).map(|_| PageId(first.0 + keys.next_key())).collect();
+    let begin = Instant::now();
+    let mut reads = 0;
+    loop {
+        for page in &order {
+            black_box(pool.optimistic_read(*page, |page| page.read::<8>(64))?);
+        }
+        reads += order.len();
+        let elapsed = begin.elapsed();
+        if elapsed >= time {
+            return Ok(reads as f64 / elapsed.as_secs_f64());
+        }
+    }
+}
+
+/// Walks through all pages until it is to stop. Pages that were replaced, and system calls for that, per second.
+fn replace((pool, first): &(Pool, PageId), stop: &AtomicBool) -> Result<(f64, f64)> {
+    let before = pool.statistics();
+    let begin = Instant::now();
+    let mut pages = (0..PAGES).cycle().map(|page| PageId(first.0 + page));
+    while !stop.load(Ordering::Relaxed) {
+        for page in pages.by_ref().take(64) {
+            black_box(pool.optimistic_read(page, |page| page.read::<8>(64))?);
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let after = pool.statistics();
+    let per_second = |count: u64| count as f64 / seconds;
+    Ok((per_second(after.evicted - before.evicted), per_second(after.release_calls - before.release_calls)))
+}

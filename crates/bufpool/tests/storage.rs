@@ -1,0 +1,68 @@
+//! Files as storage: many operations at once, with and without the page cache.
+
+use bedplate_bufpool::PAGE;
+use bedplate_bufpool::storage::{File, Read, Storage, Write};
+
+/// Pages that are aligned as direct I/O needs it.
+#[repr(C, align(4096))]
+struct Pages([[u8; PAGE]; 200]);
+
+fn pages() -> Box<Pages> {
+    Box::new(Pages([[0; PAGE]; 200]))
+}
+
+fn check(direct: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pages");
+    let file = File::open(&path, direct).unwrap();
+    assert!(direct || !file.is_direct());
+    let mut content = pages();
+    for (number, page) in content.0.iter_mut().enumerate() {
+        page.fill(number as u8 + 1);
+    }
+    // Scattered and single, in other places than they have here, and some together.
+    let mut writes: Vec<_> =
+        (0..150).map(|page| Write::new(page * 7 % 150, &content.0[page as usize..][..1])).collect();
+    writes.push(Write::new(200, &content.0[150..]));
+    file.write(&mut writes);
+    assert!(writes.iter().all(|write| write.result.is_ok()));
+    file.sync().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 250 * PAGE as u64);
+    let mut found = pages();
+    let places = (0..150).map(|page| page * 7 % 150).chain(200..240).chain(245..255);
+    let mut reads: Vec<_> =
+        places.zip(found.0.iter_mut()).map(|(page, image)| Read::into_image(page, image)).collect();
+    file.read(&mut reads);
+    assert!(reads.iter().all(|read| read.result.is_ok()));
+    for (number, page) in found.0[..190].iter().enumerate() {
+        assert!(page.iter().all(|byte| *byte == number as u8 + 1), "page {number}");
+    }
+    // Behind the end there are zeros.
+    assert!(found.0[190..195].iter().zip(&content.0[195..]).all(|(found, page)| found == page));
+    assert!(found.0[195..].iter().flatten().all(|byte| *byte == 0));
+    file.grow(250..1000).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1000 * PAGE as u64);
+    file.grow(100..200).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1000 * PAGE as u64);
+}
+
+#[test]
+fn what_is_written_is_read_past_the_page_cache() {
+    check(true);
+}
+
+#[test]
+fn what_is_written_is_read_through_the_page_cache() {
+    check(false);
+}
+
+#[test]
+fn errors_are_of_the_operation_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = File::open(&folder.path().join("pages"), true).unwrap();
+    let content = pages();
+    let mut writes =
+        [Write::new(0, &content.0[..1]), Write::new(u64::MAX / PAGE as u64 - 1, &content.0[1..2])];
+    file.write(&mut writes);
+    assert!(writes[0].result.is_ok() && writes[1].result.is_err());
+}
