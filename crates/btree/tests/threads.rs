@@ -229,6 +229,10 @@ fn everybody_at_the_same_place() {
                     if let Some(old) = number.checked_sub(300) {
                         // Whoever took that number may still be about to insert it.
                         while !tree.remove(&old.to_be_bytes()).unwrap() {
+                            assert!(
+                                Instant::now() < end + Duration::from_secs(60),
+                                "record {old} never came"
+                            );
                             thread::yield_now();
                         }
                     }
