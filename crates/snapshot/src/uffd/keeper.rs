@@ -38,13 +38,22 @@ impl Bell {
 /// The time between two sweeps while there is something to do, and while there is not.
 const SWEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The processor time that the process takes from one sweep to the next: a page that is not written while the process
+/// waits is not cold for that.
+const WORK_NS: u64 = 50_000_000;
+
+/// The processor time that the process has taken, in nanoseconds.
+fn work() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
 
 impl Region {
     /// The keeper's life.
     pub(super) fn keep_ahead(&self, is_over: impl Fn() -> bool) {
         let mut faults = self.counters.faults.load(Ordering::Relaxed);
-        let mut swept = super::region::now();
-        let mut latest = 0;
+        let (mut swept, mut worked) = (super::region::now(), work());
+        let (mut latest, mut next) = (0, 0);
         while !is_over() {
             let busy = self.unarmed_count.load(Ordering::Relaxed) > 0 || self.has_children();
             let mut rung = [self.bell.poll()];
@@ -56,18 +65,25 @@ impl Region {
             }
             let newest = self.newest();
             if std::mem::replace(&mut latest, newest) != newest {
-                self.keep_hottest();
+                self.keep_hot();
             }
             let now = super::region::now();
             if now - swept < SWEEP.tv_nsec as u64 || !self.is_served() {
                 continue;
             }
             swept = now;
-            let before = std::mem::replace(&mut faults, self.counters.faults.load(Ordering::Relaxed));
-            self.heat.tick((!snapshots).then_some(faults - before));
-            self.arm_ahead(false);
             if let Some(apart) = &self.apart {
                 apart.map_again(self.base, self.used());
+            }
+            if work() - worked < WORK_NS {
+                continue;
+            }
+            worked = work();
+            let before = std::mem::replace(&mut faults, self.counters.faults.load(Ordering::Relaxed));
+            self.heat.tick((!snapshots).then_some(faults - before));
+            // What is written while there are snapshots would soon be written again.
+            if !snapshots {
+                next = self.arm_ahead(next).unwrap_or(0);
             }
         }
     }

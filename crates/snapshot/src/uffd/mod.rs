@@ -8,10 +8,11 @@
 //! stays where it is and none of its translations but that one is touched.
 //!
 //! What makes it fast:
-//! - Arming ahead. Outside of snapshots cold pages are armed in the background, so that a snapshot only arms those
-//!   that were written lately (`heat`), the largest numbers with several threads (`team`).
+//! - Arming ahead. Outside of snapshots cold pages are armed in the background, so that a snapshot arms fewer (`heat`);
+//!   the largest numbers are armed by several threads (`team`).
 //! - Handlers run on the writers' processors (`crew`).
-//! - Writers that walk through memory have several pages copied at a time (`window`).
+//! - Writers that walk through memory have several pages copied at a time (`window`), and so have those that write all over
+//!   a part of it (`density`).
 //! - Nothing on the way of a fault allocates or takes a lock that an owner's thread can hold while it writes
 //!   to the region: all state is in mappings of its own (`own`), so the region may even be the process's heap.
 //!
@@ -28,6 +29,7 @@ mod backing;
 mod bindings;
 mod child;
 mod crew;
+mod density;
 mod descriptor;
 mod heat;
 mod keeper;

@@ -13,6 +13,7 @@ use super::CHUNK;
 use super::apart::Apart;
 use super::backing;
 use super::crew::Crew;
+use super::density::Density;
 use super::descriptor::{Descriptor, Refusal};
 use super::heat::Heat;
 use super::keeper::Bell;
@@ -107,6 +108,7 @@ pub struct Region {
     /// The newest epoch for which a page was kept.
     pub(super) epochs: Table<AtomicU32>,
     pub(super) heat: Heat,
+    pub(super) density: Density,
     /// No page from this one on was ever claimed.
     pub(super) used: AtomicUsize,
     /// Pages of nothing: see `target`.
@@ -186,6 +188,7 @@ impl Region {
                 unarmed_count: AtomicUsize::new(0),
                 epochs: Table::new(pages, false)?,
                 heat: Heat::new(pages)?,
+                density: Density::new(pages)?,
                 used: AtomicUsize::new(0),
                 nothing: nothing as usize,
                 crew: Crew::new()?,

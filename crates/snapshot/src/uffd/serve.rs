@@ -27,24 +27,26 @@ impl Region {
             return snapshots;
         }
         // Outside of snapshots only what is written is worth a later arming.
-        let run = if snapshots {
-            let chunk = page / CHUNK * CHUNK;
-            let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
-            window.choose(page, armed)
-        } else {
-            page..page + 1
-        };
-        self.expose(&open, run);
-        snapshots
+        if !snapshots {
+            self.expose(&open, page..page + 1);
+            return false;
+        }
+        let chunk = page / CHUNK * CHUNK;
+        let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
+        // First what lets the writer go on.
+        self.expose(&open, window.choose(page, armed));
+        let block = self.density.block(page, open.epoch, self.used());
+        self.density.kept(self.expose_claimed(&open, block, |_| true));
+        true
     }
 
     /// Keeps the pages for a snapshot that just began which were written at once after those before it: a page costs a
     /// fraction of its fault's time, which its writer would spend waiting.
-    pub(super) fn keep_hottest(&self) {
+    pub(super) fn keep_hot(&self) {
         const STEP: usize = CHUNK / 8;
         for start in (0..self.used()).step_by(STEP) {
             let pages = start..self.pages.min(start + STEP);
-            if !pages.clone().any(|page| self.heat.is_hottest(page)) {
+            if !pages.clone().any(|page| self.heat.is_hot(page)) {
                 continue;
             }
             // Anew for each step, as writers wait for both.
@@ -53,16 +55,22 @@ impl Region {
                 return;
             }
             let _latch = self.latch(start);
-            let mut page = start;
-            while let Some(first) = (page..pages.end).find(|page| self.heat.is_hottest(*page)) {
-                page = (first..pages.end).find(|page| !self.heat.is_hottest(*page)).unwrap_or(pages.end);
-                let mut at = first;
-                while let Some(run) = self.claimed.run(at..page, true) {
-                    at = run.end;
-                    self.expose(&open, run);
-                }
+            self.expose_claimed(&open, pages, |page| self.heat.is_hot(page));
+        }
+    }
+
+    /// As [`Self::expose`], those of the pages that are in use and that `which` says, and gives how many.
+    fn expose_claimed(&self, open: &Snapshots, pages: Range<usize>, which: impl Fn(usize) -> bool) -> usize {
+        let (mut page, mut exposed) = (pages.start, 0);
+        while let Some(first) = (page..pages.end).find(|page| which(*page)) {
+            page = (first..pages.end).find(|page| !which(*page)).unwrap_or(pages.end);
+            let mut at = first;
+            while let Some(run) = self.claimed.run(at..page, true) {
+                at = run.end;
+                exposed += self.expose(open, run);
             }
         }
+        exposed
     }
 
     /// The armed pages around one, within a chunk.
@@ -75,9 +83,9 @@ impl Region {
     }
 
     /// Keeps pages for the snapshots that share them, and makes them writable. They are in one chunk, whose latch is
-    /// held; those that are not armed stay as they are.
-    pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) {
-        let mut at = pages.start;
+    /// held; those that are not armed stay as they are. Gives how many were.
+    pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) -> usize {
+        let (mut at, mut exposed) = (pages.start, 0);
         while let Some(run) = self.unarmed.run(at..pages.end, false) {
             at = run.end;
             for slot in open.active() {
@@ -89,9 +97,11 @@ impl Region {
             }
             let new = self.unarmed.insert(run.clone());
             self.unarmed_count.fetch_add(new, Ordering::Relaxed);
+            exposed += new;
             // It cannot fail: the range is registered. If it did, the writer would fault again.
             let _ = self.descriptor.unprotect(self.address(run.start), run.len() * PAGE);
         }
+        exposed
     }
 
     /// Gives a snapshot its own copy of the pages that it still shares.

@@ -17,10 +17,13 @@ use crate::{Error, PAGE};
 /// many, or this many of large folios.
 pub(super) const GAP: usize = 10;
 pub(super) const LARGE_GAP: usize = 40;
-/// Pages to arm from which several threads do it: waking them takes as long as arming about so many. They only do if it
-/// is most pages, in long runs: each step flushes the translations of the other threads' processors, which takes
+/// Pages to arm from which several threads do it: waking them takes as long as arming about so many. They only do if
+/// enough pages are for long runs: each step flushes the translations of the other threads' processors, which takes
 /// several times as long as protecting a few pages.
 const TEAM_FROM: usize = 4096;
+const TEAM_PART: usize = 8;
+/// Chunks that a sweep looks at, at most.
+const SWEPT: usize = 256;
 /// Pages that a thread arms before it takes more of the work.
 const TEAM_SHARE: usize = 16 * CHUNK;
 
@@ -104,6 +107,7 @@ impl Region {
         }
         self.arm_all().map_err(Error::system("write-protecting the region"))?;
         snapshots.epoch += 1;
+        self.density.begin();
         self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
         Ok((slot, snapshots.epoch))
     }
@@ -112,7 +116,7 @@ impl Region {
     fn arm_all(&self) -> Result<(), Errno> {
         let unarmed = self.unarmed_count.load(Ordering::Acquire);
         let used = self.used();
-        if unarmed < TEAM_FROM.max(used / 2) {
+        if unarmed < TEAM_FROM.max(used / TEAM_PART) {
             self.arm(0..used)?;
         } else {
             self.team.run(used.div_ceil(TEAM_SHARE), |share| self.arm_share(share))?;
@@ -144,44 +148,56 @@ impl Region {
         Ok(new)
     }
 
-    /// Arms what is due, or all that is not hot, chunk by chunk, and gives how many pages that were.
-    pub(super) fn arm_ahead(&self, now: bool) -> usize {
-        let mut total = 0;
+    /// Arms what is due, from a page on, until it was all, or as much as may be: then it gives the page to go on from.
+    pub(super) fn arm_ahead(&self, from: usize) -> Option<usize> {
         let used = self.used();
-        let mut at = 0;
-        while let Some(page) = self.unarmed.first(at..used, true) {
-            let chunk = page..used.min((page / CHUNK + 1) * CHUNK);
-            at = chunk.end;
-            let _open = self.gate.read();
-            let _latch = self.latch(page);
-            total += self.arm_due(chunk, now);
-        }
-        self.counters.armed_ahead.fetch_add(total as u64, Ordering::Relaxed);
-        total
+        let to = used.min(from + SWEPT * CHUNK);
+        let is_due = |page| self.heat.is_due(page);
+        self.arm_those(from..to, self.heat.allowance(), is_due).or((to < used).then_some(to))
     }
 
-    fn arm_due(&self, chunk: Range<usize>, now: bool) -> usize {
-        let is_due = |page| self.heat.is_due(page) || now && !self.heat.is_hot(page);
-        let mut total = 0;
+    /// Arms all that is not hot.
+    pub fn settle(&self) {
+        self.arm_those(0..self.used(), usize::MAX, |page| self.heat.is_due(page) || !self.heat.is_hot(page));
+    }
+
+    /// Arms some of the pages, chunk by chunk, and gives the page at which it had armed enough.
+    fn arm_those(&self, pages: Range<usize>, enough: usize, which: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut armed = 0;
+        let mut at = pages.start;
+        while armed < enough
+            && let Some(page) = self.unarmed.first(at..pages.end, true)
+        {
+            let chunk = page..pages.end.min((page / CHUNK + 1) * CHUNK);
+            let _open = self.gate.read();
+            let _latch = self.latch(page);
+            armed += self.arm_in(chunk.clone(), enough - armed, &which);
+            // There may be more in this one if it was enough.
+            at = if armed < enough { chunk.end } else { page };
+        }
+        self.counters.armed_ahead.fetch_add(armed as u64, Ordering::Relaxed);
+        (armed >= enough).then_some(at)
+    }
+
+    fn arm_in(&self, chunk: Range<usize>, enough: usize, which: impl Fn(usize) -> bool) -> usize {
+        let mut armed = 0;
         let mut at = chunk.start;
         while let Some(run) = self.unarmed.run(at..chunk.end, true) {
             at = run.end;
-            // The parts of the run that are due.
             let mut page = run.start;
             while page < run.end {
-                let end = (page..run.end).find(|&page| !is_due(page)).unwrap_or(run.end);
+                if armed == enough {
+                    return armed;
+                }
+                let most = run.end.min(page.saturating_add(enough - armed));
+                let end = (page..most).find(|&page| !which(page)).unwrap_or(most);
                 if end > page {
                     // What cannot be armed ahead is armed at the snapshot, or is its error.
-                    total += self.arm_run(page..end).unwrap_or(0);
+                    armed += self.arm_run(page..end).unwrap_or(0);
                 }
-                page = end + 1;
+                page = if end == most { end } else { end + 1 };
             }
         }
-        total
-    }
-
-    /// Waits until all that is not hot is armed.
-    pub fn settle(&self) {
-        self.arm_ahead(true);
+        armed
     }
 }

@@ -150,12 +150,27 @@ pub mod heat {
         pub fn is_due(&self, _: usize) -> bool {
             true
         }
-        pub fn is_hot(&self, _: usize) -> bool {
-            false
+        pub fn allowance(&self) -> usize {
+            usize::MAX
         }
-        pub fn is_hottest(&self, _: usize) -> bool {
+        pub fn is_hot(&self, _: usize) -> bool {
             true
         }
+    }
+}
+
+/// Two pages at a time.
+pub mod density {
+    use std::ops::Range;
+
+    pub struct Density;
+
+    impl Density {
+        pub fn begin(&self) {}
+        pub fn block(&self, page: usize, _: u32, _: usize) -> Range<usize> {
+            page / 2 * 2..page / 2 * 2 + 2
+        }
+        pub fn kept(&self, _: usize) {}
     }
 }
 

@@ -17,7 +17,7 @@ mod states;
 
 use loom::sync::Arc;
 use loom::thread;
-use machine::{SNAPSHOTS, descriptor, heat, own, target, words};
+use machine::{SNAPSHOTS, density, descriptor, heat, own, target, words};
 use region::Region;
 
 use super::{CHUNK, window};
@@ -72,10 +72,11 @@ fn two_writers_of_a_page_have_it_kept_once() {
         assert_eq!(region.seen(0), expected);
         one.join().unwrap();
         // Nor is it kept again when it was armed meanwhile.
-        region.arm_ahead(true);
+        region.settle();
         region.write(0, 3);
         assert_eq!(region.seen(0), expected);
-        assert_eq!(region.kept(), 1);
+        // It and its neighbour.
+        assert_eq!(region.kept(), 2);
     });
 }
 
@@ -84,7 +85,7 @@ fn two_writers_of_a_page_have_it_kept_once() {
 fn arming_ahead_harms_neither_writers_nor_snapshots() {
     check(|region| {
         let keeper = beside(region, |region| {
-            region.arm_ahead(true);
+            region.settle();
         });
         let writer = beside(region, |region| {
             region.write(0, 1);
@@ -105,7 +106,7 @@ fn keeping_beforehand_harms_neither_writers_nor_snapshots() {
     check(|region| {
         region.write(1, 5);
         let expected = region.snapshot(0);
-        let keeper = beside(region, Region::keep_hottest);
+        let keeper = beside(region, Region::keep_hot);
         let writer = beside(region, |region| {
             region.write(0, 1);
             region.write(1, 2);
@@ -159,7 +160,7 @@ fn what_is_given_back_stays_in_snapshots() {
             region.release(1..2);
         });
         let keeper = beside(region, |region| {
-            region.arm_ahead(true);
+            region.settle();
         });
         let expected = region.snapshot(0);
         assert!([[1, 1], [0, 1], [2, 1], [2, 0]].contains(&expected));

@@ -9,6 +9,7 @@ use loom::sync::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
 
 use super::PAGES;
+use super::density::Density;
 use super::descriptor::Fault;
 use super::heat::Heat;
 use super::machine::Machine;
@@ -50,6 +51,7 @@ pub struct Region {
     pub unarmed_count: AtomicUsize,
     pub epochs: Table<AtomicU32>,
     pub heat: Heat,
+    pub density: Density,
     pub used: AtomicUsize,
     pub team: Team,
     pub counters: Counters,
@@ -76,6 +78,7 @@ impl Region {
             unarmed_count: AtomicUsize::new(0),
             epochs: Table::new(PAGES, false).unwrap(),
             heat: Heat,
+            density: Density,
             used: AtomicUsize::new(0),
             team: Team,
             counters: Counters::default(),
