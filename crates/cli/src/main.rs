@@ -11,6 +11,7 @@ mod kv;
 mod log;
 mod preload;
 mod ring0;
+mod scan;
 mod snapshot;
 mod units;
 mod vm;
@@ -40,6 +41,8 @@ enum Command {
     /// Run programs with instant memory snapshots.
     #[command(subcommand)]
     Snapshot(snapshot::Command),
+    /// Read big files at the speed of their device: checksum, lines, bytes.
+    Scan(scan::Args),
     /// Run commands and tests on stock kernels in virtual machines.
     #[command(subcommand)]
     Vm(vm::Command),
@@ -65,6 +68,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => bench::run(args),
         Command::Ring0(command) => ring0::run(command),
         Command::Snapshot(command) => snapshot::run(command),
+        Command::Scan(args) => scan::run(args),
         Command::Vm(command) => vm::run(command),
     }
 }

@@ -1,4 +1,5 @@
-//! What scan needs: io_uring, reads that bypass the page cache, and large pages for the shared pool.
+//! What scan does best with: io_uring, reads that bypass the page cache, and large pages for its memory. It works without
+//! any of them: threads read, through the page cache, into pages of 4 KiB.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ const RING: (&str, &str) = ("io-uring", "io_uring");
 const OPS: (&str, &str) = ("io-uring-ops", "io_uring operations");
 const BUFFERS: (&str, &str) = ("registered-buffers", "registered buffers");
 const DIRECT: (&str, &str) = ("o-direct", "O_DIRECT in the current directory");
-const HUGE: (&str, &str) = ("huge-pages", "huge pages for the pool");
+const HUGE: (&str, &str) = ("huge-pages", "huge pages for scans");
 
 /// Probes scan.
 pub fn probe() -> Component {
@@ -33,15 +34,12 @@ pub fn probe() -> Component {
             }
         }
     }
-    for check in &mut checks[..2] {
-        check.required = true;
-    }
     checks.push(direct());
     checks.push(huge_pages());
     Component {
         name: "scan",
         purpose: "scans whose data is there when asked for, shared between workers",
-        included: false,
+        included: true,
         checks,
     }
 }
@@ -55,19 +53,12 @@ fn no_ring(error: &io::Error) -> Check {
     check.advice(match (disabled, is_denied(error)) {
         (Some(_), _) => "sysctl kernel.io_uring_disabled=0",
         (None, true) => "allow io_uring_setup in the container's seccomp profile",
-        (None, false) => "use Linux 5.10 or newer with CONFIG_IO_URING=y",
+        (None, false) => "use Linux 5.11 or newer with CONFIG_IO_URING=y; without it threads read",
     })
 }
 
 fn operations(ring: &IoUring) -> Check {
-    let wanted = [
-        (opcode::Read::CODE, "READ"),
-        (opcode::ReadFixed::CODE, "READ_FIXED"),
-        (opcode::Readv::CODE, "READV"),
-        (opcode::AsyncCancel::CODE, "ASYNC_CANCEL"),
-        (opcode::Timeout::CODE, "TIMEOUT"),
-        (opcode::MsgRingData::CODE, "MSG_RING"),
-    ];
+    let wanted = [(opcode::Read::CODE, "READ"), (opcode::ReadFixed::CODE, "READ_FIXED")];
     let mut probe = Probe::new();
     if let Err(error) = ring.submitter().register_probe(&mut probe) {
         return Check::unknown(OPS.0, OPS.1, format!("the ring does not say: {error}"));
@@ -75,9 +66,10 @@ fn operations(ring: &IoUring) -> Check {
     let missing: Vec<_> =
         wanted.iter().filter(|(code, _)| !probe.is_supported(*code)).map(|(_, name)| *name).collect();
     if missing.is_empty() {
-        Check::yes(OPS.0, OPS.1, "reads into registered buffers, cancellation, messages between rings")
+        Check::yes(OPS.0, OPS.1, "reads, also into registered buffers")
     } else {
-        Check::no(OPS.0, OPS.1, format!("missing: {}", missing.join(", "))).advice("use Linux 5.18 or newer")
+        Check::no(OPS.0, OPS.1, format!("missing: {}", missing.join(", ")))
+            .advice("use Linux 5.6 or newer; without them threads read")
     }
 }
 
@@ -152,7 +144,7 @@ fn huge_pages() -> Check {
             .is_ok_and(|address| munmap(address, BYTES).is_ok())
     };
     let transparent = setting("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    let advice = "sysctl vm.nr_hugepages=512 (1 GiB); without them the pool uses 4 KiB pages";
+    let advice = "sysctl vm.nr_hugepages=64 (128 MiB); without them frames are of 4 KiB pages";
     match (reserved, transparent.contains("[never]") || transparent.is_empty()) {
         (true, _) => Check::yes(HUGE.0, HUGE.1, "reserved ones are free"),
         (false, false) => {

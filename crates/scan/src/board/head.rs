@@ -1,0 +1,183 @@
+//! The layout of a board in its memfd.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use super::entry::{Entry, SegmentWords};
+use super::metrics::{ServiceWords, WorkerWords};
+use crate::clock::Clock;
+use crate::memory::{Access, Mapping};
+use crate::{Error, Result};
+
+/// Segments that a page can have.
+pub const SEGMENTS: usize = 128;
+/// Entries that a board can have.
+#[cfg(test)]
+const SLOTS: usize = 1024;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"bp-memsb");
+const VERSION: u32 = 1;
+
+/// What a board begins with. The fields without atomics are written once, before anybody else has the board.
+#[repr(C)]
+struct Head {
+    magic: u64,
+    version: u32,
+    slots: u32,
+    /// Multiplier of the clock; 0: the kernel's monotonic clock.
+    clock: u64,
+    worker: WorkerWords,
+    service: ServiceWords,
+}
+
+/// A board, mapped. Either side has one.
+#[derive(Debug)]
+pub struct Board {
+    /// What another process would map.
+    #[cfg_attr(not(test), expect(dead_code, reason = "workers in other processes are to come"))]
+    file: OwnedFd,
+    mapping: Mapping,
+    slots: usize,
+}
+
+impl Board {
+    /// Makes a board with so many entries.
+    pub fn new(slots: usize, clock: Clock) -> Result<Self> {
+        let file = memfd_create("bedplate-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(Error::system("creating a board"))?;
+        let bytes = bytes(slots);
+        ftruncate(&file, bytes as u64).map_err(Error::system("sizing a board"))?;
+        // Who has it mapped must not be killed because the other side made it smaller.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(Error::system("sealing a board"))?;
+        let mapping = Mapping::of(&file, 0, bytes, Access::ReadWrite)?;
+        let head = Head {
+            magic: MAGIC,
+            version: VERSION,
+            slots: slots as u32,
+            clock: clock.multiplier(),
+            worker: WorkerWords::default(),
+            service: ServiceWords::default(),
+        };
+        // SAFETY: nobody else has the mapping, which is large enough, writable and aligned to a page.
+        unsafe { mapping.start().cast::<Head>().write(head) };
+        for slot in 0..slots {
+            // SAFETY: as above; the table is in the mapping (`bytes`). Segments are words of zeroes, as the file is.
+            unsafe { mapping.start().add(table()).cast::<Entry>().add(slot).write(Entry::new()) };
+        }
+        Ok(Self { file, mapping, slots })
+    }
+
+    /// Maps a board that somebody else made.
+    #[cfg(test)]
+    pub fn open(file: OwnedFd) -> Result<Self> {
+        let size = rustix::fs::fstat(&file).map_err(Error::system("looking at a board"))?.st_size as usize;
+        let wrong = || Error::Protocol("this is not a board of this version".into());
+        if size < bytes(1) || size > bytes(SLOTS) {
+            return Err(wrong());
+        }
+        let mapping = Mapping::of(&file, 0, size, Access::ReadWrite)?;
+        // SAFETY: the mapping is large enough and aligned; these fields are not written any more.
+        let head = unsafe { &*mapping.start().cast::<Head>() };
+        let slots = head.slots as usize;
+        if head.magic != MAGIC || head.version != VERSION || slots == 0 || bytes(slots) != size {
+            return Err(wrong());
+        }
+        Ok(Self { file, mapping, slots })
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: checked when it was made; everything that changes in it is atomic.
+        unsafe { &*self.mapping.start().cast::<Head>() }
+    }
+
+    /// The clock that both sides measure by.
+    pub fn clock(&self) -> Clock {
+        Clock::from_multiplier(self.head().clock)
+    }
+
+    /// What the worker writes.
+    pub fn worker(&self) -> &WorkerWords {
+        &self.head().worker
+    }
+
+    /// What the service writes.
+    pub fn service(&self) -> &ServiceWords {
+        &self.head().service
+    }
+
+    /// The buffer status table.
+    pub fn entries(&self) -> &[Entry] {
+        // SAFETY: within the mapping (`bytes`), aligned (`table`), atomics only.
+        unsafe { std::slice::from_raw_parts(self.mapping.start().add(table()).cast(), self.slots) }
+    }
+
+    /// The segments of an entry.
+    pub fn segments(&self, slot: usize) -> &[SegmentWords] {
+        assert!(slot < self.slots);
+        let at = segments(self.slots) + slot * SEGMENTS * size_of::<SegmentWords>();
+        // SAFETY: within the mapping (`bytes`), aligned (`segments`), atomics only.
+        unsafe { std::slice::from_raw_parts(self.mapping.start().add(at).cast(), SEGMENTS) }
+    }
+
+    /// Whether the service said that it is gone.
+    pub fn closed(&self) -> bool {
+        self.service().closed.load(Ordering::Acquire) != 0
+    }
+}
+
+fn table() -> usize {
+    size_of::<Head>().next_multiple_of(align_of::<Entry>())
+}
+
+fn segments(slots: usize) -> usize {
+    table() + slots * size_of::<Entry>()
+}
+
+fn bytes(slots: usize) -> usize {
+    (segments(slots) + slots * SEGMENTS * size_of::<SegmentWords>()).next_multiple_of(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::{Fault, Segment, State};
+
+    /// The layout is a protocol between processes: it changes only together with the version.
+    #[test]
+    fn the_layout_is_that_of_version_1() {
+        assert_eq!((size_of::<Head>(), align_of::<Head>()), (384, 128));
+        assert_eq!((size_of::<Entry>(), align_of::<Entry>()), (64, 64));
+        assert_eq!((size_of::<SegmentWords>(), align_of::<SegmentWords>()), (24, 8));
+        assert_eq!((table(), segments(16), bytes(16)), (384, 1408, 53_248));
+    }
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let service = Board::new(16, Clock::monotonic()).unwrap();
+        let worker = Board::open(service.file.try_clone().unwrap()).unwrap();
+        let segment = Segment { file: 3, len: 4096, offset: 1 << 40, at: 8192 };
+        service.segments(15)[127].set(segment);
+        service.entries()[15].describe(7, 128);
+        service.entries()[15].word.publish();
+        assert!(worker.entries()[15].word.take());
+        assert_eq!(worker.entries()[15].content(), Ok((7, 128)));
+        assert_eq!(worker.segments(15)[127].get(), segment);
+        worker.entries()[15].word.finish();
+        assert_eq!(service.entries()[15].word.state(), State::Done);
+        assert!(service.entries()[15].word.recycle());
+        let fault = Fault { code: 1, file: 2, offset: 3, detail: 5 };
+        service.entries()[15].describe_fault(fault);
+        assert_eq!(worker.entries()[15].content(), Err(fault));
+    }
+
+    #[test]
+    fn what_is_no_board_is_refused() {
+        let file = memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
+        assert!(Board::open(file.try_clone().unwrap()).is_err());
+        ftruncate(&file, bytes(4) as u64).unwrap();
+        assert!(Board::open(file).is_err());
+    }
+}

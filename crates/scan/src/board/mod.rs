@@ -1,0 +1,24 @@
+//! MEMSB, the memory switchboard (paper 3.2): one small shared memory per channel, written by a worker and the service.
+//!
+//! A board is a memfd: a [`Head`], then the buffer status table, then room for the segments of every entry. It has no
+//! pointers, so both sides may be in different processes. It has no locks either: [`state`] says who may change what when,
+//! [`doorbell`] how either side waits for the other.
+
+pub mod doorbell;
+pub mod entry;
+mod head;
+pub mod metrics;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "the protocol's files are in it a second time, and not all is used"
+)]
+mod model;
+pub mod state;
+mod words;
+
+pub use doorbell::{SLEEPS, Want};
+pub use entry::{Entry, Fault, Segment};
+pub use head::{Board, SEGMENTS};
+pub use state::State;

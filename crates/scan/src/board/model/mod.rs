@@ -1,0 +1,235 @@
+//! Every interleaving of a few steps of a board's two sides, by loom.
+//!
+//! The board's own files are here once more, with loom's words in the place of the product's: what is checked is what runs.
+//! Frames are loom cells, so that an access of one side during an access of the other fails the test.
+
+#[path = "../doorbell.rs"]
+mod doorbell;
+#[path = "../entry.rs"]
+mod entry;
+#[path = "../state.rs"]
+mod state;
+mod words {
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+use doorbell::{Bell, SLEEPS, Sleeper, Want};
+use entry::{Entry, Fault};
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use state::State;
+
+/// A board of a few entries with a frame each, and what the kernel does: a futex and an eventfd.
+struct Board<const N: usize> {
+    entries: [Entry; N],
+    frames: [UnsafeCell<u64>; N],
+    bell: Bell,
+    sleeper: Sleeper,
+    futex: Mutex<()>,
+    woken: Condvar,
+    rung: Mutex<bool>,
+    ring: Condvar,
+}
+
+impl<const N: usize> Board<N> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            entries: std::array::from_fn(|_| Entry::new()),
+            frames: std::array::from_fn(|_| UnsafeCell::new(0)),
+            bell: Bell::new(),
+            sleeper: Sleeper::new(),
+            futex: Mutex::new(()),
+            woken: Condvar::new(),
+            rung: Mutex::new(false),
+            ring: Condvar::new(),
+        })
+    }
+
+    /// Service: puts a value into a frame and gives it to the worker.
+    fn give(&self, slot: usize, value: u64) {
+        assert_eq!(self.entries[slot].word.state(), State::Empty);
+        // SAFETY: loom checks that nobody else has it.
+        self.frames[slot].with_mut(|frame| unsafe { *frame = value });
+        self.entries[slot].describe(slot as u32, 1);
+        self.entries[slot].word.publish();
+        if self.sleeper.must_wake() {
+            let _futex = self.futex.lock().unwrap();
+            self.woken.notify_all();
+        }
+    }
+
+    /// Worker: what is in a slot, if it can be had.
+    fn take(&self, slot: usize) -> Option<u64> {
+        let entry = &self.entries[slot];
+        if !entry.word.take() {
+            return None;
+        }
+        let (frame, segments) = entry.content().unwrap();
+        assert_eq!(segments, 1);
+        // SAFETY: loom checks that nobody writes to it.
+        let value = self.frames[frame as usize].with(|frame| unsafe { *frame });
+        Some(value)
+    }
+
+    /// Worker: returns it.
+    fn put(&self, slot: usize) {
+        self.entries[slot].word.finish();
+        self.tell(Want::Returned);
+    }
+
+    fn tell(&self, what: Want) {
+        if self.bell.must_ring(what) {
+            *self.rung.lock().unwrap() = true;
+            self.ring.notify_all();
+        }
+    }
+
+    /// Worker: sleeps until there may be something in a slot.
+    fn sleep(&self, slot: usize) {
+        self.sleeper.prepare();
+        if self.entries[slot].word.state() != State::Ready {
+            self.tell(Want::Starving);
+            // As the futex: the word is looked at under the lock that is taken to wake.
+            let mut futex = self.futex.lock().unwrap();
+            while self.sleeper.word().load(words::Ordering::Relaxed) == SLEEPS {
+                futex = self.woken.wait(futex).unwrap();
+            }
+        }
+        self.sleeper.awake();
+    }
+
+    /// Service: sleeps until it is rung for.
+    fn listen(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.ring.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn check(body: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(body);
+}
+
+/// A ring of two frames for three pages; either side sleeps whenever it has nothing to do. All of them arrive, in order.
+#[test]
+fn all_pages_arrive_and_nobody_sleeps_forever() {
+    check(|| {
+        const PAGES: u64 = 3;
+        let board = Board::<2>::new();
+        let service = board.clone();
+        let service = thread::spawn(move || {
+            for page in 0..PAGES {
+                let slot = page as usize % 2;
+                while page >= 2 && !service.entries[slot].word.recycle() {
+                    service.bell.want(Want::Returned);
+                    if service.entries[slot].word.state() == State::Done {
+                        continue;
+                    }
+                    service.listen();
+                }
+                service.give(slot, page + 1);
+            }
+        });
+        for page in 0..PAGES {
+            let slot = page as usize % 2;
+            let value = loop {
+                match board.take(slot) {
+                    Some(value) => break value,
+                    None => board.sleep(slot),
+                }
+            };
+            assert_eq!(value, page + 1);
+            board.put(slot);
+        }
+        service.join().unwrap();
+    });
+}
+
+/// The safety condition of 4.1.2: a ready page is either used by the worker or taken back, never both; what was taken back is
+/// published anew, with other data, and the worker sees either whole.
+#[test]
+fn a_page_is_used_or_taken_back() {
+    check(|| {
+        let board = Board::<1>::new();
+        board.give(0, 1);
+        let worker = board.clone();
+        let worker = thread::spawn(move || {
+            let seen = worker.take(0);
+            if seen.is_some() {
+                worker.put(0);
+            }
+            seen
+        });
+        let reclaimed = board.entries[0].word.reclaim();
+        if reclaimed {
+            board.give(0, 2);
+        }
+        let seen = worker.join().unwrap();
+        match (reclaimed, seen) {
+            (true, Some(2) | None) | (false, Some(1)) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(board.entries[0].word.recycle(), seen.is_some());
+    });
+}
+
+/// Pages held back are released for a worker that has nothing to read, however the two meet.
+#[test]
+fn a_starving_worker_is_heard() {
+    check(|| {
+        let board = Board::<1>::new();
+        let worker = board.clone();
+        let worker = thread::spawn(move || {
+            loop {
+                match worker.take(0) {
+                    Some(value) => break value,
+                    None => worker.sleep(0),
+                }
+            }
+        });
+        board.bell.want(Want::Starving);
+        if board.sleeper.word().load(words::Ordering::Relaxed) != SLEEPS {
+            board.listen();
+        }
+        board.give(0, 9);
+        assert_eq!(worker.join().unwrap(), 9);
+    });
+}
+
+/// A ring for something else than what is wanted is not lost, and none is made for nothing.
+#[test]
+fn bells_ring_for_what_is_wanted() {
+    check(|| {
+        let bell = Bell::new();
+        assert!(!bell.must_ring(Want::Returned) && !bell.must_ring(Want::Starving));
+        bell.want(Want::Starving);
+        assert!(!bell.must_ring(Want::Returned));
+        assert!(bell.must_ring(Want::Starving));
+        assert!(!bell.must_ring(Want::Starving));
+        bell.want(Want::Returned);
+        assert!(bell.must_ring(Want::Returned));
+        bell.want(Want::Returned);
+        assert!(bell.must_ring(Want::Starving));
+    });
+}
+
+/// An error in the place of data is seen as it was written.
+#[test]
+fn faults_are_seen_whole() {
+    check(|| {
+        let board = Board::<1>::new();
+        let fault = Fault { code: 2, file: 3, offset: 4, detail: 5 };
+        let worker = board.clone();
+        let worker =
+            thread::spawn(move || worker.entries[0].word.take().then(|| worker.entries[0].content()));
+        board.entries[0].describe_fault(fault);
+        board.entries[0].word.publish();
+        let seen = worker.join().unwrap();
+        assert!(seen.is_none() || seen == Some(Err(fault)));
+    });
+}

@@ -1,0 +1,117 @@
+//! What can go wrong, in one line each that says what to do.
+
+use std::path::PathBuf;
+
+use crate::board::Fault;
+
+/// The result of what can go wrong with an [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why there is no scan, or no page.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it did not work.
+        source: rustix::io::Errno,
+    },
+    /// A file cannot be scanned.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Reading failed. The scan can go on with the next page.
+    #[error("reading file {file} of the scan at byte {offset}: {source}")]
+    Read {
+        /// Which file of the scan, counted from 0.
+        file: u32,
+        /// Where.
+        offset: u64,
+        /// Why.
+        source: rustix::io::Errno,
+    },
+    /// A file has become shorter than it was when the scan began. The scan can go on with the next page.
+    #[error(
+        "file {file} of the scan ends before byte {offset}, as it did not when the scan began: it was truncated"
+    )]
+    Truncated {
+        /// Which file of the scan, counted from 0.
+        file: u32,
+        /// The first byte that was expected and is not there.
+        offset: u64,
+    },
+    /// A part of a file could not be read in one state, because it is written all the time. The scan can go on with the
+    /// next page.
+    #[error(
+        "file {file} of the scan is written faster than it can be read at byte {offset}: scan it when it is at rest"
+    )]
+    Changing {
+        /// Which file of the scan, counted from 0.
+        file: u32,
+        /// Where.
+        offset: u64,
+    },
+    /// The file was unlinked, or another has taken its name, since the scan began. The scan can go on with the next page.
+    #[error("file {file} of the scan was replaced or deleted since the scan began: begin anew")]
+    Replaced {
+        /// Which file of the scan, counted from 0.
+        file: u32,
+    },
+    /// The engine does not work on this machine.
+    #[error("the {engine} engine does not work here: {reason}")]
+    Unavailable {
+        /// Which engine.
+        engine: crate::Kind,
+        /// Why.
+        reason: String,
+    },
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// A page was asked for before the last one was returned.
+    #[error("the channel's page has not been returned: a worker has one page at a time")]
+    Held,
+    /// A page was returned and there is none.
+    #[error("the channel has no page to return")]
+    NotHeld,
+    /// The service that reads has ended.
+    #[error("the scan service has ended")]
+    Gone,
+    /// The other side does not speak this protocol.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |source| Self::System { what, source }
+    }
+
+    /// Of a page, as the board has it.
+    pub(crate) fn of(fault: Fault) -> Self {
+        let Fault { code, file, offset, detail } = fault;
+        match code {
+            TRUNCATED => Self::Truncated { file, offset },
+            CHANGING => Self::Changing { file, offset },
+            REPLACED => Self::Replaced { file },
+            _ => Self::Read { file, offset, source: rustix::io::Errno::from_raw_os_error(detail as i32) },
+        }
+    }
+}
+
+/// [`Error::Read`] on a board.
+pub(crate) const READ: u32 = 1;
+/// [`Error::Truncated`] on a board.
+pub(crate) const TRUNCATED: u32 = 2;
+/// [`Error::Changing`] on a board.
+pub(crate) const CHANGING: u32 = 3;
+/// [`Error::Replaced`] on a board.
+pub(crate) const REPLACED: u32 = 4;

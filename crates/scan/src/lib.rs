@@ -1,0 +1,46 @@
+//! Table scans whose data is already there (zicIO, "Rapid Data Ingestion through DB-OS Co-design"), on stock kernels.
+//!
+//! A worker only consumes. It takes pages from a [`Channel`] and returns them, by atomic operations on shared memory: no
+//! system call, no copy, no page cache. A [`Service`] watches how fast it does that and reads what comes next just in time.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), bedplate_scan::Error> {
+//! use bedplate_scan::{Scan, Service};
+//!
+//! let service = Service::start()?;
+//! let mut channel = service.open(Scan::of(["lineitem.1", "lineitem.2"]).page_size(8192)?)?;
+//! let mut zeroes = 0;
+//! while let Some(page) = channel.next_page()? {
+//!     zeroes += page.iter().filter(|byte| **byte == 0).count();
+//! }
+//! println!("{zeroes} zeroes");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Names of the paper: the worker's side (UzicIO) is [`Channel`], the board that both sides share (MEMSB) is `board`, the
+//! control loop (KzicIO) is `service`.
+
+#![cfg(target_os = "linux")]
+
+mod board;
+mod clock;
+mod engine;
+mod error;
+mod extents;
+mod memory;
+mod plan;
+mod scan;
+mod service;
+mod source;
+mod worker;
+
+pub use clock::Clock;
+pub use engine::{Bell, Choice, Completion, Engine, Kind, Read};
+pub use error::{Error, Result};
+pub use memory::{FRAME, Frames, Pages};
+pub use plan::Range;
+pub use scan::{MIN_PAGE, Scan};
+pub use service::{Builder, Service, Statistics as ServiceStatistics};
+pub use source::Source;
+pub use worker::{Channel, Got, Page, Piece, Statistics};

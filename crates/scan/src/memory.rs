@@ -1,0 +1,205 @@
+//! The memory that pages are delivered in: a memfd that the service reads into and workers map read-only.
+//!
+//! Frames are never mapped or unmapped while scans run: a frame is handed to a worker by an entry of its board. Who gets
+//! the memfd later than the service cannot map it writable, because it is sealed.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::{Error, Result};
+
+/// Bytes of a frame: a huge page of x86-64, the unit of device requests (paper 3.3.2).
+pub const FRAME: usize = 2 << 20;
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A part of a file that is mapped shared.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is memory; who reads and writes what in it when is its users' business.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a file.
+    pub fn of(file: impl AsFd, offset: u64, bytes: usize, access: Access) -> Result<Self> {
+        let protection = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) }
+            .map_err(Error::system("mapping shared memory"))?;
+        let start = NonNull::new(start.cast()).expect("no mapping is at address 0");
+        Ok(Self { start, bytes })
+    }
+
+    /// Maps frames for a worker, so that it does not fault when it reads them.
+    pub fn view(file: impl AsFd, bytes: usize) -> Result<Self> {
+        let mapping = Self::of(file, 0, bytes, Access::Read)?;
+        // Faults are all that is saved; they are few where pages are huge.
+        let _ = mapping.advise(Advice::LinuxPopulateRead);
+        Ok(mapping)
+    }
+
+    /// Where it begins.
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Makes huge pages of what is mapped, as far as there are any free. Whether all of it is.
+    fn collapse(&self) -> bool {
+        // SAFETY: it changes what memory is made of, not what is in it.
+        unsafe { libc::madvise(self.start().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
+    }
+
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: none of the advices of this module changes what is in memory.
+        unsafe { madvise(self.start().cast::<c_void>(), self.bytes, advice) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's own, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.start().cast(), self.bytes) };
+    }
+}
+
+/// What frames are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pages {
+    /// Huge pages that the administrator reserved.
+    Reserved,
+    /// Transparent huge pages.
+    Transparent,
+    /// Normal pages of 4 KiB.
+    Normal,
+}
+
+impl std::fmt::Display for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Reserved => "reserved huge pages",
+            Self::Transparent => "transparent huge pages",
+            Self::Normal => "pages of 4 KiB",
+        })
+    }
+}
+
+/// Frames, as the service has them.
+#[derive(Debug)]
+pub struct Frames {
+    file: OwnedFd,
+    mapping: Mapping,
+    view: OnceLock<Arc<Mapping>>,
+    pages: Pages,
+}
+
+impl Frames {
+    /// Makes so many frames, with memory in all of them.
+    pub fn new(count: usize) -> Result<Self> {
+        match Self::reserved(count) {
+            Ok(frames) => Ok(frames),
+            Err(_) => Self::normal(count),
+        }
+    }
+
+    fn reserved(count: usize) -> Result<Self> {
+        let flags =
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        Self::made(flags, count, Pages::Reserved)
+    }
+
+    fn normal(count: usize) -> Result<Self> {
+        let mut frames = Self::made(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, count, Pages::Normal)?;
+        // Whatever the setting for shared memory is, collapsing succeeds where there are free huge pages.
+        if frames.mapping.advise(Advice::LinuxHugepage).is_ok() && frames.mapping.collapse() {
+            frames.pages = Pages::Transparent;
+        }
+        Ok(frames)
+    }
+
+    fn made(flags: MemfdFlags, count: usize, pages: Pages) -> Result<Self> {
+        let file = memfd_create("bedplate-frames", flags).map_err(Error::system("creating frames"))?;
+        let bytes = count * FRAME;
+        ftruncate(&file, bytes as u64).map_err(Error::system("sizing frames"))?;
+        let mapping = Mapping::of(&file, 0, bytes, Access::ReadWrite)?;
+        // All memory now: a worker that reads where none can be had would be killed, and reading into it would fail.
+        match mapping.advise(Advice::LinuxPopulateWrite) {
+            // Before Linux 5.14 it is populated by the first reads.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(Error::system("populating frames")(error)),
+        }
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals).map_err(Error::system("sealing frames"))?;
+        Ok(Self { file, mapping, view: OnceLock::new(), pages })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.mapping.bytes() / FRAME
+    }
+
+    /// What they are made of.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// What workers map.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// The mapping of workers in this process.
+    pub fn view(&self) -> Result<Arc<Mapping>> {
+        if let Some(view) = self.view.get() {
+            return Ok(view.clone());
+        }
+        let view = Arc::new(Mapping::view(&self.file, self.mapping.bytes())?);
+        Ok(self.view.get_or_init(|| view).clone())
+    }
+
+    /// The service's mapping.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_see_frames_and_cannot_write_to_them() {
+        let frames = Frames::new(2).unwrap();
+        assert_eq!(frames.count(), 2);
+        let view = Mapping::of(frames.file(), 0, 2 * FRAME, Access::Read).unwrap();
+        // SAFETY: within both mappings; nobody else has them.
+        unsafe { frames.mapping().start().add(FRAME).write(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { view.start().add(FRAME).read() }, 7);
+        assert!(Mapping::of(frames.file(), 0, FRAME, Access::ReadWrite).is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! From files and byte ranges to pages: disjoint ranges become one stream of frames (paper 3.3.1, 5.1.2).
+//!
+//! A [`Chunk`] is what goes into one frame. Several small ranges share a frame; a large one takes many. Cuts are at
+//! multiples of the worker's page size in the file, so that every page is whole except at the ends of ranges.
+
+use std::collections::VecDeque;
+
+use crate::board::{SEGMENTS, Segment};
+use crate::memory::FRAME;
+use crate::source::File;
+use crate::{Error, Result};
+
+/// Bytes of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Which file of the scan, counted from 0.
+    pub file: u32,
+    /// The first byte.
+    pub start: u64,
+    /// The byte after the last.
+    pub end: u64,
+}
+
+/// A segment and the read that brings it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What the worker sees.
+    pub segment: Segment,
+    /// Where reading begins: at or before the segment, aligned.
+    pub from: u64,
+    /// Where reading ends: at or after the segment, aligned, maybe beyond the file.
+    pub to: u64,
+    /// Where in the frame the read begins.
+    pub at: u32,
+}
+
+/// What goes into a frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// In the order in which the worker sees them.
+    pub parts: Vec<Part>,
+}
+
+impl Chunk {
+    /// Bytes that the worker sees.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| u64::from(part.segment.len)).sum()
+    }
+}
+
+/// What of a scan has not been put into frames yet.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    units: Vec<u64>,
+    sizes: Vec<u64>,
+    page: u64,
+    ranges: VecDeque<Range>,
+}
+
+impl Plan {
+    /// An empty plan of files whose pages are of this size.
+    pub fn new(files: &[File], page: usize) -> Self {
+        Self {
+            units: files.iter().map(|file| file.unit.into()).collect(),
+            sizes: files.iter().map(|file| file.size).collect(),
+            page: page as u64,
+            ranges: VecDeque::new(),
+        }
+    }
+
+    /// All of every file.
+    pub fn everything(&self) -> Vec<Range> {
+        (0..).zip(&self.sizes).map(|(file, size)| Range { file, start: 0, end: *size }).collect()
+    }
+
+    /// Adds ranges, and says how many chunks they are. Ranges never share chunks with those that were added before.
+    pub fn add(&mut self, ranges: &[Range]) -> Result<u64> {
+        for range in ranges {
+            let size = *self.sizes.get(range.file as usize).ok_or_else(|| {
+                Error::Invalid(format!("a range of file {}, and there are {}", range.file, self.sizes.len()))
+            })?;
+            if range.start > range.end || range.end > size {
+                return Err(Error::Invalid(format!(
+                    "a range from {} to {} of file {}, which has {size} bytes",
+                    range.start, range.end, range.file
+                )));
+            }
+        }
+        let mut alone = Self { ranges: ranges.iter().copied().collect(), ..self.clone() };
+        let mut count = 0;
+        while alone.next_chunk().is_some() {
+            count += 1;
+        }
+        // An empty range ends a chunk.
+        self.ranges.push_back(Range { file: 0, start: 0, end: 0 });
+        self.ranges.extend(ranges.iter().filter(|range| range.start < range.end));
+        Ok(count)
+    }
+
+    /// The next chunk; `None` if there is no more.
+    pub fn next_chunk(&mut self) -> Option<Chunk> {
+        let mut chunk = Chunk::default();
+        let mut used = 0u64;
+        while chunk.parts.len() < SEGMENTS {
+            let Some(range) = self.ranges.front_mut() else { break };
+            if range.start == range.end {
+                self.ranges.pop_front();
+                if chunk.parts.is_empty() {
+                    continue;
+                }
+                break;
+            }
+            let unit = self.units[range.file as usize];
+            let from = range.start / unit * unit;
+            let room = (FRAME as u64).saturating_sub(used);
+            let mut end = range.end.min(from + room);
+            if end < range.end {
+                let cut = self.page.max(unit);
+                end = end / cut * cut;
+                if end <= range.start {
+                    break;
+                }
+            }
+            let to = end.next_multiple_of(unit);
+            let segment = Segment {
+                file: range.file,
+                len: (end - range.start) as u32,
+                offset: range.start,
+                at: (used + range.start - from) as u32,
+            };
+            chunk.parts.push(Part { segment, from, to, at: used as u32 });
+            used += to - from;
+            range.start = end;
+            if range.start == range.end {
+                self.ranges.pop_front();
+            }
+        }
+        (!chunk.parts.is_empty()).then_some(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plan(sizes: &[u64], page: usize) -> Plan {
+        Plan {
+            units: vec![4096; sizes.len()],
+            sizes: sizes.to_vec(),
+            page: page as u64,
+            ranges: VecDeque::new(),
+        }
+    }
+
+    fn chunks(plan: &mut Plan) -> Vec<Chunk> {
+        std::iter::from_fn(|| plan.next_chunk()).collect()
+    }
+
+    #[test]
+    fn a_file_is_cut_into_frames() {
+        let mut plan = plan(&[5 << 20], FRAME);
+        let all = plan.everything();
+        assert_eq!(plan.add(&all).unwrap(), 3);
+        let lens: Vec<u64> = chunks(&mut plan).iter().map(Chunk::bytes).collect();
+        assert_eq!(lens, [2 << 20, 2 << 20, 1 << 20]);
+    }
+
+    #[test]
+    fn small_ranges_share_a_frame_and_nothing_else_is_read() {
+        let mut plan = plan(&[1 << 30], 4096);
+        let ranges: Vec<Range> =
+            (0..64u64).map(|i| Range { file: 0, start: (2 * i + 1) << 16, end: (2 * i + 2) << 16 }).collect();
+        assert_eq!(plan.add(&ranges).unwrap(), 2);
+        let chunks = chunks(&mut plan);
+        assert_eq!(chunks[0].parts.len(), 32);
+        assert!(chunks.iter().flat_map(|c| &c.parts).all(|part| part.to - part.from == 1 << 16));
+    }
+
+    #[test]
+    fn wrong_ranges_are_refused() {
+        let mut plan = plan(&[100], 4096);
+        for (file, start, end) in [(1, 0, 1), (0, 5, 4), (0, 0, 101)] {
+            assert!(plan.add(&[Range { file, start, end }]).is_err());
+        }
+        assert_eq!(plan.add(&[]).unwrap(), 0);
+    }
+
+    proptest! {
+        /// Every byte once and in order, within frames, aligned, pages whole.
+        #[test]
+        fn chunks_are_the_ranges(
+            ranges in prop::collection::vec((0u32..2, 0u64..9 << 20, 0u64..5 << 20), 0..40),
+            page_shift in 12u32..=21,
+        ) {
+            let (size, page) = (16 << 20, 1usize << page_shift);
+            let mut plan = plan(&[size, size], page);
+            let ranges: Vec<Range> =
+                ranges.iter().map(|&(file, start, len)| Range { file, start, end: start + len }).collect();
+            let count = plan.add(&ranges).unwrap();
+            let chunks = chunks(&mut plan);
+            prop_assert_eq!(chunks.len() as u64, count);
+            let mut expected: VecDeque<Range> = ranges.iter().copied().filter(|r| r.start < r.end).collect();
+            for chunk in &chunks {
+                let mut used = 0;
+                prop_assert!(chunk.parts.len() <= SEGMENTS);
+                for part in &chunk.parts {
+                    let Segment { file, len, offset, at } = part.segment;
+                    prop_assert_eq!(part.at, used);
+                    prop_assert_eq!((part.from % 4096, part.to % 4096), (0, 0));
+                    prop_assert!(part.from <= offset && offset + u64::from(len) <= part.to);
+                    prop_assert!(offset - part.from < 4096 && part.to - (offset + u64::from(len)) < 4096);
+                    prop_assert_eq!(u64::from(at - part.at), offset - part.from);
+                    used += (part.to - part.from) as u32;
+                    let front = expected.front_mut().unwrap();
+                    prop_assert_eq!((front.file, front.start), (file, offset));
+                    front.start += u64::from(len);
+                    if front.start == front.end {
+                        expected.pop_front();
+                    } else {
+                        prop_assert_eq!(front.start % page as u64, 0);
+                    }
+                }
+                prop_assert!(used as usize <= FRAME);
+            }
+            prop_assert!(expected.is_empty());
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The files of a channel, as the control loop has them.
+
+use std::cell::RefCell;
+
+use crate::Result;
+use crate::engine::Engine;
+use crate::extents::Extents;
+use crate::source::{File, Stamp};
+
+/// Files that the engine knows.
+pub struct Files {
+    files: Vec<File>,
+    ids: Vec<usize>,
+    extents: RefCell<Vec<Extents>>,
+}
+
+impl Files {
+    /// Makes the engine know files.
+    pub fn add(engine: &mut dyn Engine, files: Vec<File>) -> Result<Self> {
+        let mut ids = Vec::with_capacity(files.len());
+        for file in &files {
+            match engine.add_file(file.descriptor().clone()) {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    ids.into_iter().for_each(|id| engine.remove_file(id));
+                    return Err(error);
+                }
+            }
+        }
+        let extents = files.iter().map(|_| Extents::new()).collect();
+        Ok(Self { files, ids, extents: RefCell::new(extents) })
+    }
+
+    /// Makes the engine forget them.
+    pub fn remove(&self, engine: &mut dyn Engine) {
+        self.ids.iter().for_each(|id| engine.remove_file(*id));
+    }
+
+    /// The engine's name of a file.
+    pub fn id(&self, file: u32) -> usize {
+        self.ids[file as usize]
+    }
+
+    /// What reads of it are aligned to.
+    pub fn unit(&self, file: u32) -> usize {
+        self.files[file as usize].unit as usize
+    }
+
+    /// The device it is on.
+    pub fn device(&self, file: u32) -> u64 {
+        self.files[file as usize].device
+    }
+
+    /// Its stamp now; `None` of what has none.
+    pub fn stamp(&self, file: u32) -> Option<Stamp> {
+        let file = &self.files[file as usize];
+        // Of an open file it cannot fail but for want of memory; the one of the beginning then differs if anything changed.
+        file.stamp_now().unwrap_or(file.stamp)
+    }
+
+    /// Whether it lost a name since the scan began.
+    pub fn replaced(&self, file: u32, now: &Stamp) -> bool {
+        self.files[file as usize].stamp.is_some_and(|first| now.lost_a_name_since(&first))
+    }
+
+    /// Where a request of it should end.
+    pub fn cut(&self, file: u32, from: u64, to: u64) -> u64 {
+        self.extents.borrow_mut()[file as usize].cut(&self.files[file as usize], from, to)
+    }
+}

@@ -1,0 +1,107 @@
+//! What is said to the control loop by other threads, and what it tells them. One lock, held for moments.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::Result;
+use crate::board::Board;
+use crate::engine::Bell;
+use crate::memory::Frames;
+use crate::plan::{Plan, Range};
+use crate::source::File;
+
+/// A channel to be opened.
+pub struct Opening {
+    pub board: Arc<Board>,
+    pub frames: Arc<Frames>,
+    pub files: Vec<File>,
+    pub plan: Plan,
+}
+
+/// What the loop is told to do.
+pub enum Command {
+    Open(Opening, Sender<Result<usize>>),
+    Ranges(usize, Vec<Range>, Sender<Result<()>>),
+    Close(usize),
+}
+
+#[derive(Default)]
+struct State {
+    commands: Vec<Command>,
+    spare: Vec<Arc<Frames>>,
+    stop: bool,
+    /// The loop has ended.
+    over: bool,
+}
+
+/// The inbox.
+pub struct Inbox {
+    state: Mutex<State>,
+    pub bell: Arc<Bell>,
+    /// Bytes that were read from files.
+    pub bytes_read: AtomicU64,
+    /// How often the loop was awake.
+    pub rounds: AtomicU64,
+}
+
+impl Inbox {
+    /// An empty one.
+    pub fn new(bell: Arc<Bell>) -> Self {
+        Self { state: Mutex::default(), bell, bytes_read: AtomicU64::new(0), rounds: AtomicU64::new(0) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the loop. `false`: it has ended.
+    pub fn send(&self, command: Command) -> bool {
+        {
+            let mut state = self.state();
+            if state.over {
+                return false;
+            }
+            state.commands.push(command);
+        }
+        self.bell.ring();
+        true
+    }
+
+    /// Tells the loop to end.
+    pub fn stop(&self) {
+        self.state().stop = true;
+        self.bell.ring();
+    }
+
+    /// The loop: what it is told, and whether it is to end.
+    pub fn take(&self) -> (Vec<Command>, bool) {
+        let mut state = self.state();
+        (std::mem::take(&mut state.commands), state.stop)
+    }
+
+    /// The loop has ended; who waits for an answer learns that there is none.
+    pub fn over(&self) {
+        let mut state = self.state();
+        state.over = true;
+        state.commands.clear();
+        state.spare.clear();
+    }
+
+    /// The loop: keeps frames for a channel to come. `false`: there are enough.
+    pub fn spare(&self, frames: Arc<Frames>, most: usize) -> bool {
+        let mut state = self.state();
+        let room = state.spare.len() < most;
+        if room {
+            state.spare.push(frames);
+        }
+        room
+    }
+
+    /// Frames that were kept.
+    pub fn reuse(&self, count: usize) -> Option<Arc<Frames>> {
+        let mut state = self.state();
+        let at = state.spare.iter().position(|frames| frames.count() == count)?;
+        Some(state.spare.swap_remove(at))
+    }
+}

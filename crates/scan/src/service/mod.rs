@@ -1,0 +1,254 @@
+//! The service: a thread that reads for channels, and what opens them.
+//!
+//! Threads and locks: the control loop has a thread to itself and shares only its [`inbox`] with others, and boards with
+//! workers.
+
+mod control;
+mod device;
+mod files;
+mod inbox;
+mod loads;
+mod rates;
+mod stream;
+mod wheel;
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use rustix::thread::futex;
+
+use crate::board::Board;
+use crate::clock::Clock;
+use crate::engine::{self, Bell, Choice, Engine, Kind};
+use crate::memory::{FRAME, Frames};
+use crate::plan::{Plan, Range};
+use crate::source::File;
+use crate::worker::{Channel, Link};
+use crate::{Error, Result, Scan};
+use control::Control;
+use inbox::{Command, Inbox, Opening};
+
+type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
+
+/// How a service is to be.
+#[derive(Default)]
+pub struct Builder {
+    choice: Choice,
+    wrap: Option<Wrap>,
+    monotonic: bool,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("choice", &self.choice).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Which engine reads.
+    #[must_use]
+    pub fn engine(mut self, choice: Choice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Puts something around the engine, to count, delay or refuse what is read. It is called in the service's thread.
+    #[must_use]
+    pub fn wrap(mut self, wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static) -> Self {
+        self.wrap = Some(Box::new(wrap));
+        self
+    }
+
+    /// Measures by the kernel's clock even where the processor's counter could be trusted.
+    #[must_use]
+    pub fn kernel_clock(mut self) -> Self {
+        self.monotonic = true;
+        self
+    }
+
+    /// Starts the service.
+    ///
+    /// # Errors
+    /// The engine that was asked for does not work here; threads cannot be started.
+    pub fn build(self) -> Result<Service> {
+        let clock = if self.monotonic { Clock::monotonic() } else { Clock::best() };
+        let bell = Arc::new(Bell::new()?);
+        let inbox = Arc::new(Inbox::new(bell.clone()));
+        let (answer, answered) = mpsc::channel();
+        let (choice, wrap, loops) = (self.choice, self.wrap, inbox.clone());
+        // The engine is made in the thread that uses it: io_uring wants a single issuer.
+        let body = move || {
+            let _over = Over(loops.clone());
+            let engine = match engine::make(choice, bell) {
+                Ok(engine) => engine,
+                Err(error) => {
+                    let _ = answer.send(Err(error));
+                    return;
+                }
+            };
+            let _ = answer.send(Ok((engine.kind(), engine.about())));
+            drop(answer);
+            let engine = match wrap {
+                Some(wrap) => wrap(engine),
+                None => engine,
+            };
+            Control::new(engine, loops, clock).run();
+        };
+        let thread = std::thread::Builder::new().name("scan".into()).spawn(body).map_err(|_| {
+            Error::System { what: "starting the service's thread", source: rustix::io::Errno::AGAIN }
+        })?;
+        let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
+        let shared = Shared { inbox, thread: Some(thread), clock, kind, about };
+        Ok(Service { shared: Arc::new(shared) })
+    }
+}
+
+/// However the loop ends.
+struct Over(Arc<Inbox>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.over();
+    }
+}
+
+struct Shared {
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+    clock: Clock,
+    kind: Kind,
+    about: String,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.inbox.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What reads for channels. Cheap to clone; it ends with the last clone and the last channel.
+#[derive(Clone)]
+pub struct Service {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("engine", &self.shared.kind).finish_non_exhaustive()
+    }
+}
+
+/// What a service did since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Bytes that were read from files.
+    pub bytes_read: u64,
+    /// How often the control loop was awake.
+    pub rounds: u64,
+}
+
+impl Service {
+    /// Starts a service with the best engine that works here.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn start() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// For choices.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Which engine reads.
+    pub fn engine(&self) -> Kind {
+        self.shared.kind
+    }
+
+    /// How it does that here, in words.
+    pub fn about(&self) -> &str {
+        &self.shared.about
+    }
+
+    /// What it did.
+    pub fn statistics(&self) -> Statistics {
+        let inbox = &self.shared.inbox;
+        Statistics { bytes_read: inbox.bytes_read.load(Relaxed), rounds: inbox.rounds.load(Relaxed) }
+    }
+
+    /// Opens a channel; reading begins at once.
+    ///
+    /// # Errors
+    /// A file cannot be opened or a range is not in it; there is no memory; the service has ended.
+    pub fn open(&self, scan: Scan) -> Result<Channel> {
+        let files = scan.sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
+        let count = scan.ring_bytes.div_ceil(FRAME).max(2);
+        let frames = match self.shared.inbox.reuse(count) {
+            Some(frames) => frames,
+            None => Arc::new(Frames::new(count)?),
+        };
+        let board = Arc::new(Board::new(count, self.shared.clock)?);
+        let mut plan = Plan::new(&files, scan.page_size);
+        let ranges = scan.ranges.unwrap_or_else(|| plan.everything());
+        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        board.service().total_bytes.store(bytes, Release);
+        board.service().total.store(plan.add(&ranges)?, Release);
+        let direct = files.iter().map(|file| file.direct).collect();
+        let (view, bell) = (frames.view()?, self.shared.inbox.bell.clone());
+        let opening = Opening { board: board.clone(), frames: frames.clone(), files, plan };
+        let id = self.ask(|answer| Command::Open(opening, answer))?;
+        let link = Local { shared: self.shared.clone(), id };
+        Ok(Channel::new(board, view, bell, Box::new(link), scan.page_size, direct, frames.pages()))
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command) -> Result<T> {
+        self.shared.ask(command)
+    }
+}
+
+impl Shared {
+    fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command) -> Result<T> {
+        let (answer, answered) = mpsc::channel();
+        if !self.inbox.send(command(answer)) {
+            return Err(Error::Gone);
+        }
+        answered.recv().unwrap_or(Err(Error::Gone))
+    }
+}
+
+/// A channel's way to a service in its own process.
+struct Local {
+    shared: Arc<Shared>,
+    id: usize,
+}
+
+impl Link for Local {
+    fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+        self.shared.ask(|answer| Command::Ranges(self.id, ranges.to_vec(), answer))
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.shared.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.shared.inbox.send(Command::Close(self.id));
+    }
+}
+
+/// Wakes a board's worker if it sleeps.
+fn wake(board: &Board) {
+    let sleeper = &board.service().sleeper;
+    if sleeper.must_wake() {
+        // Not private: it may be in another process.
+        let _ = futex::wake(sleeper.word(), futex::Flags::empty(), 1);
+    }
+}

@@ -1,0 +1,104 @@
+//! How fast the device delivers and how fast a worker ingests, and what follows from it (paper 3.4.3).
+
+/// Bytes per second, as they were lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate(Option<f64>);
+
+/// How much of a new sample shows.
+const WEIGHT: f64 = 0.25;
+
+impl Rate {
+    /// So many bytes took so long.
+    pub fn sample(&mut self, bytes: u64, ns: u64) {
+        if bytes == 0 {
+            return;
+        }
+        // Averaged as times, for these add up: a page that takes ten times longer is as much as ten pages.
+        let ns_per_byte = ns.max(1) as f64 / bytes as f64;
+        self.0 = Some(match self.0 {
+            None => ns_per_byte,
+            Some(before) => before + WEIGHT * (ns_per_byte - before),
+        });
+    }
+
+    /// Bytes per second; `None` before the first sample.
+    pub fn per_second(self) -> Option<f64> {
+        self.0.map(|ns_per_byte| 1e9 / ns_per_byte)
+    }
+}
+
+/// Equation 1: how long after a request of `bytes` completed the next is released, in nanoseconds, such that data comes
+/// as fast as it is ingested. With `reward` requests at a time each of them has to bring its part only.
+pub fn release_delay(bytes: u64, device: f64, ingest: f64, reward: usize) -> u64 {
+    // N·(S_d − S_u)/(S_d·S_u) = N/S_u − N/S_d
+    let seconds = bytes as f64 * (reward as f64 / ingest - 1.0 / device);
+    if seconds > 0.0 { (seconds * 1e9) as u64 } else { 0 }
+}
+
+/// How many requests at a time are needed: until S_u ≤ R·S_d.
+pub fn reward(device: f64, ingest: f64, most: usize) -> usize {
+    ((ingest / device).ceil() as usize).clamp(1, most)
+}
+
+/// The tick in which the slow timers run, in nanoseconds: the paper's jiffy.
+pub const TICK: u64 = 4_000_000;
+
+/// Pages of `bytes` to be there or on their way so that the worker does not wait: those that it ingests while one is read,
+/// and `ticks` of the slow timers more.
+pub fn ahead(bytes: u64, latency_ns: u64, ingest: f64, ticks: u64) -> usize {
+    let window = (latency_ns + ticks * TICK) as f64 / 1e9 * ingest;
+    (window / bytes.max(1) as f64).ceil() as usize + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: f64 = 1e6;
+
+    #[test]
+    fn equation_1_fills_the_interval() {
+        let bytes = 2_000_000;
+        // The device takes 10 ms for a page, the worker 40 ms.
+        assert_eq!(release_delay(bytes, 200.0 * MB, 50.0 * MB, 1), 30_000_000);
+        // As fast as each other, or the worker faster: at once.
+        assert_eq!(release_delay(bytes, 200.0 * MB, 200.0 * MB, 1), 0);
+        assert_eq!(release_delay(bytes, 200.0 * MB, 300.0 * MB, 1), 0);
+        // Two requests at a time of 10 ms each, of which the worker ingests one in 6.67 ms: each rests for 3.33 ms.
+        let delay = release_delay(bytes, 200.0 * MB, 300.0 * MB, 2);
+        assert!((3_333_000..3_334_000).contains(&delay), "{delay}");
+    }
+
+    #[test]
+    fn rewards_are_added_until_the_worker_is_not_faster() {
+        assert_eq!(reward(200.0, 100.0, 8), 1);
+        assert_eq!(reward(200.0, 200.0, 8), 1);
+        assert_eq!(reward(200.0, 201.0, 8), 2);
+        assert_eq!(reward(200.0, 1000.0, 8), 5);
+        assert_eq!(reward(200.0, 1e12, 8), 8);
+    }
+
+    #[test]
+    fn rates_follow_what_happens() {
+        let mut rate = Rate::default();
+        assert!(rate.per_second().is_none());
+        rate.sample(2_000_000, 10_000_000);
+        assert!((rate.per_second().unwrap() - 200.0 * MB).abs() < 1.0);
+        for _ in 0..30 {
+            rate.sample(2_000_000, 40_000_000);
+        }
+        let now = rate.per_second().unwrap();
+        assert!((49.9 * MB..50.1 * MB).contains(&now), "{now}");
+        rate.sample(0, 1);
+        rate.sample(1, 0);
+        assert!(rate.per_second().unwrap().is_finite());
+    }
+
+    #[test]
+    fn the_window_grows_with_the_pace() {
+        let (bytes, latency) = (2 << 20, 12_000_000);
+        assert_eq!(ahead(bytes, latency, 35.0 * MB, 2), 2);
+        assert_eq!(ahead(bytes, latency, 350.0 * MB, 2), 5);
+        assert!(ahead(bytes, latency, 1e12, 2) > 1000);
+    }
+}

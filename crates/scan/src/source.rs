@@ -1,0 +1,211 @@
+//! Files of a scan: opened past the page cache, and watched for changes.
+//!
+//! A *stamp* is what the kernel says of a file's last change. Reading is bracketed by two of them: if they are the same,
+//! nobody wrote meanwhile. They are as fine as the file system's time stamps: since Linux 6.13 ext4, XFS, Btrfs and tmpfs
+//! make a new one for every change that follows a look; before that two changes within one timer tick (4 ms) look alike.
+//! A write stamps the file when it begins. One that is still going on then does not go unnoticed, because reads past the
+//! page cache wait for it: file systems let one writer, or readers, at a file. Two things do: stores to memory that is
+//! mapped from the file, which stamp it once and not for every store, and writes to a file whose file system only
+//! reads through the page cache, where readers do not wait.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, openat, seek, statx};
+use rustix::io::Errno;
+
+use crate::{Error, Result};
+
+/// What is to be scanned.
+#[derive(Debug)]
+pub enum Source {
+    /// A file or block device by its name.
+    Path(PathBuf),
+    /// One that is open for reading. It is opened again, so its offset and flags stay as they are.
+    Descriptor(OwnedFd),
+}
+
+impl<P: AsRef<OsStr> + ?Sized> From<&P> for Source {
+    fn from(path: &P) -> Self {
+        Self::Path(PathBuf::from(path.as_ref()))
+    }
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Self {
+        Self::Path(path)
+    }
+}
+
+impl From<OwnedFd> for Source {
+    fn from(file: OwnedFd) -> Self {
+        Self::Descriptor(file)
+    }
+}
+
+impl From<std::fs::File> for Source {
+    fn from(file: std::fs::File) -> Self {
+        Self::Descriptor(file.into())
+    }
+}
+
+/// What changes when a file changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    size: u64,
+    modified: (i64, u32),
+    changed: (i64, u32),
+    links: u32,
+}
+
+impl Stamp {
+    /// Whether the file lost a name since `earlier`: it was deleted, or another took its place.
+    pub fn lost_a_name_since(&self, earlier: &Stamp) -> bool {
+        self.links < earlier.links
+    }
+}
+
+/// An open file of a scan. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct File {
+    descriptor: Arc<OwnedFd>,
+    /// Its size when it was opened.
+    pub size: u64,
+    /// Offsets, lengths and addresses of reads are multiples of it.
+    pub unit: u32,
+    /// Whether reads go past the page cache; if they do not, why.
+    pub direct: std::result::Result<(), Errno>,
+    /// The device it is on.
+    pub device: u64,
+    /// Its stamp when it was opened; a block device has none.
+    pub stamp: Option<Stamp>,
+}
+
+impl File {
+    /// Opens what is to be scanned, past the page cache if its file system can do that.
+    pub fn open(source: &Source) -> Result<Self> {
+        match source {
+            Source::Path(path) => Self::by_name(path, path),
+            Source::Descriptor(file) => {
+                let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+                Self::by_name(&path, &path)
+            }
+        }
+    }
+
+    fn by_name(path: &Path, name: &Path) -> Result<Self> {
+        let failed = |error: Errno| Error::File { path: name.to_owned(), source: error.into() };
+        // A FIFO must not block; it is refused below.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let (file, direct) = match openat(CWD, path, flags | OFlags::DIRECT, Mode::empty()) {
+            Ok(file) => (file, Ok(())),
+            Err(refused @ Errno::INVAL) => {
+                (openat(CWD, path, flags, Mode::empty()).map_err(failed)?, Err(refused))
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        Self::opened(file, direct).map_err(failed)
+    }
+
+    fn opened(file: OwnedFd, direct: std::result::Result<(), Errno>) -> rustix::io::Result<Self> {
+        const UNIT: u32 = 4096;
+        let flags = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+        let stat = statx(&file, c"", AtFlags::EMPTY_PATH, flags)?;
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        let (size, device, stamp) = match kind {
+            FileType::RegularFile => {
+                let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+                (stat.stx_size, device, Some(stamp_of(&stat)))
+            }
+            FileType::BlockDevice => {
+                let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
+                (seek(&file, SeekFrom::End(0))?, device, None)
+            }
+            FileType::Directory => return Err(Errno::ISDIR),
+            _ => return Err(Errno::SPIPE),
+        };
+        let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
+        let unit = if known { stat.stx_dio_offset_align.next_power_of_two() } else { UNIT };
+        Ok(Self { descriptor: Arc::new(file), size, unit: unit.max(UNIT), direct, device, stamp })
+    }
+
+    /// The stamp now; `None` of what has none.
+    pub fn stamp_now(&self) -> rustix::io::Result<Option<Stamp>> {
+        if self.stamp.is_none() {
+            return Ok(None);
+        }
+        let stat = statx(&*self.descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        Ok(Some(stamp_of(&stat)))
+    }
+
+    /// The descriptor, which others may keep open, too.
+    pub fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.descriptor
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+fn stamp_of(stat: &rustix::fs::Statx) -> Stamp {
+    Stamp {
+        size: stat.stx_size,
+        modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+        changed: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+        links: stat.stx_nlink,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn every_change_changes_the_stamp() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, vec![1; 10_000]).unwrap();
+        let file = File::open(&Source::from(&path)).unwrap();
+        assert_eq!(file.size, 10_000);
+        let mut last = file.stamp_now().unwrap().unwrap();
+        assert_eq!(Some(last), file.stamp);
+        let mut writer = std::fs::File::options().append(true).open(&path).unwrap();
+        for change in 0..20 {
+            match change % 2 {
+                0 => writer.write_all(b"x").unwrap(),
+                _ => writer.set_len(10_000).unwrap(),
+            }
+            let now = file.stamp_now().unwrap().unwrap();
+            assert_ne!(now, last, "change {change}");
+            assert!(!now.lost_a_name_since(&last));
+            last = now;
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(file.stamp_now().unwrap().unwrap().lost_a_name_since(&last));
+    }
+
+    #[test]
+    fn what_cannot_be_scanned_is_refused() {
+        let refused = |path: &Path| File::open(&Source::from(path)).unwrap_err().to_string();
+        assert!(refused(Path::new("/no/such/file")).contains("/no/such/file: No such file"));
+        assert!(refused(Path::new("/")).contains("directory"));
+        assert!(refused(Path::new("/dev/null")).contains("/dev/null"));
+    }
+
+    #[test]
+    fn a_descriptor_is_opened_again() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(5).unwrap();
+        let again = File::open(&Source::from(file.try_clone().unwrap())).unwrap();
+        assert_eq!(again.size, 5);
+        let flags = |file: &dyn AsFd| rustix::fs::fcntl_getfl(file.as_fd()).unwrap();
+        assert!(!flags(&file).contains(OFlags::DIRECT));
+        assert_eq!(flags(&again).contains(OFlags::DIRECT), again.direct.is_ok());
+    }
+}

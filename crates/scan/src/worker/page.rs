@@ -1,0 +1,42 @@
+//! A page that is safe to read: it is returned when it is dropped.
+
+use super::{Channel, Piece};
+
+/// Some bytes of a file, in the memory that the device wrote them to. Dropping it returns it.
+#[derive(Debug)]
+pub struct Page<'a> {
+    channel: &'a mut Channel,
+    piece: Piece,
+}
+
+impl<'a> Page<'a> {
+    pub(super) fn new(channel: &'a mut Channel, piece: Piece) -> Self {
+        Self { channel, piece }
+    }
+
+    /// Which file of the scan, counted from 0.
+    pub fn file(&self) -> u32 {
+        self.piece.file
+    }
+
+    /// Where the bytes are in the file.
+    pub fn offset(&self) -> u64 {
+        self.piece.offset
+    }
+}
+
+impl std::ops::Deref for Page<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the channel checked that they are in its memory, and the service leaves them alone until the page is
+        // returned, which takes this object's end.
+        unsafe { std::slice::from_raw_parts(self.piece.start, self.piece.len) }
+    }
+}
+
+impl Drop for Page<'_> {
+    fn drop(&mut self) {
+        self.channel.put_page().expect("the page is out");
+    }
+}

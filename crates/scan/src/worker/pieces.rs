@@ -1,0 +1,66 @@
+//! Sub-pages: a frame's segments, cut at multiples of the page size in their files.
+
+use crate::board::Segment;
+
+/// A page as it is handed out: some bytes of a file, where they are in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which file of the scan, counted from 0.
+    pub file: u32,
+    /// Where the bytes are in the file.
+    pub offset: u64,
+    /// Where they are in the channel's memory.
+    pub start: *const u8,
+    /// How many there are.
+    pub len: usize,
+}
+
+/// Where a worker is in a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest {
+    segment: Segment,
+    page: u64,
+}
+
+impl Rest {
+    /// All of a segment, by pages of a size.
+    pub fn new(segment: Segment, page: usize) -> Self {
+        Self { segment, page: page as u64 }
+    }
+
+    /// The next piece; its `at` is where it is in the frame.
+    pub fn next(&mut self) -> Option<Segment> {
+        let Segment { file, len, offset, at } = self.segment;
+        if len == 0 {
+            return None;
+        }
+        let boundary = (offset / self.page + 1) * self.page;
+        let take = u64::from(len).min(boundary - offset) as u32;
+        self.segment = Segment { file, len: len - take, offset: offset + u64::from(take), at: at + take };
+        Some(Segment { file, len: take, offset, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_segment(offset in 0u64..1 << 40, len in 0u32..1 << 21, shift in 12u32..=21) {
+            let segment = Segment { file: 1, len, offset, at: 77 };
+            let mut rest = Rest::new(segment, 1 << shift);
+            let (mut seen, mut pieces) = (0, 0);
+            while let Some(piece) = rest.next() {
+                prop_assert_eq!((piece.offset, piece.at), (offset + u64::from(seen), 77 + seen));
+                prop_assert!(piece.len > 0 && piece.len <= 1 << shift);
+                prop_assert_eq!(piece.offset >> shift, (piece.offset + u64::from(piece.len) - 1) >> shift);
+                seen += piece.len;
+                pieces += 1;
+            }
+            prop_assert_eq!(seen, len);
+            prop_assert!(pieces <= (u64::from(len) >> shift) + 2);
+        }
+    }
+}

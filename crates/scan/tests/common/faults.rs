@@ -1,0 +1,125 @@
+//! An engine around another that does to reads what devices and kernels do to them at times.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bedplate_scan::{Completion, Engine, Frames, Kind, Read, Result};
+use rustix::io::Errno;
+
+/// What happens to a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails.
+    Fails(Errno),
+    /// It is cut to so many bytes.
+    Short(usize),
+    /// It takes so much longer.
+    Slow(Duration),
+}
+
+type Decide = Box<dyn FnMut(&Read, u64) -> Option<Fault> + Send>;
+
+/// Decides what happens to the n-th read, and counts.
+#[derive(Clone)]
+pub struct Faults {
+    decide: Arc<Mutex<Decide>>,
+    /// Reads that were begun.
+    pub reads: Arc<AtomicU64>,
+    /// The most that flew at once.
+    pub most: Arc<AtomicU64>,
+}
+
+impl Faults {
+    /// Asks `decide` about every read.
+    pub fn new(decide: impl FnMut(&Read, u64) -> Option<Fault> + Send + 'static) -> Self {
+        Self { decide: Arc::new(Mutex::new(Box::new(decide))), reads: Arc::default(), most: Arc::default() }
+    }
+
+    /// For [`Builder::wrap`](bedplate_scan::Builder::wrap).
+    pub fn around(&self) -> impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static {
+        let faults = self.clone();
+        move |inner| {
+            Box::new(Faulty { inner, faults, flying: HashMap::new(), late: Vec::new(), failed: Vec::new() })
+        }
+    }
+}
+
+struct Faulty {
+    inner: Box<dyn Engine>,
+    faults: Faults,
+    /// Slow reads that fly.
+    flying: HashMap<u64, Option<Duration>>,
+    /// What is complete, and when it may show.
+    late: Vec<(Instant, Completion)>,
+    failed: Vec<Completion>,
+}
+
+impl Engine for Faulty {
+    fn kind(&self) -> Kind {
+        self.inner.kind()
+    }
+
+    fn about(&self) -> String {
+        self.inner.about()
+    }
+
+    fn add_file(&mut self, file: Arc<OwnedFd>) -> Result<usize> {
+        self.inner.add_file(file)
+    }
+
+    fn remove_file(&mut self, file: usize) {
+        self.inner.remove_file(file);
+    }
+
+    fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize> {
+        self.inner.add_memory(memory)
+    }
+
+    fn remove_memory(&mut self, memory: usize) {
+        self.inner.remove_memory(memory);
+    }
+
+    fn submit(&mut self, mut read: Read) {
+        let number = self.faults.reads.fetch_add(1, Ordering::Relaxed);
+        let mut slow = None;
+        match (self.faults.decide.lock().unwrap())(&read, number) {
+            Some(Fault::Fails(errno)) => {
+                self.failed.push(Completion { token: read.token, result: Err(errno) });
+                return;
+            }
+            Some(Fault::Short(len)) => read.len = read.len.min(len),
+            Some(Fault::Slow(time)) => slow = Some(time),
+            None => {}
+        }
+        self.flying.insert(read.token, slow);
+        self.faults.most.fetch_max(self.flying.len() as u64, Ordering::Relaxed);
+        self.inner.submit(read);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, complete: &mut Vec<Completion>) {
+        complete.append(&mut self.failed);
+        let now = Instant::now();
+        let next = self.late.iter().map(|(time, _)| time.saturating_duration_since(now)).min();
+        let timeout =
+            [timeout, next, (!complete.is_empty()).then_some(Duration::ZERO)].into_iter().flatten().min();
+        let mut inner = Vec::new();
+        self.inner.wait(timeout, &mut inner);
+        for completion in inner {
+            match self.flying.remove(&completion.token).expect("it was submitted") {
+                Some(slow) => self.late.push((Instant::now() + slow, completion)),
+                None => complete.push(completion),
+            }
+        }
+        let now = Instant::now();
+        self.late.retain(|(time, completion)| {
+            let shows = *time <= now;
+            if shows {
+                complete.push(*completion);
+            }
+            !shows
+        });
+    }
+}
