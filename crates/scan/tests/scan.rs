@@ -61,8 +61,8 @@ fn many_scans_at_once_do_not_mix() {
         (0..4).map(|file| write(folder.path(), file, 3 * FRAME + 4096 * file as usize)).collect();
     for service in services() {
         std::thread::scope(|scope| {
-            for file in 0..4usize {
-                let (service, path) = (&service, &paths[file]);
+            for (file, path) in paths.iter().enumerate() {
+                let service = &service;
                 scope.spawn(move || {
                     for _ in 0..3 {
                         let scan = Scan::of([path]).page_size(16_384).unwrap().ring_bytes(2 * FRAME).unwrap();
@@ -165,9 +165,8 @@ fn a_worker_that_finds_its_pages_calls_nobody() {
     }
     assert_eq!(at, 40 * FRAME as u64);
     let end = channel.statistics();
-    // A machine that is busy with something else may keep the service from its work for a while.
-    assert!(end.calls - settled <= 2 * (end.starved - starved), "{end:?}");
-    assert!(end.starved - starved <= 6, "{end:?}");
+    // A machine that is busy with something else may keep either side from its work for a while.
+    assert!(end.calls - settled <= 6 && end.starved - starved <= 3, "{end:?}");
 }
 
 #[test]

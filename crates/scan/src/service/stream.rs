@@ -26,7 +26,7 @@ const FIRST: usize = 2;
 /// Chunks that a stream may read at a time.
 const MOST: usize = 8;
 /// How often the loop looks for a worker that does not return its page, before it lets it ring.
-const LOOKS: u32 = 3;
+const LOOKS: u32 = 6;
 /// How old an unread page may become before its file is looked at, in nanoseconds.
 const AGE: u64 = 1_000_000_000;
 
@@ -312,8 +312,10 @@ impl Stream {
             return (Want::Returned, None);
         };
         let interval = (self.unit as f64 / pace * 1e9) as u64;
+        // When the page should be back; then soon after, and more and more patiently.
+        let pause = if self.looks == 0 { interval } else { (interval >> 4) << self.looks };
         // Not much more often than the slow timers tick.
-        let time = now + (interval << self.looks).max(TICK / 4);
+        let time = now + pause.max(TICK / 4);
         self.looks += 1;
         self.look_at = Some(time);
         (Want::Starving, self.look_at)
