@@ -41,6 +41,6 @@ pub use error::{Error, Result};
 pub use memory::{FRAME, Frames, Pages};
 pub use plan::Range;
 pub use scan::{MIN_PAGE, Scan};
-pub use service::{Builder, Service, Statistics as ServiceStatistics};
+pub use service::{AccessKey, Builder, Pool, Service, Statistics as ServiceStatistics};
 pub use source::Source;
 pub use worker::{Channel, Got, Page, Piece, Statistics};

@@ -1,6 +1,6 @@
 //! MEMSB, the memory switchboard (paper 3.2): one small shared memory per channel, written by a worker and the service.
 //!
-//! A board is a memfd: a [`Head`], then the buffer status table, then room for the segments of every entry. It has no
+//! A board is a memfd: a head, then the buffer status table, then room for the segments of every entry. It has no
 //! pointers, so both sides may be in different processes. It has no locks either: [`state`] says who may change what when,
 //! [`doorbell`] how either side waits for the other.
 

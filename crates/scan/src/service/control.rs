@@ -11,23 +11,25 @@ use std::time::Duration;
 
 use super::device::Device;
 use super::files::Files;
-use super::inbox::{Command, Inbox, Opening};
-use super::loads::{Loaded, Loads, Order, Progress, Retry};
-use super::stream::Stream;
+use super::inbox::{Command, Founding, Inbox, Opening};
+use super::loads::{Loaded, Loads, Order, Owner, Progress, Retry};
+use super::pool::Pool;
+use super::stream::{Stream, Wishes};
 use super::wheel::Wheel;
-use crate::Result;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
 use crate::memory::Frames;
+use crate::source::File;
+use crate::{Error, Result};
 
 /// Rings that are kept for channels to come, registered.
 const SPARE: usize = 2;
 
 /// What is due at a time.
 enum Timer {
-    /// A lane of a stream has rested.
+    /// A lane of a stream or a pool has rested.
     Rested(usize),
-    /// A stream wants to be looked at.
+    /// A stream or a pool wants to be looked at.
     Look(usize),
     /// A request is to be tried again.
     Retry(Retry),
@@ -43,6 +45,8 @@ pub struct Control {
     /// By numbers that are not used again, for timers may outlive streams.
     streams: BTreeMap<usize, Stream>,
     next: usize,
+    /// By numbers that no stream has.
+    pools: BTreeMap<usize, Pool>,
     devices: HashMap<u64, Device>,
     /// Memory that the engine knows.
     memories: Vec<(Arc<Frames>, usize)>,
@@ -59,6 +63,7 @@ impl Control {
             loads: Loads::default(),
             streams: BTreeMap::new(),
             next: 0,
+            pools: BTreeMap::new(),
             devices: HashMap::new(),
             memories: Vec::new(),
         }
@@ -106,6 +111,7 @@ impl Control {
         for stream in self.streams.values() {
             say_closed(stream);
         }
+        self.pools.values_mut().for_each(Pool::expel);
     }
 
     /// Does what it was told. Whether it is to stop.
@@ -126,6 +132,29 @@ impl Control {
                     });
                     let _ = answer.send(result);
                 }
+                Command::Found(founding, answer) => {
+                    let _ = answer.send(self.found(founding));
+                }
+                Command::Join(pool, board, answer) => {
+                    let id = self.number();
+                    let joined = match self.pools.get_mut(&pool) {
+                        Some(pool) => pool.join(id, board, self.clock.now()).map(|()| id),
+                        None => Err(Error::Gone),
+                    };
+                    let _ = answer.send(joined);
+                }
+                Command::Leave(pool, member) => {
+                    if let Some(pool) = self.pools.get_mut(&pool) {
+                        pool.leave(member);
+                    }
+                    self.dissolve(pool);
+                }
+                Command::Dissolve(pool) => {
+                    if let Some(pool) = self.pools.get_mut(&pool) {
+                        pool.closing = true;
+                    }
+                    self.dissolve(pool);
+                }
                 Command::Close(id) => {
                     if let Some(stream) = self.streams.get_mut(&id) {
                         stream.closing = true;
@@ -139,7 +168,23 @@ impl Control {
 
     fn open(&mut self, opening: Opening) -> Result<usize> {
         let Opening { board, frames, files, plan } = opening;
-        let memory = match self.memories.iter().find(|(known, _)| Arc::ptr_eq(known, &frames)) {
+        let (files, memory) = self.add(files, &frames)?;
+        let (id, now) = (self.number(), self.clock.now());
+        self.streams.insert(id, Stream::new(id, board, files, frames, memory, plan, now));
+        Ok(id)
+    }
+
+    fn found(&mut self, founding: Founding) -> Result<usize> {
+        let Founding { frames, files, plan } = founding;
+        let (files, memory) = self.add(files, &frames)?;
+        let (id, now) = (self.number(), self.clock.now());
+        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, now));
+        Ok(id)
+    }
+
+    /// Makes the engine know files and memory.
+    fn add(&mut self, files: Vec<File>, frames: &Arc<Frames>) -> Result<(Rc<Files>, usize)> {
+        let memory = match self.memories.iter().find(|(known, _)| Arc::ptr_eq(known, frames)) {
             Some((_, memory)) => *memory,
             None => {
                 let memory = self.engine.add_memory(frames.clone())?;
@@ -147,19 +192,29 @@ impl Control {
                 memory
             }
         };
-        let files = match Files::add(&mut *self.engine, files) {
-            Ok(files) => Rc::new(files),
+        match Files::add(&mut *self.engine, files) {
+            Ok(files) => Ok((Rc::new(files), memory)),
             Err(error) => {
-                self.forget(&frames);
-                return Err(error);
+                self.forget(frames);
+                Err(error)
             }
-        };
-        let id = self.next;
+        }
+    }
+
+    fn number(&mut self) -> usize {
         self.next += 1;
-        let now = self.clock.now();
-        let stream = Stream::new(id, board, files, frames, memory, plan, now);
-        self.streams.insert(id, stream);
-        Ok(id)
+        self.next
+    }
+
+    /// Forgets a pool that nobody can join and nobody is in.
+    fn dissolve(&mut self, id: usize) {
+        if !self.pools.get(&id).is_some_and(|pool| pool.closing && pool.is_down()) {
+            return;
+        }
+        if let Some(pool) = self.pools.remove(&id) {
+            pool.files.remove(&mut *self.engine);
+            self.forget(&pool.frames);
+        }
     }
 
     /// Forgets a stream of which nothing flies any more.
@@ -193,12 +248,16 @@ impl Control {
             Timer::Rested(id) => {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.rested();
+                } else if let Some(pool) = self.pools.get_mut(&id) {
+                    pool.rested();
                 }
             }
             // All are looked at in every round.
             Timer::Look(id) => {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.armed = None;
+                } else if let Some(pool) = self.pools.get_mut(&id) {
+                    pool.armed = None;
                 }
             }
             Timer::Retry(retry) => {
@@ -218,13 +277,22 @@ impl Control {
     }
 
     fn over(&mut self, loaded: Loaded, now: u64) {
-        let id = loaded.order.owner.stream;
         let device = self.devices.entry(device_of(&loaded.order)).or_default();
         device.flying -= 1;
         if loaded.outcome.is_ok() && loaded.again == 0 {
             device.rate.sample(loaded.bytes_read, loaded.took_ns);
         }
         self.inbox.bytes_read.fetch_add(loaded.bytes_read, Relaxed);
+        let id = match loaded.order.owner {
+            Owner::Stream { stream, .. } => stream,
+            Owner::Pool { pool: id, .. } => {
+                let pool = self.pools.get_mut(&id).expect("it is not dissolved while something flies");
+                if let Some(time) = pool.loaded(loaded, now, device) {
+                    self.wheel.insert(time, Timer::Rested(id));
+                }
+                return self.dissolve(id);
+            }
+        };
         let stream = self.streams.get_mut(&id).expect("it is not buried while something flies");
         let changed = stream.is_news(&loaded);
         if let Some(time) = stream.loaded(loaded, now, device) {
@@ -252,15 +320,29 @@ impl Control {
             let device = self.devices.entry(stream.device()).or_default();
             let mut wishes = stream.pump(now, device);
             stream.check_age(now, false, &mut wishes.orders);
-            if let Some(time) = wishes.timer.filter(|time| stream.armed.is_none_or(|armed| *time < armed)) {
-                stream.armed = Some(time);
-                self.wheel.insert(time, Timer::Look(*id));
-            }
+            arm(&mut self.wheel, &mut stream.armed, &wishes, *id);
             for order in wishes.orders {
                 self.devices.entry(device_of(&order)).or_default().flying += 1;
                 self.loads.begin(&mut *self.engine, order, now);
             }
         }
+        for (id, pool) in &mut self.pools {
+            let device = self.devices.entry(pool.device()).or_default();
+            let wishes = pool.pump(now, device);
+            arm(&mut self.wheel, &mut pool.armed, &wishes, *id);
+            for order in wishes.orders {
+                self.devices.entry(device_of(&order)).or_default().flying += 1;
+                self.loads.begin(&mut *self.engine, order, now);
+            }
+        }
+    }
+}
+
+/// Sets a timer, unless an earlier one is set.
+fn arm(wheel: &mut Wheel<Timer>, armed: &mut Option<u64>, wishes: &Wishes, id: usize) {
+    if let Some(time) = wishes.timer.filter(|time| armed.is_none_or(|armed| *time < armed)) {
+        *armed = Some(time);
+        wheel.insert(time, Timer::Look(id));
     }
 }
 

@@ -19,9 +19,23 @@ pub struct Opening {
     pub plan: Plan,
 }
 
+/// A pool to be made. All of its files are in the plan.
+pub struct Founding {
+    pub frames: Arc<Frames>,
+    pub files: Vec<File>,
+    pub plan: Plan,
+}
+
 /// What the loop is told to do.
 pub enum Command {
     Open(Opening, Sender<Result<usize>>),
+    Found(Founding, Sender<Result<usize>>),
+    /// Of a pool, by the board of who joins.
+    Join(usize, Arc<Board>, Sender<Result<usize>>),
+    /// A pool and its member.
+    Leave(usize, usize),
+    /// A pool that nobody can join any more.
+    Dissolve(usize),
     Ranges(usize, Vec<Range>, Sender<Result<()>>),
     Close(usize),
 }

@@ -24,11 +24,21 @@ const PAUSE: u64 = 1_000_000;
 
 /// For whom a chunk is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// Which stream.
-    pub stream: usize,
-    /// What it calls the chunk.
-    pub name: u64,
+pub enum Owner {
+    /// A private channel, and the number that it gave the chunk.
+    Stream {
+        /// Which one.
+        stream: usize,
+        /// The chunk's number.
+        number: u64,
+    },
+    /// A pool, and which chunk of its files it is.
+    Pool {
+        /// Which one.
+        pool: usize,
+        /// Which chunk.
+        chunk: usize,
+    },
 }
 
 /// A load to begin.

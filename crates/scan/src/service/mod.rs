@@ -3,12 +3,16 @@
 //! Threads and locks: the control loop has a thread to itself and shares only its [`inbox`] with others, and boards with
 //! workers.
 
+mod bits;
 mod control;
 mod device;
 mod files;
 mod inbox;
 mod loads;
+mod member;
+mod pool;
 mod rates;
+mod shared;
 mod stream;
 mod wheel;
 
@@ -24,10 +28,12 @@ use crate::engine::{self, Bell, Choice, Engine, Kind};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
 use crate::source::File;
-use crate::worker::{Channel, Link};
+use crate::worker::{Channel, Link, Memory};
 use crate::{Error, Result, Scan};
 use control::Control;
 use inbox::{Command, Inbox, Opening};
+use shared::Registry;
+pub use shared::{AccessKey, Pool};
 
 type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
 
@@ -99,7 +105,8 @@ impl Builder {
             Error::System { what: "starting the service's thread", source: rustix::io::Errno::AGAIN }
         })?;
         let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
-        let shared = Shared { inbox, thread: Some(thread), clock, kind, about };
+        let pools = Registry::default();
+        let shared = Shared { inbox, thread: Some(thread), clock, kind, about, pools };
         Ok(Service { shared: Arc::new(shared) })
     }
 }
@@ -119,6 +126,7 @@ struct Shared {
     clock: Clock,
     kind: Kind,
     about: String,
+    pools: Registry,
 }
 
 impl Drop for Shared {
@@ -204,7 +212,8 @@ impl Service {
         let opening = Opening { board: board.clone(), frames: frames.clone(), files, plan };
         let id = self.ask(|answer| Command::Open(opening, answer))?;
         let link = Local { shared: self.shared.clone(), id };
-        Ok(Channel::new(board, view, bell, Box::new(link), scan.page_size, direct, frames.pages()))
+        let memory = Memory { frames: view, pages: frames.pages(), direct, in_order: true };
+        Ok(Channel::new(board, memory, bell, Box::new(link), scan.page_size))
     }
 
     fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command) -> Result<T> {
@@ -213,6 +222,10 @@ impl Service {
 }
 
 impl Shared {
+    fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command) -> Result<T> {
         let (answer, answered) = mpsc::channel();
         if !self.inbox.send(command(answer)) {
@@ -234,7 +247,7 @@ impl Link for Local {
     }
 
     fn is_alive(&mut self) -> bool {
-        self.shared.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.shared.is_alive()
     }
 }
 

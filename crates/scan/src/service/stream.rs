@@ -279,7 +279,7 @@ impl Stream {
     fn order(&mut self, number: u64, chunk: Chunk, orders: &mut Vec<Order>) {
         self.flying += 1;
         orders.push(Order {
-            owner: Owner { stream: self.id, name: number },
+            owner: Owner::Stream { stream: self.id, number },
             files: self.files.clone(),
             chunk,
             memory: self.memory,
@@ -324,7 +324,9 @@ impl Stream {
     /// A chunk is there, or will not be. When its lane may release the next one, if there is to be one.
     pub fn loaded(&mut self, loaded: Loaded, now: u64, device: &Device) -> Option<u64> {
         self.flying -= 1;
-        let number = loaded.order.owner.name;
+        let Owner::Stream { number, .. } = loaded.order.owner else {
+            unreachable!("the loop hands out loads by their owners")
+        };
         let slot = self.slot(number);
         let service = self.board.service();
         service.bytes_read.fetch_add(loaded.bytes_read, Relaxed);

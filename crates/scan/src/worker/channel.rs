@@ -44,7 +44,7 @@ struct InUse {
     bytes: u64,
 }
 
-/// One worker's stream of pages, in order. It has at most one page at a time (paper 4.2.3).
+/// One worker's stream of pages, in order unless it shares them with others. It has at most one page at a time (paper 4.2.3).
 pub struct Channel {
     board: Arc<Board>,
     frames: Arc<Mapping>,
@@ -65,6 +65,16 @@ pub struct Channel {
     since: u64,
     direct: Vec<std::result::Result<(), Errno>>,
     pages: Pages,
+    /// Chunks come in the order of the scan; those of a pool come as it has them.
+    in_order: bool,
+}
+
+/// What a channel reads.
+pub(crate) struct Memory {
+    pub frames: Arc<Mapping>,
+    pub pages: Pages,
+    pub direct: Vec<std::result::Result<(), Errno>>,
+    pub in_order: bool,
 }
 
 impl std::fmt::Debug for Channel {
@@ -110,14 +120,13 @@ pub struct Statistics {
 impl Channel {
     pub(crate) fn new(
         board: Arc<Board>,
-        frames: Arc<Mapping>,
+        memory: Memory,
         bell: Arc<Bell>,
         link: Box<dyn Link>,
         page_size: usize,
-        direct: Vec<std::result::Result<(), Errno>>,
-        pages: Pages,
     ) -> Self {
         let clock = board.clock();
+        let Memory { frames, pages, direct, in_order } = memory;
         Self {
             board,
             frames,
@@ -133,6 +142,7 @@ impl Channel {
             since: 0,
             direct,
             pages,
+            in_order,
         }
     }
 
@@ -220,9 +230,15 @@ impl Channel {
 
     fn has_news(&self) -> bool {
         self.in_use.is_some()
-            || self.board.entries()[self.cursor].word.state() == State::Ready
+            || self.slots().any(|slot| self.board.entries()[slot].word.state() == State::Ready)
             || self.returned >= self.board.service().total.load(Acquire)
             || self.board.closed()
+    }
+
+    /// Where the next chunk may be.
+    fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        let (count, cursor) = (self.board.entries().len(), self.cursor);
+        (0..if self.in_order { 1 } else { count }).map(move |step| (cursor + step) % count)
     }
 
     /// Sleeps until the service wakes this worker, or for a time.
@@ -250,13 +266,12 @@ impl Channel {
         self.link.notify_ranges(ranges)
     }
 
-    /// Takes the frame at the cursor. Whether it was there.
+    /// Takes the next frame. Whether it was there.
     fn take(&mut self) -> Result<bool> {
-        let slot = self.cursor;
-        let entry = &self.board.entries()[slot];
-        if !entry.word.take() {
+        let Some(slot) = self.slots().find(|slot| self.board.entries()[*slot].word.take()) else {
             return Ok(false);
-        }
+        };
+        let entry = &self.board.entries()[slot];
         let now = self.clock.now();
         let words = self.board.worker();
         if let Some(since) = self.starved_since.take() {
@@ -331,7 +346,7 @@ impl Channel {
         words.first_access_ns.store(0, Relaxed);
         self.since = now;
         self.returned += 1;
-        self.cursor = (self.cursor + 1) % self.board.entries().len();
+        self.cursor = (in_use.slot + 1) % self.board.entries().len();
         self.board.entries()[in_use.slot].word.finish();
         if words.bell.must_ring(Want::Returned) {
             add(&words.calls, 1);

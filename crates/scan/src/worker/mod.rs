@@ -7,6 +7,7 @@ mod channel;
 mod page;
 mod pieces;
 
+pub(crate) use channel::Memory;
 pub use channel::{Channel, Got, Statistics};
 pub use page::Page;
 pub use pieces::Piece;

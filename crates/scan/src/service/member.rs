@@ -1,0 +1,130 @@
+//! A worker of a pool, as the service has it: which chunks it was given, and which of them it has now.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::bits::Bits;
+use super::rates::Rate;
+use crate::board::{Board, Fault, State, Want};
+use crate::plan::Chunk;
+
+/// A chunk that a member was given, in a frame or as an error.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    pub chunk: usize,
+    pub frame: Option<usize>,
+}
+
+/// A worker of a pool.
+pub struct Member {
+    pub board: Arc<Board>,
+    /// The local bit vector: chunks that it was given and that were not taken back.
+    pub seen: Bits,
+    /// Chunks that the stream passed since this member joined; after a round it is derailed.
+    pub passed: usize,
+    slots: Vec<Option<Given>>,
+    next: usize,
+    pub ingest: Rate,
+    harvested: (u64, u64),
+}
+
+impl Member {
+    /// One that was given nothing.
+    pub fn new(board: Arc<Board>, chunks: usize) -> Self {
+        let slots = vec![None; board.entries().len()];
+        Self {
+            board,
+            seen: Bits::new(chunks),
+            passed: 0,
+            slots,
+            next: 0,
+            ingest: Rate::default(),
+            harvested: (0, 0),
+        }
+    }
+
+    /// Takes back what the worker is through with: `release` is told the frames. Whether there was anything.
+    pub fn harvest(&mut self, mut release: impl FnMut(usize)) -> bool {
+        let mut any = false;
+        for (slot, given) in self.slots.iter_mut().enumerate() {
+            if given.is_some() && self.board.entries()[slot].word.recycle() {
+                any = true;
+                if let Some(Given { frame: Some(frame), .. }) = given.take() {
+                    release(frame);
+                }
+            }
+        }
+        let words = self.board.worker();
+        let now = (words.bytes.load(Relaxed), words.ingest_ns.load(Relaxed));
+        let bytes = now.0.wrapping_sub(self.harvested.0);
+        if bytes != 0 {
+            self.ingest.sample(bytes, now.1.wrapping_sub(self.harvested.1));
+            self.harvested = now;
+        }
+        any
+    }
+
+    /// Chunks that it has and has not begun.
+    pub fn unread(&self) -> usize {
+        let ready = |(slot, given): (usize, &Option<Given>)| {
+            given.is_some() && self.board.entries()[slot].word.state() == State::Ready
+        };
+        self.slots.iter().enumerate().filter(|item| ready((item.0, item.1))).count()
+    }
+
+    /// Whether another chunk can be given to it.
+    pub fn has_room(&self) -> bool {
+        self.slots[self.next].is_none()
+    }
+
+    /// Gives it a chunk in a frame, or an error in its place.
+    pub fn give(&mut self, number: usize, chunk: &Chunk, content: Result<usize, Fault>) {
+        let slot = self.next;
+        self.next = (slot + 1) % self.slots.len();
+        let entry = &self.board.entries()[slot];
+        match content {
+            Ok(frame) => {
+                for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
+                    words.set(part.segment);
+                }
+                entry.describe(frame as u32, chunk.parts.len() as u32);
+            }
+            Err(fault) => entry.describe_fault(fault),
+        }
+        self.slots[slot] = Some(Given { chunk: number, frame: content.ok() });
+        self.seen.set(number);
+        entry.word.publish();
+        super::wake(&self.board);
+    }
+
+    /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Whether it had it so.
+    pub fn reclaim(&mut self, frame: usize) -> bool {
+        for (slot, given) in self.slots.iter_mut().enumerate() {
+            let Some(Given { chunk, frame: Some(its) }) = *given else { continue };
+            if its == frame && self.board.entries()[slot].word.reclaim() {
+                *given = None;
+                self.seen.clear(chunk);
+                self.board.service().reclaimed.fetch_add(1, Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Everything that it has: its worker is gone.
+    pub fn leave(self, mut release: impl FnMut(usize)) {
+        self.board.service().closed.store(1, Relaxed);
+        super::wake(&self.board);
+        self.slots.iter().flatten().filter_map(|given| given.frame).for_each(&mut release);
+    }
+
+    /// Whether its worker waits.
+    pub fn starves(&self) -> bool {
+        self.board.service().sleeper.word().load(Relaxed) != 0
+    }
+
+    /// What the worker is to tell.
+    pub fn want(&self, want: Want) {
+        self.board.worker().bell.want(want);
+    }
+}

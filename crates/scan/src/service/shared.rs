@@ -1,0 +1,169 @@
+//! Pools as others see them: made once for a group of files, joined by whoever has the access key (paper 4.2.3).
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::inbox::{Command, Founding};
+use super::{Service, Shared};
+use crate::board::Board;
+use crate::memory::{FRAME, Frames};
+use crate::plan::{Plan, Range};
+use crate::source::{File, Source};
+use crate::worker::{Channel, Link, Memory};
+use crate::{Error, Result};
+
+/// Entries of a member's board: as many chunks can be ready for it.
+const SLOTS: usize = 64;
+
+/// What lets a worker join a pool. It cannot be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccessKey([u8; 16]);
+
+impl AccessKey {
+    fn new() -> Result<Self> {
+        let mut bytes = [0; 16];
+        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::system("making an access key"))?;
+        Ok(Self(bytes))
+    }
+}
+
+impl std::fmt::Debug for AccessKey {
+    /// Not what it is: who can read logs shall not join.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AccessKey")
+    }
+}
+
+/// What is known of a pool.
+struct Known {
+    id: usize,
+    frames: Weak<Frames>,
+    chunks: u64,
+    bytes: u64,
+    direct: Vec<std::result::Result<(), Errno>>,
+}
+
+/// The pools of a service, by their keys.
+#[derive(Default)]
+pub struct Registry(Mutex<HashMap<AccessKey, Known>>);
+
+impl Registry {
+    fn pools(&self) -> MutexGuard<'_, HashMap<AccessKey, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pool of frames for a group of files. Dropping it lets nobody else join; those who are in it go on.
+pub struct Pool {
+    shared: Arc<Shared>,
+    frames: Arc<Frames>,
+    id: usize,
+    key: AccessKey,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("frames", &self.frames.count()).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// What workers join by.
+    pub fn key(&self) -> AccessKey {
+        self.key
+    }
+
+    /// The memory of the pool in bytes, all of which it has from the beginning.
+    pub fn memory_bytes(&self) -> usize {
+        self.frames.count() * FRAME
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.pools.pools().remove(&self.key);
+        self.shared.inbox.send(Command::Dissolve(self.id));
+    }
+}
+
+impl Service {
+    /// Makes a pool for the workers that scan all of these files: `memory_bytes` of frames, of which the workers may hold
+    /// one each. 64 MiB are enough for 28 workers.
+    ///
+    /// # Errors
+    /// A file cannot be opened; there is no memory; it is less than 16 MiB, or more than 1 GiB.
+    pub fn create_pool<S: Into<Source>>(
+        &self,
+        sources: impl IntoIterator<Item = S>,
+        memory_bytes: usize,
+    ) -> Result<Pool> {
+        if !(8 * FRAME..=512 * FRAME).contains(&memory_bytes) {
+            return Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")));
+        }
+        let sources: Vec<Source> = sources.into_iter().map(Into::into).collect();
+        let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
+        let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
+        let mut plan = Plan::new(&files, FRAME);
+        let everything = plan.everything();
+        let chunks = plan.add(&everything)?;
+        let bytes = everything.iter().map(|range| range.end).sum();
+        let direct = files.iter().map(|file| file.direct).collect();
+        let founding = Founding { frames: frames.clone(), files, plan };
+        let id = self.ask(|answer| Command::Found(founding, answer))?;
+        let pool = Pool { shared: self.shared.clone(), frames, id, key: AccessKey::new()? };
+        let known = Known { id, frames: Arc::downgrade(&pool.frames), chunks, bytes, direct };
+        self.shared.pools.pools().insert(pool.key, known);
+        Ok(pool)
+    }
+
+    /// Joins a pool: the channel has every page of its files once, in the order in which the pool has them, beginning with
+    /// what is there already. A page never crosses a multiple of `page_size` in its file.
+    ///
+    /// # Errors
+    /// No pool has this key; the page size is none (see [`Scan::page_size`](crate::Scan::page_size)); there are too many
+    /// workers for the pool's memory.
+    pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
+        let page_size = crate::Scan::of::<Source>([]).page_size(page_size)?.page_size;
+        let unknown = || Error::Invalid("no pool has this access key".into());
+        let (pool, frames, chunks, bytes, direct) = {
+            let pools = self.shared.pools.pools();
+            let known = pools.get(&key).ok_or_else(unknown)?;
+            let frames = known.frames.upgrade().ok_or_else(unknown)?;
+            (known.id, frames, known.chunks, known.bytes, known.direct.clone())
+        };
+        let board = Arc::new(Board::new(SLOTS, self.shared.clock)?);
+        board.service().total.store(chunks, Release);
+        board.service().total_bytes.store(bytes, Release);
+        let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order: false };
+        let member = self.ask(|answer| Command::Join(pool, board.clone(), answer))?;
+        let link = Membership { shared: self.shared.clone(), pool, member };
+        Ok(Channel::new(board, memory, self.shared.inbox.bell.clone(), Box::new(link), page_size))
+    }
+}
+
+/// A member's way to its pool.
+struct Membership {
+    shared: Arc<Shared>,
+    pool: usize,
+    member: usize,
+}
+
+impl Link for Membership {
+    fn notify_ranges(&mut self, _: &[Range]) -> Result<()> {
+        Err(Error::Invalid("a pool is for scans of whole files".into()))
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.shared.is_alive()
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.shared.inbox.send(Command::Leave(self.pool, self.member));
+    }
+}
