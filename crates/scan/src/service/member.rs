@@ -24,6 +24,8 @@ pub struct Member {
     pub passed: usize,
     slots: Vec<Option<Given>>,
     next: usize,
+    /// How often the worker had starved when something was taken back from it.
+    paused: Option<u64>,
     pub ingest: Rate,
     harvested: (u64, u64),
 }
@@ -38,6 +40,7 @@ impl Member {
             passed: 0,
             slots,
             next: 0,
+            paused: None,
             ingest: Rate::default(),
             harvested: (0, 0),
         }
@@ -54,6 +57,9 @@ impl Member {
                 }
             }
         }
+        if any {
+            self.paused = None;
+        }
         let words = self.board.worker();
         let now = (words.bytes.load(Relaxed), words.ingest_ns.load(Relaxed));
         let bytes = now.0.wrapping_sub(self.harvested.0);
@@ -62,6 +68,13 @@ impl Member {
             self.harvested = now;
         }
         any
+    }
+
+    /// Whether anything is to be read on its behalf: it has fewer than so many chunks unread, and if some were taken back from
+    /// it, it has shown since that it is still there. What a worker that stopped has not used is not read for it again and again.
+    pub fn is_hungry(&self, high: usize) -> bool {
+        let rests = self.paused == Some(self.board.worker().starved.load(Relaxed)) && !self.starves();
+        !rests && self.unread() < high
     }
 
     /// Chunks that it has and has not begun.
@@ -104,6 +117,7 @@ impl Member {
             if its == frame && self.board.entries()[slot].word.reclaim() {
                 *given = None;
                 self.seen.clear(chunk);
+                self.paused = Some(self.board.worker().starved.load(Relaxed));
                 self.board.service().reclaimed.fetch_add(1, Relaxed);
                 return true;
             }

@@ -261,10 +261,10 @@ impl Pool {
         }
         self.allowed += lanes.saturating_sub(self.allowed + self.flying + self.resting);
         while self.flying < MOST && !device.is_full() {
-            let Some(chunk) = self.next_needed() else { break };
+            let Some(chunk) = self.next_needed(high) else { break };
             // The member that has least is who the stream is for, as long as it keeps up with it.
-            let least =
-                self.members.values().filter(|m| !m.seen.has(chunk)).map(Member::unread).min().unwrap_or(0);
+            let needs = self.members.values().filter(|m| !m.seen.has(chunk) && m.is_hungry(high));
+            let least = needs.map(Member::unread).min().unwrap_or(0);
             let starving = least == 0 && self.flying == 0;
             if !starving && (self.allowed == 0 || least + self.flying >= high) {
                 break;
@@ -286,21 +286,20 @@ impl Pool {
         self.peak = self.peak.max(self.state.len() - self.free.len());
     }
 
-    /// The next chunk of the stream that somebody needs and that is not there.
-    fn next_needed(&self) -> Option<usize> {
+    /// The next chunk of the stream that is not there, of those that a hungry member needs. A member that has enough does not
+    /// hold up those behind it.
+    fn next_needed(&self, high: usize) -> Option<usize> {
+        let hungry: Vec<&Member> = self.members.values().filter(|member| member.is_hungry(high)).collect();
+        let count = self.chunks.len();
         let mut at = self.head;
-        for _ in 0..self.chunks.len() {
-            let chunk = self.present.next_missing(at)?;
-            if self.members.values().any(|member| !member.seen.has(chunk)) {
+        for _ in 0..count {
+            let distance = |chunk: usize| (chunk + count - at) % count;
+            let needs = hungry.iter().filter_map(|member| member.seen.next_missing(at));
+            let chunk = needs.min_by_key(|chunk| distance(*chunk))?;
+            if !self.present.has(chunk) {
                 return Some(chunk);
             }
-            // Who needs anything after it: the nearest of all members' next ones.
-            let distance = |chunk: usize| (chunk + self.chunks.len() - at) % self.chunks.len();
-            let needs = self
-                .members
-                .values()
-                .filter_map(|member| member.seen.next_missing((chunk + 1) % self.chunks.len()));
-            at = needs.min_by_key(|chunk| distance(*chunk))?;
+            at = (chunk + 1) % count;
         }
         None
     }
