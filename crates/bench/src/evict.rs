@@ -57,30 +57,40 @@ fn failed(error: bedplate_bufpool::Error) -> Error {
 struct Subject {
     pool: Pool,
     first: u64,
-    next: u64,
+    pages: usize,
+    next: usize,
 }
 
 impl Subject {
     fn open(kind: Kind, parts: Parts) -> Result<Self> {
-        let builder = Pool::builder("").storage(Box::new(Nothing::default())).memory(FRAMES * PAGE);
+        Self::of(kind, parts, FRAMES, PAGES)
+    }
+
+    fn of(kind: Kind, parts: Parts, frames: usize, pages: usize) -> Result<Self> {
+        let builder = Pool::builder("").storage(Box::new(Nothing::default())).memory(frames * PAGE);
         let pool =
             builder.capacity(1 << 30).engine(Choice::Only(kind)).parts(parts).open().map_err(failed)?;
         let first = pool.allocate().map_err(failed)?.page().0;
-        for _ in 1..PAGES {
+        for _ in 1..pages {
             drop(pool.allocate().map_err(failed)?);
         }
         pool.flush().map_err(failed)?;
-        let mut subject = Self { pool, first, next: 0 };
+        let mut subject = Self { pool, first, pages, next: 0 };
         // Everything has been used once, and is clean.
-        subject.replace(PAGES)?;
+        subject.replace(pages)?;
         Ok(subject)
+    }
+
+    /// Uses a page.
+    fn touch(&self, page: usize) -> Result<()> {
+        self.pool.bring_in_unread(PageId(self.first + page as u64)).map_err(failed)
     }
 
     /// Replaces so many pages.
     fn replace(&mut self, pages: usize) -> Result<()> {
         for _ in 0..pages {
-            self.pool.bring_in_unread(PageId(self.first + self.next)).map_err(failed)?;
-            self.next = (self.next + 1) % PAGES as u64;
+            self.touch(self.next)?;
+            self.next = (self.next + 1) % self.pages;
         }
         Ok(())
     }
@@ -193,4 +203,16 @@ fn report(
         report.rows.push(counts.fields(fields));
     }
     report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_that_is_used_in_turn_is_replaced() {
+        let mut subject = Subject::open(Kind::Vmcache, Parts::ALL).unwrap();
+        let costs = subject.round(NATIVE, Clock::Nanoseconds).unwrap();
+        assert!(costs[0].1 > 0.0);
+    }
 }

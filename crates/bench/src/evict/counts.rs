@@ -2,14 +2,19 @@
 
 use std::fs;
 
-use bedplate_bufpool::{Kind, PageId, Parts};
+use bedplate_bufpool::{Kind, Parts};
 use bedplate_ring0::{Cpu, Process};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
-use super::{PAGES, ROUND, Subject, failed};
+use super::Subject;
 use crate::{Error, Fields, Result};
 
 /// Threads that replace pages at the same time.
-const THREADS: usize = 2;
+const THREADS: u64 = 2;
+/// Pages in memory, and how many pages each thread uses.
+const FRAMES: usize = 256;
+const USES: usize = 8192;
 
 /// What happened on one processor in ring 0.
 #[derive(Clone, Copy)]
@@ -50,22 +55,25 @@ impl Others {
     }
 }
 
-/// What two threads did to each other, for each page.
+/// What two threads did to each other, for each page that was replaced.
 pub struct Counts {
+    pages: f64,
     interrupts: f64,
     exits: Option<f64>,
-    stale: Option<f64>,
+    /// In all.
+    stale: Option<u64>,
 }
 
 impl Counts {
     pub fn fields(&self, fields: Fields) -> Fields {
         let mut fields = fields.with("ipis_per_page", self.interrupts);
-        for (name, value) in [("exits_per_page", self.exits), ("stale_translations_per_page", self.stale)] {
-            if let Some(value) = value {
-                fields.set(name, value);
-            }
+        if let Some(exits) = self.exits {
+            fields.set("exits_per_page", exits);
         }
-        fields
+        if let Some(stale) = self.stale {
+            fields.set("stale_translations", stale);
+        }
+        fields.with("pages", self.pages)
     }
 }
 
@@ -76,42 +84,45 @@ fn interrupts_of_linux() -> u64 {
     rows.flat_map(|row| row.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok())).sum()
 }
 
-/// Two threads, which go through the same pages in two orders, and so use each other's.
-fn replace(subject: &Subject, before: impl Fn() + Sync) -> Result<()> {
-    let work = |thread: usize| -> Result<()> {
+/// A pool of which half the pages are in memory.
+fn small(kind: Kind) -> Result<Subject> {
+    Subject::of(kind, Parts::ALL, FRAMES, 2 * FRAMES)
+}
+
+/// Two threads use the same pages at random. Returns how many pages were replaced.
+fn replace(subject: &Subject, before: impl Fn() + Sync) -> Result<f64> {
+    let evicted = subject.pool.statistics().evicted;
+    let work = |seed: u64| -> Result<()> {
         before();
-        for index in 0..ROUND {
-            let page = index * (1 + 2 * thread) % PAGES;
-            subject.pool.bring_in_unread(PageId(subject.first + page as u64)).map_err(failed)?;
-        }
-        Ok(())
+        let mut random = SmallRng::seed_from_u64(seed);
+        (0..USES).try_for_each(|_| subject.touch(random.random_range(0..subject.pages)))
     };
     std::thread::scope(|scope| {
+        let work = &work;
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(Error::engine("a thread panicked".to_owned())))
         })
-    })
+    })?;
+    Ok((subject.pool.statistics().evicted - evicted) as f64)
 }
-
-const REPLACED: f64 = (THREADS * ROUND) as f64;
 
 /// vmcache in ring 3. This process is no virtual machine yet.
 pub fn natively() -> Result<Counts> {
-    let subject = Subject::open(Kind::Vmcache, Parts::ALL)?;
+    let subject = small(Kind::Vmcache)?;
     let before = interrupts_of_linux();
-    replace(&subject, || {})?;
-    let interrupts = (interrupts_of_linux() - before) as f64 / REPLACED;
-    Ok(Counts { interrupts, exits: None, stale: None })
+    let replaced = replace(&subject, || {})?;
+    let interrupts = (interrupts_of_linux() - before) as f64 / replaced;
+    Ok(Counts { pages: replaced, interrupts, exits: None, stale: None })
 }
 
 /// An engine with its threads in ring 0.
 pub fn in_ring0(process: &'static Process, kind: Kind) -> Result<Counts> {
-    let subject = Subject::open(kind, Parts::ALL)?;
+    let subject = small(kind)?;
     let (linux, statistics, shootdowns) =
         (interrupts_of_linux(), process.statistics(), process.shootdown_statistics());
     let stale = subject.pool.statistics().stale;
-    replace(&subject, || {
+    let replaced = replace(&subject, || {
         // Who cannot enter goes on natively, and is seen in the counts.
         let _ = process.enter();
     })?;
@@ -123,8 +134,9 @@ pub fn in_ring0(process: &'static Process, kind: Kind) -> Result<Counts> {
         _ => ours + happened.interrupts,
     };
     Ok(Counts {
-        interrupts: interrupts as f64 / REPLACED,
-        exits: Some(happened.exits as f64 / REPLACED),
-        stale: Some((subject.pool.statistics().stale - stale) as f64 / REPLACED),
+        pages: replaced,
+        interrupts: interrupts as f64 / replaced,
+        exits: Some(happened.exits as f64 / replaced),
+        stale: Some(subject.pool.statistics().stale - stale),
     })
 }
