@@ -9,7 +9,7 @@
 //! page that is clean but not yet written would otherwise be evicted, and read in again as it was before.
 
 use super::slots::{Slot, Slots};
-use super::word::{Layout, Owner, Passed, Refusal, Word};
+use super::word::{Layout, Passed, Refusal, Word};
 
 /// What the clock's hand found in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub fn begin_write<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word
         return Write::Held;
     }
     let word = word(page);
-    let result = match word.try_shared(Owner::ANY) {
+    let result = match word.try_shared_to_write() {
         Err(Refusal::Held) => Write::Held,
         Err(Refusal::Absent) => Write::Clean,
         Ok(()) if slots.page(slot) == page && word.is_dirty() => return Write::Begun(page),

@@ -220,6 +220,16 @@ impl Word {
         self.share(owner, |_| true)
     }
 
+    /// Holds the page shared, whichever it is, to write it: that is no use of it that the clock is told of.
+    pub fn try_shared_to_write(&self) -> Result<(), Refusal> {
+        let now = self.0.load(Ordering::Relaxed);
+        Owner::ANY.check(now)?;
+        if now & SHARED == SHARED {
+            return Err(Refusal::Held);
+        }
+        self.swap(now, now + 1, Ordering::Acquire).map(drop).map_err(|_| Refusal::Held)
+    }
+
     /// Holds the page shared if nothing has changed since an optimistic read began.
     pub fn try_share_since(&self, seen: u64) -> bool {
         loop {
