@@ -41,18 +41,21 @@ impl Shape {
     }
 }
 
+type Visit<'v> = &'v mut dyn FnMut(PageId);
+
 /// One walk over a tree. Pages from the root to where it is are held shared, so nothing it compares can move meanwhile.
 struct Walk<'p, 'v> {
     tree: Handle<'p>,
     shape: Shape,
-    seen: HashSet<u64>,
-    visit: &'v mut dyn FnMut(PageId),
+    /// Pages that were seen, and who is shown them; a tree that changes may use a page again in another place.
+    still: Option<(HashSet<u64>, Visit<'v>)>,
 }
 
 impl<'p> Handle<'p> {
-    /// Checks everything, and shows every page to `visit`.
-    pub fn walk(self, visit: &mut dyn FnMut(PageId)) -> Result<Shape> {
-        let mut walk = Walk { tree: self, shape: Shape::default(), seen: HashSet::new(), visit };
+    /// Checks everything; of a tree that nobody changes also that no page is in it twice, and shows every page to `visit`.
+    pub fn walk(self, visit: Option<&mut dyn FnMut(PageId)>) -> Result<Shape> {
+        let still = visit.map(|visit| (HashSet::new(), visit));
+        let mut walk = Walk { tree: self, shape: Shape::default(), still };
         let root = self.pool.pin_shared(self.root)?;
         let level = root.view().level();
         walk.shape.height = u32::from(level) + 1;
@@ -102,7 +105,7 @@ impl<'p> Handle<'p> {
     /// Gives all pages back.
     pub fn free_all(self) -> Result<()> {
         let mut pages = Vec::new();
-        self.walk(&mut |page| pages.push(page))?;
+        self.walk(Some(&mut |page| pages.push(page)))?;
         for page in pages {
             let page = self.pool.pin_exclusive(page)?;
             self.pool.free(page)?;
@@ -113,10 +116,12 @@ impl<'p> Handle<'p> {
 
 impl<'p> Walk<'p, '_> {
     fn enter(&mut self, page: PageId) -> Result<()> {
-        if !self.seen.insert(page.0) {
-            return Err(damaged(page, "is in the tree twice"));
+        if let Some((seen, visit)) = &mut self.still {
+            if !seen.insert(page.0) {
+                return Err(damaged(page, "is in the tree twice"));
+            }
+            visit(page);
         }
-        (self.visit)(page);
         Ok(())
     }
 
@@ -178,6 +183,10 @@ impl<'p> Walk<'p, '_> {
             }
             let (after, here) = next_and_len(&part);
             (next, total) = (after, total + here);
+            // So a circle ends, too.
+            if here == 0 || total > len {
+                return Err(damaged(page, "is empty, or more than is left of its value"));
+            }
         }
         if total == len {
             Ok(())

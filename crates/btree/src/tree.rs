@@ -187,12 +187,13 @@ impl<P: Deref<Target = Pool>> Tree<P> {
     /// Reads the whole tree, verifies everything that must be true of it, and returns what it consists of. Others may use
     /// the tree meanwhile, but will wait.
     pub fn check(&self) -> Result<Shape> {
-        self.handle().walk(&mut |_| {})
+        self.handle().walk(None)
     }
 
-    /// Like [`Tree::check`], and shows each page: after a crash, to tell the pool which pages are in use.
+    /// Like [`Tree::check`], and shows each page: after a crash, to tell the pool which pages are in use. Nobody changes the
+    /// tree meanwhile.
     pub fn pages(&self, mut visit: impl FnMut(PageId)) -> Result<Shape> {
-        self.handle().walk(&mut visit)
+        self.handle().walk(Some(&mut visit))
     }
 
     /// Gives all pages back, and the root slot. Nobody else uses the tree any more.

@@ -140,6 +140,15 @@ fn read(tree: &Tree<&Pool>, stop: &AtomicBool) -> u64 {
     reads
 }
 
+/// Whatever happens, the others come to an end.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn everything_at_once(pages: usize, engine: Choice) {
     let directory = tempfile::tempdir().unwrap();
     let pool = common::open_with(directory.path(), pages, engine);
@@ -164,8 +173,11 @@ fn everything_at_once(pages: usize, engine: Choice) {
             .collect();
         let scanner = scope.spawn(|| scan(&tree, &stop, &stable));
         let reader = scope.spawn(|| read(&tree, &stop));
+        let _stop = Stop(&stop);
         let end = Instant::now() + seconds();
         while Instant::now() < end && !writers.iter().any(|writer| writer.is_finished()) {
+            // What must be true of a tree is true at every moment.
+            assert!(tree.check().unwrap().records >= STABLE + COUNTERS);
             thread::sleep(Duration::from_millis(50));
         }
         stop.store(true, Ordering::Relaxed);
