@@ -68,7 +68,9 @@ impl Pool {
             && let Some(place) = self.engine.find(page)
         {
             let seen = place.word.load();
-            let is_its = self.layout.owner(page.0).has(seen) && self.engine.is_of(&self.slots, &place, page);
+            // A word of its own is the page's whatever it says.
+            let is_its = matches!(self.engine, Engine::Mapped(_))
+                || self.layout.owner(page.0).has(seen) && self.engine.is_of(&self.slots, &place, page);
             if is_ready(seen) && is_its {
                 return Ok(Optimistic::new(self, place, page, seen));
             }
