@@ -25,17 +25,19 @@ fi
 # Tests with many interrupts, and writers that do nothing but write, need processors that work at the same time
 # (docs/vm.md); so does kerneldb, which does not use KVM. Guests in which snapshots are taken under load must not live
 # long: each such test has its own.
-apart=() parallel=() others=()
+apart=() parallel=() pools=() others=()
 for binary in "${binaries[@]}"; do
   case ${binary##*/} in
   ring0_load-* | engines-*) apart+=("$binary") ;;
-  hashmap-* | operators-* | interrupts-* | page_tables-* | signals_in_ring0-* | threads-* | ring0-*) parallel+=("$binary") ;;
+  pool-* | threads-* | ring0-*) pools+=("$binary") ;;
+  hashmap-* | operators-* | interrupts-* | page_tables-* | signals_in_ring0-*) parallel+=("$binary") ;;
   *) others+=("$binary") ;;
   esac
 done
 for kernel in "${series[@]}"; do
   "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m "${others[@]}"
   "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m --parallel "${parallel[@]}"
+  "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 4m --parallel "${pools[@]}"
   for binary in "${apart[@]}"; do
     for name in $("$binary" --list --format terse | sed -n 's/: test$//p'); do
       "$target/debug/bedplate" vm test --kernel "$kernel" --timeout 90s --parallel --arg --exact --arg "$name" "$binary"
