@@ -50,6 +50,8 @@ have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernel
 have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
 [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
   need debian-archive-keyring "the keys of Debian's archive, where those kernels come from"
+compgen -G '/usr/lib/*/librocksdb.so' >/dev/null || [[ -e /usr/lib64/librocksdb.so ]] ||
+  need librocksdb-dev "RocksDB, a peer of the benchmarks"
 have xz || need xz-utils "xz"
 have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
 

@@ -27,10 +27,19 @@ pub struct CpuTime {
 impl CpuTime {
     /// Of the calling thread.
     pub fn of_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    /// Of this process: of all its threads, those that ended included.
+    pub fn of_process() -> Self {
+        Self::of(libc::RUSAGE_SELF)
+    }
+
+    fn of(whom: libc::c_int) -> Self {
         // SAFETY: a zeroed rusage is a valid out-parameter, and it outlives the call.
         let usage = unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();
-            libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+            libc::getrusage(whom, &mut usage);
             usage
         };
         let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000;

@@ -33,6 +33,14 @@ pub enum Error {
         /// What was wrong.
         problem: String,
     },
+    /// A store that is measured failed.
+    #[error("{store}: {problem}")]
+    Store {
+        /// Which store.
+        store: &'static str,
+        /// What it says.
+        problem: String,
+    },
     /// The database refused.
     #[error(transparent)]
     Database(#[from] bedplate_kerneldb::Error),

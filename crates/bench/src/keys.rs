@@ -93,12 +93,12 @@ impl KeyStream {
     }
 }
 
-fn key_of_rank(rank: u64, scatter: u64, keys: u64) -> u64 {
+pub(crate) fn key_of_rank(rank: u64, scatter: u64, keys: u64) -> u64 {
     (u128::from(rank) * u128::from(scatter) % u128::from(keys)) as u64
 }
 
 /// A multiplier near `keys` × golden ratio that is coprime to `keys`.
-fn coprime(keys: u64) -> u64 {
+pub(crate) fn coprime(keys: u64) -> u64 {
     let mut m = (keys as f64 * (f64::consts::GOLDEN_RATIO - 1.0)) as u64 | 1;
     while gcd(m, keys) != 1 {
         m += 2;

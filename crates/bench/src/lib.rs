@@ -31,6 +31,7 @@ mod error;
 mod evict;
 mod machine;
 mod partitions;
+mod pool;
 mod registry;
 mod report;
 #[cfg(target_arch = "x86_64")]

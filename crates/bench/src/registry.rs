@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use crate::{
-    Error, Report, Result, checkpoint, local, net, partitions, shootdown, snapshot, versions, voter, wal,
+    Error, Report, Result, checkpoint, local, net, partitions, pool, shootdown, snapshot, versions, voter,
+    wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -99,6 +100,8 @@ const ALL: &[Benchmark] = &[
     snapshot::redis::BENCH,
     snapshot::htap::BENCH,
     shootdown::BENCH,
+    pool::ycsb::BENCH,
+    pool::tpcc::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,129 @@
+//! A limit on a process's memory, page cache included, for stores that leave caching to the kernel.
+//!
+//! The limit is a control group (version 2, or 1 where memory is still there) of which the process is the only member.
+//! It counts what the process's own memory is, too, and what the kernel has for it, so it is set to that before the store
+//! is opened plus the budget. What is unfair about it: a page that the group reclaims is unmapped by the kernel, which a
+//! pool does for itself, and counted as that process's CPU time, as it should be; but pages that the store has dirtied
+//! may be written by kernel threads that are in nobody's CPU time, which flatters the store.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A control group. It is removed when this is dropped, if the process has ended.
+pub struct Group {
+    directory: PathBuf,
+    limit: &'static str,
+    usage: &'static str,
+}
+
+impl Group {
+    /// Makes one, or says why there cannot be one.
+    pub fn create(name: &str) -> Result<Self, String> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
+        let mut reason = "there is no control group for memory".to_owned();
+        for (mount, group, version) in places(&mounts, &groups) {
+            let (limit, usage) = match version {
+                1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+                _ => ("memory.max", "memory.current"),
+            };
+            // Version 2 has limits only where no process is beside the group, so above this process's own group.
+            for parent in group.ancestors() {
+                let parent = mount.join(parent.strip_prefix("/").unwrap_or(parent));
+                let directory = parent.join(format!("bedplate-{name}-{}", std::process::id()));
+                match fs::create_dir(&directory) {
+                    Ok(()) if directory.join(limit).exists() => return Ok(Self { directory, limit, usage }),
+                    Ok(()) => drop(fs::remove_dir(&directory)),
+                    Err(error) => reason = format!("no control group in {}: {error}", parent.display()),
+                }
+                if version == 1 {
+                    break;
+                }
+            }
+        }
+        Err(reason)
+    }
+
+    /// Makes the calling process a member.
+    pub fn enter(&self) -> io::Result<()> {
+        fs::write(self.directory.join("cgroup.procs"), "0")
+    }
+
+    /// From now on the members have so many bytes more than they have now.
+    pub fn allow(&self, bytes: u64) -> io::Result<()> {
+        let used = fs::read_to_string(self.directory.join(self.usage))?;
+        let used: u64 = used.trim().parse().map_err(io::Error::other)?;
+        fs::write(self.directory.join(self.limit), (used + bytes).to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has ended may be counted for a moment longer.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        tracing::warn!(directory = %self.directory.display(), "the control group could not be removed");
+    }
+}
+
+/// Where control groups for memory are mounted, this process's group there, and their version.
+fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, PathBuf, u8)> {
+    let mut all = Vec::new();
+    for mount in mounts.lines() {
+        // ID, parent, device, root, mount point, options, any number of others, "-", type, source, options.
+        let Some((front, back)) = mount.split_once(" - ") else { continue };
+        let front: Vec<&str> = front.split(' ').collect();
+        let back: Vec<&str> = back.split(' ').collect();
+        let (Some(root), Some(point), Some(kind)) = (front.get(3), front.get(4), back.first()) else {
+            continue;
+        };
+        let version = match *kind {
+            "cgroup2" => 2,
+            "cgroup" if back.get(2).is_some_and(|options| options.split(',').any(|o| o == "memory")) => 1,
+            _ => continue,
+        };
+        let own = groups.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            let is_it = match version {
+                1 => controllers.split(',').any(|controller| controller == "memory"),
+                _ => controllers.is_empty(),
+            };
+            is_it.then_some(path)
+        });
+        // In a container the mount shows a part of the tree.
+        let Some(own) = own else { continue };
+        let own = Path::new(own);
+        let own =
+            own.strip_prefix(root).map_or(Path::new("/").to_path_buf(), |rest| Path::new("/").join(rest));
+        all.push((PathBuf::from(point), own, version));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_in_both_versions() {
+        let mounts = "\
+            24 1 0:22 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            25 1 0:23 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            26 1 0:24 /part /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
+        let groups = "4:memory:/a/b\n1:cpu:/c\n0::/part/d\n";
+        let found = places(mounts, groups);
+        assert_eq!(
+            found,
+            [
+                (PathBuf::from("/sys/fs/cgroup/memory"), PathBuf::from("/a/b"), 1),
+                (PathBuf::from("/sys/fs/cgroup/unified"), PathBuf::from("/d"), 2),
+            ]
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! A `BTreeMap` as a store: what the workloads are tested on.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+use super::log::Log;
+use super::plain::{Plain, PlainSession, Shared};
+use super::store::{Store, Visit};
+use crate::Result;
+
+/// Keys and their values.
+pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The store.
+pub struct Memory {
+    map: RwLock<Map>,
+    shared: Shared,
+}
+
+impl Memory {
+    /// Holding a map from the start; with a log, writes are durable.
+    pub fn new(map: Map, log: Option<Log>) -> Self {
+        Self { map: RwLock::new(map), shared: Shared::new(log) }
+    }
+
+    /// What it holds now.
+    pub fn copy(&self) -> Map {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Store for Memory {
+    type Session<'s> = PlainSession<'s, &'s RwLock<Map>>;
+
+    fn session(&self) -> Result<Self::Session<'_>> {
+        Ok(PlainSession::new(&self.map, &self.shared))
+    }
+}
+
+impl Plain for &RwLock<Map> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let map = self.read().unwrap_or_else(PoisonError::into_inner);
+        let found = map.get(key);
+        value.clear();
+        value.extend_from_slice(found.map_or(&[], Vec::as_slice));
+        Ok(found.is_some())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut map = self.write().unwrap_or_else(PoisonError::into_inner);
+        map.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
+        Ok(self.write().unwrap_or_else(PoisonError::into_inner).remove(key).is_some())
+    }
+
+    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+        let map = self.read().unwrap_or_else(PoisonError::into_inner);
+        for (key, value) in
+            map.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded))
+        {
+            if !visit(key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

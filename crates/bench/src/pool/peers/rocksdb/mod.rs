@@ -1,0 +1,298 @@
+//! RocksDB, with direct I/O, Bloom filters, and no compression (the data is random). Three quarters of its memory are
+//! its block cache, in which are indexes and filters, too, and two eighths its memtables. Without durability there is no
+//! write-ahead log; with it, every write is synchronous, and RocksDB writes those that wait together.
+//!
+//! A transaction is an indexed batch, which is read before the database: it is atomic, and not isolated.
+
+mod library;
+
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::null_mut;
+
+use self::library::{Interface, Object};
+use super::Setting;
+use crate::pool::store::{Access, Body, Session, Store, Transaction, Verdict, Visit};
+use crate::{Error, Result};
+
+/// A RocksDB database.
+pub struct RocksDb {
+    rocks: Interface,
+    database: Object,
+    read: Object,
+    write: Object,
+}
+
+// SAFETY: RocksDB's databases and options may be used by several threads at once.
+unsafe impl Send for RocksDb {}
+// SAFETY: as above.
+unsafe impl Sync for RocksDb {}
+
+impl RocksDb {
+    /// Opens what is in a directory, or makes it.
+    pub fn open(directory: &Path, setting: Setting) -> Result<Self> {
+        let rocks = library::load()?;
+        let name = CString::new(directory.join("rocksdb").as_os_str().as_bytes())
+            .map_err(|_| failed("a directory's name has a zero byte".to_owned()))?;
+        let budget = setting.budget as usize;
+        // SAFETY: all objects were just made by the library. The filter policy becomes the table options', the cache is
+        // counted by them, and the database takes copies of all options.
+        unsafe {
+            let table = (rocks.block_based_options_create)();
+            let cache = (rocks.cache_create_lru)(budget / 4 * 3);
+            (rocks.block_based_options_set_block_cache)(table, cache);
+            (rocks.cache_destroy)(cache);
+            (rocks.block_based_options_set_cache_index_and_filter_blocks)(table, 1);
+            (rocks.block_based_options_set_filter_policy)(
+                table,
+                (rocks.filterpolicy_create_bloom_full)(10.0),
+            );
+            let options = (rocks.options_create)();
+            (rocks.options_set_block_based_table_factory)(options, table);
+            (rocks.block_based_options_destroy)(table);
+            (rocks.options_set_create_if_missing)(options, 1);
+            (rocks.options_set_write_buffer_size)(options, budget / 8);
+            (rocks.options_set_max_write_buffer_number)(options, 2);
+            (rocks.options_set_use_direct_reads)(options, 1);
+            (rocks.options_set_use_direct_io_for_flush_and_compaction)(options, 1);
+            (rocks.options_set_compression)(options, 0);
+            (rocks.options_set_max_background_jobs)(options, 2);
+            let mut problem = null_mut();
+            let database = (rocks.open)(options, name.as_ptr(), &mut problem);
+            (rocks.options_destroy)(options);
+            said(&rocks, problem)?;
+            let (read, write) = ((rocks.readoptions_create)(), (rocks.writeoptions_create)());
+            (rocks.writeoptions_set_sync)(write, setting.durable.into());
+            (rocks.writeoptions_disable_WAL)(write, (!setting.durable).into());
+            Ok(Self { rocks, database, read, write })
+        }
+    }
+}
+
+impl Drop for RocksDb {
+    fn drop(&mut self) {
+        // SAFETY: these are this object's own; sessions borrow it and are gone.
+        unsafe {
+            (self.rocks.readoptions_destroy)(self.read);
+            (self.rocks.writeoptions_destroy)(self.write);
+            (self.rocks.close)(self.database);
+        }
+    }
+}
+
+fn failed(problem: String) -> Error {
+    Error::Store { store: "RocksDB", problem }
+}
+
+/// The error that the library has left, if any.
+///
+/// # Safety
+/// `problem` is null or a message of the library's, which nobody uses afterwards.
+unsafe fn said(rocks: &Interface, problem: *mut c_char) -> Result<()> {
+    if problem.is_null() {
+        return Ok(());
+    }
+    // SAFETY: it is a text that ends with a zero byte, by the library's `malloc`.
+    unsafe {
+        let text = CStr::from_ptr(problem).to_string_lossy().into_owned();
+        (rocks.free)(problem.cast());
+        Err(failed(text))
+    }
+}
+
+impl Store for RocksDb {
+    type Session<'s> = RocksSession<'s>;
+
+    fn session(&self) -> Result<RocksSession<'_>> {
+        // SAFETY: a batch of this session's; with overwriting, so that a key is in it once.
+        let batch = unsafe { (self.rocks.writebatch_wi_create)(0, 1) };
+        Ok(RocksSession { store: self, batch, new: Vec::new() })
+    }
+
+    /// Memtables are written and compacted to the end, as they would be in time.
+    fn settle(&self) -> Result<()> {
+        let mut problem = null_mut();
+        // SAFETY: the objects are alive; no bounds are given as null pointers of length 0.
+        unsafe {
+            let options = (self.rocks.flushoptions_create)();
+            (self.rocks.flush)(self.database, options, &mut problem);
+            (self.rocks.flushoptions_destroy)(options);
+            said(&self.rocks, problem)?;
+            (self.rocks.compact_range)(self.database, null_mut(), 0, null_mut(), 0);
+        }
+        Ok(())
+    }
+}
+
+/// A thread's session.
+pub struct RocksSession<'s> {
+    store: &'s RocksDb,
+    batch: Object,
+    new: Vec<u8>,
+}
+
+impl Drop for RocksSession<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is the session's own.
+        unsafe { (self.store.rocks.writebatch_wi_destroy)(self.batch) };
+    }
+}
+
+impl RocksSession<'_> {
+    /// Visits the pairs of an iterator and destroys it.
+    ///
+    /// # Safety
+    /// It is an iterator of this database's that nobody else has.
+    unsafe fn visit(&self, iterator: Object, from: &[u8], visit: Visit<'_>) -> Result<()> {
+        let rocks = &self.store.rocks;
+        let mut problem = null_mut();
+        // SAFETY: key and value are valid until the iterator moves.
+        unsafe {
+            (rocks.iter_seek)(iterator, from.as_ptr().cast(), from.len());
+            while (rocks.iter_valid)(iterator) != 0 {
+                let (mut key_len, mut value_len) = (0, 0);
+                let key = (rocks.iter_key)(iterator, &mut key_len);
+                let value = (rocks.iter_value)(iterator, &mut value_len);
+                if !visit(slice(key, key_len), slice(value, value_len)) {
+                    break;
+                }
+                (rocks.iter_next)(iterator);
+            }
+            (rocks.iter_get_error)(iterator, &mut problem);
+            (rocks.iter_destroy)(iterator);
+            said(rocks, problem)
+        }
+    }
+}
+
+/// # Safety
+/// There are so many bytes for as long as the result is used.
+unsafe fn slice<'b>(bytes: *const c_char, len: usize) -> &'b [u8] {
+    match len {
+        0 => &[],
+        // SAFETY: as demanded.
+        _ => unsafe { std::slice::from_raw_parts(bytes.cast(), len) },
+    }
+}
+
+impl Session for RocksSession<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let (rocks, mut problem, mut len) = (&self.store.rocks, null_mut(), 0);
+        value.clear();
+        // SAFETY: the database is open; the slice is valid until it is destroyed.
+        unsafe {
+            let key_bytes = key.as_ptr().cast();
+            let found =
+                (rocks.get_pinned)(self.store.database, self.store.read, key_bytes, key.len(), &mut problem);
+            said(rocks, problem)?;
+            if found.is_null() {
+                return Ok(false);
+            }
+            let bytes = (rocks.pinnableslice_value)(found, &mut len);
+            value.extend_from_slice(slice(bytes, len));
+            (rocks.pinnableslice_destroy)(found);
+        }
+        Ok(true)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (store, mut problem) = (self.store, null_mut());
+        let (key_bytes, value_bytes) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: the database is open, and copies key and value.
+        unsafe {
+            let put = store.rocks.put;
+            put(store.database, store.write, key_bytes, key.len(), value_bytes, value.len(), &mut problem);
+            said(&store.rocks, problem)
+        }
+    }
+
+    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+        // SAFETY: the database is open; the iterator is new.
+        unsafe {
+            let iterator = (self.store.rocks.create_iterator)(self.store.database, self.store.read);
+            self.visit(iterator, from, visit)
+        }
+    }
+
+    fn transaction(&mut self, _: Access, body: Body<'_>) -> Result<Verdict> {
+        // SAFETY: the batch is this session's.
+        unsafe { (self.store.rocks.writebatch_wi_clear)(self.batch) };
+        let verdict = body(&mut *self)?;
+        if verdict == Verdict::Commit {
+            let (store, mut problem) = (self.store, null_mut());
+            // SAFETY: the database is open; the batch stays this session's.
+            unsafe {
+                (store.rocks.write_writebatch_wi)(store.database, store.write, self.batch, &mut problem);
+                said(&store.rocks, problem)?;
+            }
+        }
+        Ok(verdict)
+    }
+}
+
+/// Of the transaction that runs: its batch is the session's.
+impl Transaction for RocksSession<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let (store, mut problem, mut len) = (self.store, null_mut(), 0);
+        value.clear();
+        // SAFETY: batch and database are alive; what is found is this function's to free.
+        unsafe {
+            let get = store.rocks.writebatch_wi_get_from_batch_and_db;
+            let key_bytes = key.as_ptr().cast();
+            let found =
+                get(self.batch, store.database, store.read, key_bytes, key.len(), &mut len, &mut problem);
+            said(&store.rocks, problem)?;
+            if found.is_null() {
+                return Ok(false);
+            }
+            value.extend_from_slice(slice(found, len));
+            (store.rocks.free)(found.cast());
+        }
+        Ok(true)
+    }
+
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (key_bytes, value_bytes) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: the batch is this session's, and copies key and value.
+        unsafe {
+            (self.store.rocks.writebatch_wi_put)(self.batch, key_bytes, key.len(), value_bytes, value.len());
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, key: &[u8], change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<bool> {
+        let mut new = std::mem::take(&mut self.new);
+        let found = Transaction::get(self, key, &mut new)?;
+        if found {
+            change(&mut new);
+            self.insert(key, &new)?;
+        }
+        self.new = new;
+        Ok(found)
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<bool> {
+        let mut old = std::mem::take(&mut self.new);
+        let found = Transaction::get(self, key, &mut old)?;
+        self.new = old;
+        // SAFETY: the batch is this session's, and copies the key.
+        unsafe { (self.store.rocks.writebatch_wi_delete)(self.batch, key.as_ptr().cast(), key.len()) };
+        Ok(found)
+    }
+
+    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+        // SAFETY: the base becomes the new iterator's, which is destroyed before the batch changes.
+        unsafe {
+            let base = (self.store.rocks.create_iterator)(self.store.database, self.store.read);
+            let iterator = (self.store.rocks.writebatch_wi_create_iterator_with_base)(self.batch, base);
+            self.visit(iterator, from, visit)
+        }
+    }
+}
+
+/// Why there is no RocksDB here, if there is none.
+#[cfg(test)]
+pub fn available() -> Result<()> {
+    library::load().map(drop)
+}

@@ -1,0 +1,89 @@
+//! What the workloads ask of an ordered key-value store, and nothing more, so that every store can be measured by the
+//! same code.
+//!
+//! A [`Store`] is shared by threads; each has a [`Session`]. An operation outside a transaction is a transaction of its
+//! own: with durability on, it has reached the disk when it returns.
+//!
+//! Isolation between transactions is the store's where [`Store::isolates`], and the workload's elsewhere: TPC-C then
+//! locks (see `tpcc::locks`), YCSB has single operations, which every store makes atomic.
+
+use crate::Result;
+
+/// A store.
+pub trait Store: Sync {
+    /// What one thread uses.
+    type Session<'s>: Session
+    where
+        Self: 's;
+
+    /// A session for the calling thread.
+    fn session(&self) -> Result<Self::Session<'_>>;
+
+    /// Whether transactions are serializable without help.
+    fn isolates(&self) -> bool {
+        false
+    }
+
+    /// Waits for what the store does in the background for the writes so far, so that it is in nobody's measurement.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Called with each key and value of a scan; `false` ends it.
+pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> bool;
+
+/// What is done in a transaction. Called once.
+pub type Body<'b> = &'b mut dyn FnMut(&mut dyn Transaction) -> Result<Verdict>;
+
+/// One thread's use of a store.
+pub trait Session {
+    /// Puts a key's value into `value`; `false` if there is none.
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Inserts a key or replaces its value.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Visits keys in ascending order, from the first that is not below `from`.
+    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()>;
+
+    /// Runs a transaction. It takes effect as a whole if the body says [`Verdict::Commit`]; otherwise, and on an error,
+    /// not at all.
+    fn transaction(&mut self, access: Access, body: Body<'_>) -> Result<Verdict>;
+}
+
+/// Operations within a transaction, which see what it has done so far.
+pub trait Transaction {
+    /// Like [`Session::get`].
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Inserts a key that is not there.
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Changes a key's value; `false` if there is none.
+    fn update(&mut self, key: &[u8], change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<bool>;
+
+    /// Removes a key; `false` if it was not there.
+    fn remove(&mut self, key: &[u8]) -> Result<bool>;
+
+    /// Like [`Session::scan`].
+    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()>;
+}
+
+/// What a transaction may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// How a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it is to last.
+    Commit,
+    /// Nothing of it is.
+    RollBack,
+}

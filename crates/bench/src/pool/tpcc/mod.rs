@@ -1,0 +1,280 @@
+//! `pool-tpcc`: TPC-C (revision 5.11; paper 7.4, Figure 20) over an ordered store, complete but for terminals' screens and
+//! thinking: five transactions, the specification's mix, population and random values, deferred deliveries, and its
+//! consistency conditions, which are checked after the run; a run after which they do not hold has no result.
+//!
+//! All sides have the same budget of memory, an eighth of the population or so, and durability is off, as in the paper.
+//! Transactions are serializable: by the store's own means where it has them (LMDB and redb have one writer at a time),
+//! elsewhere by locks that the driver takes (`locks`). Sides run in turns of one window each; a side's time goes on
+//! from window to window, so a row's `at_s` is how long that side has run.
+
+mod consistency;
+mod input;
+mod keys;
+mod load;
+mod locks;
+mod random;
+mod rows;
+mod run;
+mod scale;
+mod transactions;
+
+#[cfg(test)]
+pub mod tests;
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use self::input::KINDS;
+use self::run::{Done, Until};
+use self::scale::{Database, Scale};
+use super::apart::{Apart, Serve};
+use super::peers::Setting;
+use super::side::{HASHTABLE, LMDB, STOCK, Side, VMCACHE, With};
+use super::store::Store;
+use crate::cpu::CpuTime;
+use crate::sample::{interleave, samples};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "pool-tpcc",
+    about: "TPC-C larger than memory over the B+tree on the pool's engines and over peers (paper 7.4, Figure 20)",
+    run,
+};
+
+const THREADS: u32 = 2;
+/// Of the population and of the constants.
+const SEED: u64 = 42;
+/// What a warehouse's rows and keys have, on average; the items, which all share, are 9 MB.
+const WAREHOUSE_BYTES: u64 = 70 << 20;
+
+#[derive(Serialize, Deserialize)]
+enum Question {
+    Load,
+    Run { window_ms: u64, round: u64 },
+    Check,
+}
+
+/// What a side did in a window.
+#[derive(Clone, Serialize, Deserialize)]
+struct Window {
+    done: Done,
+    seconds: f64,
+    cpu_seconds: f64,
+}
+
+impl Window {
+    fn rate(&self) -> f64 {
+        self.done.total() as f64 / self.seconds
+    }
+
+    fn per_core(&self) -> f64 {
+        self.done.total() as f64 / self.cpu_seconds
+    }
+}
+
+struct Server(Scale);
+
+impl With for Server {
+    type Result = Serve<Question, Window>;
+
+    fn with<S: Store + 'static>(self, store: S) -> Self::Result {
+        let database = Database::new(self.0, SEED);
+        Box::new(move |question| {
+            let (start, cpu) = (Instant::now(), CpuTime::of_process());
+            let done = match question {
+                Question::Load => {
+                    load::load(&mut store.session()?, &database, SEED)?;
+                    store.settle()?;
+                    Done::default()
+                }
+                Question::Run { window_ms, round } => {
+                    let until = Until::elapsed(Duration::from_millis(window_ms));
+                    run::run(&store, &database, THREADS, until, SEED + 1 + round)?
+                }
+                Question::Check => {
+                    consistency::check(&mut store.session()?, database.scale)?;
+                    Done::default()
+                }
+            };
+            let cpu_seconds = CpuTime::of_process().since(cpu).total_ns() as f64 / 1e9;
+            Ok(Window { done, seconds: start.elapsed().as_secs_f64(), cpu_seconds })
+        })
+    }
+}
+
+/// How much is measured.
+struct Size {
+    scale: Scale,
+    budget: u64,
+    window_ms: u64,
+    rounds: usize,
+    sides: Vec<Side>,
+}
+
+impl Size {
+    fn of(options: &Options) -> Self {
+        let scale = Scale::of(options.pick(2, 16));
+        let quick = vec![STOCK, VMCACHE, LMDB, Side::RocksDb];
+        let full = vec![STOCK, VMCACHE, HASHTABLE, LMDB, Side::RocksDb, Side::Redb];
+        Self {
+            scale,
+            budget: (u64::from(scale.warehouses) * WAREHOUSE_BYTES + (9 << 20)) / 8,
+            window_ms: options.pick(1000, 5000),
+            rounds: options.pick(5, 24),
+            sides: options.pick(quick, full),
+        }
+    }
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    run_sized(options, &Size::of(options), sink)
+}
+
+fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
+    let &Size { scale, budget, window_ms, rounds, ref sides } = size;
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("warehouses", scale.warehouses)
+        .with("budget_bytes", budget)
+        .with("threads", THREADS)
+        .with("durability", "off")
+        .with("rounds", rounds)
+        .with("window_ms", window_ms)
+        .with("directory", options.directory.display().to_string());
+    let mut report = Report::new(BENCH.name, config);
+    let directory = tempfile::Builder::new()
+        .prefix("bedplate-tpcc-")
+        .tempdir_in(&options.directory)
+        .map_err(Error::io("create a directory"))?;
+    let total = sides.len() * 2 + 1;
+    let mut running = Vec::new();
+    for (done, &side) in sides.iter().enumerate() {
+        sink(Step { done, total, label: &format!("{}: loading", side.name()) });
+        match start(side, &directory.path().join(side.name()), scale, budget)? {
+            Ok(mut apart) => match side.tolerate(Some(apart.ask(&Question::Load)))? {
+                Ok(_) => running.push((side, apart)),
+                Err(reason) => report.config.set(&format!("without_{}", side.name()), reason),
+            },
+            Err(reason) => report.config.set(&format!("without_{}", side.name()), reason),
+        }
+    }
+    let count = running.len();
+    sink(Step { done: sides.len(), total, label: "transactions" });
+    let results = interleave(rounds, count, |side, round| {
+        let (side, apart) = &mut running[side];
+        side.tolerate(Some(apart.ask(&Question::Run { window_ms, round: round as u64 })))
+    })?;
+    let mut by_side: Vec<(Side, Vec<Window>)> = Vec::new();
+    for (done, ((side, apart), windows)) in running.iter_mut().zip(results).enumerate() {
+        let windows = match windows.into_iter().collect::<std::result::Result<Vec<Window>, String>>() {
+            Ok(windows) => windows,
+            Err(reason) => {
+                report.config.set(&format!("without_{}", side.name()), reason);
+                continue;
+            }
+        };
+        let label = format!("{}: checking the consistency conditions", side.name());
+        sink(Step { done: sides.len() + 1 + done, total, label: &label });
+        apart.ask(&Question::Check)?;
+        by_side.push((*side, windows));
+    }
+    for (side, windows) in &by_side {
+        rows(*side, windows, &mut report);
+    }
+    ratios(&by_side, &mut report);
+    Ok(report)
+}
+
+fn start(
+    side: Side,
+    files: &std::path::Path,
+    scale: Scale,
+    budget: u64,
+) -> Result<std::result::Result<Apart<Question, Window>, String>> {
+    let limit = match side.limit(budget) {
+        Ok(limit) => limit,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    std::fs::create_dir_all(files).map_err(Error::io("create a directory"))?;
+    let files = files.to_owned();
+    let setting = Setting { budget, durable: false };
+    Apart::start(side.name(), limit, move || side.open(&files, setting, Server(scale)))
+}
+
+/// A row for each window, over time, and one for all of them.
+fn rows(side: Side, windows: &[Window], report: &mut Report) {
+    let (mut at, mut all) = (0.0, Done::default());
+    for window in windows {
+        at += window.seconds;
+        all.add(&window.done);
+        report.rows.push(
+            Fields::new()
+                .with("side", side.name())
+                .with("at_s", at)
+                .with("transactions_per_s", window.rate())
+                .with("transactions_per_cpu_s", window.per_core()),
+        );
+    }
+    let mut row = Fields::new()
+        .with("side", side.name())
+        .with("consistency", "conditions 1 to 12 hold")
+        .with("transactions_per_s", samples(windows, Window::rate).median())
+        .with("transactions_per_cpu_s", samples(windows, Window::per_core).median())
+        .with("new_orders_per_minute", all.committed[0] as f64 / at * 60.0);
+    for (kind, count) in KINDS.iter().zip(all.committed) {
+        row.set(kind, count);
+    }
+    row.set("rolled_back", all.rolled_back);
+    // Of new orders.
+    all.new_orders.fill(&mut row);
+    report.rows.push(row);
+}
+
+fn ratios(by_side: &[(Side, Vec<Window>)], report: &mut Report) {
+    let of =
+        |side: Side| by_side.iter().find(|(other, _)| *other == side).map(|(_, windows)| windows.as_slice());
+    let Some(stock) = of(STOCK) else { return };
+    let over = |others: &mut dyn Iterator<Item = &[Window]>, quantity: fn(&Window) -> f64| {
+        let stock = samples(stock, quantity);
+        others.map(|other| stock.over(&samples(other, quantity))).fold(f64::NAN, f64::min)
+    };
+    let peers = || by_side.iter().filter(|(side, _)| side.is_peer()).map(|(_, windows)| windows.as_slice());
+    report.ratio("stock_over_vmcache", over(&mut of(VMCACHE).into_iter(), Window::per_core));
+    report.ratio("stock_over_vmcache_rate", over(&mut of(VMCACHE).into_iter(), Window::rate));
+    report.ratio("stock_over_best_peer", over(&mut peers(), Window::rate));
+    report.ratio("stock_over_best_peer_per_core", over(&mut peers(), Window::per_core));
+}
+
+#[cfg(test)]
+mod smoke {
+    use rusty_fork::rusty_fork_test;
+
+    use super::*;
+    use crate::Mode;
+
+    // A process of its own: sides are forked, which threads of other tests must not be in the way of.
+    rusty_fork_test! {
+    #[test]
+    fn a_small_run_has_rows_over_time_and_conditions_that_hold() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { directory: directory.path().to_owned(), ..Options::new(Mode::Quick) };
+        let scale = Scale { warehouses: 2, customers: 90, items: 300 };
+        let sides = vec![STOCK, VMCACHE, Side::RocksDb];
+        let size = Size { scale, budget: 2 << 20, window_ms: 100, rounds: 2, sides };
+        let report = run_sized(&options, &size, &mut |_| {}).unwrap();
+        let of = |side: &str| -> Vec<&Fields> {
+            report.rows.iter().filter(|row| row.get("side").is_some_and(|name| name == side)).collect()
+        };
+        for side in ["stock", "vmcache"] {
+            let rows = of(side);
+            assert_eq!(rows.len(), 3, "{}", report.to_table(None));
+            assert!(rows[0].number("at_s") < rows[1].number("at_s"));
+            assert!(rows.iter().all(|row| row.number("transactions_per_s") > Some(0.0)));
+            assert!(rows[2].number("new_order") > Some(0.0));
+        }
+        assert!(report.ratios["stock_over_vmcache"] > 0.0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+    }
+}

@@ -1,0 +1,157 @@
+//! Terminals at work, for a time or for a number of transactions.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::input::{Input, KINDS, Terminals};
+use super::scale::Database;
+use super::transactions::{Shown, execute};
+use crate::latency::Latencies;
+use crate::pool::store::{Store, Verdict};
+use crate::{Error, Result};
+
+/// What was done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Done {
+    /// Committed, by kind.
+    pub committed: [u64; KINDS.len()],
+    /// New orders rolled back, as the specification wants one in a hundred to be.
+    pub rolled_back: u64,
+    /// Latencies of the new orders that committed.
+    pub new_orders: Latencies,
+}
+
+impl Done {
+    /// All transactions that ended: a rolled back new order is one.
+    pub fn total(&self) -> u64 {
+        self.committed.iter().sum::<u64>() + self.rolled_back
+    }
+
+    /// Adds what another has done.
+    pub fn add(&mut self, other: &Done) {
+        for (sum, count) in self.committed.iter_mut().zip(other.committed) {
+            *sum += count;
+        }
+        self.rolled_back += other.rolled_back;
+        self.new_orders.merge(&other.new_orders);
+    }
+}
+
+/// How long: until the time is over or each thread has had so many transactions entered.
+#[derive(Clone, Copy, Debug)]
+pub struct Until {
+    window: Option<Duration>,
+    transactions: u64,
+}
+
+impl Until {
+    /// A time.
+    pub fn elapsed(window: Duration) -> Self {
+        Self { window: Some(window), transactions: u64::MAX }
+    }
+
+    /// Transactions of each thread.
+    #[cfg(test)]
+    pub fn transactions(transactions: u64) -> Self {
+        Self { window: None, transactions }
+    }
+}
+
+/// Runs the terminals on some threads. Deliveries that still wait at the end are made, but not counted.
+pub fn run<S: Store>(store: &S, database: &Database, threads: u32, until: Until, seed: u64) -> Result<Done> {
+    let over = AtomicBool::new(false);
+    let mut done = Done::default();
+    let results: Vec<Result<Done>> = std::thread::scope(|scope| {
+        let over = &over;
+        let running: Vec<_> = (0..threads)
+            .map(|thread| {
+                let seed = seed.wrapping_mul(1009).wrapping_add(thread.into());
+                let terminals = Terminals::new(database, thread, threads, seed);
+                scope.spawn(move || {
+                    let done =
+                        Worker::new(store, database).and_then(|worker| worker.work(terminals, until, over));
+                    over.fetch_or(done.is_err(), Ordering::Relaxed);
+                    done
+                })
+            })
+            .collect();
+        if let Some(window) = until.window {
+            std::thread::sleep(window);
+            over.store(true, Ordering::Relaxed);
+        }
+        running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked()))).collect()
+    });
+    for result in results {
+        done.add(&result?);
+    }
+    let mut last = Worker::new(store, database)?;
+    while let Some(delivery) = database.deferred() {
+        last.one(&Input::Delivery(delivery))?;
+    }
+    Ok(done)
+}
+
+fn panicked() -> Error {
+    Error::engine("a terminal panicked".to_owned())
+}
+
+struct Worker<'s, S: Store + 's> {
+    session: S::Session<'s>,
+    database: &'s Database,
+    locks: bool,
+    done: Done,
+    shown: Shown,
+}
+
+impl<'s, S: Store> Worker<'s, S> {
+    fn new(store: &'s S, database: &'s Database) -> Result<Self> {
+        let locks = !store.isolates();
+        Ok(Self {
+            session: store.session()?,
+            database,
+            locks,
+            done: Done::default(),
+            shown: Shown::default(),
+        })
+    }
+
+    /// Between two transactions of terminals, a delivery that was deferred is made.
+    fn work(mut self, mut terminals: Terminals<'_>, until: Until, over: &AtomicBool) -> Result<Done> {
+        for _ in 0..until.transactions {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            match terminals.next(now()) {
+                Input::Delivery(delivery) => self.database.defer(delivery),
+                input => {
+                    self.one(&input)?;
+                    if let Some(delivery) = self.database.deferred() {
+                        self.one(&Input::Delivery(delivery))?;
+                    }
+                }
+            }
+        }
+        Ok(self.done)
+    }
+
+    fn one(&mut self, input: &Input) -> Result<()> {
+        let begin = Instant::now();
+        let held = self.locks.then(|| self.database.locks.take(input));
+        let verdict = execute(&mut self.session, input, &mut self.shown)?;
+        drop(held);
+        match verdict {
+            Verdict::Commit => self.done.committed[input.kind()] += 1,
+            Verdict::RollBack => self.done.rolled_back += 1,
+        }
+        if matches!((input, verdict), (Input::NewOrder(_), Verdict::Commit)) {
+            self.done.new_orders.record(begin.elapsed().as_nanos() as u64);
+        }
+        Ok(())
+    }
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs() as i64)
+}

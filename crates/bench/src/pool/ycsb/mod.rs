@@ -1,0 +1,368 @@
+//! `pool-ycsb`: YCSB (paper 7.4, Figures 17 and 18) over the B+tree on the pool's engines, and over LMDB, RocksDB and
+//! redb.
+//!
+//! Records have keys of 8 bytes and values of 120, loaded in random order. In memory, a side may use several times what
+//! the records are; out of memory, an eighth (of keys and values: what a store adds makes it less). Every side is a
+//! process of its own, which uses the files that it loaded for both. With durability, an update returns when it is on
+//! disk.
+//!
+//! `..._oom` ratios with other engines of the pool are of operations per second of CPU time, as in the paper; those with
+//! peers of operations per second, and `..._per_core` of CPU time. Where there is one for each distribution, the ratio
+//! without a distribution in its name is the smaller one.
+
+mod run;
+mod trace;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use self::run::{Plan, VALUE, Window};
+use self::trace::{Mix, Popularity, SKEW};
+use super::apart::{Apart, Serve};
+use super::peers::Setting;
+use super::side::{HASHTABLE, LMDB, LMDB_LONG, STOCK, Side, VMCACHE, With};
+use super::store::Store;
+use crate::sample::{Samples, interleave, samples};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "pool-ycsb",
+    about: "YCSB over the B+tree on each pool engine, LMDB, RocksDB and redb (paper 7.4, Figures 17 and 18)",
+    run,
+};
+
+/// Threads, as in the issue of larger-than-memory data: fewer would not overlap reading with anything.
+const THREADS: u32 = 2;
+
+/// What a side's process is asked.
+#[derive(Serialize, Deserialize)]
+enum Question {
+    Load(u32),
+    Measure(Plan),
+}
+
+struct Server;
+
+impl With for Server {
+    type Result = Serve<Question, Window>;
+
+    fn with<S: Store + 'static>(self, store: S) -> Self::Result {
+        Box::new(move |question| match question {
+            Question::Load(records) => run::load(&store, records),
+            Question::Measure(plan) => run::measure(&store, &plan),
+        })
+    }
+}
+
+/// Sides that run together, on the same settings.
+struct Stage {
+    name: &'static str,
+    sides: Vec<Side>,
+    budget: u64,
+    durable: bool,
+    /// Whether the files are there already.
+    loaded: bool,
+    cells: Vec<(Mix, Popularity)>,
+}
+
+/// Windows of a side in a cell.
+type Results = HashMap<(&'static str, Side, Mix, Popularity), Vec<Window>>;
+
+/// How much is measured.
+struct Size {
+    records: u32,
+    rounds: usize,
+    window_ms: u64,
+    cells: Vec<(Mix, Popularity)>,
+}
+
+impl Size {
+    fn of(options: &Options) -> Self {
+        use {Mix::*, Popularity::*};
+        let quick = vec![(C, Uniform), (C, Zipf), (A, Uniform), (A, Zipf), (B, Zipf), (E, Zipf)];
+        let full = [A, B, C, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
+        Self {
+            records: options.pick(500_000, 8_000_000),
+            rounds: options.pick(3, 7),
+            window_ms: options.pick(200, 2000),
+            cells: options.pick(quick, full),
+        }
+    }
+}
+
+fn stages(size: &Size) -> Vec<Stage> {
+    let bytes = u64::from(size.records) * (8 + VALUE as u64);
+    // A few pages are needed for anything.
+    let eighth = (bytes / 8).max(2 << 20);
+    let all = vec![STOCK, VMCACHE, HASHTABLE, LMDB, Side::RocksDb, Side::Redb];
+    let with_long: Vec<Side> = all.iter().copied().chain([LMDB_LONG]).collect();
+    vec![
+        Stage {
+            name: "memory",
+            sides: with_long,
+            budget: bytes * 4,
+            durable: false,
+            loaded: false,
+            cells: size.cells.clone(),
+        },
+        Stage {
+            name: "oom",
+            sides: all.clone(),
+            budget: eighth,
+            durable: false,
+            loaded: true,
+            cells: size.cells.clone(),
+        },
+        Stage {
+            name: "durable",
+            sides: all,
+            budget: bytes * 4,
+            durable: true,
+            loaded: true,
+            cells: vec![(Mix::A, Popularity::Zipf)],
+        },
+    ]
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    run_sized(options, &Size::of(options), sink)
+}
+
+fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
+    let &Size { records, rounds, window_ms, .. } = size;
+    let stages = stages(size);
+    let config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("records", records)
+        .with("key_bytes", 8)
+        .with("value_bytes", VALUE)
+        .with("zipf", SKEW)
+        .with("threads", THREADS)
+        .with("rounds", rounds)
+        .with("window_ms", window_ms)
+        .with("directory", options.directory.display().to_string());
+    let mut report = Report::new(BENCH.name, config);
+    let directory = tempfile::Builder::new()
+        .prefix("bedplate-ycsb-")
+        .tempdir_in(&options.directory)
+        .map_err(Error::io("create a directory"))?;
+    let mut results = Results::new();
+    let total = stages.iter().map(|stage| stage.cells.len() + 1).sum();
+    let mut done = 0;
+    for stage in &stages {
+        sink(Step { done, total, label: &format!("{}: opening and loading", stage.name) });
+        let mut running = start(stage, directory.path(), records, &mut report)?;
+        done += 1;
+        for &(mix, popularity) in &stage.cells {
+            sink(Step { done, total, label: &format!("{}: {mix:?}, {}", stage.name, popularity.name()) });
+            let sides = running.len();
+            // The first round brings every side to where it stays.
+            let windows = interleave(rounds + 1, sides, |side, round| {
+                let plan = Plan { mix, popularity, records, threads: THREADS, window_ms, seed: round as u64 };
+                let (side, apart) = &mut running[side];
+                side.tolerate(apart.as_mut().map(|apart| apart.ask(&Question::Measure(plan))))
+            })?;
+            for ((side, apart), windows) in running.iter_mut().zip(windows) {
+                let windows: std::result::Result<Vec<Window>, String> = windows.into_iter().skip(1).collect();
+                let windows = match windows {
+                    Ok(windows) => windows,
+                    Err(reason) => {
+                        // It cannot go on: it is left out from here.
+                        if apart.take().is_some() {
+                            report.config.set(&format!("without_{}_{}", stage.name, side.name()), reason);
+                        }
+                        continue;
+                    }
+                };
+                report.rows.push(row(stage, *side, mix, popularity, &windows));
+                results.insert((stage.name, *side, mix, popularity), windows);
+            }
+            done += 1;
+        }
+    }
+    ratios(&results, &mut report);
+    Ok(report)
+}
+
+type Running = Vec<(Side, Option<Apart<Question, Window>>)>;
+
+/// Starts a stage's sides, loading those that have no files; a side that cannot be is left out, with the reason.
+fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> Result<Running> {
+    let mut running = Running::new();
+    for &side in &stage.sides {
+        let files: PathBuf = directory.join(side.name().split(',').next().unwrap_or_default());
+        // In memory nothing is limited: everything fits, and is there.
+        let limit = if stage.name == "oom" { side.limit(stage.budget) } else { Ok(None) };
+        let limit = match limit {
+            Ok(limit) => limit,
+            Err(reason) => {
+                report.config.set(&format!("without_{}_{}", stage.name, side.name()), reason);
+                continue;
+            }
+        };
+        std::fs::create_dir_all(&files).map_err(Error::io("create a directory"))?;
+        if limit.is_some() {
+            // What is in the page cache already is counted to whoever brought it there.
+            forget(&files).map_err(Error::io("empty the page cache"))?;
+        }
+        let setting = Setting { budget: stage.budget, durable: stage.durable };
+        let begin = {
+            let files = files.clone();
+            move || side.open(&files, setting, Server)
+        };
+        let mut apart = match Apart::start(side.name(), limit, begin)? {
+            Ok(apart) => apart,
+            Err(reason) => {
+                report.config.set(&format!("without_{}_{}", stage.name, side.name()), reason);
+                continue;
+            }
+        };
+        // The second LMDB has the first one's files.
+        if !stage.loaded && side != LMDB_LONG {
+            let window = apart.ask(&Question::Load(records))?;
+            report.rows.push(
+                Fields::new()
+                    .with("stage", "load")
+                    .with("side", side.name())
+                    .with("records_per_s", window.rate())
+                    .with("records_per_cpu_s", window.per_core())
+                    .with("file_bytes", bytes_of(&files)),
+            );
+        }
+        running.push((side, Some(apart)));
+    }
+    Ok(running)
+}
+
+/// Takes the files in a directory out of the page cache.
+fn forget(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            forget(&path)?;
+            continue;
+        }
+        let file = std::fs::File::open(path)?;
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+/// What the files in a directory take on the disk.
+fn bytes_of(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(data) if data.is_dir() => bytes_of(&entry.path()),
+            Ok(data) => data.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+fn row(stage: &Stage, side: Side, mix: Mix, popularity: Popularity, windows: &[Window]) -> Fields {
+    let rates = samples(windows, Window::rate);
+    Fields::new()
+        .with("stage", stage.name)
+        .with("budget_bytes", stage.budget)
+        .with("workload", format!("{mix:?}"))
+        .with("distribution", popularity.name())
+        .with("side", side.name())
+        .with("ops_per_s", rates.median())
+        .with("spread", rates.spread())
+        .with("ops_per_cpu_s", samples(windows, Window::per_core).median())
+}
+
+fn ratios(results: &Results, report: &mut Report) {
+    let both = [Popularity::Uniform, Popularity::Zipf];
+    let of = |stage, side, popularity, quantity: fn(&Window) -> f64| -> Option<Samples> {
+        results.get(&(stage, side, Mix::C, popularity)).map(|windows| samples(windows, quantity))
+    };
+    // One for each distribution, and the smaller one.
+    let mut compare = |name: &str, stage: &'static str, others: &[Side], quantity: fn(&Window) -> f64| {
+        let mut least = f64::NAN;
+        for popularity in both {
+            let Some(stock) = of(stage, STOCK, popularity, quantity) else { continue };
+            // The best of the others is the one that stock is least better than.
+            let over = others
+                .iter()
+                .filter_map(|&other| of(stage, other, popularity, quantity))
+                .map(|other| stock.over(&other))
+                .fold(f64::NAN, f64::min);
+            report.ratio(&format!("{name}_{}", popularity.name()), over);
+            least = least.min(over);
+        }
+        report.ratio(name, least);
+    };
+    let peers: Vec<Side> =
+        [LMDB, Side::RocksDb, Side::Redb].into_iter().filter(|side| side.is_peer()).collect();
+    compare("stock_over_vmcache_oom", "oom", &[VMCACHE], Window::per_core);
+    compare("stock_over_vmcache_oom_rate", "oom", &[VMCACHE], Window::rate);
+    compare("stock_over_hashtable_oom", "oom", &[HASHTABLE], Window::per_core);
+    compare("stock_over_vmcache_mem", "memory", &[VMCACHE], Window::rate);
+    compare("stock_over_hashtable_mem", "memory", &[HASHTABLE], Window::rate);
+    compare("stock_over_lmdb_mem", "memory", &[LMDB], Window::rate);
+    compare("stock_over_lmdb_long_mem", "memory", &[LMDB_LONG], Window::rate);
+    compare("stock_over_best_peer_oom", "oom", &peers, Window::rate);
+    compare("stock_over_best_peer_oom_per_core", "oom", &peers, Window::per_core);
+}
+
+#[cfg(test)]
+mod tests {
+    use rusty_fork::rusty_fork_test;
+
+    use super::*;
+    use crate::Mode;
+
+    // A process of its own: sides are forked, which threads of other tests must not be in the way of.
+    rusty_fork_test! {
+    #[test]
+    fn a_small_run_measures_every_side_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options { directory: directory.path().to_owned(), ..Options::new(Mode::Quick) };
+        let cells = vec![(Mix::C, Popularity::Uniform), (Mix::E, Popularity::Zipf)];
+        let size = Size { records: 20_000, rounds: 1, window_ms: 20, cells };
+        let report = run_sized(&options, &size, &mut |_| {}).unwrap();
+        let skipped = |stage: &str, side: &str| report.config.get(&format!("without_{stage}_{side}"));
+        for (stage, sides, cells) in [("memory", 7, 2), ("oom", 6, 2), ("durable", 6, 1)] {
+            let rows = report.rows.iter().filter(|row| row.get("stage").is_some_and(|name| name == stage));
+            let skips = ["stock", "vmcache", "hashtable", "lmdb", "rocksdb", "redb"]
+                .iter()
+                .filter(|side| skipped(stage, side).is_some())
+                .count();
+            assert_eq!(rows.count(), (sides - skips) * cells, "{stage}: {}", report.to_table(None));
+        }
+        assert!(report.rows.iter().all(|row| row.number("ops_per_s").unwrap_or(1.0) > 0.0));
+        assert!(report.ratios["stock_over_vmcache_mem"] > 0.0 && report.ratios["stock_over_lmdb_mem"] > 0.0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+    }
+
+    #[test]
+    fn ratios_are_the_smaller_of_both_distributions_and_against_the_best_peer() {
+        let mut results = Results::new();
+        let mut put = |stage, side, popularity, operations| {
+            let window = Window { operations, seconds: 1.0, cpu_seconds: 2.0 };
+            results.insert((stage, side, Mix::C, popularity), vec![window; 3]);
+        };
+        for (popularity, stock, vmcache, lmdb, rocksdb) in
+            [(Popularity::Uniform, 100, 50, 20, 80), (Popularity::Zipf, 300, 200, 30, 10)]
+        {
+            put("oom", STOCK, popularity, stock);
+            put("oom", VMCACHE, popularity, vmcache);
+            put("oom", LMDB, popularity, lmdb);
+            put("oom", Side::RocksDb, popularity, rocksdb);
+        }
+        let mut report = Report::new("x", Fields::new());
+        ratios(&results, &mut report);
+        assert_eq!(report.ratios["stock_over_vmcache_oom_uniform"], 2.0);
+        assert_eq!(report.ratios["stock_over_vmcache_oom"], 1.5);
+        assert_eq!(report.ratios["stock_over_best_peer_oom_uniform"], 1.25);
+        assert_eq!(report.ratios["stock_over_best_peer_oom"], 1.25);
+        assert!(!report.ratios.contains_key("stock_over_lmdb_mem"));
+    }
+}

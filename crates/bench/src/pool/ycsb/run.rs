@@ -1,0 +1,211 @@
+//! Clients at work.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::trace::{Mix, Op, Popularity, draw, load_order};
+use crate::cpu::CpuTime;
+use crate::pool::store::{Access, Session, Store, Verdict};
+use crate::{Error, Result};
+
+/// Bytes of a value.
+pub const VALUE: usize = 120;
+/// Records that are loaded in a transaction.
+const BATCH: usize = 1000;
+/// Operations that a client draws; it starts again when it has done them.
+const DRAWN: usize = 1 << 18;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub mix: Mix,
+    pub popularity: Popularity,
+    pub records: u32,
+    pub threads: u32,
+    pub window_ms: u64,
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Window {
+    pub operations: u64,
+    pub seconds: f64,
+    /// Of the whole process.
+    pub cpu_seconds: f64,
+}
+
+impl Window {
+    /// Operations per second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+
+    /// Operations per second of CPU time.
+    pub fn per_core(&self) -> f64 {
+        self.operations as f64 / self.cpu_seconds
+    }
+}
+
+/// Keys of loaded records are even, in the order of their numbers; a record's neighbour is odd.
+fn key(record: u32, inserted: bool) -> [u8; 8] {
+    (u64::from(record) * 2 + u64::from(inserted)).to_be_bytes()
+}
+
+/// The key, so that a wrong answer is noticed, and then random bytes.
+fn fill(value: &mut [u8; VALUE], key: [u8; 8], random: &mut SmallRng) {
+    random.fill_bytes(value);
+    value[..8].copy_from_slice(&key);
+}
+
+/// Inserts the records.
+pub fn load(store: &impl Store, records: u32) -> Result<Window> {
+    let (start, cpu) = (Instant::now(), CpuTime::of_process());
+    let (mut session, mut random) = (store.session()?, SmallRng::seed_from_u64(1));
+    let order: Vec<u32> = load_order(records).collect();
+    for batch in order.chunks(BATCH) {
+        let mut value = [0; VALUE];
+        session.transaction(Access::Write, &mut |tx| {
+            for &record in batch {
+                fill(&mut value, key(record, false), &mut random);
+                tx.insert(&key(record, false), &value)?;
+            }
+            Ok(Verdict::Commit)
+        })?;
+    }
+    store.settle()?;
+    Ok(window(records.into(), start, cpu))
+}
+
+fn window(operations: u64, start: Instant, cpu: CpuTime) -> Window {
+    let cpu_seconds = CpuTime::of_process().since(cpu).total_ns() as f64 / 1e9;
+    Window { operations, seconds: start.elapsed().as_secs_f64(), cpu_seconds }
+}
+
+/// Clients for the time of a window.
+pub fn measure<S: Store>(store: &S, plan: &Plan) -> Result<Window> {
+    let over = AtomicBool::new(false);
+    let ready = Barrier::new(plan.threads as usize + 1);
+    let (done, window) = std::thread::scope(|scope| {
+        let (over, ready) = (&over, &ready);
+        let clients: Vec<_> = (0..plan.threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let seed = plan.seed * 1009 + u64::from(thread);
+                    let ops = draw(plan.mix, plan.popularity, plan.records, DRAWN, seed);
+                    let client = store.session();
+                    ready.wait();
+                    Client { session: client?, value: Vec::new(), random: SmallRng::seed_from_u64(seed) }
+                        .work(&ops, over)
+                })
+            })
+            .collect();
+        ready.wait();
+        let (start, cpu) = (Instant::now(), CpuTime::of_process());
+        std::thread::sleep(Duration::from_millis(plan.window_ms));
+        over.store(true, Ordering::Relaxed);
+        let done: Vec<Result<u64>> =
+            clients.into_iter().map(|client| client.join().unwrap_or_else(|_| Err(panicked()))).collect();
+        (done, window(0, start, cpu))
+    });
+    let operations = done.into_iter().sum::<Result<u64>>()?;
+    Ok(Window { operations, ..window })
+}
+
+fn panicked() -> Error {
+    Error::engine("a client panicked".to_owned())
+}
+
+struct Client<S> {
+    session: S,
+    value: Vec<u8>,
+    random: SmallRng,
+}
+
+impl<S: Session> Client<S> {
+    fn work(&mut self, ops: &[Op], over: &AtomicBool) -> Result<u64> {
+        let mut done = 0;
+        for op in ops.iter().cycle() {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            match *op {
+                Op::Read(record) => self.read(record)?,
+                Op::Update(record) => self.write(key(record, false))?,
+                Op::Insert(record) => self.write(key(record, true))?,
+                Op::Scan(record, count) => self.scan(record, count)?,
+            }
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    fn read(&mut self, record: u32) -> Result<()> {
+        let key = key(record, false);
+        let found = self.session.get(&key, &mut self.value)?;
+        match found && self.value.len() == VALUE && self.value.starts_with(&key) {
+            true => Ok(()),
+            false => Err(Error::engine(format!("record {record} is not what was written"))),
+        }
+    }
+
+    fn write(&mut self, key: [u8; 8]) -> Result<()> {
+        let mut value = [0; VALUE];
+        fill(&mut value, key, &mut self.random);
+        self.session.put(&key, &value)
+    }
+
+    fn scan(&mut self, record: u32, count: u32) -> Result<()> {
+        let (first, mut seen, mut bytes) = (key(record, false), 0, 0);
+        let mut begins = true;
+        self.session.scan(&first, &mut |key, value| {
+            begins &= seen > 0 || key == first;
+            seen += 1;
+            bytes += value.len();
+            seen < count
+        })?;
+        match begins && bytes == seen as usize * VALUE {
+            true => Ok(()),
+            false => Err(Error::engine(format!("a scan from record {record} gives something else"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::memory::{Map, Memory};
+
+    #[test]
+    fn clients_do_their_operations_and_notice_damage() {
+        let store = Memory::new(Map::new(), None);
+        let records = 500;
+        assert_eq!(load(&store, records).unwrap().operations, 500);
+        assert_eq!(store.copy().len(), 500);
+        for mix in [Mix::A, Mix::B, Mix::C, Mix::E] {
+            let plan =
+                Plan { mix, popularity: Popularity::Zipf, records, threads: 2, window_ms: 30, seed: 1 };
+            let window = measure(&store, &plan).unwrap();
+            assert!(window.operations > 100 && window.rate() > 0.0 && window.per_core() > 0.0, "{window:?}");
+        }
+        let map = store.copy();
+        assert!(map.len() > 500 && map.len() <= 1000, "{}", map.len());
+        let mut damaged = map;
+        damaged.remove(&key(7, false)[..]);
+        let plan = Plan {
+            mix: Mix::C,
+            popularity: Popularity::Uniform,
+            records,
+            threads: 1,
+            window_ms: 200,
+            seed: 1,
+        };
+        let problem = measure(&Memory::new(damaged, None), &plan).unwrap_err().to_string();
+        assert!(problem.contains("record 7 "), "{problem}");
+    }
+}
