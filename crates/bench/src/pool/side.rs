@@ -27,7 +27,7 @@ pub enum Side {
 }
 
 /// What a store that is limited by a group may have besides its cache.
-const OWN_STRUCTURES: u64 = 4 << 20;
+const OWN_STRUCTURES: u64 = 8 << 20;
 
 pub const STOCK: Side = Side::Tree(Kind::Stock);
 pub const VMCACHE: Side = Side::Tree(Kind::Vmcache);
