@@ -1,7 +1,7 @@
 //! A redo log with group commit, for stores that have none of their own.
 //!
 //! What a record holds are keys and values (not pages): with the state that the store had when the log began, which for
-//! a benchmark is what was loaded, the records give the state at the end of the log ([`replay`]). The store's own file
+//! a benchmark is what was loaded, the records give the state at the end of the log (`replay`). The store's own file
 //! is not needed for that, so nothing has to be known about which of its pages reached the disk. Recovery therefore
 //! takes as long as the log is; what is measured is what commits cost, which is what they cost everywhere: their records
 //! written and one fsync for all that wait.
