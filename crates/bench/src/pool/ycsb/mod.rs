@@ -33,7 +33,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-/// Threads, as in the issue of larger-than-memory data: fewer would not overlap reading with anything.
+/// Clients: with fewer, nothing would be done while a page is read.
 const THREADS: u32 = 2;
 
 /// What a side's process is asked.
