@@ -9,7 +9,8 @@ use bedplate_snapshot::Kind;
 use common::{memory, settings};
 
 const MIB: usize = 1 << 20;
-const WORDS_OF_A_PAGE: usize = 512;
+/// From one page to the next: far apart, so that none is served with another's fault.
+const STRIDE: usize = (2 * MIB + 4096) / 8;
 const PAGES: usize = 40;
 /// Snapshots until a page counts as one that is written at once.
 const SNAPSHOTS: usize = 8;
@@ -17,10 +18,9 @@ const SNAPSHOTS: usize = 8;
 #[test]
 fn what_is_written_after_every_snapshot_is_kept_beforehand() {
     for setting in settings().filter(|setting| setting.kind == Kind::Uffd) {
-        let Some(memory) = memory(16 * MIB, setting) else { continue };
-        // Every third page: nobody takes these for a walk.
+        let Some(memory) = memory(96 * MIB, setting) else { continue };
         let write = |value| {
-            let words = memory.words().iter().step_by(3 * WORDS_OF_A_PAGE);
+            let words = memory.words().iter().step_by(STRIDE);
             words.take(PAGES).for_each(|word| word.store(value, Ordering::Relaxed));
         };
         for round in 0..SNAPSHOTS {
@@ -38,7 +38,7 @@ fn what_is_written_after_every_snapshot_is_kept_beforehand() {
             while !wait.exists() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let words = view.words().iter().step_by(3 * WORDS_OF_A_PAGE).take(PAGES);
+            let words = view.words().iter().step_by(STRIDE).take(PAGES);
             words.flat_map(|word| word.to_le_bytes()).collect()
         });
         let limit = Instant::now() + Duration::from_secs(20);

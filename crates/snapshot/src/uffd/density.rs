@@ -41,17 +41,20 @@ impl Density {
         self.extra.store(0, Ordering::Relaxed);
     }
 
-    /// The block to keep for a fault on a page. Callers hold the chunk's latch.
-    pub fn block(&self, page: usize, epoch: u32, used: usize) -> Range<usize> {
+    /// The largest block that a fault may keep now, when so many pages are in use.
+    pub fn most(&self, used: usize) -> usize {
+        let left = (used / PART).saturating_sub(self.extra.load(Ordering::Relaxed));
+        if left < LARGEST { 1 } else { LARGEST }
+    }
+
+    /// The block, of `most` pages at most, to serve with a fault on a page. Callers hold the chunk's latch.
+    pub fn block(&self, page: usize, epoch: u32, most: usize) -> Range<usize> {
         let chunk = &self.chunks[page / CHUNK];
         let of_epoch = epoch << FAULT_BITS;
         let word = chunk.load(Ordering::Relaxed);
         let faults = if word >> FAULT_BITS << FAULT_BITS == of_epoch { word - of_epoch } else { 0 };
         chunk.store(of_epoch + (faults + 1).min((1 << FAULT_BITS) - 1), Ordering::Relaxed);
-        let pages = LARGEST.min(1 << (faults / STEP).min(LARGEST.ilog2()));
-        if self.extra.load(Ordering::Relaxed) + pages > used / PART {
-            return page..page + 1;
-        }
+        let pages = 1 << (faults / STEP).min(most.ilog2());
         let start = page / pages * pages;
         start..start + pages
     }
@@ -76,25 +79,29 @@ mod tests {
         // Pages all over the chunk.
         for page in (0..CHUNK).map(|n| n * 167 % CHUNK).chain(0..CHUNK) {
             if !kept[page] {
-                let block = density.block(page, 1, USED);
+                let block = density.block(page, 1, LARGEST);
                 assert!(block.contains(&page) && block.end <= CHUNK);
                 kept[block].fill(true);
                 faults += 1;
             }
         }
         assert!(faults < CHUNK / 8, "{faults}");
-        assert_eq!(density.block(CHUNK, 1, USED).len(), 1);
-        assert_eq!(density.block(0, 2, USED).len(), 1);
+        assert_eq!(density.block(CHUNK, 1, LARGEST).len(), 1);
+        assert_eq!(density.block(0, 2, LARGEST).len(), 1);
     }
 
     #[test]
     fn what_it_may_keep_is_limited() {
         let density = Density::new(USED).unwrap();
-        (0..1000).for_each(|_| drop(density.block(0, 1, USED)));
-        assert_eq!(density.block(0, 1, USED).len(), LARGEST);
+        assert_eq!(density.most(USED), LARGEST);
         density.kept(USED / PART);
-        assert_eq!(density.block(0, 1, USED).len(), 1);
+        assert_eq!(density.most(USED), 1);
         density.begin();
-        assert_eq!(density.block(0, 1, USED).len(), LARGEST);
+        assert_eq!(density.most(USED), LARGEST);
+        for _ in 0..1000 {
+            density.block(0, 1, CHUNK);
+        }
+        assert_eq!(density.block(0, 1, CHUNK), 0..CHUNK);
+        assert_eq!(density.block(7, 1, 1), 7..8);
     }
 }

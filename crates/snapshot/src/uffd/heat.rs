@@ -96,6 +96,17 @@ impl Heat {
         self.set(page, level, Self::patience(level));
     }
 
+    /// A page is not armed any more, whether it is written or not.
+    pub fn exposed(&self, page: usize) {
+        let level = self.level(page);
+        self.set(page, level, Self::patience(level.min(LEVELS)));
+    }
+
+    /// A hot page is to show again that it is one.
+    pub fn cooled(&self, page: usize) {
+        self.set(page, HOT - 1, 0);
+    }
+
     /// Whether a page that is not armed has been left alone for long enough.
     pub fn is_due(&self, page: usize) -> bool {
         let due = self.pages[page].load(Ordering::Relaxed) % STAMPS;
@@ -184,10 +195,16 @@ mod tests {
         heat.mapped(0);
         assert!(!heat.is_hot(0));
         for writes in 1..10 {
+            heat.exposed(0);
             heat.armed(0);
             heat.written(0);
             assert_eq!(heat.is_hot(0), writes >= HOT, "{writes}");
         }
+        heat.cooled(0);
+        assert!(!heat.is_hot(0));
+        heat.armed(0);
+        heat.written(0);
+        assert!(heat.is_hot(0));
     }
 
     #[test]

@@ -12,6 +12,9 @@ use super::snapshots::{Slot, Snapshots};
 use super::window::Window;
 use crate::PAGE;
 
+/// Each how many snapshots it is looked whether hot pages still are.
+const CHECKED: u32 = 8;
+
 impl Region {
     /// Serves a fault, and says whether there are snapshots. Called by handlers only, which write to nothing in the
     /// region.
@@ -27,15 +30,18 @@ impl Region {
             return snapshots;
         }
         // Outside of snapshots only what is written is worth a later arming.
+        self.heat.written(page);
         if !snapshots {
+            // There is nothing to keep: more pages cost hardly more.
             self.expose(&open, page..page + 1);
+            self.expose_claimed(&open, self.density.block(page, open.epoch, CHUNK), |_| true);
             return false;
         }
         let chunk = page / CHUNK * CHUNK;
         let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
         // First what lets the writer go on.
         self.expose(&open, window.choose(page, armed));
-        let block = self.density.block(page, open.epoch, self.used());
+        let block = self.density.block(page, open.epoch, self.density.most(self.used()));
         self.density.kept(self.expose_claimed(&open, block, |_| true));
         true
     }
@@ -55,7 +61,13 @@ impl Region {
                 return;
             }
             let _latch = self.latch(start);
-            self.expose_claimed(&open, pages, |page| self.heat.is_hot(page));
+            if open.epoch.is_multiple_of(CHECKED) {
+                // Those that are still written at once have faults this time, if they have not had them already.
+                let unproven = pages.filter(|&page| self.heat.is_hot(page) && !self.unarmed.contains(page));
+                unproven.for_each(|page| self.heat.cooled(page));
+            } else {
+                self.expose_claimed(&open, pages, |page| self.heat.is_hot(page));
+            }
         }
     }
 
@@ -93,7 +105,7 @@ impl Region {
             }
             for page in run.clone() {
                 self.epochs[page].store(open.epoch, Ordering::Relaxed);
-                self.heat.written(page);
+                self.heat.exposed(page);
             }
             let new = self.unarmed.insert(run.clone());
             self.unarmed_count.fetch_add(new, Ordering::Relaxed);

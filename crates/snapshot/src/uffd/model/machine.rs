@@ -147,6 +147,8 @@ pub mod heat {
         pub fn mapped(&self, _: usize) {}
         pub fn armed(&self, _: usize) {}
         pub fn written(&self, _: usize) {}
+        pub fn exposed(&self, _: usize) {}
+        pub fn cooled(&self, _: usize) {}
         pub fn is_due(&self, _: usize) -> bool {
             true
         }
@@ -167,6 +169,9 @@ pub mod density {
 
     impl Density {
         pub fn begin(&self) {}
+        pub fn most(&self, used: usize) -> usize {
+            used
+        }
         pub fn block(&self, page: usize, _: u32, _: usize) -> Range<usize> {
             page / 2 * 2..page / 2 * 2 + 2
         }
