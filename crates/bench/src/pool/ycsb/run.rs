@@ -82,6 +82,19 @@ pub fn load(store: &impl Store, records: u32) -> Result<Window> {
     Ok(window(records.into(), start, cpu))
 }
 
+/// Reads all records, of which there are at least so many.
+pub fn warm(store: &impl Store, records: u32) -> Result<Window> {
+    let (start, cpu, mut seen) = (Instant::now(), CpuTime::of_process(), 0);
+    store.session()?.scan(&key(0, false), &mut |_, _| {
+        seen += 1;
+        true
+    })?;
+    match seen >= u64::from(records) {
+        true => Ok(window(seen, start, cpu)),
+        false => Err(Error::engine(format!("there are {seen} records instead of {records}"))),
+    }
+}
+
 fn window(operations: u64, start: Instant, cpu: CpuTime) -> Window {
     let cpu_seconds = CpuTime::of_process().since(cpu).total_ns() as f64 / 1e9;
     Window { operations, seconds: start.elapsed().as_secs_f64(), cpu_seconds }
@@ -187,6 +200,8 @@ mod tests {
         let records = 500;
         assert_eq!(load(&store, records).unwrap().operations, 500);
         assert_eq!(store.copy().len(), 500);
+        assert_eq!(warm(&store, records).unwrap().operations, 500);
+        assert!(warm(&store, records + 1).is_err());
         for mix in [Mix::A, Mix::B, Mix::C, Mix::E] {
             let plan =
                 Plan { mix, popularity: Popularity::Zipf, records, threads: 2, window_ms: 30, seed: 1 };
