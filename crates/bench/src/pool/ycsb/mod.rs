@@ -87,7 +87,7 @@ impl Size {
         let quick = vec![(C, Uniform), (C, Zipf), (A, Uniform), (A, Zipf), (B, Zipf), (E, Zipf)];
         let full = [A, B, C, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
         Self {
-            records: options.pick(800_000, 8_000_000),
+            records: options.pick(600_000, 8_000_000),
             rounds: options.pick(3, 7),
             window_ms: options.pick(200, 2000),
             cells: options.pick(quick, full),
