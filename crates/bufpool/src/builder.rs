@@ -198,7 +198,7 @@ impl Builder {
         };
         let room = meta.room.min(limit);
         let slots = engine.slots(frames);
-        Ok(Pool {
+        let pool = Pool {
             layout: engine.layout(),
             engine,
             limit,
@@ -212,7 +212,12 @@ impl Builder {
             kind,
             reason,
             recovering,
-        })
+        };
+        if pool.log.is_some() {
+            // From here on there may be commits that only the log has: after a crash it must be asked.
+            drop(pool.home.begin()?);
+        }
+        Ok(pool)
     }
 }
 

@@ -48,7 +48,8 @@ impl Pool {
         }
         let mut evicted = self.release(&mut victims)?;
         if !dirty.is_empty() {
-            let written = self.write_back(&mut dirty);
+            // What somebody holds stays in this list; what was written leaves it, and is clean now.
+            let written = self.write_back(&mut dirty.clone());
             for slot in dirty {
                 self.consider(slot, &mut victims, &mut Vec::new());
             }

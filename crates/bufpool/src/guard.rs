@@ -55,9 +55,15 @@ impl<'p> Exclusive<'p> {
         unsafe { self.place.memory.add(HEADER).write_volatile(0) };
     }
 
-    /// Lets go of a page that nobody needs any more.
+    /// Lets go of a page that nobody needs any more. With a log it is written all the same if it is dirty: a checkpoint
+    /// may come between the records about it and the one that frees it, and after a crash the latter may be gone.
     pub(crate) fn discard(self) {
-        self.place.word.unlock_freed(self.before, self.pool.layout);
+        let word = self.place.word;
+        match self.pool.log {
+            Some(_) if self.modified => word.unlock_modified(self.before, self.pool.layout),
+            Some(_) => word.unlock_freed(self.before, self.pool.layout),
+            None => word.unlock_freed_clean(self.before, self.pool.layout),
+        }
         std::mem::forget(self);
     }
 

@@ -55,8 +55,7 @@ impl Home {
         if !self.open.load(Ordering::Acquire) {
             let mut meta = self.meta();
             if !self.open.load(Ordering::Acquire) {
-                meta.clean = false;
-                meta.free = 0;
+                meta.open();
                 self.store(&mut meta)?;
             }
         }
@@ -65,6 +64,7 @@ impl Home {
 
     /// Makes a record durable.
     pub fn store(&self, meta: &mut Meta) -> Result<()> {
+        self.check()?;
         if meta.clean {
             // Should this fail, it may be in storage nevertheless.
             self.open.store(false, Ordering::Release);
@@ -95,12 +95,14 @@ impl Home {
 
     /// Makes what was written durable.
     pub fn sync(&self) -> Result<()> {
-        if self.broken.load(Ordering::Acquire) {
-            return Err(Error::NotDurable);
-        }
+        self.check()?;
         self.storage.sync().map_err(|source| {
             self.broken.store(true, Ordering::Release);
             Error::Storage { what: "make what was written durable", source }
         })
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.broken.load(Ordering::Acquire) { Err(Error::NotDurable) } else { Ok(()) }
     }
 }

@@ -42,6 +42,12 @@ impl Meta {
         Self { end: FIRST, room: FIRST, clean: true, ..Self::default() }
     }
 
+    /// What is in storage is not of one moment any more.
+    pub fn open(&mut self) {
+        self.clean = false;
+        self.free = 0;
+    }
+
     fn encode(&self, image: &mut Image) {
         let mut words = [0; WORDS];
         words[..7].copy_from_slice(&[

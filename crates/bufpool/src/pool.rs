@@ -226,8 +226,7 @@ impl Pool {
         let end = self.space.end();
         let mut meta = self.home.meta();
         meta.end = end;
-        meta.clean = false;
-        meta.free = 0;
+        meta.open();
         self.home.store(&mut meta)
     }
 

@@ -95,7 +95,8 @@ impl State {
     }
 
     /// Makes room for at least so many pages. How many there are is durable before one of them is given out: after a crash,
-    /// none is given out twice.
+    /// none is given out twice. The record has the roots as they are now, which may be of pages that were not written: so
+    /// it says that the pool is open.
     fn grow(&mut self, pages: u64, home: &Home) -> Result<()> {
         if pages <= self.room {
             return Ok(());
@@ -108,6 +109,7 @@ impl State {
         }
         let mut meta = home.meta();
         let before = std::mem::replace(&mut meta.room, room);
+        meta.open();
         if let Err(error) = home.store(&mut meta) {
             meta.room = before;
             return Err(error);

@@ -181,3 +181,18 @@ fn a_file_is_of_one_pool_at_a_time() {
     drop(pool);
     builder(&folder, Kind::Stock, 64).open().unwrap();
 }
+
+#[test]
+fn room_for_a_page_takes_a_batch_of_writes() {
+    for kind in kinds() {
+        let (pool, _folder) = pool(kind, 512);
+        for _ in 0..512 {
+            drop(pool.allocate().unwrap());
+        }
+        let before = pool.statistics();
+        drop(pool.allocate().unwrap());
+        let after = pool.statistics();
+        assert!(after.evicted > before.evicted);
+        assert!(after.written - before.written <= 64, "{kind:?}: {before:?} {after:?}");
+    }
+}

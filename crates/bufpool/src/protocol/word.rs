@@ -205,9 +205,15 @@ impl Word {
         self.0.store(layout.next(before) | DIRTY, Ordering::Release);
     }
 
-    /// Lets go of a locked page that nobody needs any more: its content is not worth keeping.
+    /// Lets go of a locked page that is not in use any more, and as dirty as it was: whoever read it before must not believe
+    /// it.
     pub fn unlock_freed(&self, before: u64, layout: Layout) {
-        self.0.store(layout.next(before) & !DIRTY | COLD, Ordering::Release);
+        self.0.store(layout.next(before) | COLD, Ordering::Release);
+    }
+
+    /// The same if its content is not worth keeping.
+    pub fn unlock_freed_clean(&self, before: u64, layout: Layout) {
+        self.unlock_freed(before & !DIRTY, layout);
     }
 
     /// Lets go of a locked page that is as it was.
