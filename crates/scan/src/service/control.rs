@@ -108,9 +108,7 @@ impl Control {
             self.wheel.advance(self.clock.now(), &mut due);
             due.into_iter().for_each(|timer| self.fire(timer));
         }
-        for stream in self.streams.values() {
-            say_closed(stream);
-        }
+        self.streams.clear();
         self.pools.values_mut().for_each(Pool::expel);
     }
 
@@ -223,7 +221,6 @@ impl Control {
             return;
         }
         let Some(stream) = self.streams.remove(&id) else { return };
-        say_closed(&stream);
         stream.files.remove(&mut *self.engine);
         if !self.inbox.spare(stream.frames.clone(), SPARE) {
             self.forget(&stream.frames);
@@ -344,11 +341,6 @@ fn arm(wheel: &mut Wheel<Timer>, armed: &mut Option<u64>, wishes: &Wishes, id: u
         *armed = Some(time);
         wheel.insert(time, Timer::Look(id));
     }
-}
-
-fn say_closed(stream: &Stream) {
-    stream.board.service().closed.store(1, Release);
-    super::wake(&stream.board);
 }
 
 fn device_of(order: &Order) -> u64 {

@@ -10,7 +10,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::device::Device;
 use super::files::Files;
@@ -82,6 +82,14 @@ pub struct Wishes {
     pub orders: Vec<Order>,
     /// When it wants to be pumped at the latest.
     pub timer: Option<u64>,
+}
+
+/// However the stream ends, also if its service panics: the worker is told that nothing comes any more.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.board.service().closed.store(1, Release);
+        super::wake(&self.board);
+    }
 }
 
 impl Stream {
