@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::ring::Rings;
 use super::{Read, Storage, Write};
@@ -170,7 +170,8 @@ impl Storage for File {
         }
         // What a file does not have yet will be zeros, and what it has already were pages that nobody was given.
         let flags = if self.device { FallocateFlags::ZERO_RANGE } else { FallocateFlags::empty() };
-        match fallocate(&self.file, flags, from, to - from) {
+        // A file system in memory gives up when a signal comes.
+        match retry_on_intr(|| fallocate(&self.file, flags, from, to - from)) {
             Ok(()) => Ok(()),
             // This file system cannot promise space, or this device cannot zero by itself.
             Err(Errno::OPNOTSUPP) if self.device => self.zero(from, to),
