@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate_ring0::{Process, is_ring0};
@@ -170,4 +172,60 @@ fn a_thread_that_ends_by_a_bare_exit_gives_its_processor_back() {
     }
     // Tests that run beside this one have up to five threads in ring 0.
     assert!(most <= before + 8, "{most} after {before}");
+}
+
+/// Starts a thread on a stack that the C library uses again for threads with such stacks only, and waits for its end.
+fn on_a_large_stack(function: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void) {
+    const BYTES: usize = 16 << 20;
+    // SAFETY: a thread without arguments, which is joined.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        assert_eq!(libc::pthread_attr_init(&raw mut attributes), 0);
+        assert_eq!(libc::pthread_attr_setstacksize(&raw mut attributes, BYTES), 0);
+        let mut handle = 0;
+        let started =
+            libc::pthread_create(&raw mut handle, &raw const attributes, function, std::ptr::null_mut());
+        assert_eq!(started, 0);
+        assert_eq!(libc::pthread_join(handle, std::ptr::null_mut()), 0);
+        libc::pthread_attr_destroy(&raw mut attributes);
+    }
+}
+
+#[test]
+fn what_a_bare_exit_leaves_behind_takes_nobodys_processor() {
+    extern "C" fn end_in_ring_0(_: *mut libc::c_void) -> *mut libc::c_void {
+        Process::current().unwrap().enter().unwrap();
+        // SAFETY: ends this thread, without running its destructors.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        std::ptr::null_mut()
+    }
+    extern "C" fn end(_: *mut libc::c_void) -> *mut libc::c_void {
+        std::ptr::null_mut()
+    }
+    const THREADS: usize = 4;
+    let process = ring0_or_skip!();
+    on_a_large_stack(end_in_ring_0);
+    let barrier = Barrier::new(2 * THREADS + 1);
+    let (first, second) = std::thread::scope(|scope| {
+        // The first have the processor that has become free, and keep it when a thread ends where that one did.
+        let hold = || {
+            process
+                .run(|cpu| {
+                    let number = cpu.number();
+                    barrier.wait();
+                    number
+                })
+                .unwrap()
+        };
+        let first = [(); THREADS].map(|()| scope.spawn(hold));
+        while process.cpus_in_use() < THREADS {
+            std::thread::yield_now();
+        }
+        on_a_large_stack(end);
+        let second = [(); THREADS].map(|()| scope.spawn(hold));
+        barrier.wait();
+        (first.map(|thread| thread.join().unwrap()), second.map(|thread| thread.join().unwrap()))
+    });
+    let numbers: BTreeSet<u32> = first.into_iter().chain(second).collect();
+    assert_eq!(numbers.len(), 2 * THREADS, "{first:?} {second:?}");
 }

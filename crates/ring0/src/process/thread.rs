@@ -40,11 +40,13 @@ pub fn prepare() -> Result<()> {
 }
 
 /// At the end of a thread that has a processor: gives it back.
-unsafe extern "C" fn ended(local: *mut c_void) {
+///
+/// What the key holds is not believed: a thread that ended by a bare `exit` system call leaves it behind, and the C
+/// library hands it on to the next thread on the same stack. That one's variables are new.
+unsafe extern "C" fn ended(_: *mut c_void) {
     leave();
+    let Some(local) = own_cpu() else { return };
     OWNED.set(ptr::null());
-    // SAFETY: `own` has set it; a processor's data are never dropped.
-    let Some(local) = (unsafe { local.cast::<CpuLocal>().cast_const().as_ref() }) else { return };
     if !local.process().born.is_forked() {
         release(local);
     }
