@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use kvm_bindings::kvm_regs;
 
 use super::ports;
-use super::xstate::XsaveArea;
+use super::xstate::{XsaveArea, zero_xsave_header};
 use crate::arch::frame::TrapFrame;
 use crate::handlers::signal::{RED_ZONE, SignalFrame};
 use crate::handlers::syscall::SyscallFrame;
@@ -35,6 +35,7 @@ pub const CHILD_RSI: u64 = 152;
 pub const GIVEN_UP: i64 = -5000;
 
 global_asm!(
+    zero_xsave_header!(),
     r#"
     .text
     .balign 16
@@ -147,15 +148,7 @@ bedplate_ring0_syscall_handled:
     mov %rsp, %rbx
     sub ${xsave}, %rsp
     and $-64, %rsp
-    xor %eax, %eax
-    mov %rax, 512(%rsp)
-    mov %rax, 520(%rsp)
-    mov %rax, 528(%rsp)
-    mov %rax, 536(%rsp)
-    mov %rax, 544(%rsp)
-    mov %rax, 552(%rsp)
-    mov %rax, 560(%rsp)
-    mov %rax, 568(%rsp)
+    ZERO_XSAVE_HEADER
     mov $-1, %eax
     mov $-1, %edx
     xsave64 (%rsp)
@@ -266,15 +259,7 @@ bedplate_ring0_call_given_up:
 bedplate_ring0_signal_entry:        # rdi and rsp = SignalFrame; in whatever ring the thread is, and it may change
     mov %rdi, %rbx
     sub $4224, %rsp
-    xor %eax, %eax
-    mov %rax, 512(%rsp)
-    mov %rax, 520(%rsp)
-    mov %rax, 528(%rsp)
-    mov %rax, 536(%rsp)
-    mov %rax, 544(%rsp)
-    mov %rax, 552(%rsp)
-    mov %rax, 560(%rsp)
-    mov %rax, 568(%rsp)
+    ZERO_XSAVE_HEADER
     mov {signal_features}(%rbx), %eax
     mov {signal_features}+4(%rbx), %edx
     xsave64 (%rsp)

@@ -11,6 +11,7 @@ use std::arch::global_asm;
 use std::mem::offset_of;
 
 use super::segments::TaskState;
+use super::xstate::zero_xsave_header;
 use crate::process::local::CpuLocal;
 
 /// How far an exception moves the top of its stack down.
@@ -21,6 +22,7 @@ pub const XSAVE_BYTES: u64 = 3 << 10;
 const FIRST_IST: usize = offset_of!(CpuLocal, task) + offset_of!(TaskState, ist);
 
 global_asm!(
+    zero_xsave_header!(),
     r#"
     .text
     .balign 16
@@ -64,16 +66,7 @@ bedplate_ring0_trap_entries:
     mov %cr2, %rsi
     sub ${xsave}, %rsp
     and $-64, %rsp
-    # XSAVE leaves the header's reserved bytes alone, and XRSTOR refuses all but zeros there.
-    xor %eax, %eax
-    mov %rax, 512(%rsp)
-    mov %rax, 520(%rsp)
-    mov %rax, 528(%rsp)
-    mov %rax, 536(%rsp)
-    mov %rax, 544(%rsp)
-    mov %rax, 552(%rsp)
-    mov %rax, 560(%rsp)
-    mov %rax, 568(%rsp)
+    ZERO_XSAVE_HEADER
     mov $-1, %eax
     mov $-1, %edx
     xsave64 (%rsp)

@@ -12,6 +12,27 @@ use kvm_bindings::kvm_regs;
 use super::instructions::syscall;
 use super::stubs::bedplate_ring0_sigreturn;
 
+/// The assembler's macro `ZERO_XSAVE_HEADER`, for whoever saves to an area at RSP; changes RAX. XSAVE leaves the header's
+/// reserved bytes alone, and XRSTOR refuses all but zeros there.
+///
+/// The first thing in a `global_asm!` that uses it: each may be assembled by itself, or several together.
+macro_rules! zero_xsave_header {
+    () => {
+        r#"
+    .ifndef bedplate_zero_xsave_header
+    .set bedplate_zero_xsave_header, 1
+    .macro ZERO_XSAVE_HEADER
+    xor %eax, %eax
+    .irp offset, 512, 520, 528, 536, 544, 552, 560, 568
+    mov %rax, \offset(%rsp)
+    .endr
+    .endm
+    .endif
+"#
+    };
+}
+pub(crate) use zero_xsave_header;
+
 /// What KVM_GET_XSAVE fills, and room for the mark behind it that the kernel wants to see.
 #[repr(C, align(64))]
 pub struct XsaveArea {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::arch::instructions::is_ring0;
+use crate::arch::xstate::zero_xsave_header;
 use crate::error::{Error, Result};
 use crate::process::Process;
 
@@ -21,6 +22,7 @@ use crate::process::Process;
 const RED_ZONE: i64 = 128;
 
 global_asm!(
+    zero_xsave_header!(),
     r#"
     .text
     .balign 16
@@ -46,15 +48,7 @@ bedplate_ring0_go_in:      # (rsp) = where to go on, below the red zone
     mov %rsp, %rbp
     sub $4096, %rsp                 # x87, SSE, AVX and AVX-512 take 2696 bytes
     and $-64, %rsp
-    xor %eax, %eax
-    mov %rax, 512(%rsp)
-    mov %rax, 520(%rsp)
-    mov %rax, 528(%rsp)
-    mov %rax, 536(%rsp)
-    mov %rax, 544(%rsp)
-    mov %rax, 552(%rsp)
-    mov %rax, 560(%rsp)
-    mov %rax, 568(%rsp)
+    ZERO_XSAVE_HEADER
     mov $0xe7, %eax
     xor %edx, %edx
     xsave64 (%rsp)
