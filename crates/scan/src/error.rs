@@ -84,6 +84,9 @@ pub enum Error {
     /// The service that reads has ended.
     #[error("the scan service has ended")]
     Gone,
+    /// The service of another process does not do it.
+    #[error("the scan service refuses: {0}")]
+    Refused(String),
     /// The other side does not speak this protocol.
     #[error("{0}")]
     Protocol(String),

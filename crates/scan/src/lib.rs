@@ -19,23 +19,27 @@
 //! ```
 //!
 //! Names of the paper: the worker's side (UzicIO) is [`Channel`], the board that both sides share (MEMSB) is `board`, the
-//! control loop (KzicIO) is `service`.
+//! control loop (KzicIO) is `service`. Processes share by a [`Daemon`], to which others connect ([`Service::connect`]).
 
 #![cfg(target_os = "linux")]
 
 mod board;
 mod clock;
+mod daemon;
 mod engine;
 mod error;
 mod extents;
 mod memory;
 mod plan;
+mod remote;
 mod scan;
 mod service;
 mod source;
+mod wire;
 mod worker;
 
 pub use clock::Clock;
+pub use daemon::{Daemon, Limits, Options, Stopper};
 pub use engine::{Bell, Choice, Completion, Engine, Kind, Read};
 pub use error::{Error, Result};
 pub use memory::{FRAME, Frames, Pages};
@@ -44,3 +48,7 @@ pub use scan::{MIN_PAGE, Scan};
 pub use service::{AccessKey, Builder, Pool, Service, Statistics as ServiceStatistics};
 pub use source::Source;
 pub use worker::{Channel, Got, Page, Piece, Statistics};
+
+/// For the fuzzer: every message that another process may send.
+#[cfg(fuzzing)]
+pub use wire::arbitrary_packet;

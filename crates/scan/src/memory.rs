@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -115,6 +116,7 @@ pub struct Frames {
     mapping: Mapping,
     view: OnceLock<Arc<Mapping>>,
     pages: Pages,
+    lent: AtomicBool,
 }
 
 impl Frames {
@@ -154,7 +156,7 @@ impl Frames {
         }
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(Error::system("sealing frames"))?;
-        Ok(Self { file, mapping, view: OnceLock::new(), pages })
+        Ok(Self { file, mapping, view: OnceLock::new(), pages, lent: AtomicBool::new(false) })
     }
 
     /// How many there are.
@@ -167,9 +169,15 @@ impl Frames {
         self.pages
     }
 
-    /// What workers map.
-    pub fn file(&self) -> &OwnedFd {
+    /// What workers map, for one in another process, which may keep it for as long as it likes.
+    pub fn lend(&self) -> &OwnedFd {
+        self.lent.store(true, Ordering::Relaxed);
         &self.file
+    }
+
+    /// Whether another process may see what will be in the frames.
+    pub fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Relaxed)
     }
 
     /// The mapping of workers in this process.
@@ -195,11 +203,24 @@ mod tests {
     fn workers_see_frames_and_cannot_write_to_them() {
         let frames = Frames::new(2).unwrap();
         assert_eq!(frames.count(), 2);
-        let view = Mapping::of(frames.file(), 0, 2 * FRAME, Access::Read).unwrap();
+        let file = frames.lend();
+        let view = Mapping::of(file, 0, 2 * FRAME, Access::Read).unwrap();
         // SAFETY: within both mappings; nobody else has them.
         unsafe { frames.mapping().start().add(FRAME).write(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { view.start().add(FRAME).read() }, 7);
-        assert!(Mapping::of(frames.file(), 0, FRAME, Access::ReadWrite).is_err());
+        assert!(Mapping::of(file, 0, FRAME, Access::ReadWrite).is_err());
+        // Nor by any other way that there is to a file.
+        assert!(rustix::io::pwrite(file, &[1; 8], 0).is_err());
+        assert!(ftruncate(file, 0).is_err());
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(file, punch, 0, FRAME as u64).is_err());
+        assert!(fcntl_add_seals(file, SealFlags::WRITE).is_err());
+        let protection = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
+        // SAFETY: it is refused; if it were not, nobody has a reference to the mapping.
+        let writable = unsafe { rustix::mm::mprotect(view.start().cast(), FRAME, protection) };
+        assert!(writable.is_err());
+        // SAFETY: within the mapping.
+        assert_eq!(unsafe { view.start().add(FRAME).read() }, 7);
     }
 }

@@ -73,8 +73,8 @@ impl Plan {
         (0..).zip(&self.sizes).map(|(file, size)| Range { file, start: 0, end: *size }).collect()
     }
 
-    /// Adds ranges, and says how many chunks they are. Ranges never share chunks with those that were added before.
-    pub fn add(&mut self, ranges: &[Range]) -> Result<u64> {
+    /// Whether ranges are in the plan's files.
+    pub fn check(&self, ranges: &[Range]) -> Result<()> {
         for range in ranges {
             let size = *self.sizes.get(range.file as usize).ok_or_else(|| {
                 Error::Invalid(format!("a range of file {}, and there are {}", range.file, self.sizes.len()))
@@ -86,6 +86,12 @@ impl Plan {
                 )));
             }
         }
+        Ok(())
+    }
+
+    /// Adds ranges, and says how many chunks they are. Ranges never share chunks with those that were added before.
+    pub fn add(&mut self, ranges: &[Range]) -> Result<u64> {
+        self.check(ranges)?;
         let mut alone = Self { ranges: ranges.iter().copied().collect(), ..self.clone() };
         let mut count = 0;
         while alone.next_chunk().is_some() {

@@ -56,4 +56,9 @@ impl Scan {
         self.ring_bytes = bytes;
         Ok(self)
     }
+
+    /// As many frames.
+    pub(crate) fn frames(&self) -> usize {
+        self.ring_bytes.div_ceil(FRAME).max(2)
+    }
 }

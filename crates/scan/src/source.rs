@@ -67,6 +67,13 @@ impl Stamp {
     }
 }
 
+/// Which file it is, among those that are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
 /// An open file of a scan. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -81,6 +88,8 @@ pub struct File {
     pub device: u64,
     /// Its stamp when it was opened; a block device has none.
     pub stamp: Option<Stamp>,
+    /// Which one it is: for a block device which device, whatever it is called by.
+    pub identity: Identity,
 }
 
 impl File {
@@ -109,26 +118,46 @@ impl File {
         Self::opened(file, direct).map_err(failed)
     }
 
+    /// One that another process opened for reading, with its own rights: what it must not read nobody reads for it.
+    ///
+    /// It is used as it is. Opening it again would be by this process's rights, which may be greater.
+    pub fn handed_over(file: OwnedFd) -> rustix::io::Result<Self> {
+        // Asking a file system in user space would be to wait for whom nobody knows: whoever has it may never answer. Who
+        // looks at files afterwards is the control loop, which waits for nobody.
+        const FUSE: u64 = 0x6573_5546;
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        if flags.contains(OFlags::PATH) || flags.intersection(OFlags::RWMODE) == OFlags::WRONLY {
+            return Err(Errno::ACCESS);
+        }
+        if rustix::fs::fstatfs(&file)?.f_type as u64 == FUSE {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let direct = if flags.contains(OFlags::DIRECT) { Ok(()) } else { Err(Errno::INVAL) };
+        Self::opened(file, direct)
+    }
+
     fn opened(file: OwnedFd, direct: std::result::Result<(), Errno>) -> rustix::io::Result<Self> {
         const UNIT: u32 = 4096;
         let flags = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, flags)?;
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
-        let (size, device, stamp) = match kind {
+        let (size, device, stamp, inode) = match kind {
             FileType::RegularFile => {
                 let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-                (stat.stx_size, device, Some(stamp_of(&stat)))
+                (stat.stx_size, device, Some(stamp_of(&stat)), stat.stx_ino)
             }
             FileType::BlockDevice => {
                 let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
-                (seek(&file, SeekFrom::End(0))?, device, None)
+                (seek(&file, SeekFrom::End(0))?, device, None, 0)
             }
             FileType::Directory => return Err(Errno::ISDIR),
             _ => return Err(Errno::SPIPE),
         };
         let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
         let unit = if known { stat.stx_dio_offset_align.next_power_of_two() } else { UNIT };
-        Ok(Self { descriptor: Arc::new(file), size, unit: unit.max(UNIT), direct, device, stamp })
+        let identity = Identity { device, inode };
+        let descriptor = Arc::new(file);
+        Ok(Self { descriptor, size, unit: unit.max(UNIT), direct, device, stamp, identity })
     }
 
     /// The stamp now; `None` of what has none.

@@ -1,7 +1,7 @@
 //! The layout of a board in its memfd.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -14,32 +14,42 @@ use crate::{Error, Result};
 /// Segments that a page can have.
 pub const SEGMENTS: usize = 128;
 /// Entries that a board can have.
-#[cfg(test)]
 const SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"bp-memsb");
 const VERSION: u32 = 1;
 
-/// What a board begins with. The fields without atomics are written once, before anybody else has the board.
+/// What a board begins with. The first fields are written once, before anybody else has the board, and read once, by who
+/// gets it; they are atomic because nothing keeps a worker from writing there.
 #[repr(C)]
 struct Head {
-    magic: u64,
-    version: u32,
-    slots: u32,
+    magic: AtomicU64,
+    version: AtomicU32,
+    slots: AtomicU32,
     /// Multiplier of the clock; 0: the kernel's monotonic clock.
-    clock: u64,
+    clock: AtomicU64,
     worker: WorkerWords,
     service: ServiceWords,
 }
 
-/// A board, mapped. Either side has one.
+/// A board, mapped. Either side has one. What it needs to know of the head it knows from when it was made.
 #[derive(Debug)]
 pub struct Board {
-    /// What another process would map.
-    #[cfg_attr(not(test), expect(dead_code, reason = "workers in other processes are to come"))]
+    /// What another process maps.
     file: OwnedFd,
     mapping: Mapping,
     slots: usize,
+    clock: Clock,
+}
+
+/// Why no page comes any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Closed {
+    /// The service has ended.
+    Gone = 1,
+    /// The worker did not keep to the board's rules.
+    Broken = 2,
 }
 
 impl Board {
@@ -54,10 +64,10 @@ impl Board {
             .map_err(Error::system("sealing a board"))?;
         let mapping = Mapping::of(&file, 0, bytes, Access::ReadWrite)?;
         let head = Head {
-            magic: MAGIC,
-            version: VERSION,
-            slots: slots as u32,
-            clock: clock.multiplier(),
+            magic: AtomicU64::new(MAGIC),
+            version: AtomicU32::new(VERSION),
+            slots: AtomicU32::new(slots as u32),
+            clock: AtomicU64::new(clock.multiplier()),
             worker: WorkerWords::default(),
             service: ServiceWords::default(),
         };
@@ -67,11 +77,10 @@ impl Board {
             // SAFETY: as above; the table is in the mapping (`bytes`). Segments are words of zeroes, as the file is.
             unsafe { mapping.start().add(table()).cast::<Entry>().add(slot).write(Entry::new()) };
         }
-        Ok(Self { file, mapping, slots })
+        Ok(Self { file, mapping, slots, clock })
     }
 
     /// Maps a board that somebody else made.
-    #[cfg(test)]
     pub fn open(file: OwnedFd) -> Result<Self> {
         let size = rustix::fs::fstat(&file).map_err(Error::system("looking at a board"))?.st_size as usize;
         let wrong = || Error::Protocol("this is not a board of this version".into());
@@ -79,13 +88,15 @@ impl Board {
             return Err(wrong());
         }
         let mapping = Mapping::of(&file, 0, size, Access::ReadWrite)?;
-        // SAFETY: the mapping is large enough and aligned; these fields are not written any more.
+        // SAFETY: the mapping is large enough and aligned, and all of it is atomics.
         let head = unsafe { &*mapping.start().cast::<Head>() };
-        let slots = head.slots as usize;
-        if head.magic != MAGIC || head.version != VERSION || slots == 0 || bytes(slots) != size {
+        let slots = head.slots.load(Ordering::Relaxed) as usize;
+        let (magic, version) = (head.magic.load(Ordering::Relaxed), head.version.load(Ordering::Relaxed));
+        if magic != MAGIC || version != VERSION || !(1..=SLOTS).contains(&slots) || bytes(slots) != size {
             return Err(wrong());
         }
-        Ok(Self { file, mapping, slots })
+        let clock = Clock::from_multiplier(head.clock.load(Ordering::Relaxed));
+        Ok(Self { file, mapping, slots, clock })
     }
 
     fn head(&self) -> &Head {
@@ -95,7 +106,7 @@ impl Board {
 
     /// The clock that both sides measure by.
     pub fn clock(&self) -> Clock {
-        Clock::from_multiplier(self.head().clock)
+        self.clock
     }
 
     /// What the worker writes.
@@ -122,9 +133,24 @@ impl Board {
         unsafe { std::slice::from_raw_parts(self.mapping.start().add(at).cast(), SEGMENTS) }
     }
 
-    /// Whether the service said that it is gone.
-    pub fn closed(&self) -> bool {
-        self.service().closed.load(Ordering::Acquire) != 0
+    /// Service: no page comes any more. The first reason stays.
+    pub fn close(&self, why: Closed) {
+        let closed = &self.service().closed;
+        let _ = closed.compare_exchange(0, why as u32, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Whether the service said that no page comes any more, and why.
+    pub fn closed(&self) -> Option<Closed> {
+        match self.service().closed.load(Ordering::Acquire) {
+            0 => None,
+            2 => Some(Closed::Broken),
+            _ => Some(Closed::Gone),
+        }
+    }
+
+    /// What a worker in another process maps.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
     }
 }
 

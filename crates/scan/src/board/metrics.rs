@@ -46,7 +46,7 @@ pub struct ServiceWords {
     pub read_again: AtomicU64,
     /// Pages that were taken back before the worker used them.
     pub reclaimed: AtomicU64,
-    /// The service is gone: 1.
+    /// No page comes any more, and why; 0: pages come.
     pub closed: AtomicU32,
     /// The worker waits on it.
     pub sleeper: Sleeper,

@@ -4,6 +4,7 @@
 //! pointers, so both sides may be in different processes. It has no locks either: [`state`] says who may change what when,
 //! [`doorbell`] how either side waits for the other.
 
+mod audit;
 pub mod doorbell;
 pub mod entry;
 mod head;
@@ -18,7 +19,8 @@ mod model;
 pub mod state;
 mod words;
 
+pub use audit::Audit;
 pub use doorbell::{SLEEPS, Want};
 pub use entry::{Entry, Fault, Segment};
-pub use head::{Board, SEGMENTS};
+pub use head::{Board, Closed, SEGMENTS};
 pub use state::State;

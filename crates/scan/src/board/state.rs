@@ -47,6 +47,12 @@ impl Word {
         state(self.0.load(Ordering::Acquire))
     }
 
+    /// How often it was published, and the state now.
+    pub fn look(&self) -> (u64, State) {
+        let word = self.0.load(Ordering::Acquire);
+        (word / PUBLICATION, state(word))
+    }
+
     /// Service, empty → ready.
     pub fn publish(&self) {
         let word = self.0.load(Ordering::Relaxed);

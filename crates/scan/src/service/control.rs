@@ -83,6 +83,7 @@ impl Control {
                 self.fire(timer);
             }
             self.pump();
+            self.inbox.count(self.census());
             if stop {
                 break;
             }
@@ -222,9 +223,16 @@ impl Control {
         }
         let Some(stream) = self.streams.remove(&id) else { return };
         stream.files.remove(&mut *self.engine);
-        if !self.inbox.spare(stream.frames.clone(), SPARE) {
+        // What another process has mapped shall not be read into for somebody else.
+        if stream.frames.is_lent() || !self.inbox.spare(stream.frames.clone(), SPARE) {
             self.forget(&stream.frames);
         }
+    }
+
+    fn census(&self) -> [u64; 3] {
+        let (members, frames) =
+            self.pools.values().map(Pool::count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        [self.streams.len() as u64 + members, self.pools.len() as u64, frames]
     }
 
     fn forget(&mut self, frames: &Arc<Frames>) {

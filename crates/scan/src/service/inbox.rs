@@ -1,6 +1,7 @@
 //! What is said to the control loop by other threads, and what it tells them. One lock, held for moments.
 
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -57,12 +58,20 @@ pub struct Inbox {
     pub bytes_read: AtomicU64,
     /// How often the loop was awake.
     pub rounds: AtomicU64,
+    /// Channels, pools, and frames of pools that are in use.
+    census: [AtomicU64; 3],
 }
 
 impl Inbox {
     /// An empty one.
     pub fn new(bell: Arc<Bell>) -> Self {
-        Self { state: Mutex::default(), bell, bytes_read: AtomicU64::new(0), rounds: AtomicU64::new(0) }
+        Self {
+            state: Mutex::default(),
+            bell,
+            bytes_read: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+            census: Default::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -100,6 +109,16 @@ impl Inbox {
         state.over = true;
         state.commands.clear();
         state.spare.clear();
+    }
+
+    /// The loop: what there is now.
+    pub fn count(&self, now: [u64; 3]) {
+        self.census.iter().zip(now).for_each(|(word, now)| word.store(now, Relaxed));
+    }
+
+    /// What there was at the end of the loop's last round.
+    pub fn census(&self) -> [u64; 3] {
+        std::array::from_fn(|index| self.census[index].load(Relaxed))
     }
 
     /// The loop: keeps frames for a channel to come. `false`: there are enough.

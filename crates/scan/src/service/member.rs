@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::bits::Bits;
 use super::rates::Rate;
-use crate::board::{Board, Fault, State, Want};
+use crate::board::{Audit, Board, Closed, Fault, State, Want};
 use crate::plan::Chunk;
 
 /// A chunk that a member was given, in a frame or as an error.
@@ -23,6 +23,7 @@ pub struct Member {
     /// Chunks that the stream passed since this member joined; after a round it is derailed.
     pub passed: usize,
     slots: Vec<Option<Given>>,
+    audit: Audit,
     next: usize,
     /// How often the worker had starved when something was taken back from it.
     paused: Option<u64>,
@@ -34,16 +35,23 @@ impl Member {
     /// One that was given nothing.
     pub fn new(board: Arc<Board>, chunks: usize) -> Self {
         let slots = vec![None; board.entries().len()];
+        let audit = Audit::new(slots.len());
         Self {
             board,
             seen: Bits::new(chunks),
             passed: 0,
             slots,
+            audit,
             next: 0,
             paused: None,
             ingest: Rate::default(),
             harvested: (0, 0),
         }
+    }
+
+    /// Whether the worker keeps to the rules.
+    pub fn keeps_the_rules(&self) -> bool {
+        self.audit.is_kept(&self.board)
     }
 
     /// Takes back what the worker is through with: `release` is told the frames. Whether there was anything.
@@ -52,6 +60,7 @@ impl Member {
         for (slot, given) in self.slots.iter_mut().enumerate() {
             if given.is_some() && self.board.entries()[slot].word.recycle() {
                 any = true;
+                self.audit.take_back(slot);
                 if let Some(Given { frame: Some(frame), .. }) = given.take() {
                     release(frame);
                 }
@@ -106,6 +115,7 @@ impl Member {
         }
         self.slots[slot] = Some(Given { chunk: number, frame: content.ok() });
         self.seen.set(number);
+        self.audit.give(slot);
         entry.word.publish();
         super::wake(&self.board);
     }
@@ -116,6 +126,7 @@ impl Member {
             let Some(Given { chunk, frame: Some(its) }) = *given else { continue };
             if its == frame && self.board.entries()[slot].word.reclaim() {
                 *given = None;
+                self.audit.take_back(slot);
                 self.seen.clear(chunk);
                 self.paused = Some(self.board.worker().starved.load(Relaxed));
                 self.board.service().reclaimed.fetch_add(1, Relaxed);
@@ -125,9 +136,9 @@ impl Member {
         false
     }
 
-    /// Everything that it has: its worker is gone.
-    pub fn leave(self, mut release: impl FnMut(usize)) {
-        self.board.service().closed.store(1, Relaxed);
+    /// Everything that it has: its worker is gone, or to go.
+    pub fn leave(self, why: Closed, mut release: impl FnMut(usize)) {
+        self.board.close(why);
         super::wake(&self.board);
         self.slots.iter().flatten().filter_map(|given| given.frame).for_each(&mut release);
     }

@@ -1,5 +1,7 @@
 //! The service: a thread that reads for channels, and what opens them.
 //!
+//! A [`Service`] is in this process, or is another process's, which [`crate::daemon`] serves and [`crate::remote`] asks.
+//!
 //! Threads and locks: the control loop has a thread to itself and shares only its [`inbox`] with others, and boards with
 //! workers.
 
@@ -16,17 +18,20 @@ mod shared;
 mod stream;
 mod wheel;
 
+use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::board::Board;
 use crate::clock::Clock;
 use crate::engine::{self, Bell, Choice, Engine, Kind};
-use crate::memory::{FRAME, Frames};
+use crate::memory::Frames;
 use crate::plan::{Plan, Range};
+use crate::remote::Remote;
 use crate::source::File;
 use crate::worker::{Channel, Link, Memory};
 use crate::{Error, Result, Scan};
@@ -107,7 +112,7 @@ impl Builder {
         let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
         let pools = Registry::default();
         let shared = Shared { inbox, thread: Some(thread), clock, kind, about, pools };
-        Ok(Service { shared: Arc::new(shared) })
+        Ok(Service { side: Side::Here(Arc::new(shared)) })
     }
 }
 
@@ -120,7 +125,8 @@ impl Drop for Over {
     }
 }
 
-struct Shared {
+/// A service in this process.
+pub(crate) struct Shared {
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
     clock: Clock,
@@ -141,12 +147,18 @@ impl Drop for Shared {
 /// What reads for channels. Cheap to clone; it ends with the last clone and the last channel.
 #[derive(Clone)]
 pub struct Service {
-    shared: Arc<Shared>,
+    side: Side,
+}
+
+#[derive(Clone)]
+enum Side {
+    Here(Arc<Shared>),
+    Daemon(Arc<Remote>),
 }
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service").field("engine", &self.shared.kind).finish_non_exhaustive()
+        f.debug_struct("Service").field("engine", &self.engine()).finish_non_exhaustive()
     }
 }
 
@@ -158,6 +170,24 @@ pub struct Statistics {
     pub bytes_read: u64,
     /// How often the control loop was awake.
     pub rounds: u64,
+    /// Channels that are open now, members of pools among them.
+    pub channels: u64,
+    /// Pools that there are now: those that can be joined, and those that still have members.
+    pub pools: u64,
+    /// Frames of pools that workers have now, or that are read for them.
+    pub pool_frames: u64,
+}
+
+impl Statistics {
+    /// As numbers, for another process.
+    pub(crate) fn to_words(self) -> [u64; 5] {
+        [self.bytes_read, self.rounds, self.channels, self.pools, self.pool_frames]
+    }
+
+    /// From these.
+    pub(crate) fn from_words([bytes_read, rounds, channels, pools, pool_frames]: [u64; 5]) -> Self {
+        Self { bytes_read, rounds, channels, pools, pool_frames }
+    }
 }
 
 impl Service {
@@ -176,18 +206,35 @@ impl Service {
 
     /// Which engine reads.
     pub fn engine(&self) -> Kind {
-        self.shared.kind
+        match &self.side {
+            Side::Here(shared) => shared.kind,
+            Side::Daemon(remote) => remote.engine(),
+        }
     }
 
     /// How it does that here, in words.
     pub fn about(&self) -> &str {
-        &self.shared.about
+        match &self.side {
+            Side::Here(shared) => &shared.about,
+            Side::Daemon(remote) => remote.about(),
+        }
     }
 
-    /// What it did.
+    /// Connects to the service of another process, which listens at a path: `bedplate scan serve`, or a
+    /// [`Daemon`](crate::Daemon). What is opened by it is read by it, and shared with whoever else does that.
+    ///
+    /// # Errors
+    /// Nobody listens there, or it is of another version.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref())?)) })
+    }
+
+    /// What it did. Of a daemon that is gone, what it had done when it was asked last.
     pub fn statistics(&self) -> Statistics {
-        let inbox = &self.shared.inbox;
-        Statistics { bytes_read: inbox.bytes_read.load(Relaxed), rounds: inbox.rounds.load(Relaxed) }
+        match &self.side {
+            Side::Here(shared) => shared.statistics(),
+            Side::Daemon(remote) => remote.statistics(),
+        }
     }
 
     /// Opens a channel; reading begins at once.
@@ -195,34 +242,85 @@ impl Service {
     /// # Errors
     /// A file cannot be opened or a range is not in it; there is no memory; the service has ended.
     pub fn open(&self, scan: Scan) -> Result<Channel> {
-        let files = scan.sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
-        let count = scan.ring_bytes.div_ceil(FRAME).max(2);
-        let frames = match self.shared.inbox.reuse(count) {
-            Some(frames) => frames,
-            None => Arc::new(Frames::new(count)?),
-        };
-        let board = Arc::new(Board::new(count, self.shared.clock)?);
-        let mut plan = Plan::new(&files, scan.page_size);
-        let ranges = scan.ranges.unwrap_or_else(|| plan.everything());
-        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
-        board.service().total_bytes.store(bytes, Release);
-        board.service().total.store(plan.add(&ranges)?, Release);
-        let direct = files.iter().map(|file| file.direct).collect();
-        let (view, bell) = (frames.view()?, self.shared.inbox.bell.clone());
-        let opening = Opening { board: board.clone(), frames: frames.clone(), files, plan };
-        let id = self.ask(|answer| Command::Open(opening, answer))?;
-        let link = Local { shared: self.shared.clone(), id };
-        let memory = Memory { frames: view, pages: frames.pages(), direct, in_order: true };
-        Ok(Channel::new(board, memory, bell, Box::new(link), scan.page_size))
+        match &self.side {
+            Side::Here(shared) => {
+                let files = scan.sources.iter().map(File::open).collect::<Result<_>>()?;
+                let count = scan.frames();
+                let spare = shared.inbox.reuse(count);
+                shared.open(files, scan.ranges, scan.page_size, count, spare)?.channel()
+            }
+            Side::Daemon(remote) => remote.open(scan),
+        }
     }
 
-    fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command) -> Result<T> {
-        self.shared.ask(command)
+    /// The service itself, if it is in this process.
+    pub(crate) fn shared(&self) -> Option<&Arc<Shared>> {
+        match &self.side {
+            Side::Here(shared) => Some(shared),
+            Side::Daemon(_) => None,
+        }
+    }
+}
+
+/// A channel before a worker has it.
+pub(crate) struct Opened {
+    pub board: Arc<Board>,
+    pub frames: Arc<Frames>,
+    pub link: Box<dyn Link>,
+    direct: Vec<std::result::Result<(), Errno>>,
+    in_order: bool,
+    page_size: usize,
+}
+
+impl Opened {
+    /// For a worker in this process.
+    fn channel(self) -> Result<Channel> {
+        let Self { board, frames, link, direct, in_order, page_size } = self;
+        let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order };
+        Ok(Channel::new(board, memory, link, page_size))
     }
 }
 
 impl Shared {
-    fn is_alive(&self) -> bool {
+    /// Opens a channel with so many frames; reading begins at once. What was read into spare ones the worker can see.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        files: Vec<File>,
+        ranges: Option<Vec<Range>>,
+        page_size: usize,
+        count: usize,
+        spare: Option<Arc<Frames>>,
+    ) -> Result<Opened> {
+        let frames = match spare {
+            Some(frames) => frames,
+            None => Arc::new(Frames::new(count)?),
+        };
+        let board = Arc::new(Board::new(count, self.clock)?);
+        let mut plan = Plan::new(&files, page_size);
+        let ranges = ranges.unwrap_or_else(|| plan.everything());
+        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        board.service().total_bytes.store(bytes, Release);
+        board.service().total.store(plan.add(&ranges)?, Release);
+        let direct = files.iter().map(|file| file.direct).collect();
+        let opening = Opening { board: board.clone(), frames: frames.clone(), files, plan };
+        let id = self.ask(|answer| Command::Open(opening, answer))?;
+        let link = Box::new(Local { shared: self.clone(), id });
+        Ok(Opened { board, frames, link, direct, in_order: true, page_size })
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        let inbox = &self.inbox;
+        let [channels, pools, pool_frames] = inbox.census();
+        let (bytes_read, rounds) = (inbox.bytes_read.load(Relaxed), inbox.rounds.load(Relaxed));
+        Statistics { bytes_read, rounds, channels, pools, pool_frames }
+    }
+
+    /// Which engine reads, and how.
+    pub(crate) fn engine(&self) -> (Kind, &str) {
+        (self.kind, &self.about)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
@@ -248,6 +346,10 @@ impl Link for Local {
 
     fn is_alive(&mut self) -> bool {
         self.shared.is_alive()
+    }
+
+    fn ring(&self) {
+        self.shared.inbox.bell.ring();
     }
 }
 

@@ -23,7 +23,7 @@ use super::loads::{Loaded, Order, Owner};
 use super::member::Member;
 use super::rates::{TICK, ahead, release_delay, reward};
 use super::stream::Wishes;
-use crate::board::{Board, Fault, Want};
+use crate::board::{Board, Closed, Fault, Want};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Chunk, Plan};
 use crate::source::Stamp;
@@ -148,21 +148,43 @@ impl Pool {
     /// The service ends.
     pub fn expel(&mut self) {
         while let Some((_, member)) = self.members.pop_first() {
-            member.leave(|_| {});
+            member.leave(Closed::Gone, |_| {});
         }
     }
 
     /// A worker is gone.
     pub fn leave(&mut self, id: usize) {
+        self.remove(id, Closed::Gone);
+    }
+
+    fn remove(&mut self, id: usize, why: Closed) {
         if let Some(member) = self.members.remove(&id) {
             let state = &mut self.state;
-            member.leave(|frame| release(state, frame));
+            member.leave(why, |frame| release(state, frame));
         }
+    }
+
+    /// Workers that do not keep to the rules are sent away, with nothing.
+    fn police(&mut self) {
+        let broken = self.members.iter().filter(|(_, member)| !member.keeps_the_rules());
+        let broken: Vec<usize> = broken.map(|(id, _)| *id).collect();
+        broken.into_iter().for_each(|id| self.remove(id, Closed::Broken));
+    }
+
+    /// How many members there are, and how many frames they have or will have.
+    pub fn count(&self) -> (u64, u64) {
+        let held = |frame: &&Frame| match frame {
+            Frame::Free => false,
+            Frame::Loading => true,
+            Frame::Shared(shared) => shared.members > 0,
+        };
+        (self.members.len() as u64, self.state.iter().filter(held).count() as u64)
     }
 
     /// Looks at the boards and says what is to be done.
     pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
         let mut wishes = Wishes { orders: Vec::new(), timer: None };
+        self.police();
         if self.harvest() {
             self.idle = 0;
         } else if self.armed.is_none() {

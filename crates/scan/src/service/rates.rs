@@ -6,6 +6,12 @@ pub struct Rate(Option<f64>);
 
 /// How much of a new sample shows.
 const WEIGHT: f64 = 0.25;
+/// Nanoseconds per byte that are believed: from a petabyte in a second to a byte in one. Workers may tell anything.
+const BELIEVED: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
+/// The longest delay: an hour in nanoseconds.
+const LONGEST: f64 = 3600e9;
+/// Pages ahead at most; nobody has memory for as many.
+const FARTHEST: f64 = 1e9;
 
 impl Rate {
     /// So many bytes took so long.
@@ -14,7 +20,7 @@ impl Rate {
             return;
         }
         // Averaged as times, for these add up: a page that takes ten times longer is as much as ten pages.
-        let ns_per_byte = ns.max(1) as f64 / bytes as f64;
+        let ns_per_byte = (ns.max(1) as f64 / bytes as f64).clamp(*BELIEVED.start(), *BELIEVED.end());
         self.0 = Some(match self.0 {
             None => ns_per_byte,
             Some(before) => before + WEIGHT * (ns_per_byte - before),
@@ -32,7 +38,7 @@ impl Rate {
 pub fn release_delay(bytes: u64, device: f64, ingest: f64, reward: usize) -> u64 {
     // N·(S_d − S_u)/(S_d·S_u) = N/S_u − N/S_d
     let seconds = bytes as f64 * (reward as f64 / ingest - 1.0 / device);
-    if seconds > 0.0 { (seconds * 1e9) as u64 } else { 0 }
+    (seconds * 1e9).clamp(0.0, LONGEST) as u64
 }
 
 /// How many requests at a time are needed: until S_u ≤ R·S_d.
@@ -47,7 +53,7 @@ pub const TICK: u64 = 4_000_000;
 /// and `ticks` of the slow timers more.
 pub fn ahead(bytes: u64, latency_ns: u64, ingest: f64, ticks: u64) -> usize {
     let window = (latency_ns + ticks * TICK) as f64 / 1e9 * ingest;
-    (window / bytes.max(1) as f64).ceil() as usize + 1
+    (window / bytes.max(1) as f64).ceil().min(FARTHEST) as usize + 1
 }
 
 #[cfg(test)]
@@ -92,6 +98,20 @@ mod tests {
         rate.sample(0, 1);
         rate.sample(1, 0);
         assert!(rate.per_second().unwrap().is_finite());
+    }
+
+    /// Whatever a worker says, what follows from it can be added to a time and a count.
+    #[test]
+    fn nothing_that_is_said_is_too_much() {
+        for (bytes, ns) in [(u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX), (1, 0)] {
+            let mut rate = Rate::default();
+            rate.sample(bytes, ns);
+            let pace = rate.per_second().unwrap();
+            assert!(ahead(1, 1 << 50, pace, 3) < usize::MAX >> 1);
+            assert!((1..=8).contains(&reward(200.0 * MB, pace, 8)));
+            assert!(release_delay(2 << 20, 1.0, pace, 8) <= LONGEST as u64);
+            assert!(release_delay(2 << 20, 1e15, pace / 1e12, 8) <= LONGEST as u64);
+        }
     }
 
     #[test]

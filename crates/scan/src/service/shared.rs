@@ -8,12 +8,13 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::inbox::{Command, Founding};
-use super::{Service, Shared};
+use super::{Opened, Service, Shared, Side};
 use crate::board::Board;
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
-use crate::source::{File, Source};
-use crate::worker::{Channel, Link, Memory};
+use crate::remote;
+use crate::source::{File, Identity, Source};
+use crate::worker::{Channel, Link};
 use crate::{Error, Result};
 
 /// Entries of a member's board: as many chunks can be ready for it.
@@ -24,6 +25,16 @@ const SLOTS: usize = 64;
 pub struct AccessKey([u8; 16]);
 
 impl AccessKey {
+    /// As bytes, to be handed to another process in private: who has them and can read the pool's files may join.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// From the bytes of one.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
     fn new() -> Result<Self> {
         let mut bytes = [0; 16];
         getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Error::system("making an access key"))?;
@@ -45,6 +56,9 @@ struct Known {
     chunks: u64,
     bytes: u64,
     direct: Vec<std::result::Result<(), Errno>>,
+    files: Vec<Identity>,
+    /// Of the files, for those who join from elsewhere.
+    names: Vec<Vec<u8>>,
 }
 
 /// The pools of a service, by their keys.
@@ -59,15 +73,20 @@ impl Registry {
 
 /// A pool of frames for a group of files. Dropping it lets nobody else join; those who are in it go on.
 pub struct Pool {
-    shared: Arc<Shared>,
-    frames: Arc<Frames>,
-    id: usize,
     key: AccessKey,
+    memory_bytes: usize,
+    _founded: Keeper,
+}
+
+/// What a pool ends with.
+enum Keeper {
+    Here { _founded: Founded },
+    Daemon { _founded: remote::Founded },
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("frames", &self.frames.count()).finish_non_exhaustive()
+        f.debug_struct("Pool").field("memory_bytes", &self.memory_bytes).finish_non_exhaustive()
     }
 }
 
@@ -79,11 +98,26 @@ impl Pool {
 
     /// The memory of the pool in bytes, all of which it has from the beginning.
     pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
+}
+
+/// A pool of a service in this process. Dropping it lets nobody else join.
+pub(crate) struct Founded {
+    shared: Arc<Shared>,
+    frames: Arc<Frames>,
+    id: usize,
+    pub key: AccessKey,
+}
+
+impl Founded {
+    /// The memory of its frames.
+    pub fn memory_bytes(&self) -> usize {
         self.frames.count() * FRAME
     }
 }
 
-impl Drop for Pool {
+impl Drop for Founded {
     fn drop(&mut self) {
         self.shared.pools.pools().remove(&self.key);
         self.shared.inbox.send(Command::Dissolve(self.id));
@@ -101,23 +135,21 @@ impl Service {
         sources: impl IntoIterator<Item = S>,
         memory_bytes: usize,
     ) -> Result<Pool> {
-        if !(8 * FRAME..=512 * FRAME).contains(&memory_bytes) {
-            return Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")));
-        }
+        check_memory(memory_bytes)?;
         let sources: Vec<Source> = sources.into_iter().map(Into::into).collect();
-        let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
-        let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
-        let mut plan = Plan::new(&files, FRAME);
-        let everything = plan.everything();
-        let chunks = plan.add(&everything)?;
-        let bytes = everything.iter().map(|range| range.end).sum();
-        let direct = files.iter().map(|file| file.direct).collect();
-        let founding = Founding { frames: frames.clone(), files, plan };
-        let id = self.ask(|answer| Command::Found(founding, answer))?;
-        let pool = Pool { shared: self.shared.clone(), frames, id, key: AccessKey::new()? };
-        let known = Known { id, frames: Arc::downgrade(&pool.frames), chunks, bytes, direct };
-        self.shared.pools.pools().insert(pool.key, known);
-        Ok(pool)
+        match &self.side {
+            Side::Here(shared) => {
+                let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
+                let founded = shared.found(files, Vec::new(), memory_bytes)?;
+                let (key, memory_bytes) = (founded.key, founded.memory_bytes());
+                Ok(Pool { key, memory_bytes, _founded: Keeper::Here { _founded: founded } })
+            }
+            Side::Daemon(remote) => {
+                let founded = remote.found(&sources, memory_bytes)?;
+                let (key, memory_bytes) = (founded.key, founded.memory_bytes);
+                Ok(Pool { key, memory_bytes, _founded: Keeper::Daemon { _founded: founded } })
+            }
+        }
     }
 
     /// Joins a pool: the channel has every page of its files once, in the order in which the pool has them, beginning with
@@ -125,23 +157,84 @@ impl Service {
     ///
     /// # Errors
     /// No pool has this key; the page size is none (see [`Scan::page_size`](crate::Scan::page_size)); there are too many
-    /// workers for the pool's memory.
+    /// workers for the pool's memory. From another process: this one cannot open the pool's files.
     pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
+        match &self.side {
+            Side::Here(shared) => shared.join(key, page_size, None)?.channel(),
+            Side::Daemon(remote) => remote.join(key, page_size),
+        }
+    }
+}
+
+fn check_memory(memory_bytes: usize) -> Result<()> {
+    if (8 * FRAME..=512 * FRAME).contains(&memory_bytes) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")))
+}
+
+fn unknown() -> Error {
+    Error::Invalid("no pool has this access key".into())
+}
+
+impl Shared {
+    /// Makes a pool.
+    pub(crate) fn found(
+        self: &Arc<Self>,
+        files: Vec<File>,
+        names: Vec<Vec<u8>>,
+        memory_bytes: usize,
+    ) -> Result<Founded> {
+        check_memory(memory_bytes)?;
+        let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
+        let mut plan = Plan::new(&files, FRAME);
+        let everything = plan.everything();
+        let chunks = plan.add(&everything)?;
+        let bytes = everything.iter().map(|range| range.end).sum();
+        let direct = files.iter().map(|file| file.direct).collect();
+        let identities = files.iter().map(|file| file.identity).collect();
+        let founding = Founding { frames: frames.clone(), files, plan };
+        let id = self.ask(|answer| Command::Found(founding, answer))?;
+        let founded = Founded { shared: self.clone(), frames, id, key: AccessKey::new()? };
+        let frames = Arc::downgrade(&founded.frames);
+        let known = Known { id, frames, chunks, bytes, direct, files: identities, names };
+        self.pools.pools().insert(founded.key, known);
+        Ok(founded)
+    }
+
+    /// The names of a pool's files, as its founder has them.
+    pub(crate) fn names(&self, key: AccessKey) -> Result<Vec<Vec<u8>>> {
+        self.pools.pools().get(&key).map(|known| known.names.clone()).ok_or_else(unknown)
+    }
+
+    /// Joins a pool; with a proof, only who has opened the very files that the pool reads.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        key: AccessKey,
+        page_size: usize,
+        proof: Option<&[File]>,
+    ) -> Result<Opened> {
         let page_size = crate::Scan::of::<Source>([]).page_size(page_size)?.page_size;
-        let unknown = || Error::Invalid("no pool has this access key".into());
         let (pool, frames, chunks, bytes, direct) = {
-            let pools = self.shared.pools.pools();
+            let pools = self.pools.pools();
             let known = pools.get(&key).ok_or_else(unknown)?;
+            if proof
+                .is_some_and(|proof| !proof.iter().map(|file| file.identity).eq(known.files.iter().copied()))
+            {
+                return Err(Error::Invalid(
+                    "the files that were opened are not the pool's: they were replaced, or names mean other files here"
+                        .into(),
+                ));
+            }
             let frames = known.frames.upgrade().ok_or_else(unknown)?;
             (known.id, frames, known.chunks, known.bytes, known.direct.clone())
         };
-        let board = Arc::new(Board::new(SLOTS, self.shared.clock)?);
+        let board = Arc::new(Board::new(SLOTS, self.clock)?);
         board.service().total.store(chunks, Release);
         board.service().total_bytes.store(bytes, Release);
-        let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order: false };
         let member = self.ask(|answer| Command::Join(pool, board.clone(), answer))?;
-        let link = Membership { shared: self.shared.clone(), pool, member };
-        Ok(Channel::new(board, memory, self.shared.inbox.bell.clone(), Box::new(link), page_size))
+        let link = Box::new(Membership { shared: self.clone(), pool, member });
+        Ok(Opened { board, frames, link, direct, in_order: false, page_size })
     }
 }
 
@@ -159,6 +252,10 @@ impl Link for Membership {
 
     fn is_alive(&mut self) -> bool {
         self.shared.is_alive()
+    }
+
+    fn ring(&self) {
+        self.shared.inbox.bell.ring();
     }
 }
 

@@ -10,13 +10,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::device::Device;
 use super::files::Files;
 use super::loads::{Loaded, Order, Owner};
 use super::rates::{Rate, TICK, ahead, release_delay, reward};
-use crate::board::{Board, Fault, State, Want};
+use crate::board::{Audit, Board, Closed, Fault, State, Want};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Chunk, Plan};
 use crate::source::Stamp;
@@ -58,6 +58,7 @@ pub struct Stream {
     /// Bytes of a chunk, as they are lately.
     unit: u64,
     slots: Vec<Slot>,
+    audit: Audit,
     oldest: u64,
     next: u64,
     ingest: Rate,
@@ -87,7 +88,7 @@ pub struct Wishes {
 /// However the stream ends, also if its service panics: the worker is told that nothing comes any more.
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.board.service().closed.store(1, Release);
+        self.board.close(Closed::Gone);
         super::wake(&self.board);
     }
 }
@@ -104,6 +105,7 @@ impl Stream {
         now: u64,
     ) -> Self {
         let slots = (0..frames.count()).map(|_| Slot::Free).collect();
+        let audit = Audit::new(frames.count());
         Self {
             id,
             board,
@@ -115,6 +117,7 @@ impl Stream {
             ahead: None,
             unit: FRAME as u64,
             slots,
+            audit,
             oldest: 0,
             next: 0,
             ingest: Rate::default(),
@@ -168,7 +171,7 @@ impl Stream {
     /// Looks at the board and says what is to be done.
     pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
         let mut wishes = Wishes { orders: Vec::new(), timer: None };
-        if self.closing {
+        if self.closing || self.is_broken() {
             return wishes;
         }
         self.harvest();
@@ -192,6 +195,17 @@ impl Stream {
         wishes
     }
 
+    /// Whether the worker does not keep to the rules. Then nothing is read for it any more.
+    fn is_broken(&mut self) -> bool {
+        let broken = !self.audit.is_kept(&self.board);
+        if broken {
+            self.closing = true;
+            self.board.close(Closed::Broken);
+            super::wake(&self.board);
+        }
+        broken
+    }
+
     /// Takes back what the worker is through with, and learns its pace. Whether there was anything.
     fn harvest(&mut self) -> bool {
         let before = self.oldest;
@@ -201,6 +215,7 @@ impl Stream {
                 break;
             }
             self.slots[slot] = Slot::Free;
+            self.audit.take_back(slot);
             self.oldest += 1;
         }
         let words = self.board.worker();
@@ -364,7 +379,6 @@ impl Stream {
 
     fn give(&mut self, slot: usize, chunk: Chunk, outcome: Result<Vec<(u32, Stamp)>, Fault>) {
         let entry = &self.board.entries()[slot];
-        debug_assert_eq!(entry.word.state(), State::Empty);
         let stamps = match outcome {
             Ok(stamps) => {
                 for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
@@ -383,6 +397,7 @@ impl Stream {
             _ => 0,
         };
         self.slots[slot] = Slot::Given { chunk, stamps, tries };
+        self.audit.give(slot);
         entry.word.publish();
         super::wake(&self.board);
     }
@@ -413,6 +428,7 @@ impl Stream {
             if !old || *tries >= TRIES || !self.board.entries()[slot].word.reclaim() {
                 continue;
             }
+            self.audit.take_back(slot);
             self.board.service().reclaimed.fetch_add(1, Relaxed);
             let loading = Slot::Loading { tries: *tries + 1 };
             if let Slot::Given { chunk, .. } = std::mem::replace(&mut self.slots[slot], loading) {

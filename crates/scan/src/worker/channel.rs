@@ -11,9 +11,8 @@ use rustix::time::Timespec;
 
 use super::pieces::Rest;
 use super::{Link, Page, Piece};
-use crate::board::{Board, SEGMENTS, SLEEPS, State, Want};
+use crate::board::{Board, Closed, SEGMENTS, SLEEPS, State, Want};
 use crate::clock::Clock;
-use crate::engine::Bell;
 use crate::memory::{FRAME, Mapping, Pages};
 use crate::plan::Range;
 use crate::{Error, Result};
@@ -48,7 +47,6 @@ struct InUse {
 pub struct Channel {
     board: Arc<Board>,
     frames: Arc<Mapping>,
-    bell: Arc<Bell>,
     link: Box<dyn Link>,
     clock: Clock,
     page_size: usize,
@@ -61,6 +59,8 @@ pub struct Channel {
     returned: u64,
     /// Since when this worker wants a page and has none.
     starved_since: Option<u64>,
+    /// When it last looked whether the service is still there.
+    asked: u64,
     /// When it had all its time to itself last: the last return, or the end of the last wait.
     since: u64,
     direct: Vec<std::result::Result<(), Errno>>,
@@ -118,19 +118,12 @@ pub struct Statistics {
 }
 
 impl Channel {
-    pub(crate) fn new(
-        board: Arc<Board>,
-        memory: Memory,
-        bell: Arc<Bell>,
-        link: Box<dyn Link>,
-        page_size: usize,
-    ) -> Self {
+    pub(crate) fn new(board: Arc<Board>, memory: Memory, link: Box<dyn Link>, page_size: usize) -> Self {
         let clock = board.clock();
         let Memory { frames, pages, direct, in_order } = memory;
         Self {
             board,
             frames,
-            bell,
             link,
             clock,
             page_size,
@@ -139,6 +132,7 @@ impl Channel {
             cursor: 0,
             returned: 0,
             starved_since: None,
+            asked: 0,
             since: 0,
             direct,
             pages,
@@ -159,14 +153,29 @@ impl Channel {
             if self.returned >= self.board.service().total.load(Acquire) {
                 return Ok(Got::End);
             }
-            if self.board.closed() {
-                return Err(Error::Gone);
+            match self.board.closed() {
+                Some(Closed::Gone) => return Err(Error::Gone),
+                Some(Closed::Broken) => return Err(broken()),
+                None => {}
             }
+            let now = self.clock.now();
             if self.starved_since.is_none() {
                 add(&self.board.worker().starved, 1);
-                self.starved_since = Some(self.clock.now());
+                self.starved_since = Some(now);
+                self.asked = now;
             }
-            return Ok(Got::NotYet);
+            // Who polls asks as often as who sleeps: a service that was killed has told nobody.
+            if now.saturating_sub(self.asked) < PATIENCE.as_nanos() as u64 {
+                return Ok(Got::NotYet);
+            }
+            self.asked = now;
+            if self.link.is_alive() {
+                return Ok(Got::NotYet);
+            }
+            // What it published before it died is good.
+            if !self.take()? {
+                return Err(Error::Gone);
+            }
         }
         self.next_piece()
     }
@@ -232,7 +241,7 @@ impl Channel {
         self.in_use.is_some()
             || self.slots().any(|slot| self.board.entries()[slot].word.state() == State::Ready)
             || self.returned >= self.board.service().total.load(Acquire)
-            || self.board.closed()
+            || self.board.closed().is_some()
     }
 
     /// Where the next chunk may be.
@@ -248,7 +257,7 @@ impl Channel {
         if !self.has_news() {
             if self.board.worker().bell.must_ring(Want::Starving) {
                 add(&self.board.worker().calls, 1);
-                self.bell.ring();
+                self.link.ring();
             }
             add(&self.board.worker().calls, 1);
             let time = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
@@ -315,6 +324,10 @@ impl Channel {
                 break None;
             }
             let segment = self.board.segments(in_use.slot)[in_use.segment].get();
+            let end = segment.at.checked_add(segment.len);
+            if segment.offset > u64::MAX / 2 || end.is_none_or(|end| end as usize > FRAME) {
+                break None;
+            }
             in_use.rest = Some(Rest::new(segment, self.page_size));
             in_use.segment += 1;
         };
@@ -350,7 +363,7 @@ impl Channel {
         self.board.entries()[in_use.slot].word.finish();
         if words.bell.must_ring(Want::Returned) {
             add(&words.calls, 1);
-            self.bell.ring();
+            self.link.ring();
         }
     }
 
@@ -393,6 +406,12 @@ impl Channel {
             watermark: get(&service.watermark),
         }
     }
+}
+
+fn broken() -> Error {
+    Error::Protocol(
+        "the scan's board was written to by something that is not its worker: the scan is over".into(),
+    )
 }
 
 /// Only this side writes the word.

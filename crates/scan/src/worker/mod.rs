@@ -22,4 +22,7 @@ pub(crate) trait Link: Send {
 
     /// Whether the service still reads.
     fn is_alive(&mut self) -> bool;
+
+    /// Wakes the control loop.
+    fn ring(&self);
 }

@@ -1,0 +1,121 @@
+//! Whether a worker keeps to the rules of its board, which another process may write anything to.
+//!
+//! The service knows how often it published every entry, and which entries it has given away. The worker can only have
+//! moved those from ready to in-use to done; it has one in use at a time; and all others are empty. Whatever else is seen
+//! was written by something that is no worker. Without this, a worker that says that it uses everything it was given would keep all
+//! of that from the others of its pool.
+
+use super::{Board, State};
+
+/// What the service knows of a board's entries.
+#[derive(Debug)]
+pub struct Audit(Vec<Known>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    published: u64,
+    given: bool,
+}
+
+impl Audit {
+    /// Of a board whose entries are all empty.
+    pub fn new(slots: usize) -> Self {
+        Self(vec![Known::default(); slots])
+    }
+
+    /// The service is about to publish an entry.
+    pub fn give(&mut self, slot: usize) {
+        let known = &mut self.0[slot];
+        known.published = known.published.wrapping_add(1);
+        known.given = true;
+    }
+
+    /// The service has taken an entry back.
+    pub fn take_back(&mut self, slot: usize) {
+        self.0[slot].given = false;
+    }
+
+    /// Whether everything is as a worker may have it.
+    pub fn is_kept(&self, board: &Board) -> bool {
+        let mut in_use = None;
+        for (entry, known) in board.entries().iter().zip(&self.0) {
+            let (published, state) = entry.word.look();
+            if published != known.published || known.given == (state == State::Empty) {
+                return false;
+            }
+            if state != State::InUse {
+                continue;
+            }
+            // The first may have been returned since it was looked at; if not, there were two at one moment.
+            if in_use.replace(entry).is_some_and(|first| first.word.state() == State::InUse) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// No order of what both sides may do is taken for a breach.
+        #[test]
+        fn rules_that_are_kept_are_seen_to_be_kept(steps in prop::collection::vec((0u8..4, 0usize..4), 0..200)) {
+            let board = Board::new(4, Clock::monotonic()).unwrap();
+            let mut audit = Audit::new(4);
+            let mut in_use = None;
+            for (step, slot) in steps {
+                let word = &board.entries()[slot].word;
+                match step {
+                    0 if word.state() == State::Empty => {
+                        audit.give(slot);
+                        word.publish();
+                    }
+                    1 if in_use.is_none() && word.take() => in_use = Some(slot),
+                    2 => {
+                        if let Some(slot) = in_use.take() {
+                            board.entries()[slot].word.finish();
+                        }
+                    }
+                    _ => {
+                        if word.reclaim() || word.recycle() {
+                            audit.take_back(slot);
+                        }
+                    }
+                }
+                prop_assert!(audit.is_kept(&board));
+            }
+        }
+    }
+
+    #[test]
+    fn breaches_are_seen() {
+        let fresh = || {
+            let (board, mut audit) = (Board::new(4, Clock::monotonic()).unwrap(), Audit::new(4));
+            for slot in 0..3 {
+                audit.give(slot);
+                board.entries()[slot].word.publish();
+            }
+            assert!(audit.is_kept(&board));
+            (board, audit)
+        };
+        let (board, audit) = fresh();
+        board.entries()[3].word.publish();
+        assert!(!audit.is_kept(&board), "something was published that the service did not");
+        let (board, audit) = fresh();
+        assert!(board.entries()[1].word.reclaim());
+        assert!(!audit.is_kept(&board), "something was taken back by the worker");
+        let (board, audit) = fresh();
+        board.entries()[0].word.publish();
+        assert!(!audit.is_kept(&board), "something was published again");
+        let (board, audit) = fresh();
+        assert!(board.entries()[0].word.take());
+        assert!(audit.is_kept(&board));
+        assert!(board.entries()[2].word.take());
+        assert!(!audit.is_kept(&board), "two are in use");
+    }
+}

@@ -1,0 +1,152 @@
+//! One connection: what its client asks for, and what it has.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::budget::Budget;
+use super::{Limits, files};
+use crate::engine::Kind;
+use crate::memory::{FRAME, Pages};
+use crate::service::{AccessKey, Opened, Shared};
+use crate::source::File;
+use crate::wire::{DESCRIPTORS, Received, Reply, Request, Socket, malformed};
+use crate::{Error, Result, Scan};
+
+/// How long a client may take to say what it wants, and to hear an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection.
+pub struct Connection {
+    socket: Arc<Socket>,
+    shared: Arc<Shared>,
+    budget: Budget,
+    limits: Limits,
+}
+
+impl Connection {
+    /// Of a client that has just connected.
+    pub fn new(socket: Arc<Socket>, shared: Arc<Shared>, budget: Budget, limits: Limits) -> Self {
+        Self { socket, shared, budget, limits }
+    }
+
+    /// Does what the client asks for, until it is gone.
+    ///
+    /// # Errors
+    /// Why the connection ends; the client has been told.
+    pub fn run(self) -> Result<()> {
+        self.socket.set_patience(Some(PATIENCE)).map_err(Error::system("setting timeouts"))?;
+        let result = self.talk();
+        match &result {
+            Ok(()) | Err(Error::Gone | Error::System { .. }) => {}
+            Err(error) => {
+                let invalid = matches!(error, Error::Invalid(_));
+                let _ = self.socket.send(&Reply::Failed { invalid, text: error.to_string() }, &[]);
+            }
+        }
+        result
+    }
+
+    fn talk(&self) -> Result<()> {
+        loop {
+            let Received { message, descriptors } = self.socket.receive::<Request>()?;
+            if !descriptors.is_empty() {
+                return Err(malformed("has descriptors where there are none"));
+            }
+            match message {
+                Request::About => self.about()?,
+                Request::Names { key } => self.names(AccessKey::from_bytes(key))?,
+                Request::Open { page_size, ring_bytes, ranges, files } => {
+                    // What is out of bounds is refused before anything is done for it.
+                    let wrong = || Error::Invalid("a number is too large".into());
+                    let (page, ring) = (page_size.try_into(), ring_bytes.try_into());
+                    let scan = Scan::of::<&str>([]).page_size(page.map_err(|_| wrong())?)?;
+                    let scan = scan.ring_bytes(ring.map_err(|_| wrong())?)?;
+                    let _share = self.budget.take((scan.frames() * FRAME) as u64)?;
+                    let (files, _) = files::receive(&self.socket, files, self.limits.files)?;
+                    files::check_size(&files, ranges.as_deref())?;
+                    let opened = self.shared.open(files, ranges, scan.page_size, scan.frames(), None)?;
+                    return self.hold(opened);
+                }
+                Request::Found { memory_bytes, files } => return self.found(memory_bytes, files),
+                Request::Join { key, page_size, files } => {
+                    let (proof, _) = files::receive(&self.socket, files, self.limits.files)?;
+                    return self.join(AccessKey::from_bytes(key), page_size, proof);
+                }
+                Request::Ring | Request::Files(_) | Request::Ranges(_) => {
+                    return Err(malformed("is not one to begin with"));
+                }
+            }
+        }
+    }
+
+    fn about(&self) -> Result<()> {
+        let (engine, about) = self.shared.engine();
+        let engine = match engine {
+            Kind::Uring => 0,
+            Kind::Threads => 1,
+        };
+        let statistics = self.shared.statistics().to_words();
+        self.socket.send(&Reply::About { engine, about: about.to_owned(), statistics }, &[])
+    }
+
+    fn names(&self, key: AccessKey) -> Result<()> {
+        let all = self.shared.names(key)?;
+        let of = all.len() as u32;
+        if all.is_empty() {
+            return self.socket.send(&Reply::Names { names: all, of }, &[]);
+        }
+        let mut parts = all.chunks(DESCRIPTORS);
+        parts.try_for_each(|names| self.socket.send(&Reply::Names { names: names.to_vec(), of }, &[]))
+    }
+
+    fn found(&self, memory_bytes: u64, count: u32) -> Result<()> {
+        let _share = self.budget.take(memory_bytes)?;
+        let (files, names) = files::receive(&self.socket, count, self.limits.files)?;
+        files::check_size(&files, None)?;
+        let founded = self.shared.found(files, names, memory_bytes as usize)?;
+        let reply = Reply::Pool { key: founded.key.to_bytes(), memory_bytes: founded.memory_bytes() as u64 };
+        self.socket.send(&reply, &[])?;
+        self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
+        // There is nothing to say about a pool but that it is over.
+        match self.socket.receive::<Request>() {
+            Ok(_) => Err(malformed("is about a pool, of which there is nothing to say")),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn join(&self, key: AccessKey, page_size: u64, proof: Vec<File>) -> Result<()> {
+        let page_size = usize::try_from(page_size).unwrap_or(usize::MAX);
+        let opened = self.shared.join(key, page_size, Some(&proof))?;
+        drop(proof);
+        self.hold(opened)
+    }
+
+    /// Hands a channel over, and keeps it until the client is gone.
+    fn hold(&self, mut opened: Opened) -> Result<()> {
+        let pages = match opened.frames.pages() {
+            Pages::Reserved => 0,
+            Pages::Transparent => 1,
+            Pages::Normal => 2,
+        };
+        let descriptors = [opened.board.file().as_fd(), opened.frames.lend().as_fd()];
+        self.socket.send(&Reply::Channel { pages }, &descriptors)?;
+        self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
+        loop {
+            let Received { message, descriptors } = self.socket.receive::<Request>()?;
+            match message {
+                Request::Ring if descriptors.is_empty() => opened.link.ring(),
+                Request::Ranges(ranges) if descriptors.is_empty() => {
+                    let added = files::check_size(&[], Some(&ranges));
+                    let reply = match added.and_then(|()| opened.link.notify_ranges(&ranges)) {
+                        Ok(()) => Reply::Done,
+                        Err(Error::Gone) => return Err(Error::Gone),
+                        Err(error) => Reply::Failed { invalid: true, text: error.to_string() },
+                    };
+                    self.socket.send(&reply, &[])?;
+                }
+                _ => return Err(malformed("is none of a channel's")),
+            }
+        }
+    }
+}

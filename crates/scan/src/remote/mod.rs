@@ -1,0 +1,255 @@
+//! The client's side of a service that is another process: what is opened there comes back as a board and frames, and
+//! from then on a worker does not know the difference.
+//!
+//! Everything that is opened has a connection of its own, which ends with it, and with this process, however that ends.
+//! Files are opened here, by this process's rights, and handed over as descriptors.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::board::Board;
+use crate::engine::Kind;
+use crate::memory::{FRAME, Mapping, Pages};
+use crate::plan::{Plan, Range};
+use crate::service::{AccessKey, Statistics};
+use crate::source::{File, Source};
+use crate::wire::{DESCRIPTORS, RANGES, Received, Reply, Request, Socket, malformed};
+use crate::worker::{Channel, Link, Memory};
+use crate::{Error, Result, Scan};
+
+/// How long an answer may take: most of it is for memory to be found.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A service that listens at a path.
+pub struct Remote {
+    path: PathBuf,
+    engine: Kind,
+    about: String,
+    /// What it said last. Held for moments.
+    statistics: Mutex<Statistics>,
+}
+
+/// A pool of it, as long as this is there.
+pub struct Founded {
+    _socket: Socket,
+    pub key: AccessKey,
+    pub memory_bytes: usize,
+}
+
+impl Remote {
+    /// Asks who listens at a path.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let failed = |error: Errno| Error::File { path: path.to_owned(), source: error.into() };
+        let socket = Socket::connect(path, PATIENCE).map_err(failed)?;
+        let (engine, about, statistics) = ask_about(&socket)?;
+        Ok(Self { path: path.to_owned(), engine, about, statistics: Mutex::new(statistics) })
+    }
+
+    /// Which engine reads.
+    pub fn engine(&self) -> Kind {
+        self.engine
+    }
+
+    /// How it does that.
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// What it did.
+    pub fn statistics(&self) -> Statistics {
+        let now = self.socket().and_then(|socket| ask_about(&socket));
+        let mut last = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok((_, _, statistics)) = now {
+            *last = statistics;
+        }
+        *last
+    }
+
+    fn socket(&self) -> Result<Socket> {
+        Socket::connect(&self.path, PATIENCE).map_err(|error| match error {
+            // It was there before.
+            Errno::CONNREFUSED | Errno::NOENT => Error::Gone,
+            error => Error::System { what: "connecting to the scan service", source: error },
+        })
+    }
+
+    /// As [`Service::open`](crate::Service::open).
+    pub fn open(&self, scan: Scan) -> Result<Channel> {
+        let files = scan.sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
+        let (first, more) = match scan.ranges {
+            None => (None, Vec::new()),
+            Some(mut ranges) => {
+                let more = ranges.split_off(ranges.len().min(RANGES));
+                (Some(ranges), more)
+            }
+        };
+        let (page_size, ring_bytes) = (scan.page_size as u64, scan.ring_bytes as u64);
+        let request = Request::Open { page_size, ring_bytes, ranges: first, files: files.len() as u32 };
+        let socket = self.socket()?;
+        hand_over(&socket, &request, &files, &vec![Vec::new(); files.len()])?;
+        let mut channel = channel(socket, &files, true, scan.page_size)?;
+        if !more.is_empty() {
+            channel.notify_ranges(&more)?;
+        }
+        Ok(channel)
+    }
+
+    /// As [`Service::create_pool`](crate::Service::create_pool).
+    pub fn found(&self, sources: &[Source], memory_bytes: usize) -> Result<Founded> {
+        let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
+        let names: Vec<_> = sources.iter().map(name).collect();
+        let request = Request::Found { memory_bytes: memory_bytes as u64, files: files.len() as u32 };
+        let socket = self.socket()?;
+        hand_over(&socket, &request, &files, &names)?;
+        match answer(&socket)?.message {
+            Reply::Pool { key, memory_bytes } => Ok(Founded {
+                _socket: socket,
+                key: AccessKey::from_bytes(key),
+                memory_bytes: memory_bytes as usize,
+            }),
+            _ => Err(malformed("is not the answer to what was asked")),
+        }
+    }
+
+    /// As [`Service::join`](crate::Service::join): opens the pool's files by their names, to show that this process may read
+    /// them.
+    pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
+        let page_size = Scan::of::<Source>([]).page_size(page_size)?.page_size;
+        let socket = self.socket()?;
+        let files = names(&socket, key)?
+            .into_iter()
+            .map(|name| match name.is_empty() {
+                true => {
+                    Err(Error::Invalid("a file of the pool has no name that it could be opened by".into()))
+                }
+                false => File::open(&Source::Path(std::ffi::OsString::from_vec(name).into())),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let request =
+            Request::Join { key: key.to_bytes(), page_size: page_size as u64, files: files.len() as u32 };
+        hand_over(&socket, &request, &files, &vec![Vec::new(); files.len()])?;
+        channel(socket, &files, false, page_size)
+    }
+}
+
+fn names(socket: &Socket, key: AccessKey) -> Result<Vec<Vec<u8>>> {
+    socket.send(&Request::Names { key: key.to_bytes() }, &[])?;
+    let mut all = Vec::new();
+    loop {
+        let Reply::Names { names, of } = answer(socket)?.message else {
+            return Err(malformed("is not the answer to what was asked"));
+        };
+        let none = names.is_empty();
+        all.extend(names);
+        if all.len() >= of as usize || none {
+            return Ok(all);
+        }
+    }
+}
+
+/// What others may open a file by.
+fn name(source: &Source) -> Vec<u8> {
+    let path = match source {
+        Source::Path(path) => std::path::absolute(path).ok(),
+        Source::Descriptor(file) => std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok(),
+    };
+    let path = path.filter(|path| path.is_absolute()).unwrap_or_default().into_os_string();
+    // What is too long for the kernel is too long for a message.
+    if path.len() < 4096 { path.into_vec() } else { Vec::new() }
+}
+
+/// Asks for something with files.
+fn hand_over(socket: &Socket, request: &Request, files: &[File], names: &[Vec<u8>]) -> Result<()> {
+    let all = || {
+        socket.send(request, &[])?;
+        for (files, names) in files.chunks(DESCRIPTORS).zip(names.chunks(DESCRIPTORS)) {
+            let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+            socket.send(&Request::Files(names.to_vec()), &descriptors)?;
+        }
+        Ok(())
+    };
+    match all() {
+        // Who does not want to hear more may have said why. The first thing to be heard can be that it has gone.
+        Err(Error::Gone) => match answer(socket).or_else(|_| answer(socket)) {
+            Ok(_) | Err(Error::Gone) => Err(Error::Gone),
+            Err(error) => Err(error),
+        },
+        result => result,
+    }
+}
+
+fn answer(socket: &Socket) -> Result<Received<Reply>> {
+    let received = socket.receive::<Reply>()?;
+    match received.message {
+        Reply::Failed { invalid: true, text } => Err(Error::Invalid(text)),
+        Reply::Failed { invalid: false, text } => Err(Error::Refused(text)),
+        _ => Ok(received),
+    }
+}
+
+fn ask_about(socket: &Socket) -> Result<(Kind, String, Statistics)> {
+    socket.send(&Request::About, &[])?;
+    let Reply::About { engine, about, statistics } = answer(socket)?.message else {
+        return Err(malformed("is not the answer to what was asked"));
+    };
+    let kind = if engine == 0 { Kind::Uring } else { Kind::Threads };
+    Ok((kind, about, Statistics::from_words(statistics)))
+}
+
+/// The channel that was asked for on a connection.
+fn channel(socket: Socket, files: &[File], in_order: bool, page_size: usize) -> Result<Channel> {
+    let Received { message: Reply::Channel { pages }, descriptors } = answer(&socket)? else {
+        return Err(malformed("is not the answer to what was asked"));
+    };
+    let Ok([board, frames]) = <[_; 2]>::try_from(descriptors) else {
+        return Err(malformed("does not have the descriptors of a channel"));
+    };
+    let board = Arc::new(Board::open(board)?);
+    let bytes = rustix::fs::fstat(&frames).map_err(Error::system("looking at frames"))?.st_size as usize;
+    if bytes == 0 || !bytes.is_multiple_of(FRAME) {
+        return Err(malformed("has frames that are none"));
+    }
+    let pages = match pages {
+        0 => Pages::Reserved,
+        1 => Pages::Transparent,
+        _ => Pages::Normal,
+    };
+    let direct = files.iter().map(|file| file.direct).collect();
+    let memory = Memory { frames: Arc::new(Mapping::view(frames, bytes)?), pages, direct, in_order };
+    let plan = Plan::new(files, page_size);
+    Ok(Channel::new(board, memory, Box::new(Connection { socket, plan, in_order }), page_size))
+}
+
+/// A channel's way to its service.
+struct Connection {
+    socket: Socket,
+    /// An empty one, to check ranges by before any of them is sent.
+    plan: Plan,
+    in_order: bool,
+}
+
+impl Link for Connection {
+    fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+        if self.in_order {
+            self.plan.check(ranges)?;
+        }
+        for ranges in ranges.chunks(RANGES) {
+            self.socket.send(&Request::Ranges(ranges.to_vec()), &[])?;
+            answer(&self.socket)?;
+        }
+        Ok(())
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.socket.is_alive()
+    }
+
+    fn ring(&self) {
+        self.socket.send_now(&Request::Ring);
+    }
+}

@@ -1,0 +1,226 @@
+//! What clients and the daemon say to each other over a Unix socket of packets, beside the boards.
+//!
+//! One connection is one thing that its client has: a channel, or a pool; both end when it does, however it does. A packet
+//! is the version of the protocol, the kind of the message, and its fields ([`bytes`]). Descriptors go with packets
+//! ([`socket`]): files to the daemon, a board and frames back. Lengths are limited, so that reading a packet takes one
+//! buffer, and nothing that is read is believed: what does not make sense ends the connection.
+
+mod bytes;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use bytes::malformed;
+pub use socket::{Received, Socket};
+
+use crate::Result;
+use crate::plan::Range;
+use bytes::{Reader, Writer};
+
+/// The protocol's version. Boards have their own.
+const VERSION: u8 = 1;
+
+/// Bytes of a packet at most.
+pub const MESSAGE: usize = 64 << 10;
+/// Descriptors in a packet at most, with a name of at most 4 KiB each.
+pub const DESCRIPTORS: usize = 8;
+/// Ranges in a packet at most.
+pub const RANGES: usize = 2048;
+/// The longest name of a file.
+const NAME: usize = 4096;
+
+/// What clients say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The worker wakes the control loop. No answer.
+    Ring,
+    /// Who is there? → [`Reply::About`]
+    About,
+    /// A channel of files, which follow. → [`Reply::Channel`]
+    Open {
+        page_size: u64,
+        ring_bytes: u64,
+        /// None: all of every file. More than [`RANGES`] follow in [`Request::Ranges`] of their own.
+        ranges: Option<Vec<Range>>,
+        files: u32,
+    },
+    /// A pool for files, which follow. → [`Reply::Pool`]
+    Found { memory_bytes: u64, files: u32 },
+    /// Which files does a pool have? → [`Reply::Names`], until there are as many as it says
+    Names { key: [u8; 16] },
+    /// A member's channel; the files follow as a proof that the client can read them. → [`Reply::Channel`]
+    Join { key: [u8; 16], page_size: u64, files: u32 },
+    /// Files, with descriptors: their names, as far as they have any. No answer.
+    Files(Vec<Vec<u8>>),
+    /// More ranges for the connection's channel. → [`Reply::Done`]
+    Ranges(Vec<Range>),
+}
+
+/// What the daemon says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Its engine, and what it did.
+    About { engine: u8, about: String, statistics: [u64; 5] },
+    /// A channel, with the descriptors of its board and its frames.
+    Channel { pages: u8 },
+    /// A pool.
+    Pool { key: [u8; 16], memory_bytes: u64 },
+    /// Some names of the files of a pool, and how many there are in all.
+    Names { names: Vec<Vec<u8>>, of: u32 },
+    /// It is done.
+    Done,
+    /// It cannot be: what was asked for is wrong, or something else is.
+    Failed { invalid: bool, text: String },
+}
+
+/// Something that a packet can be.
+pub trait Message: Sized {
+    /// The packet.
+    fn encode(&self) -> Vec<u8>;
+
+    /// What a packet says.
+    ///
+    /// # Errors
+    /// It says nothing that makes sense.
+    fn decode(packet: &[u8]) -> Result<Self>;
+}
+
+impl Message for Request {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.u8(VERSION);
+        match self {
+            Self::Ring => to.u8(0),
+            Self::About => to.u8(1),
+            Self::Open { page_size, ring_bytes, ranges, files } => {
+                to.u8(2).u64(*page_size).u64(*ring_bytes).u32(*files).u8(ranges.is_some().into());
+                write_ranges(&mut to, ranges.as_deref().unwrap_or_default())
+            }
+            Self::Found { memory_bytes, files } => to.u8(3).u64(*memory_bytes).u32(*files),
+            Self::Names { key } => to.u8(4).raw(key),
+            Self::Join { key, page_size, files } => to.u8(5).raw(key).u64(*page_size).u32(*files),
+            Self::Files(names) => write_names(to.u8(6), names),
+            Self::Ranges(ranges) => write_ranges(to.u8(7), ranges),
+        }
+        .finish()
+    }
+
+    fn decode(packet: &[u8]) -> Result<Self> {
+        let (kind, mut from) = begin(packet)?;
+        let message = match kind {
+            0 => Self::Ring,
+            1 => Self::About,
+            2 => {
+                let (page_size, ring_bytes, files) = (from.u64()?, from.u64()?, from.u32()?);
+                let some = from.u8()? != 0;
+                let ranges = read_ranges(&mut from)?;
+                Self::Open { page_size, ring_bytes, ranges: some.then_some(ranges), files }
+            }
+            3 => Self::Found { memory_bytes: from.u64()?, files: from.u32()? },
+            4 => Self::Names { key: from.raw()? },
+            5 => Self::Join { key: from.raw()?, page_size: from.u64()?, files: from.u32()? },
+            6 => Self::Files(read_names(&mut from)?),
+            7 => Self::Ranges(read_ranges(&mut from)?),
+            _ => return Err(malformed("is of no kind that there is")),
+        };
+        from.finish()?;
+        Ok(message)
+    }
+}
+
+impl Message for Reply {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.u8(VERSION);
+        match self {
+            Self::About { engine, about, statistics } => {
+                to.u8(0).u8(*engine).bytes(about.as_bytes());
+                statistics.iter().fold(&mut to, |to, number| to.u64(*number))
+            }
+            Self::Channel { pages } => to.u8(1).u8(*pages),
+            Self::Pool { key, memory_bytes } => to.u8(2).raw(key).u64(*memory_bytes),
+            Self::Names { names, of } => write_names(to.u8(3).u32(*of), names),
+            Self::Done => to.u8(4),
+            Self::Failed { invalid, text } => to.u8(5).u8((*invalid).into()).bytes(text.as_bytes()),
+        }
+        .finish()
+    }
+
+    fn decode(packet: &[u8]) -> Result<Self> {
+        let (kind, mut from) = begin(packet)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let message = match kind {
+            0 => {
+                let (engine, about) = (from.u8()?, text(from.bytes()?));
+                let mut statistics = [0; 5];
+                for number in &mut statistics {
+                    *number = from.u64()?;
+                }
+                Self::About { engine, about, statistics }
+            }
+            1 => Self::Channel { pages: from.u8()? },
+            2 => Self::Pool { key: from.raw()?, memory_bytes: from.u64()? },
+            3 => {
+                let of = from.u32()?;
+                Self::Names { names: read_names(&mut from)?, of }
+            }
+            4 => Self::Done,
+            5 => Self::Failed { invalid: from.u8()? != 0, text: text(from.bytes()?) },
+            _ => return Err(malformed("is of no kind that there is")),
+        };
+        from.finish()?;
+        Ok(message)
+    }
+}
+
+fn begin(packet: &[u8]) -> Result<(u8, Reader<'_>)> {
+    if packet.len() > MESSAGE {
+        return Err(malformed("is too long"));
+    }
+    let mut from = Reader::new(packet);
+    if from.u8()? != VERSION {
+        return Err(malformed("is of another version of this protocol: use one version of bedplate"));
+    }
+    Ok((from.u8()?, from))
+}
+
+fn write_ranges<'a>(to: &'a mut Writer, ranges: &[Range]) -> &'a mut Writer {
+    to.list(ranges, |to, range| {
+        to.u32(range.file).u64(range.start).u64(range.end);
+    })
+}
+
+fn read_ranges(from: &mut Reader<'_>) -> Result<Vec<Range>> {
+    let ranges =
+        from.list(20, |from| Ok(Range { file: from.u32()?, start: from.u64()?, end: from.u64()? }))?;
+    if ranges.len() > RANGES { Err(malformed("has too many ranges")) } else { Ok(ranges) }
+}
+
+fn write_names<'a>(to: &'a mut Writer, names: &[Vec<u8>]) -> &'a mut Writer {
+    to.list(names, |to, name| {
+        to.bytes(name);
+    })
+}
+
+fn read_names(from: &mut Reader<'_>) -> Result<Vec<Vec<u8>>> {
+    let names = from.list(4, |from| Ok(from.bytes()?.to_vec()))?;
+    if names.len() > DESCRIPTORS || names.iter().any(|name| name.len() > NAME) {
+        return Err(malformed("has too many names, or too long ones"));
+    }
+    Ok(names)
+}
+
+/// Everything that can be done to a packet, for the fuzzer and the tests: what can be read is written as it was.
+#[cfg(any(test, fuzzing))]
+pub fn arbitrary_packet(packet: &[u8]) {
+    if let Ok(request) = Request::decode(packet) {
+        assert_eq!(Request::decode(&request.encode()).expect("it is one"), request);
+    }
+    if let Ok(reply) = Reply::decode(packet) {
+        let packet = reply.encode();
+        // Text that is not UTF-8 becomes longer.
+        if packet.len() <= MESSAGE {
+            assert_eq!(Reply::decode(&packet).expect("it is one"), reply);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Workers that are processes of their own, by a daemon: they share, and whoever dies takes nothing with it.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod roles;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bedplate_scan::{Daemon, Error, FRAME, Options, Pool, Service};
+use common::{folder, write};
+use roles::{GONE, Process, REFUSED, Target};
+
+/// Not a test: what this binary does when a test starts it again.
+#[test]
+fn role() {
+    roles::play();
+}
+
+/// How often something is killed, and which random numbers say when.
+struct Lots {
+    kills: usize,
+    seed: u64,
+}
+
+impl Lots {
+    fn new(kills: usize) -> Self {
+        let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+        let seed = number("BEDPLATE_TEST_SEED").unwrap_or_else(|| {
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
+        });
+        println!("BEDPLATE_TEST_SEED={seed}");
+        let factor = number("BEDPLATE_TEST_KILLS").map_or(1.0, |kills| kills as f64 / 200.0);
+        Self { kills: (kills as f64 * factor).ceil() as usize, seed }
+    }
+
+    /// Below a number.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % below
+    }
+}
+
+struct Scene {
+    folder: tempfile::TempDir,
+    file: PathBuf,
+    size: u64,
+}
+
+impl Scene {
+    fn new(chunks: usize) -> Self {
+        let folder = folder();
+        let file = write(folder.path(), 0, chunks * FRAME);
+        Self { folder, file, size: (chunks * FRAME) as u64 }
+    }
+
+    /// Names of sockets are short, and those of build folders need not be.
+    fn socket(&self) -> PathBuf {
+        let name = self.folder.path().file_name().unwrap();
+        std::env::temp_dir().join(format!("scan-test-{}{}", std::process::id(), name.display()))
+    }
+
+    fn pool(&self, service: &Service, chunks: usize) -> Pool {
+        service.create_pool([&self.file], chunks * FRAME).unwrap()
+    }
+
+    fn worker(&self, pool: &Pool, pace: Duration) -> Process {
+        Process::worker(&self.socket(), &Target::Pool(pool.key()), self.size, pace)
+    }
+}
+
+/// Waits for something that is about to be.
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is() {
+        assert!(Instant::now() < end, "{what}: not within 10 s");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn nothing_is_left(service: &Service, daemon: &Process, descriptors: usize) {
+    soon("nothing is left", || {
+        let now = service.statistics();
+        (now.channels, now.pools, now.pool_frames) == (0, 0, 0)
+    });
+    // The connection that asked is gone a moment later.
+    soon("descriptors are closed", || daemon.descriptors() <= descriptors);
+}
+
+#[test]
+fn processes_share_one_stream() {
+    let scene = Scene::new(40);
+    let daemon = Process::daemon(&scene.socket());
+    let service = Service::connect(scene.socket()).unwrap();
+    let descriptors = daemon.descriptors();
+    let mut best = f64::INFINITY;
+    // Other things that run here take time from workers now and then, and who falls behind has chunks read for itself.
+    for _ in 0..6 {
+        let pool = scene.pool(&service, 24);
+        let before = service.statistics().bytes_read;
+        let mut workers: Vec<_> = (0..4).map(|_| scene.worker(&pool, Duration::from_millis(15))).collect();
+        workers.iter_mut().for_each(|worker| worker.hear("joined"));
+        assert_eq!(service.statistics().channels, 4);
+        workers.iter_mut().for_each(Process::say_go);
+        workers.iter_mut().for_each(|worker| worker.hear("done"));
+        best = best.min((service.statistics().bytes_read - before) as f64 / scene.size as f64);
+        assert!(workers.iter_mut().all(|worker| worker.end().success()));
+        if best <= 1.1 {
+            break;
+        }
+    }
+    assert!(best <= 1.1, "4 processes had {best} times the file read");
+    nothing_is_left(&service, &daemon, descriptors);
+}
+
+#[test]
+fn a_private_scan_is_read_by_the_daemon() {
+    let scene = Scene::new(10);
+    let mut daemon = Process::daemon(&scene.socket());
+    let service = Service::connect(scene.socket()).unwrap();
+    let descriptors = daemon.descriptors();
+    let mut worker = Process::worker(&scene.socket(), &Target::File(&scene.file), scene.size, Duration::ZERO);
+    for _ in 0..3 {
+        worker.say_go();
+        worker.hear("done");
+    }
+    assert!(worker.end().success());
+    assert_eq!(service.statistics().bytes_read / scene.size, 3);
+    nothing_is_left(&service, &daemon, descriptors);
+    assert!(daemon.end().success());
+    assert!(!scene.socket().exists(), "a daemon that ended left its socket");
+    assert!(matches!(service.open(bedplate_scan::Scan::of([&scene.file])), Err(Error::Gone)));
+}
+
+/// Workers are killed at any moment; those that are not have every page once, and nothing leaks.
+#[test]
+fn workers_that_are_killed_take_nothing_with_them() {
+    let mut lots = Lots::new(200);
+    let scene = Scene::new(6);
+    let daemon = Process::daemon(&scene.socket());
+    let service = Service::connect(scene.socket()).unwrap();
+    let descriptors = daemon.descriptors();
+    let pool = scene.pool(&service, 10);
+    let begin = |number: u64| {
+        let mut worker = match number % 3 {
+            2 => Process::worker(&scene.socket(), &Target::File(&scene.file), scene.size, Duration::ZERO),
+            _ => scene.worker(&pool, Duration::ZERO),
+        };
+        (0..5_000).for_each(|_| worker.say_go());
+        worker
+    };
+    let mut survivors: Vec<_> = (0..2).map(begin).collect();
+    let mut victims: Vec<_> = (0..3).map(begin).collect();
+    let mut scans = 0;
+    for _ in 0..lots.kills {
+        std::thread::sleep(Duration::from_millis(lots.draw(30)));
+        let victim = &mut victims[lots.draw(3) as usize];
+        assert!(victim.is_running(), "a worker ended by itself");
+        victim.signal(libc::SIGKILL);
+        *victim = begin(lots.draw(3));
+        scans += survivors.iter().map(|survivor| survivor.count("done")).sum::<usize>();
+    }
+    assert!(scans > 2, "survivors got {scans} scans done");
+    drop(victims);
+    for survivor in &mut survivors {
+        survivor.hear("done");
+        assert!(survivor.is_running());
+    }
+    drop((survivors, pool));
+    nothing_is_left(&service, &daemon, descriptors);
+    println!("{scans} scans beside {} kills", lots.kills);
+}
+
+/// The daemon is killed at any moment; every worker learns that, wherever it is.
+#[test]
+fn a_daemon_that_is_killed_is_missed_by_everybody() {
+    let mut lots = Lots::new(20);
+    let scene = Scene::new(6);
+    for round in 0..lots.kills {
+        // The name of the last one's socket is there still.
+        let daemon = Process::daemon(&scene.socket());
+        let service = Service::connect(scene.socket()).unwrap();
+        let pool = scene.pool(&service, 8);
+        let pace = Duration::from_millis(lots.draw(3));
+        let mut workers: Vec<_> = (0..2).map(|_| scene.worker(&pool, pace)).collect();
+        workers.push(Process::worker(&scene.socket(), &Target::File(&scene.file), scene.size, pace));
+        workers.iter_mut().for_each(|worker| (0..1_000).for_each(|_| worker.say_go()));
+        std::thread::sleep(Duration::from_millis(lots.draw(80)));
+        // One that polls, in this process.
+        let mut polls = service.join(pool.key(), FRAME).ok();
+        daemon.signal(libc::SIGKILL);
+        let killed = Instant::now();
+        for worker in &mut workers {
+            assert_eq!(worker.wait().code(), Some(GONE), "round {round}");
+        }
+        if let Some(channel) = &mut polls {
+            let error = loop {
+                match channel.get_page() {
+                    Ok(bedplate_scan::Got::Page(_)) => channel.put_page().unwrap(),
+                    Ok(bedplate_scan::Got::NotYet) => std::thread::yield_now(),
+                    Ok(bedplate_scan::Got::End) => break Error::Gone,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, Error::Gone), "{error}");
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5), "it took {:?} to be noticed", killed.elapsed());
+    }
+}
+
+/// A worker that is stopped costs a page, and nobody's time; when it goes on it has its page still.
+#[test]
+fn a_worker_that_is_stopped_stops_nobody() {
+    let scene = Scene::new(20);
+    let _daemon = Process::daemon(&scene.socket());
+    let service = Service::connect(scene.socket()).unwrap();
+    let pool = scene.pool(&service, 8);
+    let mut stopped = scene.worker(&pool, Duration::from_millis(10));
+    stopped.hear("joined");
+    stopped.say_go();
+    std::thread::sleep(Duration::from_millis(50));
+    stopped.signal(libc::SIGSTOP);
+    let mut others: Vec<_> = (0..3).map(|_| scene.worker(&pool, Duration::ZERO)).collect();
+    for other in &mut others {
+        other.say_go();
+        other.hear("done");
+    }
+    drop(others);
+    stopped.signal(libc::SIGCONT);
+    stopped.hear("done");
+    assert!(stopped.end().success());
+}
+
+/// The key is not enough: who joins has to open the files.
+#[test]
+fn who_cannot_read_the_files_cannot_join() {
+    let scene = Scene::new(4);
+    let _daemon = Process::daemon(&scene.socket());
+    let service = Service::connect(scene.socket()).unwrap();
+    let pool = scene.pool(&service, 8);
+    // Another file has the name by now, which shows as well that files are compared and not names.
+    let aside = scene.folder.path().join("aside");
+    std::fs::rename(&scene.file, &aside).unwrap();
+    let mut worker = scene.worker(&pool, Duration::ZERO);
+    assert_eq!(worker.wait().code(), Some(REFUSED));
+    write(scene.folder.path(), 0, 4 * FRAME);
+    let mut worker = scene.worker(&pool, Duration::ZERO);
+    assert_eq!(worker.wait().code(), Some(REFUSED));
+    std::fs::rename(&aside, &scene.file).unwrap();
+    assert!(service.join(pool.key(), 4096).is_ok());
+    drop(pool);
+    soon("the pool is gone", || service.statistics().pools == 0);
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
+    let scene = Scene::new(1);
+    let socket = scene.socket();
+    let bind = |path: &Path| Daemon::bind(Service::start().unwrap(), path, &Options::default());
+    let first = bind(&socket).unwrap();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions()) & 0o777,
+        0o600
+    );
+    let refused = bind(&socket).unwrap_err().to_string();
+    assert!(refused.contains("somebody listens") && !refused.contains('\n'), "{refused}");
+    drop(first);
+    assert!(!socket.exists());
+    let mut killed = Process::daemon(&socket);
+    killed.signal(libc::SIGKILL);
+    killed.wait();
+    assert!(socket.exists());
+    drop(bind(&socket).unwrap());
+    assert!(bind(&scene.file).unwrap_err().to_string().contains("is no socket"));
+    assert!(Service::connect(&socket).is_err());
+}
