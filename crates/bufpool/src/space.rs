@@ -15,6 +15,7 @@ use crate::home::Home;
 use crate::meta::FIRST;
 use crate::page::{self, HEADER, Image, PAYLOAD, PageId};
 use crate::storage::{Read, Storage, Write};
+use crate::writeback::TOGETHER;
 
 /// How many pages a file grows by at least.
 const CHUNK: u64 = 4096;
@@ -173,17 +174,21 @@ fn words(image: &Image) -> impl Iterator<Item = u64> {
 /// Where pages end that were ever written: behind the last one that is not zeros.
 pub(crate) fn find_end(storage: &dyn Storage, at_least: u64, room: u64) -> Result<u64> {
     let mut end = room;
-    let mut buffer = Buffer::new(1);
+    let mut buffer = Buffer::new(TOGETHER);
     while end > at_least {
-        let page = PageId(end - 1);
-        let mut reads = [Read::into_image(page.0, &mut buffer[0])];
+        let first = end.saturating_sub(TOGETHER as u64).max(at_least);
+        let mut reads: Vec<_> =
+            (first..end).zip(buffer.iter_mut()).map(|(page, image)| Read::into_image(page, image)).collect();
         storage.read(&mut reads);
-        let [read] = reads;
-        read.result.map_err(|source| Error::Read { page, source })?;
-        if buffer[0].iter().any(|byte| *byte != 0) {
-            break;
+        for read in reads {
+            let page = PageId(read.page());
+            read.result.map_err(|source| Error::Read { page, source })?;
         }
-        end -= 1;
+        let images = &buffer[..(end - first) as usize];
+        if let Some(last) = images.iter().rposition(|image| image.iter().any(|byte| *byte != 0)) {
+            return Ok(first + last as u64 + 1);
+        }
+        end = first;
     }
     Ok(end.max(at_least))
 }

@@ -9,6 +9,12 @@ pub fn in_guest() -> bool {
     std::env::var_os(bedplate_vm::MARK).is_some()
 }
 
+/// How much a test does that is as long as it is made: less where the processor is software, which is some hundred times
+/// slower.
+pub fn scaled(natively: usize) -> usize {
+    if in_guest() { natively / 8 } else { natively }
+}
+
 /// Every engine that works here.
 pub fn kinds() -> impl Iterator<Item = Kind> {
     let ring0 = in_guest().then_some(Kind::Ring0);
