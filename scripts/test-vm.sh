@@ -16,7 +16,7 @@ mapfile -t binaries < <({
   cargo test --locked -p bedplate-ring0 --test '*' --no-run
   cargo test --locked -p bedplate-kerneldb --test hashmap --test operators --no-run
   cargo test --locked -p bedplate-snapshot --test 'ring0_*' --test engines --no-run
-  cargo test --locked -p bedplate-bufpool --test pool --test threads --test ring0 --no-run
+  cargo test --locked -p bedplate-bufpool --test pool --test threads --test ring0 --test prefetch --no-run
 } 2>&1 | tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 if ((${#binaries[@]} == 0)); then
   echo "test-vm: no tests were built" >&2
@@ -29,7 +29,7 @@ apart=() parallel=() pools=() others=()
 for binary in "${binaries[@]}"; do
   case ${binary##*/} in
   ring0_load-* | engines-*) apart+=("$binary") ;;
-  pool-* | threads-* | ring0-*) pools+=("$binary") ;;
+  pool-* | threads-* | ring0-* | prefetch-*) pools+=("$binary") ;;
   hashmap-* | operators-* | interrupts-* | page_tables-* | signals_in_ring0-*) parallel+=("$binary") ;;
   *) others+=("$binary") ;;
   esac

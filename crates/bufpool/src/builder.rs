@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::meta::{FIRST, Meta};
 use crate::page::{MAX_PAGES, PAGE};
 use crate::pool::Pool;
+use crate::prefetch::Prefetch;
 use crate::space::{self, Space};
 use crate::statistics::Counters;
 use crate::storage::{File, Storage};
@@ -199,13 +200,14 @@ impl Builder {
         let room = meta.room.min(limit);
         let slots = engine.slots(frames);
         let pool = Pool {
+            prefetched: Prefetch::default(),
             layout: engine.layout(),
             engine,
             limit,
             batch,
             slots,
             space: Space::new(free, end, room, limit),
-            home: Home::new(storage, double, meta),
+            home: Home::new(storage.into(), double, meta),
             log: self.log,
             buffers: Buffers::new(TOGETHER),
             counters: Counters::restored(restored),

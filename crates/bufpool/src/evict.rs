@@ -27,11 +27,26 @@ impl Pool {
             if self.evict()? > 0 {
                 continue;
             }
-            if backoff.elapsed() > PATIENCE {
+            // What is being read ahead is nobody's: it can be evicted when it is there.
+            if backoff.elapsed() > PATIENCE && self.prefetched.in_flight() == 0 {
                 return Err(Error::Pinned { frames: self.slots.count() });
             }
-            backoff.pause();
+            self.pause(&mut backoff);
         }
+    }
+
+    /// Evicts what can go without being written, a batch at most. The clock's hand passes over a part of a large memory.
+    pub(crate) fn evict_clean(&self) {
+        let mut victims = Vec::new();
+        for _ in 0..(2 * self.slots.count()).min(64 * self.batch) {
+            let slot = self.slots.advance();
+            self.consider(slot, &mut victims, &mut Vec::new());
+            if victims.len() >= self.batch {
+                break;
+            }
+        }
+        // What the kernel does not take back stays where it is.
+        let _ = self.release(&mut victims);
     }
 
     /// Evicts a batch, and returns how many pages that were. It is an error only if there were none.

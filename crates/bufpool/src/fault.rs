@@ -1,15 +1,17 @@
 //! Bringing pages in.
 
+use std::io;
 use std::slice;
 
 use crate::engine::{Place, Victim};
 use crate::error::{Error, Result};
 use crate::meta::FIRST;
-use crate::page::{self, Damage, PAGE, PageId};
+use crate::page::{self, Image, PageId};
 use crate::pool::Pool;
+use crate::prefetch::Request;
 use crate::protocol::slots::Slot;
 use crate::storage::Read;
-use crate::writeback::TOGETHER;
+use crate::wait::Backoff;
 
 impl Pool {
     /// Refuses numbers that are of no page.
@@ -17,11 +19,11 @@ impl Pool {
         if (FIRST..self.space.end()).contains(&page.0) { Ok(()) } else { Err(Error::NoSuchPage { page }) }
     }
 
-    /// Brings an absent page in, unless somebody else does.
+    /// Brings an absent page in, unless somebody else does: then it waits a little.
     #[cold]
-    pub(crate) fn fault(&self, page: PageId) -> Result<()> {
+    pub(crate) fn fault(&self, page: PageId, backoff: &mut Backoff) -> Result<()> {
         self.check(page)?;
-        let Some(mut claim) = self.claim(page)? else { return Ok(()) };
+        let Some(mut claim) = self.claim(page, backoff)? else { return Ok(()) };
         match claim.read() {
             Ok(()) => {
                 claim.publish();
@@ -34,47 +36,23 @@ impl Pool {
         }
     }
 
-    /// Brings pages in together that are not in memory: the storage has all of them to do at once, and the caller waits
-    /// once. It is advice; a page that cannot be read is an error for whoever needs it.
-    pub fn prefetch(&self, pages: &[PageId]) {
-        // What is being brought in cannot be evicted.
-        let together = TOGETHER.min(self.slots.count() / 4);
-        let is_absent = |page: &PageId| {
-            let owner = self.layout.owner(page.0);
-            let present = self.engine.find(*page).is_some_and(|place| owner.has_in_use(place.word.load()));
-            !present && self.check(*page).is_ok()
-        };
-        let mut absent =
-            pages.iter().copied().filter(|page| page.0 < self.limit).filter(is_absent).peekable();
-        while absent.peek().is_some() {
-            let mut claims = Vec::with_capacity(together);
-            for page in absent.by_ref().take(together) {
-                let Ok(claim) = self.claim(page) else { return };
-                claims.extend(claim);
-            }
-            let mut reads: Vec<_> = claims.iter_mut().map(Claim::request).collect();
-            self.home.storage.read(&mut reads);
-            for (claim, read) in claims.into_iter().zip(reads) {
-                if claim.verify(read.result).is_ok() {
-                    claim.publish();
-                }
-            }
-        }
-    }
-
-    /// Makes room for a page, and claims it; none if somebody else has.
-    pub(crate) fn claim(&self, page: PageId) -> Result<Option<Claim<'_>>> {
+    /// Makes room for a page, and claims it; none if it is there after all, or, after a little while, if somebody else has
+    /// claimed it.
+    pub(crate) fn claim(&self, page: PageId, backoff: &mut Backoff) -> Result<Option<Claim<'_>>> {
         if self.engine.refresh(page) {
             return Ok(None);
         }
-        let slot = self.take_slot()?;
-        match self.engine.claim(&self.slots, slot, page) {
-            Some(place) => Ok(Some(Claim { pool: self, slot, page, place, done: false })),
-            None => {
-                self.engine.give(&self.slots, [slot]);
-                Ok(None)
+        // Nobody is driven out for a page that comes without it.
+        if !self.engine.is_claimed(page) {
+            let slot = self.take_slot()?;
+            if let Some(place) = self.engine.claim(&self.slots, slot, page) {
+                return Ok(Some(Claim::new(self, slot, page, place)));
             }
+            self.engine.give(&self.slots, [slot]);
         }
+        // Whoever brings it in may need this processor.
+        self.pause(backoff);
+        Ok(None)
     }
 }
 
@@ -87,29 +65,47 @@ pub(crate) struct Claim<'p> {
     done: bool,
 }
 
+/// Whether what was read is the page.
+///
+/// # Safety
+/// `memory` is a page, aligned and initialised, that nobody writes meanwhile.
+pub(crate) unsafe fn verify(memory: *const u8, page: PageId, result: io::Result<()>) -> Result<()> {
+    result.map_err(|source| Error::Read { page, source })?;
+    // SAFETY: as the caller promises.
+    let image = unsafe { &*memory.cast::<Image>() };
+    page::verify(image, page).map_err(|damage| Error::Damaged { page, damage })
+}
+
 impl<'p> Claim<'p> {
-    /// What is to be read for this claim.
-    pub fn request(&mut self) -> Read<'p> {
-        // SAFETY: the claim is the page's lock: nobody else writes its memory, or believes it.
-        unsafe { Read::into_page(self.page.0, self.place.memory) }
+    /// Of a page that the engine says is the caller's to bring in.
+    pub fn new(pool: &'p Pool, slot: Slot, page: PageId, place: Place<'p>) -> Self {
+        Self { pool, slot, page, place, done: false }
     }
 
-    /// Whether what was read is the page.
-    pub fn verify(&self, result: std::io::Result<()>) -> Result<()> {
-        let page = self.page;
-        result.map_err(|source| Error::Read { page, source })?;
-        // SAFETY: a page of memory, aligned and initialised, that nobody writes while the claim lives.
-        let image = unsafe { &*self.place.memory.cast::<[u8; PAGE]>() };
-        page::verify(image, page).map_err(|damage: Damage| Error::Damaged { page, damage })?;
-        self.pool.counters.read.add(1);
-        Ok(())
+    /// The claim that [`Claim::into_request`] left behind.
+    pub fn of(pool: &'p Pool, slot: Slot, page: PageId) -> Self {
+        let word = pool.engine.word_of(slot, page);
+        Self::new(pool, slot, page, Place { word, memory: pool.engine.memory_of(slot, page) })
+    }
+
+    /// What is to be read for this claim, which lasts until [`Claim::of`] takes it up again: the memory is the request's.
+    pub fn into_request(mut self) -> Request {
+        self.done = true;
+        // SAFETY: the claim is the page's lock: nobody else writes its memory, or believes it. The pool keeps the memory
+        // until nothing is being read any more.
+        let read = unsafe { Read::into_page(self.page.0, self.place.memory) };
+        Request { slot: self.slot, page: self.page, read }
     }
 
     fn read(&mut self) -> Result<()> {
-        let mut reads = [self.request()];
+        // SAFETY: as above; the claim lives until it has been read.
+        let mut reads = [unsafe { Read::into_page(self.page.0, self.place.memory) }];
         self.pool.home.storage.read(&mut reads);
         let [read] = reads;
-        self.verify(read.result)
+        // SAFETY: nobody writes a claim's memory any more.
+        unsafe { verify(self.place.memory, self.page, read.result) }?;
+        self.pool.counters.read.add(1);
+        Ok(())
     }
 
     /// Its memory has its content.

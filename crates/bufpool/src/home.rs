@@ -8,7 +8,7 @@
 //! the allocator's (`space`); `meta`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::doublewrite::DoubleWrite;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::page::{Image, PageId};
 use crate::storage::{Storage, Write};
 
 pub(crate) struct Home {
-    pub storage: Box<dyn Storage>,
+    pub storage: Arc<dyn Storage>,
     double: Option<DoubleWrite>,
     gate: RwLock<()>,
     meta: Mutex<Meta>,
@@ -28,7 +28,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    pub fn new(storage: Box<dyn Storage>, double: Option<DoubleWrite>, meta: Meta) -> Self {
+    pub fn new(storage: Arc<dyn Storage>, double: Option<DoubleWrite>, meta: Meta) -> Self {
         let open = AtomicBool::new(!meta.clean);
         Self {
             storage,

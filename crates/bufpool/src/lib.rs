@@ -54,6 +54,7 @@ mod log;
 mod meta;
 mod page;
 mod pool;
+mod prefetch;
 mod protocol;
 mod recover;
 mod region;

@@ -12,6 +12,7 @@ use crate::home::Home;
 use crate::log::Log;
 use crate::meta::FIRST;
 use crate::page::PageId;
+use crate::prefetch::Prefetch;
 use crate::protocol::slots::Slots;
 use crate::protocol::word::{Layout, Owner, Refusal, is_ready};
 use crate::space::Space;
@@ -22,6 +23,8 @@ use crate::wait::Backoff;
 ///
 /// Dropping it writes nothing: [`Pool::close`] it first.
 pub struct Pool {
+    /// Dropped first: its thread writes the engine's memory.
+    pub(crate) prefetched: Prefetch,
     pub(crate) engine: Engine,
     pub(crate) layout: Layout,
     /// Numbers from here on are of no page.
@@ -129,14 +132,14 @@ impl Pool {
         let mut backoff = Backoff::default();
         loop {
             let Some(place) = self.engine.find(page) else {
-                self.fault(page)?;
+                self.fault(page, &mut backoff)?;
                 continue;
             };
             match attempt(&place, owner) {
                 Ok(result) if self.engine.is_of(&self.slots, &place, page) => return Ok((place, result)),
                 Ok(result) => undo(&place, result),
-                Err(Refusal::Absent) => self.fault(page)?,
-                Err(Refusal::Held) => backoff.pause(),
+                Err(Refusal::Absent) => self.fault(page, &mut backoff)?,
+                Err(Refusal::Held) => self.pause(&mut backoff),
             }
         }
     }
@@ -168,9 +171,9 @@ impl Pool {
                     return Ok(Exclusive::new(self, place, page, before));
                 }
                 Some((place, Ok(_))) => place.word.unlock_unchanged(),
-                Some((_, Err(Refusal::Held))) => backoff.pause(),
+                Some((_, Err(Refusal::Held))) => self.pause(&mut backoff),
                 None | Some((_, Err(Refusal::Absent))) => {
-                    if let Some(claim) = self.claim(page)? {
+                    if let Some(claim) = self.claim(page, &mut backoff)? {
                         let (place, before) = claim.publish_locked();
                         return Ok(Exclusive::new(self, place, page, before));
                     }
@@ -268,6 +271,7 @@ impl Pool {
 
     /// What it has done.
     pub fn statistics(&self) -> Statistics {
+        self.publish_arrivals();
         let frames = self.slots.count() as u64;
         let resident = frames - self.engine.free_count(&self.slots) as u64;
         let stale = self.engine.stale();

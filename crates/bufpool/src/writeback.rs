@@ -59,7 +59,7 @@ impl Pool {
                 return result;
             }
             if slots.len() == before {
-                backoff.pause();
+                self.pause(&mut backoff);
             }
         }
     }

@@ -187,8 +187,11 @@ fn prefetched_pages_are_in_memory() {
         let pool = common::builder(&folder, kind, FRAMES).open().unwrap();
         let (wanted, foreign) = (&ids[..FRAMES / 2], [PageId(0), PageId(1 << 40)]);
         pool.prefetch(&[wanted, wanted, &foreign].concat());
-        let read = pool.statistics().read;
-        assert_eq!(read, wanted.len() as u64);
+        let read = wanted.len() as u64;
+        while pool.statistics().read < read {
+            std::thread::yield_now();
+        }
+        assert_eq!(pool.statistics().read, read);
         for id in wanted {
             assert_eq!(version(&pool.pin_shared(*id).unwrap(), id.0), 3);
         }

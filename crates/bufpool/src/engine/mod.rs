@@ -167,6 +167,18 @@ impl Engine {
         }
     }
 
+    /// Whether somebody is bringing the page in, where its word does not tell.
+    pub fn is_claimed(&self, page: PageId) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Ring0(ring0) => ring0.is_claimed(page),
+            _ => {
+                let _ = page;
+                false
+            }
+        }
+    }
+
     /// The memory of a claimed page has its content, or is its claimer's to fill: returns where it is for everybody, who
     /// find it locked.
     pub fn settle<'e>(&'e self, slot: Slot, page: PageId, claimed: Place<'e>) -> Place<'e> {

@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::ring::Rings;
+use super::ring::{Rings, Wait};
 use super::{Read, Storage, Write};
 use crate::buffer::Buffer;
 use crate::page::PAGE;
@@ -77,6 +77,30 @@ impl File {
         Ok(())
     }
 
+    fn read_as(&self, wait: Wait, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
+        let mut told = vec![false; reads.len()];
+        if reads.len() > 1 || self.rings.is_polled() {
+            let fd = types::Fd(self.file.as_raw_fd());
+            let entry = |read: &mut Read<'_>| {
+                opcode::Read::new(fd, read.memory(), PAGE as u32).offset(read.page() * PAGE as u64).build()
+            };
+            let entries: Vec<_> = reads.iter_mut().map(entry).collect();
+            let complete = |index: usize, result: i32| {
+                told[index] = result == PAGE as i32;
+                if told[index] {
+                    done(index, Ok(()));
+                }
+            };
+            // SAFETY: each `Read` stands for exclusive access to a page of memory.
+            unsafe { self.rings.run(&entries, wait, complete) };
+        }
+        for (index, read) in reads.iter_mut().enumerate() {
+            if !told[index] {
+                done(index, self.read_one(read));
+            }
+        }
+    }
+
     fn read_one(&self, read: &mut Read<'_>) -> io::Result<()> {
         let mut done = 0;
         while done < PAGE {
@@ -120,19 +144,15 @@ fn lock(file: &std::fs::File) -> io::Result<()> {
 
 impl Storage for File {
     fn read(&self, reads: &mut [Read<'_>]) {
-        let mut done = vec![false; reads.len()];
-        if reads.len() > 1 || self.rings.is_polled() {
-            let fd = types::Fd(self.file.as_raw_fd());
-            let entry = |read: &mut Read<'_>| {
-                opcode::Read::new(fd, read.memory(), PAGE as u32).offset(read.page() * PAGE as u64).build()
-            };
-            let entries: Vec<_> = reads.iter_mut().map(entry).collect();
-            // SAFETY: each `Read` stands for exclusive access to a page of memory.
-            unsafe { self.rings.run(&entries, |index, result| done[index] = result == PAGE as i32) };
+        let mut results: Vec<_> = reads.iter().map(|_| Ok(())).collect();
+        self.read_as(Wait::ForAll, reads, &mut |index, result| results[index] = result);
+        for (read, result) in reads.iter_mut().zip(results) {
+            read.result = result;
         }
-        for (read, done) in reads.iter_mut().zip(done) {
-            read.result = if done { Ok(()) } else { self.read_one(read) };
-        }
+    }
+
+    fn read_each(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
+        self.read_as(Wait::ForEach, reads, done);
     }
 
     fn write(&self, writes: &mut [Write<'_>]) {
@@ -148,7 +168,7 @@ impl Storage for File {
             let complete =
                 |index: usize, result: i32| done[index] = result == writes[index].bytes().len() as i32;
             // SAFETY: each `Write` borrows what is written.
-            unsafe { self.rings.run(&entries, complete) };
+            unsafe { self.rings.run(&entries, Wait::ForAll, complete) };
         }
         for (write, done) in writes.iter_mut().zip(done) {
             if !done {

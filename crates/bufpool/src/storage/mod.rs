@@ -19,6 +19,14 @@ pub trait Storage: Send + Sync {
     /// Reads pages. What was never written reads as zeros.
     fn read(&self, reads: &mut [Read<'_>]);
 
+    /// Reads pages and tells of each one, by its index, as soon as it has been read.
+    fn read_each(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
+        self.read(reads);
+        for (index, read) in reads.iter_mut().enumerate() {
+            done(index, std::mem::replace(&mut read.result, Ok(())));
+        }
+    }
+
     /// Writes pages.
     fn write(&self, writes: &mut [Write<'_>]);
 

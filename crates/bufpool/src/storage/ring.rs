@@ -23,6 +23,15 @@ const IDLE: u32 = 100;
 /// How often callers look before they ask to be woken.
 const LOOKS: u32 = 20_000;
 
+/// How soon the caller is to know of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// When all of them are complete: that takes least.
+    ForAll,
+    /// When it is complete.
+    ForEach,
+}
+
 /// Rings that nobody uses at the moment. Their lock is a leaf.
 #[derive(Default)]
 pub(super) struct Rings {
@@ -95,7 +104,7 @@ impl Rings {
     ///
     /// # Safety
     /// The memory that the entries name is the caller's until this returns.
-    pub unsafe fn run(&self, entries: &[Entry], mut done: impl FnMut(usize, i32)) {
+    pub unsafe fn run(&self, entries: &[Entry], wait: Wait, mut done: impl FnMut(usize, i32)) {
         let Some(mut ring) = self.take() else { return };
         for (chunk, some) in entries.chunks(DEPTH).enumerate() {
             for (index, entry) in some.iter().enumerate() {
@@ -115,7 +124,8 @@ impl Rings {
                 }
             }
             while complete < some.len() {
-                result = match ring.submit_and_wait(some.len() - complete) {
+                let enough = if wait == Wait::ForAll { some.len() - complete } else { 1 };
+                result = match ring.submit_and_wait(enough) {
                     Ok(_) => Ok(()),
                     Err(error) if is_passing(&error) => Ok(()),
                     Err(error) => Err(error),

@@ -19,6 +19,7 @@ use super::registry::{self, Place};
 use super::unavailable;
 use crate::error::Result;
 use crate::page::PAGE;
+use crate::wait::Backoff;
 
 /// Pages that one table of leaves maps.
 const LEAVES: u64 = 512;
@@ -135,12 +136,14 @@ impl Tables {
         if entry.frame() != shared {
             return self.memory.table(entry.frame());
         }
+        let mut backoff = Backoff::default();
         let frame = loop {
-            // There are enough: at worst they are in the hands of those who are about to give them back.
+            // There are enough: at worst they are in the hands of those who are about to give them back, and may need this
+            // processor for that.
             if let Some(frame) = self.frames.take(cpu) {
                 break frame;
             }
-            std::hint::spin_loop();
+            backoff.pause();
         };
         let table = self.memory.table(frame);
         for (to, from) in table.slots.iter().zip(&self.memory.table(shared).slots) {

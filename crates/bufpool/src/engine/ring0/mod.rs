@@ -122,6 +122,11 @@ impl Ring0 {
         was_stale
     }
 
+    /// Whether somebody has claimed the page.
+    pub fn is_claimed(&self, page: PageId) -> bool {
+        self.addresses.entry(page.0).load().is_locked()
+    }
+
     pub fn claim(&self, slots: &Slots, slot: Slot, page: PageId) -> Option<Place<'_>> {
         if !protocol::claim(self, slot, page.0) {
             return None;

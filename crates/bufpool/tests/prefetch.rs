@@ -1,0 +1,207 @@
+//! Reading ahead: who asks for it waits for nothing, who needs a page waits for that page, and room comes back.
+
+mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use bedplate_bufpool::storage::{Read, Storage, Write};
+use bedplate_bufpool::{Choice, Kind, PAGE, PageId, Pool};
+use common::{fill, in_guest, version};
+use faulty::Faulty;
+
+const FRAMES: usize = 32;
+/// Longer than pages may be pinned before that is an error.
+const LONG: Duration = Duration::from_millis(2500);
+/// In which nothing happens that should not.
+const SHORT: Duration = Duration::from_millis(50);
+/// In which everything has happened that should.
+const ENOUGH: Duration = Duration::from_secs(60);
+
+/// A disk that does not answer for some pages until it is told to; it reads one after the other.
+#[derive(Clone)]
+struct Slow {
+    disk: Faulty,
+    shut: Arc<(Mutex<BTreeSet<u64>>, Condvar)>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        Self { disk: Faulty::new(1), shut: Arc::default() }
+    }
+
+    fn shut(&self, pages: &[PageId]) {
+        self.shut.0.lock().unwrap().extend(pages.iter().map(|page| page.0));
+    }
+
+    fn open(&self, pages: &[PageId]) {
+        self.shut.0.lock().unwrap().retain(|page| !pages.contains(&PageId(*page)));
+        self.shut.1.notify_all();
+    }
+}
+
+impl Storage for Slow {
+    fn read(&self, reads: &mut [Read<'_>]) {
+        for read in reads {
+            let shut = self.shut.0.lock().unwrap();
+            drop(self.shut.1.wait_while(shut, |shut| shut.contains(&read.page())).unwrap());
+            self.disk.read(std::slice::from_mut(read));
+        }
+    }
+
+    fn read_each(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
+        for (index, read) in reads.iter_mut().enumerate() {
+            self.read(std::slice::from_mut(read));
+            done(index, std::mem::replace(&mut read.result, Ok(())));
+        }
+    }
+
+    fn write(&self, writes: &mut [Write<'_>]) {
+        self.disk.write(writes);
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn grow(&self, pages: Range<u64>) -> io::Result<()> {
+        self.disk.grow(pages)
+    }
+}
+
+/// In a virtual machine, the others are what they are natively.
+fn kinds() -> impl Iterator<Item = Kind> {
+    common::kinds().take(if in_guest() { 1 } else { usize::MAX })
+}
+
+fn open(disk: &Slow, kind: Kind) -> Pool {
+    let builder = Pool::builder("").storage(Box::new(disk.clone()));
+    builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).open().unwrap()
+}
+
+/// A pool with nothing in memory, and pages that it has in storage.
+fn stored(kind: Kind) -> (Pool, Slow, Vec<PageId>) {
+    let disk = Slow::new();
+    let pool = open(&disk, kind);
+    let fresh = |_| {
+        let mut page = pool.allocate().unwrap();
+        let id = page.page();
+        fill(&mut page, id.0, 1);
+        id
+    };
+    let ids = (0..4 * FRAMES).map(fresh).collect();
+    pool.close().unwrap();
+    drop(pool);
+    (open(&disk, kind), disk, ids)
+}
+
+/// Runs something that has to end soon, even if the test's thread would wait for ever for it.
+fn soon<T: Send>(what: &str, disk: &Slow, ids: &[PageId], f: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let (told, done) = mpsc::channel();
+        scope.spawn(move || told.send(f()));
+        done.recv_timeout(ENOUGH).unwrap_or_else(|_| {
+            disk.open(ids);
+            panic!("{what} waits");
+        })
+    })
+}
+
+fn check(pool: &Pool, page: PageId) {
+    assert_eq!(version(&pool.pin_shared(page).unwrap(), page.0), 1);
+}
+
+#[test]
+fn a_reader_waits_for_its_page_only() {
+    for kind in kinds() {
+        let (pool, disk, ids) = stored(kind);
+        disk.shut(&ids[..8]);
+        soon("who asks", &disk, &ids, || pool.prefetch(&ids[..8]));
+        assert_eq!(pool.statistics().read, 0);
+        soon("who needs another page", &disk, &ids, || check(&pool, ids[20]));
+        disk.open(&ids[..1]);
+        soon("who needs the first page", &disk, &ids, || check(&pool, ids[0]));
+        thread::scope(|scope| {
+            let (told, done) = mpsc::channel();
+            let (pool, last) = (&pool, ids[7]);
+            scope.spawn(move || {
+                check(pool, last);
+                told.send(()).unwrap();
+            });
+            assert!(done.recv_timeout(SHORT).is_err(), "it has not been read");
+            disk.open(&ids);
+            done.recv_timeout(ENOUGH).unwrap();
+        });
+        ids[..8].iter().for_each(|page| check(&pool, *page));
+        assert_eq!(pool.statistics().read, 9, "nothing was read twice");
+    }
+}
+
+/// Half of the memory is on its way for longer than the pool's patience, and the other half is held.
+#[test]
+fn what_is_on_its_way_is_room_for_those_who_wait() {
+    for kind in kinds() {
+        let (pool, disk, ids) = stored(kind);
+        disk.shut(&ids[..FRAMES]);
+        pool.prefetch(&ids[..FRAMES]);
+        let others = &ids[FRAMES..];
+        // More than the half that is left, one after the other.
+        others.iter().for_each(|page| check(&pool, *page));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(LONG);
+                disk.open(&ids);
+            });
+            let held: Vec<_> = others[..FRAMES].iter().map(|page| pool.pin_shared(*page).unwrap()).collect();
+            assert_eq!(held.len(), FRAMES);
+        });
+        assert_eq!(pool.statistics().resident, FRAMES as u64);
+    }
+}
+
+#[test]
+fn where_there_is_no_room_nothing_is_read() {
+    for kind in kinds() {
+        let (pool, disk, ids) = stored(kind);
+        let held: Vec<_> = ids[..FRAMES].iter().map(|page| pool.pin_shared(*page).unwrap()).collect();
+        let before = pool.statistics();
+        soon("who asks", &disk, &ids, || pool.prefetch(&ids[FRAMES..]));
+        assert_eq!(pool.statistics(), before);
+        drop(held);
+        // Nor where room would have to be written.
+        for page in &ids[..FRAMES] {
+            pool.pin_exclusive(*page).unwrap().set_lsn(1);
+        }
+        pool.prefetch(&ids[FRAMES..]);
+        let after = pool.statistics();
+        assert_eq!((after.read, after.written), (before.read, before.written));
+    }
+}
+
+#[test]
+fn a_pool_that_is_dropped_gives_its_memory_back_when_nothing_is_written_to_it() {
+    for kind in kinds() {
+        let (pool, disk, ids) = stored(kind);
+        disk.shut(&ids[..8]);
+        pool.prefetch(&ids[..8]);
+        thread::scope(|scope| {
+            let (told, done) = mpsc::channel();
+            scope.spawn(move || {
+                drop(pool);
+                told.send(()).unwrap();
+            });
+            // The thread reads one of them, or has not begun.
+            let early = done.recv_timeout(SHORT).is_ok();
+            disk.open(&ids);
+            assert!(early || done.recv_timeout(ENOUGH).is_ok());
+        });
+        let pool = open(&disk, kind);
+        check(&pool, ids[0]);
+    }
+}
