@@ -1,5 +1,5 @@
-//! Waiting for a page that somebody else holds: shortly by spinning, then by letting others run, for a page may be held
-//! as long as a read from storage takes.
+//! Waiting for a page that somebody else holds: shortly by spinning, then by letting others run, then asleep, for a page
+//! may be held as long as a read from storage takes.
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,10 @@ const SPINS: u32 = 6;
 /// How often to let others run before sleeping.
 const YIELDS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
+/// How many naps are of the same length, and how often that doubles: so a nap is a part of the time waited so far, and 3
+/// milliseconds at most.
+const NAPS: u32 = 8;
+const DOUBLINGS: u32 = 6;
 
 /// Waits longer each time.
 #[derive(Default)]
@@ -24,7 +28,8 @@ impl Backoff {
         } else if self.step < SPINS + YIELDS {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(NAP);
+            let doublings = ((self.step - SPINS - YIELDS) / NAPS).min(DOUBLINGS);
+            std::thread::sleep(NAP * (1 << doublings));
         }
         self.step = self.step.saturating_add(1);
     }

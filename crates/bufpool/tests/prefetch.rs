@@ -3,18 +3,16 @@
 mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
+#[path = "common/slow.rs"]
+mod slow;
 
-use std::collections::BTreeSet;
-use std::io;
-use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use bedplate_bufpool::storage::{Read, Storage, Write};
 use bedplate_bufpool::{Choice, Kind, PAGE, PageId, Pool};
-use common::{fill, in_guest, version};
-use faulty::Faulty;
+use common::{fill, kinds_of_here, version};
+use slow::Slow;
 
 const FRAMES: usize = 32;
 /// Longer than pages may be pinned before that is an error.
@@ -23,62 +21,6 @@ const LONG: Duration = Duration::from_millis(2500);
 const SHORT: Duration = Duration::from_millis(50);
 /// In which everything has happened that should.
 const ENOUGH: Duration = Duration::from_secs(60);
-
-/// A disk that does not answer for some pages until it is told to; it reads one after the other.
-#[derive(Clone)]
-struct Slow {
-    disk: Faulty,
-    shut: Arc<(Mutex<BTreeSet<u64>>, Condvar)>,
-}
-
-impl Slow {
-    fn new() -> Self {
-        Self { disk: Faulty::new(1), shut: Arc::default() }
-    }
-
-    fn shut(&self, pages: &[PageId]) {
-        self.shut.0.lock().unwrap().extend(pages.iter().map(|page| page.0));
-    }
-
-    fn open(&self, pages: &[PageId]) {
-        self.shut.0.lock().unwrap().retain(|page| !pages.contains(&PageId(*page)));
-        self.shut.1.notify_all();
-    }
-}
-
-impl Storage for Slow {
-    fn read(&self, reads: &mut [Read<'_>]) {
-        for read in reads {
-            let shut = self.shut.0.lock().unwrap();
-            drop(self.shut.1.wait_while(shut, |shut| shut.contains(&read.page())).unwrap());
-            self.disk.read(std::slice::from_mut(read));
-        }
-    }
-
-    fn read_each(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
-        for (index, read) in reads.iter_mut().enumerate() {
-            self.read(std::slice::from_mut(read));
-            done(index, std::mem::replace(&mut read.result, Ok(())));
-        }
-    }
-
-    fn write(&self, writes: &mut [Write<'_>]) {
-        self.disk.write(writes);
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.disk.sync()
-    }
-
-    fn grow(&self, pages: Range<u64>) -> io::Result<()> {
-        self.disk.grow(pages)
-    }
-}
-
-/// In a virtual machine, the others are what they are natively.
-fn kinds() -> impl Iterator<Item = Kind> {
-    common::kinds().take(if in_guest() { 1 } else { usize::MAX })
-}
 
 fn open(disk: &Slow, kind: Kind) -> Pool {
     let builder = Pool::builder("").storage(Box::new(disk.clone()));
@@ -119,7 +61,7 @@ fn check(pool: &Pool, page: PageId) {
 
 #[test]
 fn a_reader_waits_for_its_page_only() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let (pool, disk, ids) = stored(kind);
         disk.shut(&ids[..8]);
         soon("who asks", &disk, &ids, || pool.prefetch(&ids[..8]));
@@ -146,7 +88,7 @@ fn a_reader_waits_for_its_page_only() {
 /// Half of the memory is on its way for longer than the pool's patience, and the other half is held.
 #[test]
 fn what_is_on_its_way_is_room_for_those_who_wait() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let (pool, disk, ids) = stored(kind);
         disk.shut(&ids[..FRAMES]);
         pool.prefetch(&ids[..FRAMES]);
@@ -167,7 +109,7 @@ fn what_is_on_its_way_is_room_for_those_who_wait() {
 
 #[test]
 fn where_there_is_no_room_nothing_is_read() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let (pool, disk, ids) = stored(kind);
         let held: Vec<_> = ids[..FRAMES].iter().map(|page| pool.pin_shared(*page).unwrap()).collect();
         let before = pool.statistics();
@@ -186,7 +128,7 @@ fn where_there_is_no_room_nothing_is_read() {
 
 #[test]
 fn a_pool_that_is_dropped_gives_its_memory_back_when_nothing_is_written_to_it() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let (pool, disk, ids) = stored(kind);
         disk.shut(&ids[..8]);
         pool.prefetch(&ids[..8]);

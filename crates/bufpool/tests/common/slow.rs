@@ -1,0 +1,63 @@
+//! Storage that does not answer until it is told to.
+#![allow(dead_code, reason = "every test uses some of it")]
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex};
+
+use bedplate_bufpool::PageId;
+use bedplate_bufpool::storage::{Read, Storage, Write};
+
+use super::faulty::Faulty;
+
+/// A disk that does not answer for some pages until it is told to; it reads one after the other.
+#[derive(Clone)]
+pub struct Slow {
+    disk: Faulty,
+    shut: Arc<(Mutex<BTreeSet<u64>>, Condvar)>,
+}
+
+impl Slow {
+    pub fn new() -> Self {
+        Self { disk: Faulty::new(1), shut: Arc::default() }
+    }
+
+    pub fn shut(&self, pages: &[PageId]) {
+        self.shut.0.lock().unwrap().extend(pages.iter().map(|page| page.0));
+    }
+
+    pub fn open(&self, pages: &[PageId]) {
+        self.shut.0.lock().unwrap().retain(|page| !pages.contains(&PageId(*page)));
+        self.shut.1.notify_all();
+    }
+}
+
+impl Storage for Slow {
+    fn read(&self, reads: &mut [Read<'_>]) {
+        for read in reads {
+            let shut = self.shut.0.lock().unwrap();
+            drop(self.shut.1.wait_while(shut, |shut| shut.contains(&read.page())).unwrap());
+            self.disk.read(std::slice::from_mut(read));
+        }
+    }
+
+    fn read_each(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
+        for (index, read) in reads.iter_mut().enumerate() {
+            self.read(std::slice::from_mut(read));
+            done(index, std::mem::replace(&mut read.result, Ok(())));
+        }
+    }
+
+    fn write(&self, writes: &mut [Write<'_>]) {
+        self.disk.write(writes);
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn grow(&self, pages: Range<u64>) -> io::Result<()> {
+        self.disk.grow(pages)
+    }
+}
