@@ -22,6 +22,8 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER ?= sudo -E
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER ?= sudo -E
 endif
 
+# Where `make install` puts things; DESTDIR is for those who make packages.
+PREFIX ?= /usr/local
 BIND ?= 127.0.0.1
 PORT ?= 6380
 DATA ?= ./data
@@ -31,7 +33,7 @@ ARGS ?=
 BENCH ?= kv-local
 BENCH_ARGS ?= --quick
 
-.PHONY: help setup build run doctor test fmt lint docs unit test-vm bench clean
+.PHONY: help setup build install run doctor test fmt lint docs unit test-vm bench clean
 
 help: ## Show this list
 	@echo "Bedplate: make TARGET"
@@ -41,7 +43,20 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-scan-c
+
+install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries for C, their headers
+	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,include/bedplate,share/man/man3}
+	install -m 755 target/release/bedplate "$(DESTDIR)$(PREFIX)/bin"
+	for name in ring0 scan; do \
+	  install -m 755 "target/release/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
+	  install -m 644 "target/release/libbedplate_$$name.a" "$(DESTDIR)$(PREFIX)/lib"; \
+	  install -m 644 "crates/$$name-c/include/bedplate/$$name.h" "$(DESTDIR)$(PREFIX)/include/bedplate"; \
+	done
+	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
+	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in \
+	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
+	install -m 644 docs/man/*.3 "$(DESTDIR)$(PREFIX)/share/man/man3"
 
 run: build ## Start the server on 127.0.0.1:6380 with its data in ./data
 	@echo

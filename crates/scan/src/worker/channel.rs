@@ -377,6 +377,11 @@ impl Channel {
         self.page_size
     }
 
+    /// How many files the scan has.
+    pub fn files(&self) -> usize {
+        self.direct.len()
+    }
+
     /// Whether reads of a file of the scan go past the page cache; if they do not, why.
     pub fn is_direct(&self, file: u32) -> std::result::Result<(), Errno> {
         self.direct.get(file as usize).copied().unwrap_or(Ok(()))

@@ -1,0 +1,410 @@
+//! Channels: one worker's stream of pages.
+//!
+//! Rust's borrows make sure that a page is returned once, to its channel, and not used afterwards; here every page has a
+//! number, its *ticket*, and the channel knows which one is out.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use bedplate_scan::{Channel, Error, Got, Pages, Scan};
+
+use crate::code::bp_scan_code::*;
+use crate::code::{Answer, Refusal, answer};
+use crate::input::{Sized, bp_scan_range, bp_scan_source, null, ranges, sized, sources};
+use crate::output;
+use crate::service::{bp_scan_service, service};
+use crate::table::{Entered, Table};
+
+struct Open {
+    channel: Channel,
+    tickets: u64,
+    /// The ticket of the page that is out.
+    out: Option<u64>,
+}
+
+static CHANNELS: Table<Open> = Table::new(b'C');
+
+/// One worker's stream of pages.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_channel {
+    /// Its number; never 0.
+    pub handle: u64,
+}
+
+/// A scan to be opened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_options {
+    /// sizeof(struct bp_scan_options)
+    pub size: usize,
+    /// The files.
+    pub sources: *const bp_scan_source,
+    /// How many there are.
+    pub source_count: usize,
+    /// The bytes to be scanned, in this order; NULL: all of every file. With `range_count` 0 and not NULL: none yet.
+    pub ranges: *const bp_scan_range,
+    /// How many there are.
+    pub range_count: usize,
+    /// The size of pages: a power of two from 4 KiB to 2 MiB; 0: 2 MiB. A page never crosses a multiple of it in its file.
+    pub page_size: usize,
+    /// The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB.
+    pub ring_bytes: usize,
+}
+
+// SAFETY: pointers and integers, without gaps.
+unsafe impl Sized for bp_scan_options {
+    const FIRST: usize = 56;
+}
+
+/// Some bytes of a file, in the memory that the device wrote them to.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_page {
+    /// The bytes. They are the program's to read until the page is returned.
+    pub data: *const u8,
+    /// How many there are.
+    pub len: usize,
+    /// Where they are in the file.
+    pub offset: u64,
+    /// Which file of the scan, counted from 0.
+    pub file: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The library's: by what a page is known when it is returned.
+    pub channel: u64,
+    /// Likewise.
+    pub ticket: u64,
+}
+
+/// What the memory of pages is made of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum bp_scan_memory {
+    /// Something else.
+    BP_SCAN_MEMORY_OTHER = 0,
+    /// Huge pages that the administrator reserved.
+    BP_SCAN_MEMORY_RESERVED = 1,
+    /// Transparent huge pages.
+    BP_SCAN_MEMORY_TRANSPARENT = 2,
+    /// Pages of 4 KiB.
+    BP_SCAN_MEMORY_NORMAL = 3,
+}
+
+/// What a channel is, and did so far.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_statistics {
+    /// Bytes of the scan, with the ranges that were added.
+    pub total_bytes: u64,
+    /// The size of pages.
+    pub page_size: u64,
+    /// What its memory is made of: one of bp_scan_memory.
+    pub memory: u32,
+    /// How many files the scan has.
+    pub files: u32,
+    /// Frames of up to 2 MiB that the worker is through with.
+    pub frames: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Nanoseconds that the worker took for them.
+    pub ingest_ns: u64,
+    /// How often there was no page when the worker wanted one.
+    pub starved: u64,
+    /// Nanoseconds that it wanted one in vain.
+    pub starved_ns: u64,
+    /// System calls that it made.
+    pub calls: u64,
+    /// Bytes that were read from files for this channel alone.
+    pub bytes_read: u64,
+    /// How often something was read again because its file changed meanwhile.
+    pub read_again: u64,
+    /// Frames that were taken back before the worker used them.
+    pub reclaimed: u64,
+    /// Frames that are there now and unread.
+    pub unread: u64,
+    /// How many there may be as things are.
+    pub watermark: u64,
+}
+
+/// Makes a handle of a channel.
+///
+/// # Safety
+/// `place` is writable.
+pub unsafe fn give(channel: Channel, place: *mut bp_scan_channel) -> Answer {
+    let full = |_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many channels");
+    let handle = CHANNELS.insert(Open { channel, tickets: 0, out: None }).map_err(full)?;
+    // SAFETY: as the caller promised.
+    unsafe { place.write_unaligned(bp_scan_channel { handle }) };
+    Ok(BP_SCAN_OK)
+}
+
+/// Opens a channel (zicio_open); reading begins at once.
+///
+/// # Safety
+/// `options` is NULL or as long as it says, with arrays of as many elements as it says; `opened` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_open(
+    service: bp_scan_service,
+    options: *const bp_scan_options,
+    opened: *mut bp_scan_channel,
+) -> c_int {
+    answer(|| {
+        if opened.is_null() {
+            return Err(null("no place for the channel"));
+        }
+        // SAFETY: as the caller promised.
+        let options = unsafe { sized(options, "the options") }?;
+        // SAFETY: as the caller promised.
+        let mut scan = Scan::of(unsafe { sources(options.sources, options.source_count) }?);
+        if !options.ranges.is_null() || options.range_count != 0 {
+            // SAFETY: as the caller promised.
+            scan = scan.ranges(unsafe { ranges(options.ranges, options.range_count) }?);
+        }
+        if options.page_size != 0 {
+            scan = scan.page_size(options.page_size)?;
+        }
+        if options.ring_bytes != 0 {
+            scan = scan.ring_bytes(options.ring_bytes)?;
+        }
+        let channel = self::service(service)?.open(scan)?;
+        // SAFETY: as the caller promised.
+        unsafe { give(channel, opened) }
+    })
+}
+
+/// Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while its page is out, of which the memory would go away.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_close(channel: bp_scan_channel) -> c_int {
+    answer(|| {
+        let held = |open: &Open| match open.out {
+            Some(_) => Err(Refusal::from(Error::Held)),
+            None => Ok(()),
+        };
+        drop(CHANNELS.remove(channel.handle, held)?);
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Closes a channel even if its page is out, for cleaning up after errors. Nobody may look at that page any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
+    answer(|| {
+        drop(CHANNELS.remove::<Refusal>(channel.handle, |_| Ok(()))?);
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
+/// it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. If a page cannot be had,
+/// `page` says which one, and the next call is about the one after it. With other errors `page` stays as it is.
+///
+/// # Safety
+/// `page` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_get_page(channel: bp_scan_channel, page: *mut bp_scan_page) -> c_int {
+    // SAFETY: as the caller promised.
+    answer(|| unsafe { next(channel, page, Some(0)) })
+}
+
+/// As bp_scan_get_page(), but waits for so many nanoseconds until there is a page; BP_SCAN_FOREVER: as long as it takes.
+///
+/// # Safety
+/// `page` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_next_page(
+    channel: bp_scan_channel,
+    page: *mut bp_scan_page,
+    timeout_ns: i64,
+) -> c_int {
+    answer(|| {
+        let most = match timeout_ns {
+            -1 => None,
+            0.. => Some(timeout_ns as u64),
+            _ => {
+                let text = format!("a time of {timeout_ns} nanoseconds");
+                return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
+            }
+        };
+        // SAFETY: as the caller promised.
+        unsafe { next(channel, page, most) }
+    })
+}
+
+/// # Safety
+/// `place` is writable or NULL.
+unsafe fn next(channel: bp_scan_channel, place: *mut bp_scan_page, most: Option<u64>) -> Answer {
+    if place.is_null() {
+        return Err(null("no place for the page"));
+    }
+    let mut open = CHANNELS.enter(channel.handle)?;
+    let mut page =
+        bp_scan_page { data: ptr::null(), len: 0, offset: 0, file: 0, reserved: 0, channel: 0, ticket: 0 };
+    let answer = match got(&mut open, most) {
+        Ok(Got::Page(piece)) => {
+            open.tickets += 1;
+            open.out = Some(open.tickets);
+            page = bp_scan_page {
+                data: piece.start,
+                len: piece.len,
+                offset: piece.offset,
+                file: piece.file,
+                reserved: 0,
+                channel: channel.handle,
+                ticket: open.tickets,
+            };
+            Ok(BP_SCAN_OK)
+        }
+        Ok(Got::NotYet) => Ok(BP_SCAN_NOT_YET),
+        Ok(Got::End) => Ok(BP_SCAN_END),
+        Err(error) => {
+            (page.file, page.offset) = match error {
+                Error::Read { file, offset, .. }
+                | Error::Truncated { file, offset }
+                | Error::Changing { file, offset } => (file, offset),
+                Error::Replaced { file } => (file, 0),
+                // Maybe the page that is out is kept there.
+                error => return Err(error.into()),
+            };
+            Err(error.into())
+        }
+    };
+    // SAFETY: as the caller promised.
+    unsafe { place.write_unaligned(page) };
+    answer
+}
+
+fn got(open: &mut Open, most: Option<u64>) -> Result<Got, Error> {
+    // A time that is beyond all clocks is forever.
+    let deadline = match most {
+        None | Some(0) => None,
+        Some(most) => Instant::now().checked_add(Duration::from_nanos(most)),
+    };
+    loop {
+        let got = open.channel.get_page()?;
+        if got != Got::NotYet || most == Some(0) {
+            return Ok(got);
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if !open.channel.wait(left)? {
+            return Ok(Got::NotYet);
+        }
+    }
+}
+
+/// Returns a page (zicio_put_page).
+///
+/// # Safety
+/// `page` is readable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_put_page(channel: bp_scan_channel, page: *const bp_scan_page) -> c_int {
+    answer(|| {
+        if page.is_null() {
+            return Err(null("no page"));
+        }
+        // SAFETY: as the caller promised.
+        let page = unsafe { page.read_unaligned() };
+        let mut open = CHANNELS.enter(channel.handle)?;
+        if page.channel != channel.handle {
+            return Err(Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not of this channel"));
+        }
+        match open.out {
+            None => Err(Error::NotHeld.into()),
+            Some(out) if out != page.ticket => {
+                Err(Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not the one that is out"))
+            }
+            Some(_) => {
+                open.channel.put_page()?;
+                open.out = None;
+                Ok(BP_SCAN_OK)
+            }
+        }
+    })
+}
+
+/// Adds ranges to the scan (zicio_notify_ranges), to come after those it has. Not in a pool.
+///
+/// # Safety
+/// `ranges` points to so many, or is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_notify_ranges(
+    channel: bp_scan_channel,
+    ranges: *const bp_scan_range,
+    range_count: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: as the caller promised.
+        let ranges = unsafe { self::ranges(ranges, range_count) }?;
+        CHANNELS.enter(channel.handle)?.channel.notify_ranges(&ranges)?;
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Whether reads of a file of the scan go past the page cache.
+///
+/// # Safety
+/// `direct` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_is_direct(channel: bp_scan_channel, file: u32, direct: *mut bool) -> c_int {
+    answer(|| {
+        if direct.is_null() {
+            return Err(null("no place for the answer"));
+        }
+        let open = CHANNELS.enter(channel.handle)?;
+        if file as usize >= open.channel.files() {
+            return Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("the scan has no file {file}")));
+        }
+        // SAFETY: as the caller promised.
+        unsafe { direct.write(open.channel.is_direct(file).is_ok()) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// What it is, and did so far. `size` is sizeof the structure.
+///
+/// # Safety
+/// `statistics` is writable, as many bytes as `size` says, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_get_statistics(
+    channel: bp_scan_channel,
+    statistics: *mut bp_scan_statistics,
+    size: usize,
+) -> c_int {
+    answer(|| {
+        if statistics.is_null() {
+            return Err(null("no place for the statistics"));
+        }
+        let now = of(&CHANNELS.enter(channel.handle)?);
+        // SAFETY: as the caller promised; the structure has no gaps.
+        unsafe { output::sized(&now, statistics, size) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+fn of(open: &Entered<Open>) -> bp_scan_statistics {
+    let (channel, now) = (&open.channel, open.channel.statistics());
+    let memory = match channel.memory() {
+        Pages::Reserved => bp_scan_memory::BP_SCAN_MEMORY_RESERVED,
+        Pages::Transparent => bp_scan_memory::BP_SCAN_MEMORY_TRANSPARENT,
+        Pages::Normal => bp_scan_memory::BP_SCAN_MEMORY_NORMAL,
+        _ => bp_scan_memory::BP_SCAN_MEMORY_OTHER,
+    };
+    bp_scan_statistics {
+        total_bytes: channel.total_bytes(),
+        page_size: channel.page_size() as u64,
+        memory: memory as u32,
+        files: channel.files() as u32,
+        frames: now.frames,
+        bytes: now.bytes,
+        ingest_ns: now.ingest_ns,
+        starved: now.starved,
+        starved_ns: now.starved_ns,
+        calls: now.calls,
+        bytes_read: now.bytes_read,
+        read_again: now.read_again,
+        reclaimed: now.reclaimed,
+        unread: now.unread,
+        watermark: now.watermark,
+    }
+}

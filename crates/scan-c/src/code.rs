@@ -1,0 +1,208 @@
+//! What functions answer: a code, and of a thread's last error a text and an error number.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bedplate_scan::Error;
+
+use crate::table::Bad;
+use bp_scan_code::*;
+
+/// What functions return. Errors are negative.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum bp_scan_code {
+    /// It is done; of bp_scan_get_page(): here is a page.
+    BP_SCAN_OK = 0,
+    /// There is no page yet.
+    BP_SCAN_NOT_YET = 1,
+    /// The scan is over, unless ranges are added.
+    BP_SCAN_END = 2,
+
+    /// A page cannot be read: bp_scan_error_number() says why. The scan may go on with the next one, as after the next three.
+    BP_SCAN_ERROR_READ = -1,
+    /// The file has become shorter since the scan began.
+    BP_SCAN_ERROR_TRUNCATED = -2,
+    /// The file is written faster than it can be read.
+    BP_SCAN_ERROR_CHANGING = -3,
+    /// The file was replaced or deleted since the scan began.
+    BP_SCAN_ERROR_REPLACED = -4,
+
+    /// A system call failed: bp_scan_error_number() says how.
+    BP_SCAN_ERROR_SYSTEM = -16,
+    /// A file cannot be scanned: bp_scan_error_number() says why.
+    BP_SCAN_ERROR_FILE = -17,
+    /// The engine does not work on this machine.
+    BP_SCAN_ERROR_UNAVAILABLE = -18,
+    /// The service that reads has ended.
+    BP_SCAN_ERROR_GONE = -19,
+    /// The other side does not speak this protocol.
+    BP_SCAN_ERROR_PROTOCOL = -20,
+    /// There are too many handles.
+    BP_SCAN_ERROR_FULL = -21,
+    /// The service of another process does not do it.
+    BP_SCAN_ERROR_REFUSED = -22,
+
+    /// What was asked for cannot be.
+    BP_SCAN_ERROR_INVALID = -32,
+    /// A pointer is NULL that must not be.
+    BP_SCAN_ERROR_NULL = -33,
+    /// There never was such a handle, or it is one of something else.
+    BP_SCAN_ERROR_HANDLE = -34,
+    /// The handle was closed.
+    BP_SCAN_ERROR_CLOSED = -35,
+    /// Another thread is in this channel.
+    BP_SCAN_ERROR_BUSY = -36,
+    /// A page is out and has to be returned first: a worker has one page at a time.
+    BP_SCAN_ERROR_HELD = -37,
+    /// No page is out: this one was returned before.
+    BP_SCAN_ERROR_NOT_HELD = -38,
+    /// The page is not the one that is out: an earlier one, or another channel's.
+    BP_SCAN_ERROR_PAGE = -39,
+    /// The handle is the parent process's: nothing reads for this one. Open anew.
+    BP_SCAN_ERROR_FORKED = -40,
+    /// Something went wrong within the library. A handle in which this happens can only be closed.
+    BP_SCAN_ERROR_INTERNAL = -64,
+}
+
+impl bp_scan_code {
+    const ALL: [(Self, &CStr); 24] = [
+        (BP_SCAN_OK, c"done"),
+        (BP_SCAN_NOT_YET, c"there is no page yet"),
+        (BP_SCAN_END, c"the scan is over"),
+        (BP_SCAN_ERROR_READ, c"a page cannot be read"),
+        (BP_SCAN_ERROR_TRUNCATED, c"a file was truncated since the scan began"),
+        (BP_SCAN_ERROR_CHANGING, c"a file is written faster than it can be read"),
+        (BP_SCAN_ERROR_REPLACED, c"a file was replaced or deleted since the scan began"),
+        (BP_SCAN_ERROR_SYSTEM, c"a system call failed"),
+        (BP_SCAN_ERROR_FILE, c"a file cannot be scanned"),
+        (BP_SCAN_ERROR_UNAVAILABLE, c"the engine does not work here"),
+        (BP_SCAN_ERROR_GONE, c"the scan service has ended"),
+        (BP_SCAN_ERROR_PROTOCOL, c"the other side does not speak this protocol"),
+        (BP_SCAN_ERROR_FULL, c"there are too many handles"),
+        (BP_SCAN_ERROR_REFUSED, c"the scan service refuses"),
+        (BP_SCAN_ERROR_INVALID, c"what was asked for cannot be"),
+        (BP_SCAN_ERROR_NULL, c"a pointer is NULL that must not be"),
+        (BP_SCAN_ERROR_HANDLE, c"there is no such handle"),
+        (BP_SCAN_ERROR_CLOSED, c"the handle was closed"),
+        (BP_SCAN_ERROR_BUSY, c"another thread is in this channel"),
+        (BP_SCAN_ERROR_HELD, c"the channel's page has not been returned"),
+        (BP_SCAN_ERROR_NOT_HELD, c"the channel has no page to return"),
+        (BP_SCAN_ERROR_PAGE, c"this is not the page that is out"),
+        (BP_SCAN_ERROR_FORKED, c"the handle is the parent process's"),
+        (BP_SCAN_ERROR_INTERNAL, c"something went wrong within the library"),
+    ];
+}
+
+/// What a code means, in words; never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_strerror(code: c_int) -> *const c_char {
+    let text = bp_scan_code::ALL.iter().find(|(known, _)| *known as c_int == code).map(|(_, text)| *text);
+    text.unwrap_or(c"no such code").as_ptr()
+}
+
+/// Why something is not done.
+#[derive(Debug)]
+pub struct Refusal {
+    pub code: bp_scan_code,
+    number: c_int,
+    text: Cow<'static, str>,
+}
+
+impl Refusal {
+    pub fn new(code: bp_scan_code, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, number: 0, text: text.into() }
+    }
+
+    /// Of a system call that failed just now.
+    pub fn system(code: bp_scan_code, what: &str) -> Self {
+        let error = std::io::Error::last_os_error();
+        let number = error.raw_os_error().unwrap_or(0);
+        Self { code, number, text: format!("{what}: {error}").into() }
+    }
+}
+
+impl From<Bad> for Refusal {
+    fn from(bad: Bad) -> Self {
+        let (code, text) = match bad {
+            Bad::Unknown => (BP_SCAN_ERROR_HANDLE, "there never was such a handle, or not of this kind"),
+            Bad::Closed => (BP_SCAN_ERROR_CLOSED, "the handle was closed"),
+            Bad::Busy => {
+                (BP_SCAN_ERROR_BUSY, "another thread is in this channel: every worker opens its own")
+            }
+            Bad::Forked => {
+                (BP_SCAN_ERROR_FORKED, "the handle is the parent process's: open another in this process")
+            }
+            Bad::Broken => (BP_SCAN_ERROR_INTERNAL, "something went wrong with this handle before: close it"),
+        };
+        Self::new(code, text)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let (code, number) = match &error {
+            Error::Read { source, .. } => (BP_SCAN_ERROR_READ, source.raw_os_error()),
+            Error::Truncated { .. } => (BP_SCAN_ERROR_TRUNCATED, 0),
+            Error::Changing { .. } => (BP_SCAN_ERROR_CHANGING, 0),
+            Error::Replaced { .. } => (BP_SCAN_ERROR_REPLACED, 0),
+            Error::System { source, .. } => (BP_SCAN_ERROR_SYSTEM, source.raw_os_error()),
+            Error::File { source, .. } => (BP_SCAN_ERROR_FILE, source.raw_os_error().unwrap_or(0)),
+            Error::Unavailable { .. } => (BP_SCAN_ERROR_UNAVAILABLE, 0),
+            Error::Invalid(_) => (BP_SCAN_ERROR_INVALID, 0),
+            Error::Held => (BP_SCAN_ERROR_HELD, 0),
+            Error::NotHeld => (BP_SCAN_ERROR_NOT_HELD, 0),
+            Error::Gone => (BP_SCAN_ERROR_GONE, 0),
+            Error::Refused(_) => (BP_SCAN_ERROR_REFUSED, 0),
+            Error::Protocol(_) => (BP_SCAN_ERROR_PROTOCOL, 0),
+            _ => (BP_SCAN_ERROR_INTERNAL, 0),
+        };
+        Self { code, number, text: error.to_string().into() }
+    }
+}
+
+/// What functions do.
+pub type Answer = Result<bp_scan_code, Refusal>;
+
+#[derive(Default)]
+struct Last {
+    text: CString,
+    number: c_int,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::default();
+}
+
+/// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_error() -> *const c_char {
+    // A thread that ends has none any more.
+    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The error number (errno) of this thread's last call that failed; 0 if the kernel had no part in it.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_error_number() -> c_int {
+    LAST.try_with(|last| last.borrow().number).unwrap_or(0)
+}
+
+/// Does what a function does. No panic leaves this: it would end the process, or worse, unwind through C.
+pub fn answer(work: impl FnOnce() -> Answer) -> c_int {
+    // What a panic leaves half done is marked broken by the table, and not used again.
+    let refusal = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(code)) => return code as c_int,
+        Ok(Err(refusal)) => refusal,
+        Err(panic) => {
+            // Its own end may panic once more.
+            std::mem::forget(panic);
+            Refusal::new(BP_SCAN_ERROR_INTERNAL, "something went wrong within the library")
+        }
+    };
+    let code = refusal.code as c_int;
+    let text = CString::new(refusal.text.into_owned()).unwrap_or_default();
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text, number: refusal.number });
+    code
+}

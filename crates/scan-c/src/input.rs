@@ -1,0 +1,156 @@
+//! What C programs pass: read with a copy, never by reference, and checked before it is believed.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use bedplate_scan::{Range, Source};
+
+use crate::code::Refusal;
+use crate::code::bp_scan_code::*;
+
+/// The largest structure that later versions may have.
+const LARGEST: usize = 4096;
+
+/// A file to be scanned: by its name, or an open one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_source {
+    /// Its name; NULL with BP_SCAN_FD.
+    pub path: *const c_char,
+    /// With BP_SCAN_FD: it is open for reading here. It is opened anew, so this one stays as it is and may be closed.
+    pub fd: c_int,
+    /// 0 or BP_SCAN_FD.
+    pub flags: u32,
+}
+
+/// Bytes of one file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_range {
+    /// The first byte.
+    pub start: u64,
+    /// The byte after the last.
+    pub end: u64,
+    /// Which file of the scan, counted from 0.
+    pub file: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+pub fn null(what: &'static str) -> Refusal {
+    Refusal::new(BP_SCAN_ERROR_NULL, what)
+}
+
+/// A structure that begins with its size and may grow.
+///
+/// # Safety
+/// Any bytes are one, it begins with a `usize` that is its size, and has no bytes between its fields or after them.
+pub unsafe trait Sized: Copy {
+    /// The size in the first version.
+    const FIRST: usize;
+}
+
+/// Reads a structure; what it does not have is 0, and what this version does not know must be.
+///
+/// # Safety
+/// `pointer` is NULL or points to as many bytes as the first of its fields says.
+pub unsafe fn sized<T: Sized>(pointer: *const T, what: &'static str) -> Result<T, Refusal> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: as the caller promised.
+    let size = unsafe { pointer.cast::<usize>().read_unaligned() };
+    if size < T::FIRST || size > LARGEST {
+        let text = format!("{what}: its size is {size}, and should be sizeof the structure");
+        return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
+    }
+    let known = size_of::<T>().min(size);
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: as the caller promised, and no more than there is room for.
+    unsafe { value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(pointer.cast(), known) };
+    for at in known..size {
+        // SAFETY: as the caller promised.
+        if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
+            let text = format!("{what}: byte {at} is set, of which this version does not know what it means");
+            return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
+        }
+    }
+    // SAFETY: any bytes are one.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Copies an array.
+///
+/// # Safety
+/// `pointer` is NULL or points to so many.
+unsafe fn array<T: Copy>(pointer: *const T, count: usize, what: &'static str) -> Result<Vec<T>, Refusal> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    if count > isize::MAX as usize / size_of::<T>() {
+        return Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("{what}: there cannot be {count}")));
+    }
+    // SAFETY: as the caller promised; unaligned, because C programs cast.
+    Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
+}
+
+/// The files of a scan.
+///
+/// # Safety
+/// `pointer` is NULL or points to so many, whose names are C strings or NULL.
+pub unsafe fn sources(pointer: *const bp_scan_source, count: usize) -> Result<Vec<Source>, Refusal> {
+    // SAFETY: as the caller promised.
+    let sources = unsafe { array(pointer, count, "no files") }?;
+    if sources.is_empty() {
+        return Err(Refusal::new(BP_SCAN_ERROR_INVALID, "no files to scan"));
+    }
+    // SAFETY: as the caller promised.
+    sources.into_iter().map(|source| unsafe { opened(source) }).collect()
+}
+
+/// # Safety
+/// The name is a C string or NULL.
+unsafe fn opened(source: bp_scan_source) -> Result<Source, Refusal> {
+    const FD: u32 = 1;
+    let bp_scan_source { path, fd, flags } = source;
+    match flags {
+        0 if path.is_null() => Err(null("a file has no name, and no BP_SCAN_FD")),
+        0 => {
+            // SAFETY: as the caller promised.
+            let name = unsafe { CStr::from_ptr(path) };
+            Ok(Source::Path(PathBuf::from(OsStr::from_bytes(name.to_bytes()))))
+        }
+        FD if path.is_null() => {
+            // SAFETY: a descriptor that is not open is refused by the kernel.
+            let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+            if copy < 0 {
+                return Err(Refusal::system(BP_SCAN_ERROR_FILE, &format!("file descriptor {fd}")));
+            }
+            // SAFETY: it is new, and nobody else's.
+            Ok(Source::Descriptor(unsafe { OwnedFd::from_raw_fd(copy) }))
+        }
+        FD => Err(Refusal::new(BP_SCAN_ERROR_INVALID, "a file has a name and BP_SCAN_FD")),
+        _ => Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("flags {flags:#x} of a file"))),
+    }
+}
+
+/// Byte ranges.
+///
+/// # Safety
+/// `pointer` is NULL or points to so many.
+pub unsafe fn ranges(pointer: *const bp_scan_range, count: usize) -> Result<Vec<Range>, Refusal> {
+    // SAFETY: as the caller promised.
+    let ranges = unsafe { array(pointer, count, "no ranges") }?;
+    let range = |bp_scan_range { start, end, file, .. }: &bp_scan_range| Range {
+        file: *file,
+        start: *start,
+        end: *end,
+    };
+    Ok(ranges.iter().map(range).collect())
+}

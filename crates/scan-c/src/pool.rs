@@ -1,0 +1,136 @@
+//! Pools: for workers that scan the same files at the same time.
+
+use std::ffi::c_int;
+
+use bedplate_scan::{AccessKey, Pool};
+
+use crate::channel::{bp_scan_channel, give};
+use crate::code::bp_scan_code::*;
+use crate::code::{Refusal, answer};
+use crate::input::{Sized, bp_scan_source, null, sized, sources};
+use crate::service::{bp_scan_service, service};
+use crate::table::{Bad, Table};
+
+static POOLS: Table<Pool> = Table::new(b'P');
+
+/// A pool of memory for a group of files. Its memory is there as long as it, or a channel in it, is open.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_pool {
+    /// Its number; never 0.
+    pub handle: u64,
+}
+
+/// What lets a worker join a pool. It cannot be guessed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_key {
+    #[allow(missing_docs)]
+    pub bytes: [u8; 16],
+}
+
+/// A pool to be made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_pool_options {
+    /// sizeof(struct bp_scan_pool_options)
+    pub size: usize,
+    /// Its files, all of which every worker scans.
+    pub sources: *const bp_scan_source,
+    /// How many there are.
+    pub source_count: usize,
+    /// How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers.
+    pub memory_bytes: usize,
+}
+
+// SAFETY: pointers and integers, without gaps.
+unsafe impl Sized for bp_scan_pool_options {
+    const FIRST: usize = 32;
+}
+
+/// Makes a pool.
+///
+/// # Safety
+/// `options` is NULL or as long as it says, with arrays of as many elements as it says; `made` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_create_pool(
+    service: bp_scan_service,
+    options: *const bp_scan_pool_options,
+    made: *mut bp_scan_pool,
+) -> c_int {
+    answer(|| {
+        if made.is_null() {
+            return Err(null("no place for the pool"));
+        }
+        // SAFETY: as the caller promised.
+        let options = unsafe { sized(options, "the options") }?;
+        // SAFETY: as the caller promised.
+        let sources = unsafe { sources(options.sources, options.source_count) }?;
+        let memory = if options.memory_bytes == 0 { 64 << 20 } else { options.memory_bytes };
+        let pool = self::service(service)?.create_pool(sources, memory)?;
+        let full = |_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many pools");
+        let handle = POOLS.insert(pool).map_err(full)?;
+        // SAFETY: as the caller promised.
+        unsafe { made.write_unaligned(bp_scan_pool { handle }) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// The key by which workers join.
+///
+/// # Safety
+/// `key` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_pool_key(pool: bp_scan_pool, key: *mut bp_scan_key) -> c_int {
+    answer(|| {
+        if key.is_null() {
+            return Err(null("no place for the key"));
+        }
+        let bytes = POOLS.enter_in_turn(pool.handle)?.key().to_bytes();
+        // SAFETY: as the caller promised.
+        unsafe { key.write_unaligned(bp_scan_key { bytes }) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Nobody else can join; those who are in the pool go on.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_close_pool(pool: bp_scan_pool) -> c_int {
+    answer(|| {
+        loop {
+            match POOLS.remove(pool.handle, |_| Ok(())) {
+                // Another thread looks at its key, which takes a moment.
+                Err(Bad::Busy) => std::thread::yield_now(),
+                other => {
+                    drop(other?);
+                    return Ok(BP_SCAN_OK);
+                }
+            }
+        }
+    })
+}
+
+/// Joins a pool: the channel has every page of the pool's files once, in the order in which the pool has them. Pages are of
+/// `page_size` bytes: a power of two from 4 KiB to 2 MiB; 0: 2 MiB.
+///
+/// # Safety
+/// `key` is readable or NULL, and `joined` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_join(
+    service: bp_scan_service,
+    key: *const bp_scan_key,
+    page_size: usize,
+    joined: *mut bp_scan_channel,
+) -> c_int {
+    answer(|| {
+        if key.is_null() || joined.is_null() {
+            return Err(null("no key, or no place for the channel"));
+        }
+        // SAFETY: as the caller promised.
+        let key = AccessKey::from_bytes(unsafe { key.read_unaligned() }.bytes);
+        let page_size = if page_size == 0 { bedplate_scan::FRAME } else { page_size };
+        let channel = self::service(service)?.join(key, page_size)?;
+        // SAFETY: as the caller promised.
+        unsafe { give(channel, joined) }
+    })
+}

@@ -1,0 +1,204 @@
+//! Services: what reads for channels. A service of zeroes is the process's own.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use bedplate_scan::{Choice, Kind, Service};
+
+use crate::code::bp_scan_code::*;
+use crate::code::{Refusal, answer, bp_scan_code};
+use crate::input::{Sized, null, sized};
+use crate::output;
+use crate::table::{Bad, Table};
+
+static SERVICES: Table<Service> = Table::new(b'S');
+/// The process's own, or one that is not there.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// What reads for channels. It ends when it is stopped and its last channel is closed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_service {
+    /// Its number; 0: the process's own.
+    pub handle: u64,
+}
+
+/// What reads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum bp_scan_engine {
+    /// The best one that works here, found by trying.
+    BP_SCAN_ENGINE_AUTO = 0,
+    /// io_uring.
+    BP_SCAN_ENGINE_URING = 1,
+    /// Threads that call pread(): works everywhere.
+    BP_SCAN_ENGINE_THREADS = 2,
+}
+
+/// How a service is to be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_service_options {
+    /// sizeof(struct bp_scan_service_options)
+    pub size: usize,
+    /// One of bp_scan_engine.
+    pub engine: u32,
+    /// Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
+    pub kernel_clock: u32,
+}
+
+// SAFETY: integers, without gaps.
+unsafe impl Sized for bp_scan_service_options {
+    const FIRST: usize = 16;
+}
+
+/// What a service did since it began.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bp_scan_service_statistics {
+    /// Bytes that were read from files.
+    pub bytes_read: u64,
+    /// How often its control loop was awake.
+    pub rounds: u64,
+}
+
+/// The service of a handle.
+pub fn service(service: bp_scan_service) -> Result<Service, Refusal> {
+    if service.handle != 0 {
+        return Ok(SERVICES.enter_in_turn(service.handle)?.clone());
+    }
+    loop {
+        let known = OWN.load(Acquire);
+        if let Ok(service) = SERVICES.enter_in_turn(known) {
+            return Ok(service.clone());
+        }
+        // There is none yet, or it is the parent process's.
+        let service = Service::start()?;
+        let handle = insert(service.clone())?;
+        if OWN.compare_exchange(known, handle, AcqRel, Acquire).is_ok() {
+            return Ok(service);
+        }
+        let _ = SERVICES.remove::<Bad>(handle, |_| Ok(()));
+    }
+}
+
+fn insert(service: Service) -> Result<u64, Refusal> {
+    SERVICES.insert(service).map_err(|_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many services"))
+}
+
+/// Starts a service of its own. `options` may be NULL. A process needs one at most: BP_SCAN_DEFAULT.
+///
+/// # Safety
+/// `options` is NULL or as long as it says, and `started` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_start(
+    options: *const bp_scan_service_options,
+    started: *mut bp_scan_service,
+) -> c_int {
+    answer(|| {
+        if started.is_null() {
+            return Err(null("no place for the service"));
+        }
+        let mut builder = Service::builder();
+        if !options.is_null() {
+            // SAFETY: as the caller promised.
+            let options = unsafe { sized(options, "the options") }?;
+            builder = builder.engine(match options.engine {
+                0 => Choice::Auto,
+                1 => Choice::Only(Kind::Uring),
+                2 => Choice::Only(Kind::Threads),
+                other => {
+                    return Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("there is no engine {other}")));
+                }
+            });
+            if options.kernel_clock != 0 {
+                builder = builder.kernel_clock();
+            }
+        }
+        let handle = insert(builder.build()?)?;
+        // SAFETY: as the caller promised.
+        unsafe { started.write_unaligned(bp_scan_service { handle }) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with
+/// other processes.
+///
+/// # Safety
+/// `path` is a C string or NULL, and `connected` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_connect(path: *const c_char, connected: *mut bp_scan_service) -> c_int {
+    answer(|| {
+        if path.is_null() || connected.is_null() {
+            return Err(null("no path, or no place for the service"));
+        }
+        // SAFETY: as the caller promised.
+        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+        let handle = insert(Service::connect(path)?)?;
+        // SAFETY: as the caller promised.
+        unsafe { connected.write_unaligned(bp_scan_service { handle }) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Nobody can open anything at it any more; what is open goes on. The process's own cannot be stopped.
+#[unsafe(no_mangle)]
+pub extern "C" fn bp_scan_stop(service: bp_scan_service) -> c_int {
+    answer(|| {
+        if service.handle == OWN.load(Acquire) {
+            return Err(Bad::Unknown.into());
+        }
+        loop {
+            match SERVICES.remove(service.handle, |_| Ok(())) {
+                // Another thread opens something at it, which takes a moment.
+                Err(Bad::Busy) => std::thread::yield_now(),
+                other => {
+                    drop(other?);
+                    return Ok(BP_SCAN_OK);
+                }
+            }
+        }
+    })
+}
+
+/// Which engine reads and how it does that here, in words: as much as `bytes` has room for, with a zero at the end.
+///
+/// # Safety
+/// `text` has room for so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_about(service: bp_scan_service, text: *mut c_char, bytes: usize) -> c_int {
+    answer(|| {
+        if text.is_null() {
+            return Err(null("no place for the text"));
+        }
+        let service = self::service(service)?;
+        // SAFETY: as the caller promised.
+        unsafe { output::text(&format!("{}: {}", service.engine(), service.about()), text, bytes) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// What it did. `size` is sizeof the structure.
+///
+/// # Safety
+/// `statistics` is writable, as many bytes as `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_get_service_statistics(
+    service: bp_scan_service,
+    statistics: *mut bp_scan_service_statistics,
+    size: usize,
+) -> c_int {
+    answer(|| -> Result<bp_scan_code, Refusal> {
+        if statistics.is_null() {
+            return Err(null("no place for the statistics"));
+        }
+        let now = self::service(service)?.statistics();
+        let now = bp_scan_service_statistics { bytes_read: now.bytes_read, rounds: now.rounds };
+        // SAFETY: as the caller promised; the structure has no gaps.
+        unsafe { output::sized(&now, statistics, size) };
+        Ok(BP_SCAN_OK)
+    })
+}

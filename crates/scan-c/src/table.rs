@@ -1,0 +1,225 @@
+//! Handles: numbers in the place of pointers, so that whatever a program passes is found out before memory is touched.
+//!
+//! A handle is a kind (8 bits), a slot (24) and how often the slot was used before (32). A slot whose number of uses is
+//! spent is not used again. There are no locks, because a lock that another thread holds during a `fork` stays locked in the child:
+//! a slot's word says who may touch its object, and changes by compare-and-swap only.
+//!
+//! | step | |
+//! |---|---|
+//! | free → busy → idle | `insert` |
+//! | idle → busy → idle | `enter`: one thread at a time |
+//! | busy → broken | a panic inside: the object is not used any more, only closed |
+//! | idle or broken → busy → free | `remove`; the handle is of the past from then on |
+//!
+//! What a process inherits by `fork` is not its own: the service's thread is not there. Slots know in which process they were
+//! filled; in another they are only ever said to be foreign.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+const STATES: u64 = 3;
+const FREE: u64 = 0;
+const IDLE: u64 = 1;
+const BUSY: u64 = 2;
+const BROKEN: u64 = 3;
+
+const CHUNKS: usize = 64;
+const SLOTS: usize = 1024;
+
+/// Why a handle cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// It was never given out, or is of another kind.
+    Unknown,
+    /// It was closed.
+    Closed,
+    /// Another thread is using it.
+    Busy,
+    /// It is the parent process's.
+    Forked,
+    /// Something went wrong in it before.
+    Broken,
+}
+
+/// How often this process was forked off since the library was loaded.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+static WATCHED: OnceLock<bool> = OnceLock::new();
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
+/// Whether forks are noticed from now on.
+fn watch_forks() -> bool {
+    // SAFETY: the handler only adds to a word. The library is never unloaded (`build.rs`).
+    *WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(forked)) } == 0)
+}
+
+struct Slot<T> {
+    /// How often it was used, and its state.
+    word: AtomicU64,
+    forks: AtomicU32,
+    object: UnsafeCell<Option<T>>,
+}
+
+/// The objects of a kind.
+pub struct Table<T: 'static> {
+    kind: u8,
+    chunks: [AtomicPtr<[Slot<T>; SLOTS]>; CHUNKS],
+}
+
+// SAFETY: an object is accessed by who made its slot busy, one thread at a time.
+unsafe impl<T: Send> Sync for Table<T> {}
+
+impl<T> Table<T> {
+    /// An empty table; the kind is not 0 and no other table's.
+    pub const fn new(kind: u8) -> Self {
+        Self { kind, chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
+    }
+
+    fn chunk(&self, number: usize) -> Option<&'static [Slot<T>; SLOTS]> {
+        // SAFETY: null, or a chunk that was leaked.
+        unsafe { self.chunks.get(number)?.load(Acquire).as_ref() }
+    }
+
+    fn chunk_or_new(&self, number: usize) -> &'static [Slot<T>; SLOTS] {
+        if let Some(chunk) = self.chunk(number) {
+            return chunk;
+        }
+        let slot = |_| Slot {
+            word: AtomicU64::new(1 << 2 | FREE),
+            forks: AtomicU32::new(0),
+            object: UnsafeCell::new(None),
+        };
+        let new = Box::into_raw(Box::new(std::array::from_fn(slot)));
+        match self.chunks[number].compare_exchange(ptr::null_mut(), new, AcqRel, Acquire) {
+            // SAFETY: it is leaked from here on.
+            Ok(_) => unsafe { &*new },
+            Err(theirs) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: chunks are leaked.
+                unsafe { &*theirs }
+            }
+        }
+    }
+
+    /// Takes an object; its handle. `Err`: there are too many, or there is no memory; here it is again.
+    pub fn insert(&self, object: T) -> Result<u64, T> {
+        if !watch_forks() {
+            return Err(object);
+        }
+        for number in 0..CHUNKS {
+            for (index, slot) in self.chunk_or_new(number).iter().enumerate() {
+                let word = slot.word.load(Relaxed);
+                let uses = word >> 2;
+                let usable = word & STATES == FREE && uses <= u64::from(u32::MAX);
+                if !usable
+                    || slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed).is_err()
+                {
+                    continue;
+                }
+                // SAFETY: the slot is busy, and by this thread.
+                unsafe { *slot.object.get() = Some(object) };
+                slot.forks.store(FORKS.load(Relaxed), Relaxed);
+                slot.word.store(word & !STATES | IDLE, Release);
+                return Ok(u64::from(self.kind) << 56 | ((number * SLOTS + index) as u64) << 32 | uses);
+            }
+        }
+        Err(object)
+    }
+
+    fn find(&self, handle: u64) -> Result<(&'static Slot<T>, u64), Bad> {
+        let (kind, at, uses) = ((handle >> 56) as u8, (handle >> 32) as usize & 0xff_ffff, handle as u32);
+        if kind != self.kind {
+            return Err(Bad::Unknown);
+        }
+        let slot = &self.chunk(at / SLOTS).ok_or(Bad::Unknown)?[at % SLOTS];
+        let word = slot.word.load(Relaxed);
+        let (state, now) = (word & STATES, word >> 2);
+        match u64::from(uses) {
+            uses if uses == 0 || uses > now => Err(Bad::Unknown),
+            uses if uses < now => Err(Bad::Closed),
+            _ if state == FREE => Err(Bad::Unknown),
+            _ if slot.forks.load(Relaxed) != FORKS.load(Relaxed) => Err(Bad::Forked),
+            _ => Ok((slot, word)),
+        }
+    }
+
+    /// Uses an object, if nobody else does.
+    pub fn enter(&self, handle: u64) -> Result<Entered<T>, Bad> {
+        let (slot, word) = self.find(handle)?;
+        match word & STATES {
+            BUSY => return Err(Bad::Busy),
+            BROKEN => return Err(Bad::Broken),
+            _ => {}
+        }
+        // It fails only because another thread has entered or closed it since.
+        match slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed) {
+            Ok(_) => Ok(Entered { slot, idle: word }),
+            Err(_) => Err(Bad::Busy),
+        }
+    }
+
+    /// Uses an object that others may use, too, for a moment each.
+    pub fn enter_in_turn(&self, handle: u64) -> Result<Entered<T>, Bad> {
+        loop {
+            match self.enter(handle) {
+                Err(Bad::Busy) => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes an object out that passes a check: `check` may refuse.
+    pub fn remove<E: From<Bad>>(&self, handle: u64, check: impl FnOnce(&T) -> Result<(), E>) -> Result<T, E> {
+        let (slot, word) = self.find(handle)?;
+        if word & STATES == BUSY
+            || slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed).is_err()
+        {
+            return Err(Bad::Busy.into());
+        }
+        let mut entered = Entered { slot, idle: word };
+        if word & STATES == IDLE {
+            check(&entered)?;
+        }
+        // SAFETY: the slot is busy, and by this thread.
+        let object = unsafe { (*slot.object.get()).take() };
+        entered.idle = (word >> 2).wrapping_add(1) << 2 | FREE;
+        Ok(object.expect("slots that are not free have objects"))
+    }
+}
+
+/// An object in use; dropping this lets others use it.
+pub struct Entered<T: 'static> {
+    slot: &'static Slot<T>,
+    idle: u64,
+}
+
+impl<T> Deref for Entered<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the slot is busy, and by this thread.
+        unsafe { (*self.slot.object.get()).as_ref() }.expect("slots that are not free have objects")
+    }
+}
+
+impl<T> DerefMut for Entered<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { (*self.slot.object.get()).as_mut() }.expect("slots that are not free have objects")
+    }
+}
+
+impl<T> Drop for Entered<T> {
+    fn drop(&mut self) {
+        let broken = std::thread::panicking() && self.idle & STATES == IDLE;
+        let word = if broken { self.idle & !STATES | BROKEN } else { self.idle };
+        self.slot.word.store(word, Release);
+    }
+}
