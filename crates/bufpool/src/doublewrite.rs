@@ -9,9 +9,10 @@
 //! each batch.
 //!
 //! A page that could not be written in its place may be torn there, and its copy is the only whole one. It is kept, and
-//! written before the next batch begins; as long as that fails, so do all batches.
+//! written before the next batch begins; as long as that fails, so do all batches. The same goes for the last batch when an
+//! fsync fails: its places may not have been written, and its region is about to be.
 //!
-//! Its lock comes after all of `home`'s but `meta`'s, which is not taken here.
+//! Where its lock is in their order, `home` says.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -56,6 +57,9 @@ struct State {
     header: Buffer,
     /// Whole copies of pages that may be torn in their places.
     torn: BTreeMap<u64, Box<Image>>,
+    /// The batch whose places no fsync has made durable yet.
+    last: Buffer,
+    last_pages: Vec<PageId>,
 }
 
 fn region(sequence: u64) -> u64 {
@@ -64,7 +68,13 @@ fn region(sequence: u64) -> u64 {
 
 impl DoubleWrite {
     pub fn new(sequence: u64) -> Self {
-        let state = State { sequence, header: Buffer::new(1), torn: BTreeMap::new() };
+        let state = State {
+            sequence,
+            header: Buffer::new(1),
+            torn: BTreeMap::new(),
+            last: Buffer::new(TOGETHER),
+            last_pages: Vec::new(),
+        };
         Self { state: Mutex::new(state) }
     }
 
@@ -85,12 +95,24 @@ impl DoubleWrite {
             return;
         }
         state.sequence += 1;
+        state.last[..images.len()].copy_from_slice(images);
+        state.last_pages = pages.to_vec();
         storage.write(places);
         for place in places.iter().filter(|place| place.result.is_err()) {
             for (page, image) in (place.page()..).zip(place.images()) {
                 state.torn.insert(page, Box::new(*image));
             }
         }
+    }
+
+    /// An fsync has failed.
+    pub fn doubt(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).doubt();
+    }
+
+    /// The copy of a page that may be torn in its place.
+    pub fn copy(&self, page: PageId) -> Option<Box<Image>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).torn.get(&page.0).cloned()
     }
 }
 
@@ -117,10 +139,20 @@ impl State {
         for copy in copies {
             copy.result?;
         }
-        sync().map_err(|error| match error {
-            Error::Storage { source, .. } => source,
-            error => io::Error::other(error),
+        sync().map_err(|error| {
+            self.doubt();
+            match error {
+                Error::Storage { source, .. } => source,
+                error => io::Error::other(error),
+            }
         })
+    }
+
+    /// The places of the last batch may be as they were before.
+    fn doubt(&mut self) {
+        for (page, image) in self.last_pages.iter().zip(self.last.iter()) {
+            self.torn.entry(page.0).or_insert_with(|| Box::new(*image));
+        }
     }
 
     /// Writes what may be torn again.

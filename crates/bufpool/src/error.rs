@@ -37,12 +37,18 @@ pub enum Error {
         /// Why it did not work.
         source: io::Error,
     },
-    /// Storage did not confirm that what it was given is durable. What was written since the last success may be lost, and
-    /// trying again would not tell; the data must be recovered from its log.
-    #[error(
-        "an earlier fsync failed, what was written since the sync before it may be lost: recover from the log"
-    )]
+    /// An earlier fsync failed, and pages that it was to make durable have not been written once more. Trying again writes
+    /// them.
+    #[error("an earlier fsync failed, and not everything that it covered has been written again: try again")]
     NotDurable,
+    /// A page left memory, storage lost it before it was durable, and an older one is in its place.
+    #[error(
+        "storage lost page {page}, which it had accepted, before it was durable: recover it from the log"
+    )]
+    Lost {
+        /// Which.
+        page: PageId,
+    },
     /// A page in storage is not what was written.
     #[error("page {page} is damaged: {damage}")]
     Damaged {

@@ -103,9 +103,23 @@ impl<'p> Claim<'p> {
         self.pool.home.storage.read(&mut reads);
         let [read] = reads;
         // SAFETY: nobody writes a claim's memory any more.
-        unsafe { verify(self.place.memory, self.page, read.result) }?;
+        let result =
+            unsafe { verify(self.place.memory, self.page, read.result) }.and_then(|()| self.believe());
+        if let Err(error) = result {
+            let Some(copy) = self.pool.home.copy(self.page) else { return Err(error) };
+            // SAFETY: a page, which is the claim's.
+            unsafe { self.place.memory.cast::<Image>().write(*copy) };
+        }
         self.pool.counters.read.add(1);
         Ok(())
+    }
+
+    /// Whether what was read, and is intact, is what was written last.
+    pub fn believe(&self) -> Result<()> {
+        // SAFETY: a page, aligned and initialised, that nobody writes while the claim lives.
+        let image = unsafe { &*self.place.memory.cast::<Image>() };
+        let page = self.page;
+        if self.pool.home.unsynced().is_last(page, image) { Ok(()) } else { Err(Error::Lost { page }) }
     }
 
     /// Its memory has its content.

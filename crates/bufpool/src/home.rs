@@ -1,11 +1,12 @@
 //! Writing to storage in an order that a crash cannot make worse.
 //!
 //! Before the first page is written after the pool was closed, the record of the pool durably says that it is open
-//! ([`Home::begin`]). An fsync that fails is final: the kernel may have forgotten what it could not write, and would report
-//! success the next time ([`Home::sync`]).
+//! ([`Home::begin`]). What an fsync was to make durable that fails is in doubt until it has been written once more
+//! (`unsynced`); what an fsync without those says is not believed ([`Home::check`]).
 //!
 //! Locks, in this order: `gate`, which all who write pages hold shared and [`close`](crate::Pool::close) holds alone;
-//! the allocator's (`space`); `meta`.
+//! the allocator's (`space`); `meta`; that of `double`; `syncing`, for one fsync at a time, because the kernel tells one
+//! of two of an error.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::meta::Meta;
 use crate::page::{Image, PageId};
 use crate::storage::{Storage, Write};
+use crate::unsynced::Unsynced;
 
 pub(crate) struct Home {
     pub storage: Arc<dyn Storage>,
@@ -23,8 +25,8 @@ pub(crate) struct Home {
     meta: Mutex<Meta>,
     /// Storage says that the pool is open.
     open: AtomicBool,
-    /// An fsync has failed.
-    broken: AtomicBool,
+    syncing: Mutex<()>,
+    unsynced: Unsynced,
 }
 
 impl Home {
@@ -36,7 +38,8 @@ impl Home {
             gate: RwLock::new(()),
             meta: Mutex::new(meta),
             open,
-            broken: AtomicBool::new(false),
+            syncing: Mutex::new(()),
+            unsynced: Unsynced::default(),
         }
     }
 
@@ -64,13 +67,17 @@ impl Home {
 
     /// Makes a record durable.
     pub fn store(&self, meta: &mut Meta) -> Result<()> {
-        self.check()?;
         if meta.clean {
             // Should this fail, it may be in storage nevertheless.
             self.open.store(false, Ordering::Release);
         }
+        let before = meta.generation;
         meta.store(&*self.storage)?;
-        self.sync()?;
+        if let Err(error) = self.sync() {
+            // The same copy is written again: the other one is durable.
+            meta.generation = before;
+            return Err(error);
+        }
         self.open.store(!meta.clean, Ordering::Release);
         Ok(())
     }
@@ -88,21 +95,48 @@ impl Home {
         }
         match &self.double {
             None => self.storage.write(&mut writes),
-            Some(double) => double.write(&*self.storage, || self.sync(), pages, images, &mut writes),
+            Some(double) => double.write(&*self.storage, || self.fsync(), pages, images, &mut writes),
+        }
+        let mut many = false;
+        for write in writes.iter().filter(|write| write.result.is_ok()) {
+            many |= self.unsynced.written(write.page(), write.images());
+        }
+        if many {
+            // Nobody asked: what is in doubt if it fails is written once more when somebody does.
+            let _ = self.sync();
         }
         writes
     }
 
     /// Makes what was written durable.
     pub fn sync(&self) -> Result<()> {
-        self.check()?;
-        self.storage.sync().map_err(|source| {
-            self.broken.store(true, Ordering::Release);
-            Error::Storage { what: "make what was written durable", source }
-        })
+        let result = self.fsync();
+        if let (Err(_), Some(double)) = (&result, &self.double) {
+            double.doubt();
+        }
+        result
     }
 
-    fn check(&self) -> Result<()> {
-        if self.broken.load(Ordering::Acquire) { Err(Error::NotDurable) } else { Ok(()) }
+    fn fsync(&self) -> Result<()> {
+        let _one = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.unsynced.begin();
+        let result = self.storage.sync();
+        self.unsynced.end(result.is_ok());
+        result.map_err(Error::storage("make what was written durable"))
+    }
+
+    /// Whether everything that was written before the last fsync is durable.
+    pub fn check(&self) -> Result<()> {
+        if self.unsynced.doubtful().is_empty() { Ok(()) } else { Err(Error::NotDurable) }
+    }
+
+    /// What may not be durable.
+    pub fn unsynced(&self) -> &Unsynced {
+        &self.unsynced
+    }
+
+    /// A copy of a page that may not be in its place.
+    pub fn copy(&self, page: PageId) -> Option<Box<Image>> {
+        self.double.as_ref()?.copy(page)
     }
 }

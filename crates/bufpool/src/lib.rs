@@ -61,6 +61,7 @@ mod region;
 mod space;
 mod statistics;
 pub mod storage;
+mod unsynced;
 mod wait;
 mod writeback;
 

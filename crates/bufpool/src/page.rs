@@ -93,6 +93,11 @@ pub(crate) fn lsn(image: &Image) -> u64 {
     word(image, LSN)
 }
 
+/// The checksum that a page says it has.
+pub(crate) fn sum(image: &Image) -> u32 {
+    u32::from_le_bytes(*image[CHECKSUM..].first_chunk().expect("inside the page"))
+}
+
 /// Makes a copy of a page what is written: gives it its number and its checksum.
 pub(crate) fn seal(image: &mut Image, page: PageId) {
     image[..8].copy_from_slice(&(page.0 << 32 | WRITTEN).to_le_bytes());

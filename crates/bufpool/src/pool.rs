@@ -200,6 +200,9 @@ impl Pool {
             return Err(Error::NoSuchPage { page });
         }
         exclusive.discard();
+        if self.log.is_none() {
+            self.home.unsynced().forget(page.0);
+        }
         self.counters.freed.add(1);
         Ok(())
     }
@@ -224,8 +227,16 @@ impl Pool {
     /// A checkpoint: flushes, and returns when everything is durable, the roots included. Of a log, records from before the
     /// call are not needed any more. The caller holds no page exclusively.
     pub fn sync(&self) -> Result<()> {
+        let result = self.checkpoint();
+        self.soil_doubtful();
+        result
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.write_again()?;
         self.write_all()?;
         self.home.sync()?;
+        self.home.check()?;
         let end = self.space.end();
         let mut meta = self.home.meta();
         meta.end = end;
@@ -236,6 +247,13 @@ impl Pool {
     /// Makes everything durable, the free pages included, and says so in storage, so that the pool can be opened without
     /// a log. Nobody holds or changes pages meanwhile. The pool can be used afterwards, and closed again.
     pub fn close(&self) -> Result<()> {
+        let result = self.conclude();
+        self.soil_doubtful();
+        result
+    }
+
+    fn conclude(&self) -> Result<()> {
+        self.write_again()?;
         self.write_all()?;
         let _gate = self.home.stop();
         let space = self.space.lock();
@@ -252,8 +270,9 @@ impl Pool {
             meta.clean = false;
             self.home.store(&mut meta)?;
         }
-        meta.free = space.save(&*self.home.storage)?;
+        meta.free = space.save(&self.home)?;
         self.home.sync()?;
+        self.home.check()?;
         meta.end = space.end();
         meta.clean = true;
         let stored = self.home.store(&mut meta);

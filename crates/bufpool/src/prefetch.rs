@@ -74,7 +74,7 @@ impl Pool {
         for arrival in self.prefetched.arrivals() {
             // Should it be dropped: what it asked for is not there, and whoever needs it asks again.
             let claim = Claim::of(self, arrival.slot, arrival.page);
-            if arrival.result.is_ok() {
+            if arrival.result.is_ok() && claim.believe().is_ok() {
                 self.counters.read.add(1);
                 claim.publish();
             }

@@ -120,7 +120,7 @@ impl State {
     }
 
     /// Writes the list of free pages into the first of them. Returns the first page of it, zero if there is none.
-    pub fn save(&self, storage: &dyn Storage) -> Result<u64> {
+    pub fn save(&self, home: &Home) -> Result<u64> {
         let all: Vec<u64> = self.free.iter().copied().collect();
         let mut buffer = Buffer::new(1);
         let mut next = 0;
@@ -134,9 +134,10 @@ impl State {
             }
             page::seal(image, PageId(*page));
             let mut writes = [Write::new(*page, &buffer)];
-            storage.write(&mut writes);
+            home.storage.write(&mut writes);
             let [write] = writes;
             write.result.map_err(|source| Error::Write { page: PageId(*page), source })?;
+            home.unsynced().forget(*page);
             next = *page;
         }
         Ok(next)

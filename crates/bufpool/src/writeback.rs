@@ -3,6 +3,7 @@
 //! Pages are copied, and the copies are sealed and written: a page can be changed while it is being written, and whoever
 //! reads it optimistically is not disturbed. The log comes first: no page is written before the records about it are durable.
 
+use std::collections::HashSet;
 use std::ptr;
 
 use crate::buffer::Buffer;
@@ -63,6 +64,30 @@ impl Pool {
             }
         }
     }
+
+    /// After a failed fsync, pages in memory that it was to make durable are dirty again. Those that somebody holds are in
+    /// doubt as before.
+    pub(crate) fn soil_doubtful(&self) {
+        if !self.home.unsynced().take_failure() {
+            return;
+        }
+        let doubtful: HashSet<PageId> = self.home.unsynced().doubtful().into_iter().collect();
+        for slot in 0..self.slots.count() as Slot {
+            let page = self.slots.page(slot);
+            if doubtful.contains(&PageId(page)) {
+                sweep::soil(&self.slots, slot, page, self.engine.word_of(slot, PageId(page)));
+            }
+        }
+    }
+
+    /// Makes all pages dirty that a failed fsync was to make durable, also those that are not in memory. The caller holds no
+    /// page exclusively.
+    pub(crate) fn write_again(&self) -> Result<()> {
+        for page in self.home.unsynced().doubtful() {
+            let _ = self.pin_exclusive(page)?.as_mut_ptr();
+        }
+        Ok(())
+    }
 }
 
 /// Pages whose writing has begun. What is not settled when this is dropped stays dirty.
@@ -107,6 +132,7 @@ impl Copies<'_> {
         let gate = pool.home.begin()?;
         let writes = pool.home.write(&self.pages, images);
         drop(gate);
+        pool.soil_doubtful();
         let mut result = Ok(());
         let mut all = self.slots.drain(..).zip(self.pages.drain(..));
         for write in writes {

@@ -126,21 +126,6 @@ fn a_full_disk_is_told_and_dirty_pages_stay() {
 }
 
 #[test]
-fn a_failed_fsync_is_final() {
-    let disk = Faulty::new(1);
-    let pool = builder(&disk, Kind::Stock).open().unwrap();
-    drop(pool.allocate().unwrap());
-    pool.sync().unwrap();
-    disk.fail(0, 0, 1_000_000);
-    assert!(matches!(pool.sync(), Err(Error::Storage { .. })));
-    disk.fail(0, 0, 0);
-    assert!(matches!(pool.sync(), Err(Error::NotDurable)));
-    assert!(matches!(pool.close(), Err(Error::NotDurable)));
-    drop(pool);
-    assert!(matches!(builder(&disk, Kind::Stock).open(), Err(Error::Unclean)));
-}
-
-#[test]
 fn damaged_and_misplaced_pages_are_told_by_name() {
     for kind in kinds() {
         let disk = Faulty::new(1);

@@ -104,3 +104,14 @@ pub fn end_write(slots: &Slots, slot: Slot, word: &Word, written: bool) {
     }
     slots.end_writing(slot);
 }
+
+/// A clean page is dirty again, unless somebody holds it or it is gone.
+pub fn soil(slots: &Slots, slot: Slot, page: u64, word: &Word) {
+    // Nobody evicts it meanwhile.
+    if word.try_shared_to_write().is_ok() {
+        if slots.page(slot) == page {
+            word.soil();
+        }
+        word.unlock_shared();
+    }
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bedplate_bufpool::PAGE;
@@ -25,6 +25,8 @@ struct Inner {
     writes: AtomicU32,
     syncs: AtomicU32,
     failed: AtomicU64,
+    /// What a failed sync does to what it was to make durable.
+    forgets: AtomicBool,
     /// How many more pages are written before the power fails; 0 is never.
     fuse: AtomicU64,
 }
@@ -33,6 +35,8 @@ struct Disk {
     durable: BTreeMap<u64, Image>,
     /// Written since the last sync, in order.
     pending: Vec<(u64, Image)>,
+    /// Written before a sync that failed: it is there until the power fails, and no sync makes it durable.
+    cached: BTreeMap<u64, Image>,
     random: SmallRng,
     dead: bool,
 }
@@ -40,13 +44,20 @@ struct Disk {
 impl Faulty {
     pub fn new(seed: u64) -> Self {
         let random = SmallRng::seed_from_u64(seed);
-        let disk = Disk { durable: BTreeMap::new(), pending: Vec::new(), random, dead: false };
+        let disk = Disk {
+            durable: BTreeMap::new(),
+            pending: Vec::new(),
+            cached: BTreeMap::new(),
+            random,
+            dead: false,
+        };
         Self(Arc::new(Inner {
             disk: Mutex::new(disk),
             reads: AtomicU32::new(0),
             writes: AtomicU32::new(0),
             syncs: AtomicU32::new(0),
             failed: AtomicU64::new(0),
+            forgets: AtomicBool::new(false),
             fuse: AtomicU64::new(0),
         }))
     }
@@ -56,6 +67,12 @@ impl Faulty {
         self.0.reads.store(reads, Ordering::Relaxed);
         self.0.writes.store(writes, Ordering::Relaxed);
         self.0.syncs.store(syncs, Ordering::Relaxed);
+    }
+
+    /// Whether a sync that fails has what was written since the one before forgotten at once, as kernels may, or only when
+    /// the power fails.
+    pub fn forgets(&self, forgets: bool) {
+        self.0.forgets.store(forgets, Ordering::Relaxed);
     }
 
     /// How many operations were made to fail.
@@ -77,6 +94,7 @@ impl Faulty {
     pub fn crash(&self) -> usize {
         let mut disk = self.disk();
         disk.dead = false;
+        disk.cached.clear();
         self.0.fuse.store(0, Ordering::Relaxed);
         let mut torn = 0;
         for (page, image) in std::mem::take(&mut disk.pending) {
@@ -132,11 +150,13 @@ impl Faulty {
 impl Disk {
     fn get(&self, page: u64) -> Option<Image> {
         let pending = self.pending.iter().rev().find(|(written, _)| *written == page);
-        pending.map(|(_, image)| *image).or_else(|| self.durable.get(&page).copied())
+        let known = pending.map(|(_, image)| image).or_else(|| self.cached.get(&page));
+        known.or_else(|| self.durable.get(&page)).copied()
     }
 
     fn settle(&mut self) {
         for (page, image) in std::mem::take(&mut self.pending) {
+            self.cached.remove(&page);
             self.durable.insert(page, image);
         }
     }
@@ -179,9 +199,16 @@ impl Storage for Faulty {
 
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk();
-        self.lot(&mut disk, &self.0.syncs)?;
-        disk.settle();
-        Ok(())
+        let result = self.lot(&mut disk, &self.0.syncs);
+        if result.is_ok() {
+            disk.settle();
+        } else if !disk.dead {
+            let pending = std::mem::take(&mut disk.pending);
+            if !self.0.forgets.load(Ordering::Relaxed) {
+                disk.cached.extend(pending);
+            }
+        }
+        result
     }
 
     fn grow(&self, _: Range<u64>) -> io::Result<()> {

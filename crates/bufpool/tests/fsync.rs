@@ -1,0 +1,170 @@
+//! An fsync that fails: what it was to make durable is written once more before that is said of it, and what storage has lost
+//! meanwhile is not believed.
+
+mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
+
+use bedplate_bufpool::{Builder, Choice, Error, Kind, PAGE, PageId, Pool, Result, TornPages};
+use common::{fill, kinds, version};
+use faulty::Faulty;
+
+const FRAMES: usize = 64;
+
+fn builder(disk: &Faulty, kind: Kind, torn_pages: TornPages) -> Builder {
+    let builder = Pool::builder("").storage(Box::new(disk.clone())).torn_pages(torn_pages);
+    builder.memory(FRAMES * PAGE).engine(Choice::Only(kind))
+}
+
+/// All engines, what protects pages from being torn, and whether a failed fsync has the disk forget at once.
+fn all() -> impl Iterator<Item = (Kind, TornPages, bool)> {
+    let ways = [TornPages::Detect, TornPages::DoubleWrite];
+    kinds().flat_map(move |kind| {
+        ways.into_iter().flat_map(move |way| [true, false].map(|forgets| (kind, way, forgets)))
+    })
+}
+
+fn known(pool: &Pool, page: PageId) -> Result<u64> {
+    pool.pin_shared(page).map(|content| version(&content, page.0))
+}
+
+/// A pool with pages whose first version is durable, and whose second one has been written and is in memory.
+fn written(disk: &Faulty, kind: Kind, torn_pages: TornPages) -> (Pool, Vec<PageId>) {
+    let pool = builder(disk, kind, torn_pages).open().unwrap();
+    let fresh = |_| {
+        let mut page = pool.allocate().unwrap();
+        let id = page.page();
+        fill(&mut page, id.0, 1);
+        id
+    };
+    let ids: Vec<PageId> = (0..FRAMES / 2).map(fresh).collect();
+    pool.sync().unwrap();
+    for page in &ids {
+        fill(&mut pool.pin_exclusive(*page).unwrap(), page.0, 2);
+    }
+    pool.flush().unwrap();
+    (pool, ids)
+}
+
+/// Everything else is used until nothing of before is in memory.
+fn drive_out(pool: &Pool) {
+    let evicted = pool.statistics().evicted;
+    while pool.statistics().evicted < evicted + 4 * FRAMES as u64 {
+        drop(pool.allocate().unwrap());
+    }
+}
+
+fn fail_once(pool: &Pool, disk: &Faulty, forgets: bool) {
+    disk.forgets(forgets);
+    disk.fail(0, 0, 1_000_000);
+    // Where pages are written twice, it may be the one between a batch's copies and places.
+    assert!(matches!(pool.sync(), Err(Error::Storage { .. } | Error::Write { .. })));
+    disk.fail(0, 0, 0);
+}
+
+/// What is durable is there after a crash.
+fn check_after_crash(pool: Pool, disk: &Faulty, kind: Kind, torn_pages: TornPages, ids: &[PageId]) {
+    drop(pool);
+    disk.crash();
+    let pool = builder(disk, kind, torn_pages).recover(true).open().unwrap();
+    for page in ids {
+        assert_eq!(known(&pool, *page).unwrap(), 2);
+    }
+}
+
+#[test]
+fn the_next_sync_writes_again_what_a_failed_one_covered() {
+    for (kind, torn_pages, forgets) in all() {
+        let disk = Faulty::new(1);
+        let (pool, ids) = written(&disk, kind, torn_pages);
+        fail_once(&pool, &disk, forgets);
+        pool.sync().unwrap();
+        check_after_crash(pool, &disk, kind, torn_pages, &ids);
+    }
+}
+
+#[test]
+fn pages_in_memory_are_written_again_before_they_leave_it() {
+    for (kind, torn_pages, forgets) in all() {
+        let disk = Faulty::new(1);
+        let (pool, ids) = written(&disk, kind, torn_pages);
+        fail_once(&pool, &disk, forgets);
+        drive_out(&pool);
+        for page in &ids {
+            assert_eq!(known(&pool, *page).unwrap(), 2);
+        }
+        pool.sync().unwrap();
+        check_after_crash(pool, &disk, kind, torn_pages, &ids);
+    }
+}
+
+#[test]
+fn pages_that_left_memory_before_are_written_again_if_they_are_still_there() {
+    for (kind, torn_pages, forgets) in all() {
+        let disk = Faulty::new(1);
+        let (pool, ids) = written(&disk, kind, torn_pages);
+        drive_out(&pool);
+        fail_once(&pool, &disk, forgets);
+        if forgets && torn_pages == TornPages::Detect {
+            // The disk has the first version, and nobody is given it for the second.
+            for page in &ids {
+                assert!(matches!(known(&pool, *page), Err(Error::Lost { page: told }) if told == *page));
+                assert!(matches!(pool.optimistic(*page), Err(Error::Lost { .. })));
+            }
+            for _ in 0..2 {
+                assert!(matches!(pool.sync(), Err(Error::Lost { .. })));
+                assert!(matches!(pool.close(), Err(Error::Lost { .. })));
+            }
+            drop(pool);
+            assert!(matches!(builder(&disk, kind, torn_pages).open(), Err(Error::Unclean)));
+            continue;
+        }
+        for page in &ids {
+            assert_eq!(known(&pool, *page).unwrap(), 2);
+        }
+        pool.sync().unwrap();
+        check_after_crash(pool, &disk, kind, torn_pages, &ids);
+    }
+}
+
+/// The copies of the last batch are in a region that is about to be written again.
+#[test]
+fn a_batch_whose_places_were_forgotten_is_put_there_again() {
+    for kind in kinds() {
+        let disk = Faulty::new(1);
+        let (pool, ids) = written(&disk, kind, TornPages::DoubleWrite);
+        drive_out(&pool);
+        disk.forgets(true);
+        disk.fail(0, 0, 1_000_000);
+        assert!(pool.allocate().is_err() || pool.flush().is_err());
+        disk.fail(0, 0, 0);
+        drive_out(&pool);
+        for page in &ids {
+            assert_eq!(known(&pool, *page).unwrap(), 2);
+        }
+        pool.sync().unwrap();
+        check_after_crash(pool, &disk, kind, TornPages::DoubleWrite, &ids);
+    }
+}
+
+/// What the pool says of itself is written again into the same place: the other one is durable.
+#[test]
+fn a_pool_opens_after_fsyncs_failed_and_the_power_did() {
+    for seed in 0..20 {
+        let disk = Faulty::new(seed);
+        let (pool, ids) = written(&disk, Kind::Stock, TornPages::Detect);
+        pool.set_root(1, 7);
+        pool.sync().unwrap();
+        disk.fail(0, 0, 1_000_000);
+        for _ in 0..3 {
+            pool.set_root(1, 8);
+            assert!(pool.close().is_err());
+        }
+        drop(pool);
+        disk.fail(0, 0, 0);
+        disk.crash();
+        let pool = builder(&disk, Kind::Stock, TornPages::Detect).recover(true).open().unwrap();
+        assert!(pool.needs_recovery() && [7, 8].contains(&pool.root(1)));
+        assert_eq!(known(&pool, ids[0]).unwrap(), 2);
+    }
+}
