@@ -35,7 +35,7 @@ struct Disk {
     durable: BTreeMap<u64, Image>,
     /// Written since the last sync, in order.
     pending: Vec<(u64, Image)>,
-    /// Written before a sync that failed: it is there until the power fails, and no sync makes it durable.
+    /// Written before a sync that failed: it is there until the power fails, and no sync makes all of it durable.
     cached: BTreeMap<u64, Image>,
     random: SmallRng,
     dead: bool,
@@ -94,10 +94,10 @@ impl Faulty {
     pub fn crash(&self) -> usize {
         let mut disk = self.disk();
         disk.dead = false;
-        disk.cached.clear();
         self.0.fuse.store(0, Ordering::Relaxed);
         let mut torn = 0;
-        for (page, image) in std::mem::take(&mut disk.pending) {
+        let written = std::mem::take(&mut disk.cached).into_iter().chain(std::mem::take(&mut disk.pending));
+        for (page, image) in written {
             let mut content = disk.durable.get(&page).copied().unwrap_or([0; PAGE]);
             let sectors = match disk.random.random_range(0..3) {
                 0 => 0..8,
