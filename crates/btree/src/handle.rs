@@ -180,9 +180,9 @@ impl<'p> Handle<'p> {
                 let level = node.view().level();
                 let child = self.child_of(&node, &|inner| inner.position(key))?;
                 if level == 1 {
-                    let leaf = self.pool.pin_exclusive(child)?;
+                    let leaf = self.pool.pin_exclusive(not_held(child, &node)?)?;
                     drop(node);
-                    return Ok(leaf);
+                    return if leaf.view().is_leaf() { Ok(leaf) } else { Err(damaged(child, "is no leaf")) };
                 }
                 node = self.pool.pin_shared(child)?;
             }
@@ -204,10 +204,18 @@ impl<'p> Handle<'p> {
             Mode::Optimistic => self.family_optimistic(level, key)?,
             Mode::Latched => self.family_latched(level, key)?,
         };
-        if let Some(Family { node, .. }) = &family
-            && !(if level == 0 { node.view().is_leaf() } else { node.view().is_inner() })
-        {
-            return Err(damaged(node.page(), "is no node").into());
+        if let Some(Family { parent, node }) = &family {
+            if !(if level == 0 { node.view().is_leaf() } else { node.view().is_inner() }) {
+                return Err(damaged(node.page(), "is no node").into());
+            }
+            // Whoever goes on with the parent's level would look for it in vain.
+            if let Some((parent, _)) = parent
+                && parent.view().level().checked_sub(1) != Some(level)
+            {
+                return Err(
+                    damaged(parent.page(), format!("is above level {level}, and says otherwise")).into()
+                );
+            }
         }
         Ok(family)
     }
@@ -239,7 +247,7 @@ impl<'p> Handle<'p> {
 
     #[cold]
     fn family_latched(self, level: u8, key: &[u8]) -> Attempt<Option<Family<'p>>> {
-        let mut parent = None;
+        let mut parent: Option<(Exclusive<'p>, usize)> = None;
         let mut node = self.pool.pin_exclusive(self.root)?;
         for _ in 0..DEPTH {
             let now = node.view().level();
@@ -250,7 +258,11 @@ impl<'p> Handle<'p> {
                 return Ok(Some(Family { parent, node }));
             }
             let at = node.view().inner().position(key);
-            let child = self.pool.pin_exclusive(self.child_of(&node, &|_| at)?)?;
+            let mut child = not_held(self.child_of(&node, &|_| at)?, &node)?;
+            if let Some((parent, _)) = &parent {
+                child = not_held(child, parent)?;
+            }
+            let child = self.pool.pin_exclusive(child)?;
             parent = Some((node, at));
             node = child;
         }
@@ -258,8 +270,14 @@ impl<'p> Handle<'p> {
     }
 }
 
+/// A page that is to be waited for, unless that is one that the caller holds himself, as only a damaged node can tell him.
+pub(crate) fn not_held(page: PageId, held: &impl Latch) -> Result<PageId> {
+    if page == held.number() { Err(damaged(page, "is in a circle")) } else { Ok(page) }
+}
+
 /// A page that is held.
-trait Latch: Readable {
+pub(crate) trait Latch: Readable {
+    /// Its number.
     fn number(&self) -> PageId;
 }
 

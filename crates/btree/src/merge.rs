@@ -4,8 +4,8 @@
 
 use bedplate_bufpool::{Exclusive, PageId};
 
-use crate::error::{Attempt, Result};
-use crate::handle::{Family, Handle, Readable, retry};
+use crate::error::{Attempt, Result, damaged};
+use crate::handle::{Family, Handle, Readable, not_held, retry};
 use crate::node::edit::Node;
 use crate::node::rebuild::merged;
 use crate::node::{CAPACITY, Key};
@@ -36,7 +36,7 @@ impl<'p> Handle<'p> {
     fn merge_child(self, mut parent: Exclusive<'p>, at: usize, node: Exclusive<'p>) -> Attempt<bool> {
         let count = parent.view().inner().count();
         let node = if at < count {
-            let right = self.pool.pin_exclusive(PageId(parent.view().inner().child(at + 1)))?;
+            let right = self.sibling(&parent, at + 1, &node)?;
             match self.merge_pair(&mut parent, at, node, right)? {
                 Merged::Yes(left) => return self.after_merge(parent, left),
                 Merged::No(node) => node,
@@ -46,12 +46,25 @@ impl<'p> Handle<'p> {
         };
         if at > 0 {
             // Nobody waits from the right to the left without holding the parent, as this does.
-            let left = self.pool.pin_exclusive(PageId(parent.view().inner().child(at - 1)))?;
+            let left = self.sibling(&parent, at - 1, &node)?;
             if let Merged::Yes(left) = self.merge_pair(&mut parent, at - 1, left, node)? {
                 return self.after_merge(parent, left);
             }
         }
         Ok(false)
+    }
+
+    /// Child `at`, beside `node`.
+    fn sibling(self, parent: &Exclusive<'p>, at: usize, node: &Exclusive<'p>) -> Result<Exclusive<'p>> {
+        let page = not_held(PageId(parent.view().inner().child(at)), parent)?;
+        let sibling = self.pool.pin_exclusive(not_held(page, node)?)?;
+        let (here, there) = (node.view(), sibling.view());
+        let alike = if here.is_leaf() { there.is_leaf() } else { there.is_inner() };
+        if alike && here.level() == there.level() {
+            Ok(sibling)
+        } else {
+            Err(damaged(page, "is no node like the one beside it"))
+        }
     }
 
     /// Merges children `at` and `at + 1` into the first of them.

@@ -12,6 +12,7 @@
 
 use bedplate_bufpool::{PAYLOAD, PageId, Restart};
 
+use crate::MAX_VALUE;
 use crate::error::{Attempt, Result, Stop, damaged};
 use crate::handle::{Handle, Readable};
 
@@ -47,19 +48,25 @@ impl<'p> Handle<'p> {
         Ok(next)
     }
 
-    /// Reads a value of `len` bytes; `valid` says whether the reference to it still stands.
+    /// Reads a value of `len` bytes, to which the reference has been found valid; `valid` says whether it still stands. The
+    /// caller holds `held` exclusively, if that is a page.
     pub fn read_chain(
         self,
         first: u64,
         len: u64,
+        held: PageId,
         valid: impl Fn() -> std::result::Result<(), Restart>,
         value: &mut Vec<u8>,
     ) -> Attempt<()> {
         value.clear();
+        let len = checked_len(first, len)?;
         let mut next = first;
-        while value.len() as u64 != len {
+        while value.len() < len {
             let so_far = value.len();
-            let read = self.part(next, value);
+            if next == held.0 {
+                return Err(damaged(held, "refers to itself as a value").into());
+            }
+            let read = self.part(next, len - so_far, value);
             // A page that makes no sense does not count when it is not the value's any more.
             valid()?;
             match read {
@@ -72,15 +79,16 @@ impl<'p> Handle<'p> {
         Ok(())
     }
 
-    /// Appends what is in one page; returns the next.
-    fn part(self, number: u64, value: &mut Vec<u8>) -> Attempt<u64> {
+    /// Appends what is in one page, which has at most `left` bytes of the value; returns the next.
+    fn part(self, number: u64, left: usize, value: &mut Vec<u8>) -> Attempt<u64> {
         let page = self.pool.optimistic(PageId(number))?;
         let header = |at| u64::from_le_bytes(page.read::<8>(at));
         let (next, len, kind) = (header(NEXT), header(LEN), page.read::<1>(0)[0]);
-        page.view().bytes(DATA, len.min(PART as u64) as usize).append_to(value);
+        let most = left.min(PART) as u64;
+        page.view().bytes(DATA, len.min(most) as usize).append_to(value);
         page.validate()?;
         // No part is empty, so a chain comes to an end.
-        if kind == CHAIN && len > 0 && len <= PART as u64 {
+        if kind == CHAIN && (1..=most).contains(&len) {
             Ok(next)
         } else {
             Err(Stop::Failed(damaged(PageId(number), "is no part of a value")))
@@ -102,7 +110,15 @@ impl<'p> Handle<'p> {
     }
 }
 
-/// The page after a part that is held, and how much of the value is in this one.
+/// How long a value is to which a reference says so: none that has pages of its own is empty, or longer than values are.
+pub(crate) fn checked_len(first: u64, len: u64) -> Result<usize> {
+    match usize::try_from(len) {
+        Ok(len @ 1..=MAX_VALUE) => Ok(len),
+        _ => Err(damaged(PageId(first), format!("is said to begin a value of {len} bytes"))),
+    }
+}
+
+/// The page after a part that is held, and how much of the value is in this one, which need not be true.
 pub(crate) fn next_and_len(page: &[u8; PAYLOAD]) -> (u64, u64) {
     let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
     (word(NEXT), word(LEN))

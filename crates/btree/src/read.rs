@@ -5,6 +5,8 @@
 
 use std::mem::MaybeUninit;
 
+use bedplate_bufpool::PageId;
+
 use crate::error::{Attempt, Result};
 use crate::handle::{Handle, Mode, Readable, retry};
 use crate::node::view::Value;
@@ -68,7 +70,7 @@ impl<'p> Handle<'p> {
             }
             Value::Elsewhere(first, len) => {
                 leaf.validate()?;
-                self.read_chain(first, len, || leaf.validate(), &mut room.long)?;
+                self.read_chain(first, len, PageId::NONE, || leaf.validate(), &mut room.long)?;
             }
         }
         Ok(true)

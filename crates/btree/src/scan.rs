@@ -142,7 +142,9 @@ impl<'p> Range<'p> {
 
     /// Copies the leaf where the scan goes on.
     fn load(&mut self) -> Result<()> {
-        if self.load_neighbour().is_err() {
+        let page = if let Ok(page) = self.load_neighbour() {
+            page
+        } else {
             let (tree, leaf) = (self.tree, &mut self.leaf);
             let position = |inner: Inner<'_>| match (&self.start, self.direction) {
                 (Bound::Unbounded, Direction::Up) => 0,
@@ -150,19 +152,25 @@ impl<'p> Range<'p> {
                 (Bound::Excluded(key), Direction::Down) => inner.position_before(Some(key)),
                 (Bound::Included(key) | Bound::Excluded(key), _) => inner.position(key),
             };
-            self.parent = retry(|mode| match mode {
+            let page;
+            (page, self.parent) = retry(|mode| match mode {
                 Mode::Optimistic => {
                     let (found, parent) = tree.leaf_and_parent(position)?;
                     copy(&found, found.page(), leaf)?;
-                    Ok(parent)
+                    Ok((found.page(), parent))
                 }
                 Mode::Latched => {
                     let found = tree.leaf_shared(&position)?;
                     copy(&found, found.page(), leaf)?;
-                    Ok(None)
+                    Ok((found.page(), None))
                 }
             })?;
             self.fetched = 0;
+            page
+        };
+        if !self.goes_on() {
+            self.more = false;
+            return Err(damaged(page, "has fences that a scan has passed"));
         }
         self.bound();
         self.fetch();
@@ -170,7 +178,7 @@ impl<'p> Range<'p> {
     }
 
     /// Copies the leaf after the copied one, if their parent is as it was.
-    fn load_neighbour(&mut self) -> Attempt<()> {
+    fn load_neighbour(&mut self) -> Attempt<PageId> {
         let Some((parent, at)) = self.parent.take() else { return Err(bedplate_bufpool::Restart.into()) };
         let next = match self.direction {
             Direction::Up if at < parent.view().inner().count() => at + 1,
@@ -181,7 +189,20 @@ impl<'p> Range<'p> {
         copy(&leaf, leaf.page(), &mut self.leaf)?;
         self.parent = Some((parent, next));
         self.fetched = self.fetched.saturating_sub(1);
-        Ok(())
+        Ok(leaf.page())
+    }
+
+    /// Whether the copy ends behind where the scan is, in its direction: in a damaged tree it would run in a circle.
+    fn goes_on(&self) -> bool {
+        let page = Page::of(&self.leaf.0);
+        match (self.direction, &self.start) {
+            (_, Bound::Unbounded) => true,
+            (Direction::Up, Bound::Included(key) | Bound::Excluded(key)) => {
+                page.high().is_none_or(|high| high.compare(key).is_gt())
+            }
+            (Direction::Down, Bound::Included(key)) => page.low().is_none_or(|low| low.compare(key).is_le()),
+            (Direction::Down, Bound::Excluded(key)) => page.low().is_none_or(|low| low.compare(key).is_lt()),
+        }
     }
 
     /// Finds out which slots of the copy are in the range, and where to go on.

@@ -9,7 +9,7 @@ use crate::handle::{Handle, Mode, Readable, retry};
 use crate::node::check::check;
 use crate::node::view::{Bytes, Page, Value};
 use crate::node::{CAPACITY, Key};
-use crate::overflow::{CHAIN, next_and_len};
+use crate::overflow::{CHAIN, checked_len, next_and_len};
 
 /// What a tree consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,6 +172,7 @@ impl<'p> Walk<'p, '_> {
     }
 
     fn chain(&mut self, first: u64, len: u64) -> Result<()> {
+        let len = checked_len(first, len)? as u64;
         let (mut next, mut total) = (first, 0);
         while next != 0 {
             let page = PageId(next);
@@ -182,11 +183,11 @@ impl<'p> Walk<'p, '_> {
                 return Err(damaged(page, "is no part of a value"));
             }
             let (after, here) = next_and_len(&part);
-            (next, total) = (after, total + here);
             // So a circle ends, too.
-            if here == 0 || total > len {
+            if here == 0 || here > len - total {
                 return Err(damaged(page, "is empty, or more than is left of its value"));
             }
+            (next, total) = (after, total + here);
         }
         if total == len {
             Ok(())

@@ -11,16 +11,25 @@ use crate::node::edit::Node;
 use crate::node::rebuild::{Split, halves, split_inner, split_leaf};
 use crate::node::{CAPACITY, INNER_SLOT};
 
+/// How often in a row room is made before that is a sign of damage: a few times are enough in a sound tree, and some more
+/// when others use up what was made.
+pub(crate) const SPLITS: usize = 1000;
+
 impl<'p> Handle<'p> {
     /// Splits `page`, the node of `level` that has `key`, unless that is another one by now, or it has `need` bytes: then
     /// whoever wanted this finds out when he tries again.
     pub fn split(self, page: PageId, level: u8, key: &[u8], need: usize) -> Result<()> {
         retry(|mode| {
-            loop {
+            for _ in 0..SPLITS {
                 let Some(family) = self.family(level, key, mode)? else { return Ok(()) };
                 let view = family.node.view();
                 if family.node.page() != page || CAPACITY.saturating_sub(view.used()) >= need {
                     return Ok(());
+                }
+                let (count, least) =
+                    if level == 0 { (view.leaf().count(), 2) } else { (view.inner().count(), 3) };
+                if count < least {
+                    return Err(damaged(page, "is full, and has too little to be split").into());
                 }
                 let split = if level == 0 { split_leaf(view, key) } else { split_inner(view) };
                 match family.parent {
@@ -34,6 +43,7 @@ impl<'p> Handle<'p> {
                     Some((parent, at)) => return self.split_below(parent, at, family.node, &split),
                 }
             }
+            Err(damaged(page, "has no parent with room for another child").into())
         })
     }
 

@@ -5,11 +5,12 @@ use std::mem;
 use bedplate_bufpool::{Exclusive, Optimistic};
 
 use crate::MAX_VALUE;
-use crate::error::{Attempt, Error, Result};
+use crate::error::{Attempt, Error, Result, damaged};
 use crate::handle::{Handle, Mode, Readable, retry};
 use crate::node::edit::{NewValue, Node};
 use crate::node::view::{Leaf, Value};
 use crate::node::{CAPACITY, LEAF_SLOT, MAX_KEY, MAX_RECORD};
+use crate::split::SPLITS;
 
 /// What may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +117,7 @@ impl<'p> Handle<'p> {
     /// Says whether the key was there before, and the first of the pages that its old value leaves behind.
     fn put_value(self, key: &[u8], value: NewValue<'_>, existing: Existing) -> Result<(bool, u64)> {
         retry(|mode| {
-            loop {
+            for _ in 0..SPLITS {
                 let place = self.place(key, mode)?;
                 let (at, found) = (place.at, place.found);
                 if found && existing == Existing::Keep {
@@ -131,18 +132,27 @@ impl<'p> Handle<'p> {
                     self.log.put(&mut leaf, key, value);
                     return Ok((found, old));
                 }
-                let page = leaf.page();
-                drop(leaf);
-                self.split(page, 0, key, record_size(key, value))?;
+                self.make_room(leaf, key, record_size(key, value))?;
             }
+            Err(damaged(self.root, "leads to leaves that never have room").into())
         })
+    }
+
+    /// Splits a leaf that has not taken something of at most `need` bytes, unless it should have.
+    fn make_room(self, leaf: Exclusive<'p>, key: &[u8], need: usize) -> Result<()> {
+        let page = leaf.page();
+        if leaf.view().used() + need <= CAPACITY {
+            return Err(damaged(page, "has no room where it says so"));
+        }
+        drop(leaf);
+        self.split(page, 0, key, need)
     }
 
     /// Replaces the value of `key` by what `change` makes of it; says whether there was one.
     pub fn update(self, key: &[u8], mut change: impl FnMut(&[u8], &mut Vec<u8>)) -> Result<bool> {
         let (mut new, mut long) = (Vec::new(), Vec::new());
         let old = retry(|mode| {
-            loop {
+            for _ in 0..SPLITS {
                 let place = self.place(key, mode)?;
                 let at = place.at;
                 if !place.found {
@@ -158,7 +168,7 @@ impl<'p> Handle<'p> {
                         0
                     }
                     Value::Elsewhere(first, len) => {
-                        self.read_chain(first, len, || Ok(()), &mut long)?;
+                        self.read_chain(first, len, leaf.page(), || Ok(()), &mut long)?;
                         change(&long, &mut new);
                         first
                     }
@@ -167,10 +177,9 @@ impl<'p> Handle<'p> {
                 if done {
                     return Ok(Some(old));
                 }
-                let page = leaf.page();
-                drop(leaf);
-                self.split(page, 0, key, need)?;
+                self.make_room(leaf, key, need)?;
             }
+            Err(damaged(self.root, "leads to leaves that never have room").into())
         })?;
         self.free_chain(old.unwrap_or(0))?;
         Ok(old.is_some())

@@ -196,7 +196,8 @@ fn find(storage: &dyn Storage, buffer: &mut Buffer) -> Result<Vec<Found>> {
             .chunks_exact(8)
             .map(|word| u64::from_le_bytes(*word.first_chunk().expect("8")));
         let [magic, sequence, count] = [0; 3].map(|_: u64| words.next().unwrap_or(0));
-        if magic == MAGIC {
+        // The next one has a number, too.
+        if magic == MAGIC && sequence < u64::MAX {
             found.push(Found { sequence, first, pages: words.take(count as usize).map(PageId).collect() });
         }
     }

@@ -78,7 +78,7 @@ impl Meta {
         if size != PAGE as u64 {
             return Err(format!("its pages are of {size} bytes"));
         }
-        if end < FIRST || room < end || clean > 1 {
+        if end < FIRST || room < end || clean > 1 || generation == u64::MAX {
             return Err("its first page makes no sense".into());
         }
         Ok(Self { generation, end, room, free, clean: clean == 1, roots })

@@ -151,6 +151,10 @@ pub(crate) fn load(storage: &dyn Storage, first: u64, end: u64) -> Result<BTreeS
     let mut next = first;
     while next != 0 {
         let page = PageId(next);
+        let sense = || Error::Format(format!("page {page} of the list of free pages makes no sense"));
+        if !(FIRST..end).contains(&next) {
+            return Err(sense());
+        }
         let mut reads = [Read::into_image(next, &mut buffer[0])];
         storage.read(&mut reads);
         let [read] = reads;
@@ -158,11 +162,15 @@ pub(crate) fn load(storage: &dyn Storage, first: u64, end: u64) -> Result<BTreeS
         page::verify(&buffer[0], page).map_err(|damage| Error::Damaged { page, damage })?;
         let mut words = words(&buffer[0]);
         next = words.next().unwrap_or(0);
-        let count = words.next().unwrap_or(0) as usize;
+        let count = words.next().unwrap_or(0);
+        if !(1..=ENTRIES as u64).contains(&count) {
+            return Err(sense());
+        }
         let before = free.len();
-        free.extend(words.take(count).filter(|page| (FIRST..end).contains(page)));
-        if count == 0 || free.len() != before + count {
-            return Err(Error::Format(format!("page {page} of the list of free pages makes no sense")));
+        free.extend(words.take(count as usize).filter(|page| (FIRST..end).contains(page)));
+        // No page is in it twice, so a circle ends here, too.
+        if free.len() != before + count as usize {
+            return Err(sense());
         }
     }
     Ok(free)
@@ -173,9 +181,12 @@ fn words(image: &Image) -> impl Iterator<Item = u64> {
 }
 
 /// Where pages end that were ever written: behind the last one that is not zeros.
+///
+/// Pages before it may be zeros, so there is no halving here: storage tells from where on it has nothing, and the rest,
+/// which is short then, is read from its end.
 pub(crate) fn find_end(storage: &dyn Storage, at_least: u64, room: u64) -> Result<u64> {
-    let mut end = room;
     let mut buffer = Buffer::new(TOGETHER);
+    let mut end = storage.written_end(at_least..room.max(at_least)).clamp(at_least, room.max(at_least));
     while end > at_least {
         let first = end.saturating_sub(TOGETHER as u64).max(at_least);
         let mut reads: Vec<_> =
@@ -185,11 +196,11 @@ pub(crate) fn find_end(storage: &dyn Storage, at_least: u64, room: u64) -> Resul
             let page = PageId(read.page());
             read.result.map_err(|source| Error::Read { page, source })?;
         }
-        let images = &buffer[..(end - first) as usize];
-        if let Some(last) = images.iter().rposition(|image| image.iter().any(|byte| *byte != 0)) {
+        let is_written = |image: &Image| image.iter().any(|byte| *byte != 0);
+        if let Some(last) = buffer[..(end - first) as usize].iter().rposition(is_written) {
             return Ok(first + last as u64 + 1);
         }
         end = first;
     }
-    Ok(end.max(at_least))
+    Ok(at_least)
 }

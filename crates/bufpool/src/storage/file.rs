@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, seek};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::ring::{Rings, Wait};
@@ -198,5 +198,24 @@ impl Storage for File {
             Err(Errno::OPNOTSUPP) => Ok(self.file.set_len(end.max(to))?),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn written_end(&self, pages: Range<u64>) -> u64 {
+        let size = (&self.file).seek(SeekFrom::End(0)).unwrap_or(u64::MAX);
+        let end = pages.end.min(size.div_ceil(PAGE as u64));
+        // What was allocated and never written is a hole, too. Devices, and file systems that do not know, have none.
+        let mut at = pages.start * PAGE as u64;
+        let mut written = pages.start;
+        while written < end {
+            let hole = match seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
+                Ok(data) => seek(&self.file, rustix::fs::SeekFrom::Hole(data)),
+                // There is nothing but a hole up to the end.
+                Err(Errno::NXIO) => return written,
+                Err(error) => Err(error),
+            };
+            let Ok(hole) = hole else { return end };
+            (at, written) = (hole, hole.div_ceil(PAGE as u64).min(end));
+        }
+        written
     }
 }

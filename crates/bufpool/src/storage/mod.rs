@@ -36,6 +36,11 @@ pub trait Storage: Send + Sync {
     /// Makes room for pages, which are zeros from then on, so that writing them does not fail for want of space where that can
     /// be promised.
     fn grow(&self, pages: Range<u64>) -> io::Result<()>;
+
+    /// A page of these, or their end, from which on none was ever written, as far as that is known without reading them.
+    fn written_end(&self, pages: Range<u64>) -> u64 {
+        pages.end
+    }
 }
 
 /// A page to be read.

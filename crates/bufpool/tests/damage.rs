@@ -1,0 +1,165 @@
+//! Storage that holds something else than was written: opening and using it ends with an error that says so, or works, and
+//! in no other way.
+
+mod common;
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bedplate_bufpool::storage::{File, Read, Storage, Write};
+use bedplate_bufpool::{Choice, Error, Kind, PAGE, PageId, Pool};
+use common::builder;
+
+/// Makes a page of a file what the pool would have written.
+fn seal(image: &mut [u8], page: u64) {
+    image[..8].copy_from_slice(&(page << 32 | 1 << 10).to_le_bytes());
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&image[..16]), &image[20..]);
+    image[16..20].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A disk in memory.
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<Vec<u8>>>);
+
+impl Storage for Disk {
+    fn read(&self, reads: &mut [Read<'_>]) {
+        let bytes = self.0.lock().unwrap();
+        for read in reads {
+            let at = read.page() as usize * PAGE;
+            let page = bytes.get(at..at + PAGE).unwrap_or(&[0; PAGE]);
+            // SAFETY: the memory of a page, which is the storage's to fill.
+            unsafe { read.memory().copy_from_nonoverlapping(page.as_ptr(), PAGE) };
+        }
+    }
+
+    fn write(&self, writes: &mut [Write<'_>]) {
+        let mut bytes = self.0.lock().unwrap();
+        for write in writes {
+            let at = write.page() as usize * PAGE;
+            let end = at + write.bytes().len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[at..end].copy_from_slice(write.bytes());
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn grow(&self, _: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn written_end(&self, pages: Range<u64>) -> u64 {
+        pages.end.min((self.0.lock().unwrap().len() / PAGE) as u64)
+    }
+}
+
+impl Disk {
+    fn open(&self, recover: bool) -> Result<Pool, Error> {
+        let builder = Pool::builder("").storage(Box::new(self.clone())).memory(64 * PAGE).capacity(64 << 20);
+        builder.engine(Choice::Only(Kind::Hashtable)).recover(recover).open()
+    }
+}
+
+/// Uses everything there is; whatever an operation says is right.
+fn use_it(pool: &Pool) {
+    for page in (0..600).chain([1 << 13, 1 << 31, 1 << 60, u64::MAX]) {
+        let _ = pool.optimistic_read(PageId(page), |page| page.read::<8>(0));
+        let _ = pool.pin_shared(PageId(page)).map(|page| page.lsn());
+    }
+    pool.prefetch(&(200..300).map(PageId).collect::<Vec<_>>());
+    for _ in 0..40 {
+        let _ = pool.allocate().map(|mut page| page[0] = 1);
+    }
+    pool.reclaim(|page| page.0 % 2 == 0);
+    let _ = pool.pages_in_use();
+    let _ = pool.close();
+}
+
+#[test]
+fn words_that_are_others_are_errors_or_do_no_harm() {
+    let disk = Disk::default();
+    let pool = disk.open(false).unwrap();
+    let pages: Vec<PageId> = (0..1200).map(|_| pool.allocate().unwrap().page()).collect();
+    // The list of free pages is in the first three of them.
+    for page in &pages[..1150] {
+        pool.free(pool.pin_exclusive(*page).unwrap()).unwrap();
+    }
+    pool.close().unwrap();
+    drop(pool);
+    let whole = disk.0.lock().unwrap().clone();
+    // The records of the pool, a header of copies, the list, and a page of the user's.
+    let places = [0, 1, 2, pages[0].0, pages[1].0, pages[2].0, pages[1199].0];
+    let words = [0, 1, 255, 257, pages[1].0, 507, 508, 1 << 13, 1 << 32, 1 << 52, 1 << 60, u64::MAX];
+    for page in places {
+        for at in (24..24 + 8 * 16).step_by(8) {
+            for (number, word) in words.iter().enumerate() {
+                let mut bytes = whole.clone();
+                let image = &mut bytes[page as usize * PAGE..][..PAGE];
+                image[at..at + 8].copy_from_slice(&word.to_le_bytes());
+                // Some are what the pool wrote in error, the others were changed in storage.
+                if (at / 8 + number) % 8 != 0 {
+                    seal(image, page);
+                }
+                *disk.0.lock().unwrap() = bytes;
+                if let Ok(pool) = disk.open(number % 2 == 0) {
+                    use_it(&pool);
+                }
+            }
+        }
+    }
+}
+
+/// Counts how often it is asked to read.
+struct Counting(File, Arc<AtomicU64>);
+
+impl Storage for Counting {
+    fn read(&self, reads: &mut [Read<'_>]) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read(reads);
+    }
+
+    fn write(&self, writes: &mut [Write<'_>]) {
+        self.0.write(writes);
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn grow(&self, pages: Range<u64>) -> io::Result<()> {
+        self.0.grow(pages)
+    }
+
+    fn written_end(&self, pages: Range<u64>) -> u64 {
+        self.0.written_end(pages)
+    }
+}
+
+#[test]
+fn a_pool_that_was_not_closed_does_not_read_all_that_it_has_room_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let last = {
+        let pool = builder(&folder, Kind::Stock, 64).open().unwrap();
+        let _never_written = pool.allocate().unwrap().page();
+        for _ in 0..30 {
+            let _ = pool.allocate().unwrap();
+        }
+        let last = pool.allocate().unwrap().page();
+        pool.flush().unwrap();
+        // It has room for thousands more.
+        last
+    };
+    let reads = Arc::new(AtomicU64::new(0));
+    let file = File::open(&folder.path().join("pool"), true).unwrap();
+    let storage = Counting(file, Arc::clone(&reads));
+    let pool = builder(&folder, Kind::Stock, 64).storage(Box::new(storage)).recover(true).open().unwrap();
+    assert_eq!(pool.allocate().unwrap().page(), PageId(last.0 + 1));
+    let reads = reads.load(Ordering::Relaxed);
+    assert!(reads < 100, "{reads} reads");
+}
