@@ -7,7 +7,10 @@
 //! (`batched`), or not at all (`none`: frames of a hash table are used again). `none` is what a pool costs its
 //! neighbours beyond shootdowns: caches and memory that both use.
 //!
-//! A faster side replaces more pages, so rows tell the rate of both threads.
+//! A faster side replaces more pages, so rows tell the rate of both threads, and what a replaced page costs the neighbour.
+//!
+//! The neighbour's rate is per second of its own CPU time: where processors are virtual, two busy threads may have less
+//! than two processors, which is no fault of either. What interrupts a thread is in its CPU time.
 
 use std::hint::black_box;
 use std::io;
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 use bedplate_bufpool::storage::{Read, Storage, Write};
 use bedplate_bufpool::{Choice, Kind, PAGE, PageId, Pool};
 
+use crate::cpu::thread_cpu_ns;
 use crate::keys::{Distribution, KeyStream};
 use crate::sample::{interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
@@ -44,7 +48,7 @@ struct Side {
 }
 
 struct Round {
-    reads_per_s: f64,
+    reads_per_cpu_s: f64,
     replaced_per_s: f64,
     calls_per_s: f64,
 }
@@ -88,10 +92,11 @@ fn pool(kind: Kind, frames: usize, pages: u64) -> Result<(Pool, PageId)> {
 }
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
-    let (rounds, time) = options.pick((15, Duration::from_millis(200)), (40, Duration::from_millis(500)));
+    let (rounds, time) = options.pick((60, Duration::from_millis(60)), (200, Duration::from_millis(200)));
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("rounds", rounds)
+        .with("window_ms", time.as_millis() as u64)
         .with("hot_pages", HOT)
         .with("frames", FRAMES)
         .with("pages", PAGES)
@@ -106,24 +111,33 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         side("batched", Kind::Stock)?,
         side("none", Kind::Hashtable)?,
     ];
-    let total = rounds * sides.len();
+    let total = (rounds + 1) * sides.len();
     let mut done = 0;
-    let results = interleave(rounds, sides.len(), |index, round| {
+    let mut results = interleave(rounds + 1, sides.len(), |index, round| {
         sink(Step { done, total, label: sides[index].name });
         done += 1;
         measure(&hot, &sides[index], time, round as u64)
     })?;
-    let rates = |index: usize| samples(&results[index], |round| round.reads_per_s);
-    for (side, rounds) in sides.iter().zip(&results) {
+    // In the first round, memory is touched for the first time.
+    results.iter_mut().for_each(|rounds| _ = rounds.remove(0));
+    let rates = |index: usize| samples(&results[index], |round| round.reads_per_cpu_s);
+    for (index, (side, rounds)) in sides.iter().zip(&results).enumerate() {
         let median = |quantity: fn(&Round) -> f64| samples(rounds, quantity).median();
         report.rows.push(
             Fields::new()
                 .with("side", side.name)
-                .with("neighbour_reads_per_s", median(|round| round.reads_per_s))
-                .with("neighbour_spread", samples(rounds, |round| round.reads_per_s).spread())
+                .with("neighbour_reads_per_cpu_s", rates(index).median())
+                .with("neighbour_spread", rates(index).spread())
                 .with("replaced_per_s", median(|round| round.replaced_per_s))
                 .with("release_calls_per_s", median(|round| round.calls_per_s)),
         );
+        if side.cold.is_some() {
+            // What it does not do in a second, over the pages that are replaced in one.
+            let lost = 1e9 * (1.0 - rates(index).over(&rates(0)));
+            let replaced = median(|round| round.replaced_per_s);
+            let row = report.rows.last_mut().expect("it was just added");
+            row.set("neighbour_loses_ns_per_page", lost / replaced);
+        }
     }
     for (index, side) in sides.iter().enumerate().skip(1) {
         report.ratio(&format!("neighbour_rate_{}", side.name), rates(index).over(&rates(0)));
@@ -137,31 +151,30 @@ fn measure(hot: &(Pool, PageId), side: &Side, time: Duration, seed: u64) -> Resu
     std::thread::scope(|scope| {
         let replacing = side.cold.as_ref().map(|cold| scope.spawn(|| replace(cold, &stop)));
         let neighbour = scope.spawn(|| read(hot, time, seed));
-        let reads_per_s = neighbour.join().map_err(|_| Error::engine("a reader panicked".into()));
+        let reads_per_cpu_s = neighbour.join().map_err(|_| Error::engine("a reader panicked".into()));
         stop.store(true, Ordering::Relaxed);
         let replaced = replacing.map(|thread| thread.join());
         let (replaced_per_s, calls_per_s) = match replaced {
             None => (0.0, 0.0),
             Some(result) => result.map_err(|_| Error::engine("a replacing thread panicked".into()))??,
         };
-        Ok(Round { reads_per_s: reads_per_s??, replaced_per_s, calls_per_s })
+        Ok(Round { reads_per_cpu_s: reads_per_cpu_s??, replaced_per_s, calls_per_s })
     })
 }
 
-/// Reads of pages in memory per second.
+/// Reads of pages in memory per second of this thread's CPU time.
 fn read((pool, first): &(Pool, PageId), time: Duration, seed: u64) -> Result<f64> {
     let mut keys = KeyStream::new(Distribution::Zipf, HOT as u64, seed);
     let order: Vec<PageId> = (0..STRIDE).map(|_| PageId(first.0 + keys.next_key())).collect();
-    let begin = Instant::now();
+    let (begin, cpu) = (Instant::now(), thread_cpu_ns());
     let mut reads = 0;
     loop {
         for page in &order {
             black_box(pool.optimistic_read(*page, |page| page.read::<8>(64))?);
         }
         reads += order.len();
-        let elapsed = begin.elapsed();
-        if elapsed >= time {
-            return Ok(reads as f64 / elapsed.as_secs_f64());
+        if begin.elapsed() >= time {
+            return Ok(reads as f64 / (thread_cpu_ns() - cpu) as f64 * 1e9);
         }
     }
 }

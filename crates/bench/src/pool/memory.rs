@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
-use super::log::Log;
-use super::plain::{Plain, PlainSession, Shared};
+use super::plain::{Plain, PlainSession};
 use super::store::{Store, Visit};
 use crate::Result;
 
@@ -12,20 +11,17 @@ use crate::Result;
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The store.
-pub struct Memory {
-    map: RwLock<Map>,
-    shared: Shared,
-}
+pub struct Memory(RwLock<Map>);
 
 impl Memory {
-    /// Holding a map from the start; with a log, writes are durable.
-    pub fn new(map: Map, log: Option<Log>) -> Self {
-        Self { map: RwLock::new(map), shared: Shared::new(log) }
+    /// Holding a map from the start.
+    pub fn new(map: Map) -> Self {
+        Self(RwLock::new(map))
     }
 
     /// What it holds now.
     pub fn copy(&self) -> Map {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -33,7 +29,7 @@ impl Store for Memory {
     type Session<'s> = PlainSession<'s, &'s RwLock<Map>>;
 
     fn session(&self) -> Result<Self::Session<'_>> {
-        Ok(PlainSession::new(&self.map, &self.shared))
+        Ok(PlainSession::new(&self.0, None))
     }
 }
 

@@ -8,6 +8,7 @@ mod log;
 mod memory;
 mod peers;
 mod plain;
+mod recover;
 mod side;
 mod store;
 #[cfg(test)]

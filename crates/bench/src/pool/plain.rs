@@ -2,19 +2,16 @@
 //!
 //! - Atomic in memory: a transaction that does not commit is undone, last change first, from the values that it
 //!   replaced.
-//! - Durable, if there is a [`Log`]: the transaction's changes are one record, appended while nobody else can have seen
-//!   or overwritten them, and on disk before the transaction returns.
+//! - Durable, if there is a [`Log`], to which the store tells its changes: the log has what would have to be taken back
+//!   before each change, and the transaction's end, which is on disk before the transaction returns. A single put is
+//!   one record of the store's, and needs no more.
 //! - Not isolated: the workload does not run transactions together that disagree.
-//!
-//! Locks, in their order: a stripe of [`Shared`], which keeps the order of single puts of a key the same in the store
-//! and in the log; then the log's own.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
-use super::log::{Change, Log, Record};
+use super::log::Log;
 use super::store::{Access, Body, Session, Transaction, Verdict, Visit};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Single operations of one thread on an ordered store, each atomic.
 pub trait Plain {
@@ -28,36 +25,18 @@ pub trait Plain {
     fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()>;
 }
 
-/// What the sessions of a store have in common.
-pub struct Shared {
-    log: Option<Log>,
-    stripes: [Mutex<()>; 64],
-}
-
-impl Shared {
-    /// With a log, writes are durable.
-    pub fn new(log: Option<Log>) -> Self {
-        Self { log, stripes: [const { Mutex::new(()) }; 64] }
-    }
-
-    fn stripe(&self, key: &[u8]) -> &Mutex<()> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-        &self.stripes[hash as usize % self.stripes.len()]
-    }
-}
-
 /// A thread's session.
 pub struct PlainSession<'s, P> {
     plain: P,
-    shared: &'s Shared,
+    log: Option<&'s Log>,
     undo: Undo,
-    redo: Record,
 }
 
 impl<'s, P: Plain> PlainSession<'s, P> {
-    /// A session over a thread's single operations.
-    pub fn new(plain: P, shared: &'s Shared) -> Self {
-        Self { plain, shared, undo: Undo::default(), redo: Record::default() }
+    /// A session over a thread's single operations. With a log, which is the one that the store writes, changes are
+    /// durable.
+    pub fn new(plain: P, log: Option<&'s Arc<Log>>) -> Self {
+        Self { plain, log: log.map(Arc::as_ref), undo: Undo::default() }
     }
 }
 
@@ -67,15 +46,11 @@ impl<P: Plain> Session for PlainSession<'_, P> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let Some(log) = &self.shared.log else { return self.plain.put(key, value) };
-        self.redo.clear();
-        self.redo.push(Change::Put(key, value));
-        let end = {
-            let _order = self.shared.stripe(key).lock().unwrap_or_else(PoisonError::into_inner);
-            self.plain.put(key, value)?;
-            log.append(&self.redo)
-        };
-        log.make_durable(end)
+        self.plain.put(key, value)?;
+        match self.log {
+            Some(log) => durable(log, log.last_of_thread()),
+            None => Ok(()),
+        }
     }
 
     fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
@@ -84,27 +59,30 @@ impl<P: Plain> Session for PlainSession<'_, P> {
 
     fn transaction(&mut self, access: Access, body: Body<'_>) -> Result<Verdict> {
         self.undo.clear();
-        self.redo.clear();
-        let log = self.shared.log.as_ref().filter(|_| access == Access::Write);
-        let mut open = Open {
-            plain: &mut self.plain,
-            undo: &mut self.undo,
-            redo: log.is_some().then_some(&mut self.redo),
-            old: Vec::new(),
-            new: Vec::new(),
-        };
+        let log = self.log.filter(|_| access == Access::Write).map(|log| (log, log.begin()));
+        let (plain, undo) = (&mut self.plain, &mut self.undo);
+        let mut open = Open { plain, undo, log, old: Vec::new(), new: Vec::new() };
         let verdict = body(&mut open);
-        if !matches!(verdict, Ok(Verdict::Commit)) {
+        let changed = !open.undo.changes.is_empty();
+        let commits = matches!(verdict, Ok(Verdict::Commit));
+        if !commits {
             open.roll_back()?;
-            return verdict;
         }
-        if let Some(log) = log
-            && !self.redo.is_empty()
+        if let Some((log, transaction)) = log
+            && changed
         {
-            log.make_durable(log.append(&self.redo))?;
+            let end = log.end(transaction);
+            // Should what was taken back not be on disk, it is taken back again.
+            if commits {
+                durable(log, end)?;
+            }
         }
         verdict
     }
+}
+
+fn durable(log: &Log, up_to: u64) -> Result<()> {
+    log.make_durable(up_to).map_err(Error::io("write the log"))
 }
 
 /// What a transaction replaced, in one buffer: keys and values, and where they are.
@@ -136,7 +114,8 @@ impl Undo {
 struct Open<'o, P> {
     plain: &'o mut P,
     undo: &'o mut Undo,
-    redo: Option<&'o mut Record>,
+    /// And the transaction's number there.
+    log: Option<(&'o Log, u64)>,
     old: Vec<u8>,
     new: Vec<u8>,
 }
@@ -156,9 +135,12 @@ impl<P: Plain> Open<'_, P> {
         Ok(())
     }
 
-    fn record(&mut self, change: Change<'_>) {
-        if let Some(redo) = &mut self.redo {
-            redo.push(change);
+    /// Before a change.
+    fn changes(&mut self, key: &[u8], was_there: bool) {
+        let old = was_there.then_some(&self.old[..]);
+        self.undo.push(key, old);
+        if let Some((log, transaction)) = self.log {
+            log.undo(transaction, key, old);
         }
     }
 }
@@ -169,10 +151,8 @@ impl<P: Plain> Transaction for Open<'_, P> {
     }
 
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.plain.put(key, value)?;
-        self.undo.push(key, None);
-        self.record(Change::Put(key, value));
-        Ok(())
+        self.changes(key, false);
+        self.plain.put(key, value)
     }
 
     fn update(&mut self, key: &[u8], change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<bool> {
@@ -181,11 +161,8 @@ impl<P: Plain> Transaction for Open<'_, P> {
         }
         self.new.clone_from(&self.old);
         change(&mut self.new);
+        self.changes(key, true);
         self.plain.put(key, &self.new)?;
-        self.undo.push(key, Some(&self.old));
-        if let Some(redo) = &mut self.redo {
-            redo.push(Change::Put(key, &self.new));
-        }
         Ok(true)
     }
 
@@ -193,9 +170,8 @@ impl<P: Plain> Transaction for Open<'_, P> {
         if !self.plain.get(key, &mut self.old)? {
             return Ok(false);
         }
+        self.changes(key, true);
         self.plain.remove(key)?;
-        self.undo.push(key, Some(&self.old));
-        self.record(Change::Remove(key));
         Ok(true)
     }
 

@@ -1,4 +1,4 @@
-//! TPC-C on a map: the conditions hold after any run, each of them can fail, and the log gives the same database again.
+//! TPC-C on a map: the conditions hold after any run, and each of them can fail.
 
 use super::consistency::check;
 use super::keys;
@@ -6,14 +6,13 @@ use super::load::load;
 use super::rows::{Customer, District, History, Order, OrderLine, Row, Warehouse};
 use super::run::{Until, run};
 use super::scale::{Database, Scale};
-use crate::pool::log::{Change, Log, replay};
 use crate::pool::memory::{Map, Memory};
 use crate::pool::store::Store;
 
 const SCALE: Scale = Scale { warehouses: 3, customers: 60, items: 200 };
 
 fn loaded() -> (Memory, Database) {
-    let (store, database) = (Memory::new(Map::new(), None), Database::new(SCALE, 1));
+    let (store, database) = (Memory::new(Map::new()), Database::new(SCALE, 1));
     load(&mut store.session().unwrap(), &database, 1).unwrap();
     (store, database)
 }
@@ -29,7 +28,7 @@ pub fn runs_on(store: &impl Store, transactions: u64) {
 
 #[test]
 fn a_map_is_a_store() {
-    crate::pool::suite::behaves(&Memory::new(Map::new(), None));
+    crate::pool::suite::behaves(&Memory::new(Map::new()));
 }
 
 #[test]
@@ -101,7 +100,7 @@ fn every_condition_can_fail() {
     let fails = |condition: &str, change: &dyn Fn(&mut Map)| {
         let mut map = good.clone();
         change(&mut map);
-        let store = Memory::new(map, None);
+        let store = Memory::new(map);
         let error = check(&mut store.session().unwrap(), SCALE).unwrap_err().to_string();
         assert!(error.contains(&format!("condition {condition}")), "{condition}: {error}");
     };
@@ -132,32 +131,4 @@ fn every_condition_can_fail() {
     fails("10:", &|map| damage(map, keys::customer(1, 1, 1), |row: &mut Customer| row.balance += 1));
     fails("11:", &|map| damage(map, keys::customer(1, 1, 1), |row: &mut Customer| row.deliveries += 1));
     fails("12:", &|map| damage(map, keys::customer(1, 1, 1), |row: &mut Customer| row.ytd_payment += 1));
-}
-
-#[test]
-fn the_log_gives_the_database_again_and_a_torn_end_is_noticed() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("log");
-    let (store, database) = loaded();
-    let start = store.copy();
-    let store = Memory::new(start.clone(), Some(Log::create(&path).unwrap()));
-    run(&store, &database, 3, Until::transactions(400), 3).unwrap();
-    let apply = |map: &mut Map| {
-        replay(&path, |change| {
-            match change {
-                Change::Put(key, value) => map.insert(key.to_vec(), value.to_vec()),
-                Change::Remove(key) => map.remove(key),
-            };
-        })
-        .unwrap()
-    };
-    let mut again = start.clone();
-    let records = apply(&mut again);
-    assert!(again == store.copy());
-    // Without its last byte the last transaction is not there, and everything before it is.
-    let bytes = std::fs::read(&path).unwrap();
-    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-    let mut torn = start;
-    assert_eq!(apply(&mut torn), records - 1);
-    check(&mut Memory::new(torn, None).session().unwrap(), SCALE).unwrap();
 }

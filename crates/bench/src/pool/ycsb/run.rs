@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn clients_do_their_operations_and_notice_damage() {
-        let store = Memory::new(Map::new(), None);
+        let store = Memory::new(Map::new());
         let records = 500;
         assert_eq!(load(&store, records).unwrap().operations, 500);
         assert_eq!(store.copy().len(), 500);
@@ -220,7 +220,7 @@ mod tests {
             window_ms: 200,
             seed: 1,
         };
-        let problem = measure(&Memory::new(damaged, None), &plan).unwrap_err().to_string();
+        let problem = measure(&Memory::new(damaged), &plan).unwrap_err().to_string();
         assert!(problem.contains("record 7 "), "{problem}");
     }
 }
