@@ -110,10 +110,10 @@ fn default_action(signal: i32) {
     };
 }
 
-/// What is done about SIGSEGV that is not about such addresses; null until this has its handler.
+/// What is done about SIGSEGV that is not about such addresses; null as long as nothing is known of it.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
-/// Held while it is set.
-static SETTING: Mutex<()> = Mutex::new(());
+/// Whether the handler is set. Held while that changes.
+static IS_SET: Mutex<bool> = Mutex::new(false);
 
 /// Sets what is done about SIGSEGV that is not about memory of ring 0's, for a program whose own `sigaction` would take the
 /// handler away. (Old ones are kept: a signal may be using them.)
@@ -154,7 +154,7 @@ fn is_ours(address: u64) -> bool {
 /// # Errors
 /// [`Error::Segv`] if the signal cannot be handled, or too many have asked.
 pub fn take_in(is_ours: IsOurs) -> Result<()> {
-    let _setting = SETTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut is_set = IS_SET.lock().unwrap_or_else(PoisonError::into_inner);
     let new = is_ours as *mut ();
     let place = ASKED.iter().find(|asked| {
         let there = asked.load(Ordering::Relaxed);
@@ -162,7 +162,7 @@ pub fn take_in(is_ours: IsOurs) -> Result<()> {
     });
     let full = || Error::Segv { source: std::io::ErrorKind::OutOfMemory.into() };
     place.ok_or_else(full)?.store(new, Ordering::Release);
-    if !BEFORE.load(Ordering::Acquire).is_null() {
+    if *is_set {
         return Ok(());
     }
     adopt_segv();
@@ -179,10 +179,11 @@ pub fn take_in(is_ours: IsOurs) -> Result<()> {
     }
     set_segv_action(before);
     // SAFETY: the handler is of the form that SA_SIGINFO asks for.
-    match unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(failed()),
+    if unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) } != 0 {
+        return Err(failed());
     }
+    *is_set = true;
+    Ok(())
 }
 
 /// Linux calls this, natively.
