@@ -7,6 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::page::{Image, PAGE};
 
+/// The most pages that are read or written together.
+pub(crate) const TOGETHER: usize = 64;
+
 /// Some pages, one behind the other.
 pub(crate) struct Buffer {
     memory: NonNull<Image>,

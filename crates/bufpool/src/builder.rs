@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::buffer::Buffers;
+use crate::arrivals::Arrivals;
+use crate::buffer::{Buffers, TOGETHER};
 use crate::doublewrite::{self, DoubleWrite, TornPages};
 use crate::engine::{Engine, Kind, Mapped, Release, Table};
 #[cfg(target_arch = "x86_64")]
@@ -15,11 +16,9 @@ use crate::log::Log;
 use crate::meta::{FIRST, Meta};
 use crate::page::{MAX_PAGES, PAGE};
 use crate::pool::Pool;
-use crate::prefetch::Prefetch;
 use crate::space::{self, Space};
 use crate::statistics::Counters;
 use crate::storage::{File, Storage};
-use crate::writeback::TOGETHER;
 
 /// The fewest pages in memory: a tree's operation holds several, and several threads have some each.
 const LEAST_FRAMES: usize = 16;
@@ -53,8 +52,15 @@ pub struct Builder {
     parts: Parts,
 }
 
+impl Pool {
+    /// Begins to open the pool in a file or a block device; a file that does not exist is created.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref())
+    }
+}
+
 impl Builder {
-    pub(crate) fn new(path: &Path) -> Self {
+    fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             storage: None,
@@ -200,7 +206,7 @@ impl Builder {
         let room = meta.room.min(limit);
         let slots = engine.slots(frames);
         let pool = Pool {
-            prefetched: Prefetch::default(),
+            prefetched: Arrivals::default(),
             layout: engine.layout(),
             engine,
             limit,

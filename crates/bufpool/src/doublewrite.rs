@@ -18,12 +18,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, TOGETHER};
 use crate::error::{Error, Result};
 use crate::meta::FIRST;
 use crate::page::{self, HEADER, Image, PageId};
 use crate::storage::{Read, Storage, Write};
-use crate::writeback::TOGETHER;
 
 const REGIONS: u64 = 2;
 /// A header, and a copy for each page of a batch.

@@ -1,14 +1,13 @@
 //! Bringing pages in.
 
-use std::io;
 use std::slice;
 
+use crate::arrivals::{Request, verify};
 use crate::engine::{Place, Victim};
 use crate::error::{Error, Result};
 use crate::meta::FIRST;
-use crate::page::{self, Image, PageId};
+use crate::page::{Image, PageId};
 use crate::pool::Pool;
-use crate::prefetch::Request;
 use crate::protocol::slots::Slot;
 use crate::storage::Read;
 use crate::wait::Backoff;
@@ -63,17 +62,6 @@ pub(crate) struct Claim<'p> {
     page: PageId,
     place: Place<'p>,
     done: bool,
-}
-
-/// Whether what was read is the page.
-///
-/// # Safety
-/// `memory` is a page, aligned and initialised, that nobody writes meanwhile.
-pub(crate) unsafe fn verify(memory: *const u8, page: PageId, result: io::Result<()>) -> Result<()> {
-    result.map_err(|source| Error::Read { page, source })?;
-    // SAFETY: as the caller promises.
-    let image = unsafe { &*memory.cast::<Image>() };
-    page::verify(image, page).map_err(|damage| Error::Damaged { page, damage })
 }
 
 impl<'p> Claim<'p> {

@@ -41,6 +41,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod arrivals;
 mod buffer;
 mod builder;
 mod doublewrite;
@@ -53,6 +54,7 @@ mod home;
 mod log;
 mod meta;
 mod page;
+mod pin;
 mod pool;
 mod prefetch;
 mod protocol;

@@ -9,13 +9,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, TOGETHER};
 use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::meta::FIRST;
 use crate::page::{self, HEADER, Image, PAYLOAD, PageId};
 use crate::storage::{Read, Storage, Write};
-use crate::writeback::TOGETHER;
 
 /// How many pages a file grows by at least.
 const CHUNK: u64 = 4096;

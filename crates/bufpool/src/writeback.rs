@@ -6,16 +6,13 @@
 use std::collections::HashSet;
 use std::ptr;
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, TOGETHER};
 use crate::error::{Error, Result};
 use crate::page::{self, PAGE, PageId};
 use crate::pool::Pool;
 use crate::protocol::slots::Slot;
 use crate::protocol::sweep;
 use crate::wait::Backoff;
-
-/// The most pages that are written together.
-pub(crate) const TOGETHER: usize = 64;
 
 impl Pool {
     /// Writes what is dirty in slots. Slots that somebody holds stay in the list, the others leave it. If the list has
@@ -40,9 +37,9 @@ impl Pool {
         while copies.pages.len() < TOGETHER {
             let Some(slot) = slots.next() else { break };
             match sweep::begin_write(&self.slots, slot, |page| self.engine.word_of(slot, PageId(page))) {
-                sweep::Write::Clean => {}
-                sweep::Write::Held => held.push(slot),
-                sweep::Write::Begun(page) => copies.add(slot, PageId(page)),
+                Ok(None) => {}
+                Err(sweep::Held) => held.push(slot),
+                Ok(Some(page)) => copies.add(slot, PageId(page)),
             }
         }
         if copies.pages.is_empty() { Ok(()) } else { copies.write() }

@@ -29,7 +29,7 @@ fn open(disk: &Faulty, wal: &Arc<Wal>, kind: Kind, torn_pages: TornPages) -> Poo
         .unwrap()
 }
 
-/// Changes words of pages until the power fails. Changes that a checkpoint made obsolete in the log go into `content`.
+/// Changes words of pages, allocates and frees some and takes checkpoints, until the power fails. Changes that a checkpoint made obsolete in the log go into `content`.
 fn work(
     pool: &Pool,
     wal: &Wal,
@@ -48,9 +48,16 @@ fn work(
             }
             1..20 => wal.commit().map(drop).map_err(Error::Log),
             20..40 if pages.len() < 8 * FRAMES => pool.allocate().map(|mut page| {
-                wal.set(&mut page, 0, 1, images);
+                wal.begin(&mut page, 0, 1);
                 pages.push(page.page());
             }),
+            40..48 if pages.len() > FRAMES => {
+                let page = pages.swap_remove(random.random_range(0..pages.len()));
+                pool.pin_exclusive(page).and_then(|mut page| {
+                    wal.free(&mut page);
+                    pool.free(page)
+                })
+            }
             _ if pages.is_empty() => Ok(()),
             _ => {
                 let page = pages[random.random_range(0..pages.len())];
@@ -73,7 +80,6 @@ fn survive(kind: Kind, torn_pages: TornPages, images: bool, seed: u64) -> u64 {
     let disk = Faulty::new(seed);
     let wal = Arc::new(Wal::default());
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut pages = Vec::new();
     let mut content = Content::new();
     let mut repaired = 0;
     for _ in 0..CRASHES {
@@ -83,7 +89,7 @@ fn survive(kind: Kind, torn_pages: TornPages, images: bool, seed: u64) -> u64 {
         for (page, expected) in &content {
             assert_eq!(&words(&pool.pin_shared(*page).unwrap()), expected, "page {page}");
         }
-        pages.retain(|page| content.contains_key(page));
+        let mut pages: Vec<PageId> = content.keys().copied().collect();
         let known: Vec<PageId> = pages.clone();
         pool.reclaim(|page| known.contains(&page));
         if random.random() {

@@ -36,6 +36,7 @@ fn recover(folder: &Path, kind: Kind) -> (Pool, Arc<Wal>, Content) {
     let pool = open(folder, &wal, kind);
     assert_eq!(wal.redo(&pool), 0, "torn pages are the pool's business");
     let mut content = Content::new();
+    wal.apply_archive(&mut content);
     wal.apply(&mut content);
     for (page, expected) in &content {
         assert_eq!(&words(&pool.pin_shared(*page).unwrap()), expected, "page {page}");
@@ -68,7 +69,7 @@ fn child() {
                     drop(page);
                     match random.random_range(0..1000) {
                         0..20 => println!("{}", wal.commit().unwrap()),
-                        20 if seed == 0 => pool.sync().unwrap(),
+                        20 if seed == 0 => wal.checkpoint(pool).unwrap(),
                         _ => {}
                     }
                 }
@@ -104,4 +105,6 @@ fn what_was_durable_before_a_kill_is_there_after_it() {
         drop(pool);
     }
     assert!(told > 0);
+    let archive = std::fs::metadata(folder.path().join("log").with_extension("archive")).unwrap();
+    assert!(archive.len() > 0, "no checkpoint cut the log");
 }

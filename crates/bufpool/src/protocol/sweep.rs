@@ -57,34 +57,32 @@ pub fn spare(word: &Word) {
     word.unlock_unchanged();
 }
 
-/// Whether a slot's page is to be written.
+/// A page cannot be written now: somebody holds it, or writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// No: it is clean, or there is none.
-    Clean,
-    /// Not now: somebody holds it, or writes it.
-    Held,
-    /// Yes. It is held shared, and its writing has begun: the caller copies it and calls [`copied`].
-    Begun(u64),
-}
+pub struct Held;
 
-/// Begins to write a slot's page.
-pub fn begin_write<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -> Write {
+/// Begins to write a slot's page, if there is one that is dirty. It is held shared then, and its writing has begun: the
+/// caller copies it and calls [`copied`].
+pub fn begin_write<'w>(
+    slots: &Slots,
+    slot: Slot,
+    word: impl Fn(u64) -> &'w Word,
+) -> Result<Option<u64>, Held> {
     let page = slots.page(slot);
     if page == 0 {
-        return Write::Clean;
+        return Ok(None);
     }
     if !slots.begin_writing(slot) {
-        return Write::Held;
+        return Err(Held);
     }
     let word = word(page);
     let result = match word.try_shared_to_write() {
-        Err(Refusal::Held) => Write::Held,
-        Err(Refusal::Absent) => Write::Clean,
-        Ok(()) if slots.page(slot) == page && word.is_dirty() => return Write::Begun(page),
+        Err(Refusal::Held) => Err(Held),
+        Err(Refusal::Absent) => Ok(None),
+        Ok(()) if slots.page(slot) == page && word.is_dirty() => return Ok(Some(page)),
         Ok(()) => {
             word.unlock_shared();
-            Write::Clean
+            Ok(None)
         }
     };
     slots.end_writing(slot);

@@ -20,6 +20,9 @@ use crate::page::PAGE;
 /// How long somebody else may have a file open before that is an error.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What the kernel did not answer for so long that it was given up.
+const GIVEN_UP: i32 = -libc::ECANCELED;
+
 /// A file or a block device.
 pub struct File {
     file: std::fs::File,
@@ -47,7 +50,12 @@ impl File {
             _ => (open(0)?, false),
         };
         lock(&file)?;
-        let device = file.metadata()?.file_type().is_block_device();
+        let metadata = file.metadata()?;
+        let device = metadata.file_type().is_block_device();
+        if metadata.is_file() && metadata.len() == 0 {
+            // It may be new. What is made durable in it is lost if its name is.
+            sync_folder_of(path)?;
+        }
         Ok(Self { file, device, direct, rings: Rings::default() })
     }
 
@@ -86,9 +94,11 @@ impl File {
             };
             let entries: Vec<_> = reads.iter_mut().map(entry).collect();
             let complete = |index: usize, result: i32| {
-                told[index] = result == PAGE as i32;
-                if told[index] {
-                    done(index, Ok(()));
+                told[index] = true;
+                match result {
+                    result if result == PAGE as i32 => done(index, Ok(())),
+                    GIVEN_UP => done(index, Err(io::ErrorKind::TimedOut.into())),
+                    _ => told[index] = false,
                 }
             };
             // SAFETY: each `Read` stands for exclusive access to a page of memory.
@@ -127,6 +137,16 @@ impl File {
     }
 }
 
+/// Makes the name of a file durable.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match std::fs::File::open(folder)?.sync_all() {
+        // Some file systems have nothing to do for a folder, and say so.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
+    }
+}
+
 /// Keeps others from opening it. When a process dies, what it had the kernel write is written nevertheless, and the lock is
 /// only released afterwards; so this waits a little.
 fn lock(file: &std::fs::File) -> io::Result<()> {
@@ -156,7 +176,7 @@ impl Storage for File {
     }
 
     fn write(&self, writes: &mut [Write<'_>]) {
-        let mut done = vec![false; writes.len()];
+        let mut results: Vec<Option<i32>> = vec![None; writes.len()];
         if writes.len() > 1 || self.rings.is_polled() {
             let fd = types::Fd(self.file.as_raw_fd());
             let entry = |write: &Write<'_>| {
@@ -165,15 +185,15 @@ impl Storage for File {
                 opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32).offset(offset).build()
             };
             let entries: Vec<_> = writes.iter().map(entry).collect();
-            let complete =
-                |index: usize, result: i32| done[index] = result == writes[index].bytes().len() as i32;
             // SAFETY: each `Write` borrows what is written.
-            unsafe { self.rings.run(&entries, Wait::ForAll, complete) };
+            unsafe { self.rings.run(&entries, Wait::ForAll, |index, result| results[index] = Some(result)) };
         }
-        for (write, done) in writes.iter_mut().zip(done) {
-            if !done {
-                write.result = self.file.write_all_at(write.bytes(), write.page() * PAGE as u64);
-            }
+        for (write, result) in writes.iter_mut().zip(results) {
+            write.result = match result {
+                Some(result) if result == write.bytes().len() as i32 => Ok(()),
+                Some(GIVEN_UP) => Err(io::ErrorKind::TimedOut.into()),
+                _ => self.file.write_all_at(write.bytes(), write.page() * PAGE as u64),
+            };
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The kernel reads and writes memory that callers own, so nobody leaves here before every operation that the kernel has
 //! been given is complete. An operation that did not go as it should is done once more by an ordinary system call, which
-//! tells what is wrong; the same call is what happens where there is no io_uring.
+//! tells what is wrong; the same call is what happens where there is no io_uring. When nothing is complete for a minute, the
+//! kernel is asked to give up what is not with a device yet; that is `ECANCELED`, and not done once more.
 //!
 //! Polled rings are for those to whom a system call is dear: a thread of the kernel's looks for what is to be done, all
 //! rings of a file have the same one, and callers look for results a while before they ask to be woken.
@@ -14,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use io_uring::squeue::Entry;
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue};
 
 /// The most operations at once.
@@ -22,6 +24,9 @@ const DEPTH: usize = 64;
 const IDLE: u32 = 100;
 /// How often callers look before they ask to be woken.
 const LOOKS: u32 = 20_000;
+
+/// After so long without an answer, what can be given up is.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How soon the caller is to know of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +38,17 @@ pub(super) enum Wait {
 }
 
 /// Rings that nobody uses at the moment. Their lock is a leaf.
-#[derive(Default)]
 pub(super) struct Rings {
     spare: Mutex<Spare>,
     refused: AtomicBool,
     polled: bool,
+    patience: Duration,
+}
+
+impl Default for Rings {
+    fn default() -> Self {
+        Self { spare: Mutex::default(), refused: AtomicBool::new(false), polled: false, patience: PATIENCE }
+    }
 }
 
 #[derive(Default)]
@@ -100,6 +111,15 @@ impl Rings {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner).rings.push(ring);
     }
 
+    /// Submits what is to be done and waits for so many to be complete, but not for ever where the kernel can do that.
+    fn wait(&self, ring: &IoUring, enough: usize) -> io::Result<()> {
+        if !ring.params().is_feature_ext_arg() {
+            return ring.submit_and_wait(enough).map(drop);
+        }
+        let patience = Timespec::from(self.patience);
+        ring.submitter().submit_with_args(enough, &SubmitArgs::new().timespec(&patience)).map(drop)
+    }
+
     /// Has operations done. `done` is told each one's number and result; those that it is not told of were not begun.
     ///
     /// # Safety
@@ -113,7 +133,6 @@ impl Rings {
                 unsafe { ring.submission().push(&entry) }.expect("a chunk fits");
             }
             let mut complete = 0;
-            let mut result = Ok(());
             if self.polled && ring.submit().is_ok() {
                 for _ in 0..LOOKS {
                     complete += reap(&mut ring, &mut done);
@@ -125,25 +144,37 @@ impl Rings {
             }
             while complete < some.len() {
                 let enough = if wait == Wait::ForAll { some.len() - complete } else { 1 };
-                result = match ring.submit_and_wait(enough) {
-                    Ok(_) => Ok(()),
-                    Err(error) if is_passing(&error) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                complete += reap(&mut ring, &mut done);
-                if result.is_err() {
-                    break;
+                let result = self.wait(&ring, enough);
+                let news = reap(&mut ring, &mut done);
+                complete += news;
+                match result {
+                    Ok(()) => {}
+                    Err(error) if is_passing(&error) => {}
+                    // Nothing has happened for too long. The kernel gives up what it has not begun to do, and says so; of what a
+                    // device has been told to do there is nothing but waiting, for the memory is the device's.
+                    Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
+                        if news == 0 {
+                            let all = CancelBuilder::any();
+                            let _ = ring.submitter().register_sync_cancel(Some(Timespec::new()), all);
+                        }
+                    }
+                    Err(error) => {
+                        self.refused.store(true, Ordering::Relaxed);
+                        // What it was given is still the kernel's; what it was not given dies with the ring. A thread of the
+                        // kernel's that lives may be taking it now, one that is dead will not.
+                        let dead = error.raw_os_error() == Some(libc::EOWNERDEAD);
+                        let given = if self.polled && !dead {
+                            some.len()
+                        } else {
+                            some.len() - ring.submission().len()
+                        };
+                        while complete < given {
+                            std::thread::sleep(Duration::from_micros(100));
+                            complete += reap(&mut ring, &mut done);
+                        }
+                        return;
+                    }
                 }
-            }
-            if result.is_err() {
-                // What it was given is still the kernel's; what it was not given dies with the ring.
-                let given = if self.polled { some.len() } else { some.len() - ring.submission().len() };
-                while complete < given {
-                    std::thread::sleep(Duration::from_micros(100));
-                    complete += reap(&mut ring, &mut done);
-                }
-                self.refused.store(true, Ordering::Relaxed);
-                return;
             }
         }
         self.give(ring);
@@ -162,4 +193,43 @@ fn reap(ring: &mut IoUring, done: &mut impl FnMut(usize, i32)) -> usize {
 
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::{opcode, types};
+
+    use super::*;
+
+    /// Nobody ever writes to the pipe.
+    #[test]
+    fn what_is_never_answered_is_given_up() {
+        for polled in [false, true] {
+            let rings = Rings { polled, patience: Duration::from_millis(50), ..Rings::default() };
+            let Some(ring) = rings.take() else {
+                eprintln!("skipped: no io_uring here");
+                return;
+            };
+            if ring
+                .submitter()
+                .register_sync_cancel(Some(Timespec::new()), CancelBuilder::any())
+                .is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)))
+            {
+                eprintln!("skipped: Linux 6.0 gives up");
+                return;
+            }
+            rings.give(ring);
+            let (never, _other_end) = std::io::pipe().unwrap();
+            let mut bytes = [[0u8; 8]; 3];
+            let entries: Vec<_> = bytes
+                .iter_mut()
+                .map(|bytes| opcode::Read::new(types::Fd(never.as_raw_fd()), bytes.as_mut_ptr(), 8).build())
+                .collect();
+            let mut results = Vec::new();
+            // SAFETY: the bytes live longer than this.
+            unsafe { rings.run(&entries, Wait::ForAll, |index, result| results.push((index, result))) };
+            results.sort();
+            assert_eq!(results, [0, 1, 2].map(|index| (index, -libc::ECANCELED)));
+        }
+    }
 }

@@ -1,13 +1,13 @@
 //! A write-ahead log as small as one can be: each record is a change of its own, committed when it is durable.
 //!
-//! A record sets a word of a page, or has the whole payload. Redo pins the page that a record names, compares the numbers,
+//! A record sets a word of a page, has the whole payload, or frees the page. Redo pins the page that a record names, compares the numbers,
 //! and does what the page has not seen.
 #![allow(dead_code, reason = "every test uses some of it")]
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use bedplate_bufpool::{Exclusive, Log, PAYLOAD, PageId, Pool, Redo};
@@ -21,6 +21,8 @@ pub type Content = BTreeMap<PageId, Box<[u64; WORDS]>>;
 pub enum Change {
     Word(usize, u64),
     Whole(Box<[u64; WORDS]>),
+    /// The page is not in use any more.
+    Free,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -30,8 +32,22 @@ pub struct Record {
     pub change: Change,
 }
 
+impl Record {
+    fn apply(&self, content: &mut Content) {
+        let words = || Box::new([0; WORDS]);
+        match &self.change {
+            Change::Word(word, value) => content.entry(self.page).or_insert_with(words)[*word] = *value,
+            Change::Whole(whole) => drop(content.insert(self.page, whole.clone())),
+            Change::Free => drop(content.remove(&self.page)),
+        }
+    }
+}
+
 #[derive(Default)]
-pub struct Wal(Mutex<State>);
+pub struct Wal {
+    state: Mutex<State>,
+    path: Option<PathBuf>,
+}
 
 #[derive(Default)]
 struct State {
@@ -45,29 +61,78 @@ struct State {
     file: Option<File>,
 }
 
+impl State {
+    fn add(&mut self, page: &mut Exclusive<'_>, change: Change) {
+        self.last += 1;
+        page.set_lsn(self.last);
+        self.records.push(Record { lsn: self.last, page: page.page(), change });
+    }
+
+    /// Drops the records of before a checkpoint. Those of a file are kept in another one, for who wants to know what is in
+    /// pages without reading them.
+    fn truncate(&mut self, path: Option<&Path>) {
+        let checkpoint = self.checkpoint;
+        let old = self.records.partition_point(|record| record.lsn <= checkpoint);
+        if let Some(path) = path {
+            assert!(self.durable >= checkpoint, "no page is in storage before its log");
+            let (mut archive, _) = whole_lines(&path.with_extension("archive"));
+            let lines: Vec<u8> = self.records[..old].iter().flat_map(encode).collect();
+            archive.write_all(&lines).expect("write the archive");
+            let durable = self.records.partition_point(|record| record.lsn <= self.durable);
+            let mut lines = format!("{checkpoint}\n").into_bytes();
+            lines.extend(self.records[old..durable].iter().flat_map(encode));
+            let new = path.with_extension("new");
+            std::fs::write(&new, lines).expect("write the new log");
+            std::fs::rename(&new, path).expect("replace the log");
+            self.file = Some(whole_lines(path).0);
+        }
+        self.records.drain(..old);
+    }
+}
+
+/// A file of lines, and what is in it; the last line may not be whole, and is cut off.
+fn whole_lines(path: &Path) -> (File, String) {
+    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).expect("open the log");
+    let mut text = String::new();
+    file.read_to_string(&mut text).expect("read the log");
+    text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
+    file.set_len(text.len() as u64).expect("cut the log");
+    (file, text)
+}
+
 impl Wal {
     /// One in a file; what is in it already is read.
     pub fn open(path: &Path) -> Self {
-        let mut file =
-            OpenOptions::new().read(true).append(true).create(true).open(path).expect("open the log");
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).expect("read the log");
-        let wal = Self::default();
+        let (file, text) = whole_lines(path);
+        let wal = Self { state: Mutex::default(), path: Some(path.to_owned()) };
         let mut state = wal.state();
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            // The last line may not be whole.
-            let Some(record) = decode(line) else { break };
-            state.last = record.lsn;
-            state.durable = record.lsn;
-            state.records.push(record);
+        for line in text.lines() {
+            state.last = match decode(line) {
+                Line::Checkpoint(lsn) => lsn,
+                Line::Record(record) => {
+                    let lsn = record.lsn;
+                    state.records.push(record);
+                    lsn
+                }
+            };
         }
+        state.durable = state.last;
         state.file = Some(file);
         drop(state);
         wal
     }
 
+    /// What records of before the last checkpoint made of a content.
+    pub fn apply_archive(&self, content: &mut Content) {
+        let path = self.path.as_ref().expect("it is in a file").with_extension("archive");
+        for line in whole_lines(&path).1.lines() {
+            let Line::Record(record) = decode(line) else { panic!("{line}") };
+            record.apply(content);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.state.lock().unwrap()
     }
 
     /// Changes a word of a page and logs it. With `images`, the first change since a checkpoint logs the whole page.
@@ -79,10 +144,19 @@ impl Wal {
         } else {
             Change::Word(word, value)
         };
-        state.last += 1;
-        let record = Record { lsn: state.last, page: page.page(), change };
-        page.set_lsn(record.lsn);
-        state.records.push(record);
+        state.add(page, change);
+    }
+
+    /// Changes a word of a page that was just allocated: what it was before does not count.
+    pub fn begin(&self, page: &mut Exclusive<'_>, word: usize, value: u64) {
+        page[word * 8..][..8].copy_from_slice(&value.to_le_bytes());
+        let whole = Change::Whole(words(page));
+        self.state().add(page, whole);
+    }
+
+    /// Logs that a page is about to be freed.
+    pub fn free(&self, page: &mut Exclusive<'_>) {
+        self.state().add(page, Change::Free);
     }
 
     /// Makes everything durable.
@@ -98,9 +172,7 @@ impl Wal {
         pool.sync()?;
         let mut state = self.state();
         state.checkpoint = before;
-        if state.file.is_none() {
-            state.records.retain(|record| record.lsn > before);
-        }
+        state.truncate(self.path.as_deref());
         Ok(())
     }
 
@@ -120,13 +192,7 @@ impl Wal {
 
     /// What durable records make of a content.
     pub fn apply(&self, content: &mut Content) {
-        for record in &self.state().records {
-            let words = content.entry(record.page).or_insert_with(|| Box::new([0; WORDS]));
-            match &record.change {
-                Change::Word(word, value) => words[*word] = *value,
-                Change::Whole(whole) => *words = whole.clone(),
-            }
-        }
+        self.state().records.iter().for_each(|record| record.apply(content));
     }
 
     /// Has a pool's pages see what they have not. Returns how many were torn.
@@ -137,7 +203,7 @@ impl Wal {
             let (mut page, found) = pool.pin_for_redo(record.page).expect("redo");
             torn += usize::from(found == Redo::Torn);
             if found == Redo::Torn {
-                assert!(matches!(record.change, Change::Whole(_)), "no whole page of {}", record.page);
+                assert!(!matches!(record.change, Change::Word(..)), "no whole page of {}", record.page);
             }
             if page.lsn() >= record.lsn {
                 continue;
@@ -149,6 +215,7 @@ impl Wal {
                         to.copy_from_slice(&word.to_le_bytes());
                     }
                 }
+                Change::Free => {}
             }
             page.set_lsn(record.lsn);
         }
@@ -193,9 +260,18 @@ fn encode(record: &Record) -> Vec<u8> {
     format!("{} {} {word} {value}\n", record.lsn, record.page).into_bytes()
 }
 
-fn decode(line: &[u8]) -> Option<Record> {
-    let line = str::from_utf8(line).ok()?.strip_suffix('\n')?;
+enum Line {
+    Record(Record),
+    Checkpoint(u64),
+}
+
+fn decode(line: &str) -> Line {
     let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().expect("a number")).collect();
-    let [lsn, page, word, value] = numbers[..] else { panic!("{line}") };
-    Some(Record { lsn, page: PageId(page), change: Change::Word(word as usize, value) })
+    match numbers[..] {
+        [lsn] => Line::Checkpoint(lsn),
+        [lsn, page, word, value] => {
+            Line::Record(Record { lsn, page: PageId(page), change: Change::Word(word as usize, value) })
+        }
+        _ => panic!("{line}"),
+    }
 }

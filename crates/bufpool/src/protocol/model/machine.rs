@@ -164,7 +164,7 @@ impl Machine {
     /// Writes a slot's page if it is dirty and nobody holds it.
     pub fn write_back(&self, slot: Slot, works: bool) {
         let word = |page| &self.words[self.at(slot, page)];
-        if let sweep::Write::Begun(page) = sweep::begin_write(&self.slots, slot, word) {
+        if let Ok(Some(page)) = sweep::begin_write(&self.slots, slot, word) {
             let copy = self.load(self.at(slot, page));
             assert_eq!(copy[0], copy[1], "a torn copy");
             sweep::copied(word(page));

@@ -189,7 +189,7 @@ impl<'m> Cpu<'m> {
 
     fn write(&self, slot: Slot) {
         let memory = self.memory;
-        let sweep::Write::Begun(page) = sweep::begin_write(&memory.slots, slot, |_| self.word(slot)) else {
+        let Ok(Some(page)) = sweep::begin_write(&memory.slots, slot, |_| self.word(slot)) else {
             return;
         };
         let copy = [0, 1].map(|index| memory.contents[slot as usize + 1][index].load(Ordering::Relaxed));

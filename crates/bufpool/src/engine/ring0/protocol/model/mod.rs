@@ -1,4 +1,4 @@
-//! Every interleaving of a few steps, by loom: the pool's words, slots and sweeps and this engine's mapping, as they are,
+//! A few steps in every order in which processors are interrupted at most once or twice, by loom: the pool's words, slots and sweeps and this engine's mapping, as they are,
 //! on a machine whose processors keep translations until they are told to forget them, or forget them of themselves.
 
 #![allow(clippy::duplicate_mod, reason = "the files are compiled a second time, with loom's atomics")]
@@ -35,7 +35,7 @@ use machine::{Cpu, Memory};
 const NEVER: u32 = 0;
 const ALWAYS: u32 = !0;
 
-/// Runs two processors in all ways, with a second one that forgets at different moments.
+/// Runs two processors in all ways that the bound allows, with a second one that forgets at different moments.
 fn check(slots: usize, prepare: fn(&Memory), one: fn(&Cpu), other: fn(&Cpu), at_the_end: fn(&Memory)) {
     // Where pages are replaced, there is more to try.
     let forgetting: &[u32] = if slots == 1 { &[NEVER, ALWAYS] } else { &[NEVER, ALWAYS, 1 << 1, 1 << 3] };

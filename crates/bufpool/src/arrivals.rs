@@ -1,0 +1,159 @@
+//! The thread that reads ahead, and what it has read and nobody has published yet (`prefetch`).
+//!
+//! It knows storage and memory and nothing of the protocol. It is started by the first request, and joined before the memory
+//! that it writes is given back. The locks of `queue` and `arrived` are leaves.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::buffer::TOGETHER;
+use crate::error::{Error, Result};
+use crate::page::{self, Image, PageId};
+use crate::protocol::slots::Slot;
+use crate::storage::{Read, Storage};
+
+/// It calls nothing deep.
+const STACK: usize = 256 << 10;
+
+/// Whether what was read is the page.
+///
+/// # Safety
+/// `memory` is a page, aligned and initialised, that nobody writes meanwhile.
+pub(crate) unsafe fn verify(memory: *const u8, page: PageId, result: io::Result<()>) -> Result<()> {
+    result.map_err(|source| Error::Read { page, source })?;
+    // SAFETY: as the caller promises.
+    let image = unsafe { &*memory.cast::<Image>() };
+    page::verify(image, page).map_err(|damage| Error::Damaged { page, damage })
+}
+
+/// What is to be read for a page that is claimed.
+pub(crate) struct Request {
+    pub slot: Slot,
+    pub page: PageId,
+    pub read: Read<'static>,
+}
+
+/// A page whose reading has ended.
+pub(crate) struct Arrival {
+    pub slot: Slot,
+    pub page: PageId,
+    pub result: Result<()>,
+}
+
+/// What a pool reads ahead.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    shared: Arc<Shared>,
+    /// And the process that it is in.
+    thread: Mutex<Option<(JoinHandle<()>, u32)>>,
+    /// Pages that are claimed and not yet published.
+    in_flight: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    bell: Condvar,
+    arrived: Mutex<Vec<Arrival>>,
+    /// How many those are.
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    closed: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Arrivals {
+    /// How many pages are on their way: room that comes back.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Starts the thread, if it is not there. Without one, nothing is read ahead.
+    pub fn is_running(&self, storage: &Arc<dyn Storage>) -> bool {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            let (shared, storage) = (self.shared.clone(), storage.clone());
+            let builder = thread::Builder::new().name("bufpool-prefetch".into()).stack_size(STACK);
+            let started = builder.spawn(move || shared.run(&*storage));
+            *thread = started.ok().map(|handle| (handle, std::process::id()));
+        }
+        thread.is_some()
+    }
+
+    /// Has pages read, whose memory is the thread's until they arrive.
+    pub fn ask(&self, requests: Vec<Request>) {
+        if requests.is_empty() {
+            return;
+        }
+        self.in_flight.fetch_add(requests.len(), Ordering::AcqRel);
+        lock(&self.shared.queue).requests.extend(requests);
+        self.shared.bell.notify_one();
+    }
+
+    /// A page that arrived has been published, or given up.
+    pub fn settled(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Release);
+    }
+
+    /// What has been read and is to be published by the caller.
+    pub fn take(&self) -> Vec<Arrival> {
+        if self.shared.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut arrived = lock(&self.shared.arrived);
+        self.shared.count.store(0, Ordering::Relaxed);
+        std::mem::take(&mut arrived)
+    }
+}
+
+impl Shared {
+    /// What the thread does.
+    fn run(&self, storage: &dyn Storage) {
+        while let Some(some) = self.next() {
+            let (places, mut reads): (Vec<_>, Vec<_>) =
+                some.into_iter().map(|Request { slot, page, read }| ((slot, page), read)).unzip();
+            let memory: Vec<*mut u8> = reads.iter_mut().map(Read::memory).collect();
+            storage.read_each(&mut reads, &mut |index, result: io::Result<()>| {
+                let (slot, page) = places[index];
+                // SAFETY: the claim's memory, which storage has written and nobody else writes.
+                let result = unsafe { verify(memory[index], page, result) };
+                let mut arrived = lock(&self.arrived);
+                arrived.push(Arrival { slot, page, result });
+                self.count.store(arrived.len(), Ordering::Release);
+            });
+        }
+    }
+
+    /// What is to be read next, or none if the pool is being dropped.
+    fn next(&self) -> Option<Vec<Request>> {
+        let queue = lock(&self.queue);
+        let idle = |queue: &mut Queue| queue.requests.is_empty() && !queue.closed;
+        let mut queue = self.bell.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
+        let some = TOGETHER.min(queue.requests.len());
+        (!queue.closed).then(|| queue.requests.drain(..some).collect())
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        lock(&self.shared.queue).closed = true;
+        self.shared.bell.notify_one();
+        let thread = lock(&self.thread).take();
+        // A forked child has a copy of the memory, but no thread that writes it.
+        if let Some((handle, process)) = thread
+            && process == std::process::id()
+        {
+            let _ = handle.join();
+        }
+    }
+}
