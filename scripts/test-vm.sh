@@ -24,7 +24,7 @@ while read -r test binary; do
   snapshot/ring0_load | snapshot/engines) apart+=("$binary") ;;
   snapshot/ring0_*) others+=("$binary") ;;
   bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch) pools+=("$binary") ;;
-  bufpool/waiting) single+=("$binary") ;;
+  bufpool/waiting | bufpool/limits) single+=("$binary") ;;
   esac
 done < <(sort <<<"$tests")
 

@@ -35,6 +35,31 @@ fn child() {
     assert_eq!(pool.pin_shared(page).unwrap().page(), page);
 }
 
+/// The setting is the whole machine's, so only a machine of its own is told so.
+#[test]
+fn strict_accounting_is_named_or_gone_around() {
+    if std::env::var_os(bedplate_vm::MARK).is_none() {
+        eprintln!("skipped: changes vm.overcommit_memory, so it needs the test machine (BEDPLATE_VM=1)");
+        return;
+    }
+    let setting = "/proc/sys/vm/overcommit_memory";
+    let before = std::fs::read_to_string(setting).unwrap();
+    std::fs::write(setting, "2").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || Pool::builder(folder.path().join("pool")).memory(1 << 20).capacity(1 << 40);
+    let error = builder().engine(Choice::Only(Kind::Stock)).open().map(drop).unwrap_err();
+    let chosen = builder().open();
+    let small = Pool::builder(folder.path().join("small")).memory(1 << 20).capacity(64 << 20);
+    let small = small.engine(Choice::Only(Kind::Stock)).open();
+    std::fs::write(setting, before).unwrap();
+    assert!(error.to_string().contains("vm.overcommit_memory"), "{error}");
+    let chosen = chosen.unwrap();
+    assert_eq!(chosen.kind(), Kind::Hashtable);
+    assert!(chosen.reason().contains("vm.overcommit_memory"), "{}", chosen.reason());
+    // What fits is taken.
+    drop(small.unwrap().allocate().unwrap());
+}
+
 #[test]
 fn a_limit_on_address_space_is_named_or_gone_around() {
     let output = Command::new(std::env::current_exe().unwrap())

@@ -66,3 +66,27 @@ fn errors_are_of_the_operation_that_failed() {
     file.write(&mut writes);
     assert!(writes[0].result.is_ok() && writes[1].result.is_err());
 }
+
+/// Whoever makes it durable has to open the folder, which is seen; and only for what may be new.
+#[test]
+fn the_name_of_a_new_file_is_made_durable() {
+    use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pages");
+    let opened = || {
+        let watch = init(CreateFlags::NONBLOCK).unwrap();
+        add_watch(&watch, folder.path(), WatchFlags::OPEN).unwrap();
+        drop(File::open(&path, true).unwrap());
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(watch, &mut buffer);
+        let mut folder_was = false;
+        while let Ok(event) = reader.next() {
+            folder_was |= event.events().contains(ReadFlags::ISDIR);
+        }
+        folder_was
+    };
+    assert!(opened());
+    std::fs::write(&path, [0; PAGE]).unwrap();
+    assert!(!opened());
+}
