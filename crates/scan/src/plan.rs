@@ -68,6 +68,17 @@ impl Plan {
         }
     }
 
+    /// All of files of these sizes, for tests without files.
+    #[cfg(test)]
+    pub fn of_sizes(sizes: &[u64], page: usize) -> Self {
+        Self {
+            units: vec![4096; sizes.len()],
+            sizes: sizes.to_vec(),
+            page: page as u64,
+            ranges: VecDeque::new(),
+        }
+    }
+
     /// All of every file.
     pub fn everything(&self) -> Vec<Range> {
         (0..).zip(&self.sizes).map(|(file, size)| Range { file, start: 0, end: *size }).collect()
@@ -150,22 +161,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn plan(sizes: &[u64], page: usize) -> Plan {
-        Plan {
-            units: vec![4096; sizes.len()],
-            sizes: sizes.to_vec(),
-            page: page as u64,
-            ranges: VecDeque::new(),
-        }
-    }
-
     fn chunks(plan: &mut Plan) -> Vec<Chunk> {
         std::iter::from_fn(|| plan.next_chunk()).collect()
     }
 
     #[test]
     fn a_file_is_cut_into_frames() {
-        let mut plan = plan(&[5 << 20], FRAME);
+        let mut plan = Plan::of_sizes(&[5 << 20], FRAME);
         let all = plan.everything();
         assert_eq!(plan.add(&all).unwrap(), 3);
         let lens: Vec<u64> = chunks(&mut plan).iter().map(Chunk::bytes).collect();
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn small_ranges_share_a_frame_and_nothing_else_is_read() {
-        let mut plan = plan(&[1 << 30], 4096);
+        let mut plan = Plan::of_sizes(&[1 << 30], 4096);
         let ranges: Vec<Range> =
             (0..64u64).map(|i| Range { file: 0, start: (2 * i + 1) << 16, end: (2 * i + 2) << 16 }).collect();
         assert_eq!(plan.add(&ranges).unwrap(), 2);
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn wrong_ranges_are_refused() {
-        let mut plan = plan(&[100], 4096);
+        let mut plan = Plan::of_sizes(&[100], 4096);
         for (file, start, end) in [(1, 0, 1), (0, 5, 4), (0, 0, 101)] {
             assert!(plan.add(&[Range { file, start, end }]).is_err());
         }
@@ -200,7 +202,7 @@ mod tests {
             page_shift in 12u32..=21,
         ) {
             let (size, page) = (16 << 20, 1usize << page_shift);
-            let mut plan = plan(&[size, size], page);
+            let mut plan = Plan::of_sizes(&[size, size], page);
             let ranges: Vec<Range> =
                 ranges.iter().map(|&(file, start, len)| Range { file, start, end: start + len }).collect();
             let count = plan.add(&ranges).unwrap();

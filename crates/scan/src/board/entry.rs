@@ -4,6 +4,7 @@
 //! may then be wrong, never undefined. The service never reads back what it wrote here. Between processes that keep to
 //! the rules the entry's [`Word`] orders everything else.
 
+use super::content::{Fault, Segment};
 use super::state::Word;
 use super::words::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -19,19 +20,6 @@ pub struct Entry {
     error_file: AtomicU32,
     error_offset: AtomicU64,
     error_detail: AtomicU32,
-}
-
-/// Why an entry has no data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// What happened; never 0.
-    pub code: u32,
-    /// In which file of the scan.
-    pub file: u32,
-    /// Where in it.
-    pub offset: u64,
-    /// The error number, if there is one.
-    pub detail: u32,
 }
 
 impl Entry {
@@ -77,21 +65,8 @@ impl Entry {
     }
 }
 
-/// Bytes of a file that are in a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Which file of the scan.
-    pub file: u32,
-    /// How many bytes.
-    pub len: u32,
-    /// Where they are in the file.
-    pub offset: u64,
-    /// Where they are in the frame.
-    pub at: u32,
-}
-
 /// Where a segment is described.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub struct SegmentWords {
     file: AtomicU32,

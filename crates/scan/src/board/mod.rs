@@ -5,6 +5,9 @@
 //! [`doorbell`] how either side waits for the other.
 
 mod audit;
+#[cfg(test)]
+mod audit_tests;
+mod content;
 pub mod doorbell;
 pub mod entry;
 mod head;
@@ -20,7 +23,8 @@ pub mod state;
 mod words;
 
 pub use audit::Audit;
+pub use content::{Fault, Segment};
 pub use doorbell::{SLEEPS, Want};
-pub use entry::{Entry, Fault, Segment};
+pub use entry::Entry;
 pub use head::{Board, Closed, SEGMENTS};
 pub use state::State;

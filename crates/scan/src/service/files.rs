@@ -31,6 +31,12 @@ impl Files {
         Ok(Self { files, ids, extents: RefCell::new(extents) })
     }
 
+    /// None, for tests that read nothing.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self { files: Vec::new(), ids: Vec::new(), extents: RefCell::default() }
+    }
+
     /// Makes the engine forget them.
     pub fn remove(&self, engine: &mut dyn Engine) {
         self.ids.iter().for_each(|id| engine.remove_file(*id));

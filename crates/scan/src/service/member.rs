@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bits::Bits;
+use super::board::{Audit, Board, Closed, Fault, State, Want};
 use super::rates::Rate;
-use crate::board::{Audit, Board, Closed, Fault, State, Want};
 use crate::plan::Chunk;
 
 /// A chunk that a member was given, in a frame or as an error.
@@ -141,6 +141,12 @@ impl Member {
         self.board.close(why);
         super::wake(&self.board);
         self.slots.iter().flatten().filter_map(|given| given.frame).for_each(&mut release);
+    }
+
+    /// What it has.
+    #[cfg(test)]
+    pub fn given(&self) -> impl Iterator<Item = Given> {
+        self.slots.iter().flatten().copied()
     }
 
     /// Whether its worker waits.

@@ -12,6 +12,13 @@ mod files;
 mod inbox;
 mod loads;
 mod member;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "the pool's files are in it a second time, and not all is used"
+)]
+mod model;
 mod pool;
 mod rates;
 mod shared;
@@ -26,7 +33,7 @@ use std::thread::JoinHandle;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::board::Board;
+use crate::board::{self, Board};
 use crate::clock::Clock;
 use crate::engine::{self, Bell, Choice, Engine, Kind};
 use crate::memory::Frames;

@@ -17,17 +17,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bits::Bits;
+use super::board::{Board, Closed, Fault, Want};
 use super::device::Device;
 use super::files::Files;
 use super::loads::{Loaded, Order, Owner};
 use super::member::Member;
 use super::rates::{TICK, ahead, release_delay, reward};
 use super::stream::Wishes;
-use crate::board::{Board, Closed, Fault, Want};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Chunk, Plan};
 use crate::source::Stamp;
 use crate::{Error, Result};
+
+#[cfg(test)]
+#[path = "pool_check.rs"]
+mod check;
 
 /// Chunks that a pool reads at a time.
 const MOST: usize = 8;

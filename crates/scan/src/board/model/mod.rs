@@ -13,8 +13,10 @@ mod words {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
+use super::content;
+use content::Fault;
 use doorbell::{Bell, SLEEPS, Sleeper, Want};
-use entry::{Entry, Fault};
+use entry::Entry;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;

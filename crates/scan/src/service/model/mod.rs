@@ -1,0 +1,311 @@
+//! The life of a pool's frames, in all interleavings of the control loop and a worker with at most two preemptions, by
+//! loom. A second worker takes its turns between the loop's.
+//!
+//! The pool, its members and the board are the product's files, here once more with loom's words; of the loop there is what
+//! calls the pool, of a worker what [`Channel`](crate::Channel) does with entries. Frames are loom cells: a load that writes
+//! to a frame while a worker reads it, or that is not ordered after its reads, fails the test. After every step
+//! the pool's invariants are checked (`pool_check`): a frame that is free, loading or shared is what its holders say, and none is
+//! lost. In the end every worker has had every chunk once.
+
+mod board;
+#[path = "../member.rs"]
+mod member;
+#[path = "../pool.rs"]
+mod pool;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use super::{bits, device, files, loads, rates, stream};
+use crate::board::Fault;
+use crate::error;
+use crate::memory::{FRAME, Frames};
+use crate::plan::Plan;
+use board::Board;
+use device::Device;
+use files::Files;
+use loads::{Loaded, Order};
+use pool::Pool;
+use rates::TICK;
+
+/// Of the pool: the least that two workers can share.
+const FRAMES: usize = 6;
+/// One more than there are frames, and one after it.
+const CHUNKS: usize = 8;
+
+/// What the loop does after it published something; workers of the model do not sleep.
+fn wake(board: &Board) {
+    assert!(!board.service().sleeper.must_wake());
+}
+
+fn check(body: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.max_branches = 100_000;
+    model.check(body);
+}
+
+type Cells = loom::sync::Arc<Vec<UnsafeCell<usize>>>;
+
+/// A worker: what it has had, and where it is.
+struct Worker {
+    board: Arc<Board>,
+    cells: Cells,
+    cursor: usize,
+    had: BTreeSet<usize>,
+    failed: BTreeSet<usize>,
+}
+
+/// A page in a worker's hands.
+struct Held {
+    slot: usize,
+    chunk: usize,
+    frame: usize,
+}
+
+impl Worker {
+    /// Takes the next chunk, if there is one; errors are counted.
+    fn get(&mut self) -> Option<Held> {
+        let entries = self.board.entries();
+        let count = entries.len();
+        let mut slots = (0..count).map(|step| (self.cursor + step) % count);
+        let Some(slot) = slots.find(|slot| entries[*slot].word.take()) else {
+            self.board.worker().starved.fetch_add(1, Relaxed);
+            return None;
+        };
+        self.cursor = (slot + 1) % count;
+        match entries[slot].content() {
+            Ok((frame, segments)) => {
+                assert_eq!(segments, 1);
+                let segment = self.board.segments(slot)[0].get();
+                let chunk = (segment.offset / FRAME as u64) as usize;
+                Some(Held { slot, chunk, frame: frame as usize })
+            }
+            Err(fault) => {
+                entries[slot].word.finish();
+                let chunk = (fault.offset / FRAME as u64) as usize;
+                assert!(self.failed.insert(chunk) && !self.had.contains(&chunk), "{chunk} is told twice");
+                None
+            }
+        }
+    }
+
+    /// Reads a page.
+    fn read(&mut self, page: &Held) {
+        // SAFETY: loom checks that nobody writes to it.
+        let chunk = self.cells[page.frame].with(|cell| unsafe { *cell });
+        assert_eq!(chunk, page.chunk, "a frame has what it should not");
+    }
+
+    /// Reads it once more, and returns it.
+    fn put(&mut self, page: Held) {
+        self.read(&page);
+        assert!(self.had.insert(page.chunk), "chunk {} came twice", page.chunk);
+        self.board.entries()[page.slot].word.finish();
+    }
+
+    fn ingest(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(page) = self.get() else { return };
+            self.read(&page);
+            self.put(page);
+        }
+    }
+}
+
+/// The control loop.
+struct Loop {
+    pool: Pool,
+    cells: Cells,
+    device: Device,
+    now: u64,
+    flying: Vec<Order>,
+    loads: usize,
+    /// A chunk that cannot be read.
+    bad: Option<usize>,
+}
+
+impl Loop {
+    fn new() -> Self {
+        static MEMORY: OnceLock<Arc<Frames>> = OnceLock::new();
+        // Of it only the number of frames is used.
+        let frames = MEMORY.get_or_init(|| Arc::new(Frames::new(FRAMES).unwrap())).clone();
+        let mut plan = Plan::of_sizes(&[(CHUNKS * FRAME) as u64], FRAME);
+        let everything = plan.everything();
+        assert_eq!(plan.add(&everything).unwrap(), CHUNKS as u64);
+        Self {
+            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, plan, 0),
+            cells: Cells::new((0..FRAMES).map(|_| UnsafeCell::new(usize::MAX)).collect()),
+            device: Device::default(),
+            now: 1,
+            flying: Vec::new(),
+            loads: 0,
+            bad: None,
+        }
+    }
+
+    fn join(&mut self, id: usize, slots: usize) -> Worker {
+        let board = Arc::new(Board::new(slots));
+        self.pool.join(id, board.clone(), self.now).unwrap();
+        let (cells, had, failed) = (self.cells.clone(), BTreeSet::new(), BTreeSet::new());
+        Worker { board, cells, cursor: 0, had, failed }
+    }
+
+    /// One round: what was read meanwhile is complete, and what is due is ordered.
+    fn round(&mut self) {
+        for order in std::mem::take(&mut self.flying) {
+            let loads::Owner::Pool { chunk, .. } = order.owner else { unreachable!() };
+            self.write(order.frame, chunk);
+            let fault = Fault { code: error::READ, file: 0, offset: (chunk * FRAME) as u64, detail: 5 };
+            let outcome = if self.bad == Some(chunk) { Err(fault) } else { Ok(Vec::new()) };
+            let loaded = Loaded { order, outcome, took_ns: 1, bytes_read: FRAME as u64, again: 0 };
+            self.loads += 1;
+            if self.pool.loaded(loaded, self.now, &self.device).is_some() {
+                self.pool.rested();
+            }
+            self.pool.check();
+        }
+        for order in self.pool.pump(self.now, &self.device).orders {
+            self.write(order.frame, usize::MAX);
+            self.flying.push(order);
+        }
+        self.pool.check();
+        self.now += 1;
+    }
+
+    /// The device writes to a frame.
+    fn write(&self, frame: usize, chunk: usize) {
+        // SAFETY: loom checks that nobody else reads or writes it.
+        self.cells[frame].with_mut(|cell| unsafe { *cell = chunk });
+    }
+
+    /// After this, everything in the pool has expired.
+    fn later(&mut self) {
+        self.now += 4 * TICK;
+    }
+
+    fn leave(&mut self, id: usize) {
+        self.pool.leave(id);
+        self.pool.check();
+    }
+
+    /// Until workers have had everything; nothing happens at the same time any more.
+    fn finish(&mut self, workers: &mut [&mut Worker]) {
+        for _ in 0..20 * CHUNKS {
+            if workers.iter().all(|worker| worker.had.len() + worker.failed.len() == CHUNKS) {
+                return;
+            }
+            self.round();
+            self.later();
+            workers.iter_mut().for_each(|worker| worker.ingest(FRAMES));
+        }
+        panic!("chunks were lost");
+    }
+
+    /// Everybody has left: all frames are there for others.
+    fn over(&mut self) {
+        while !self.flying.is_empty() {
+            self.round();
+        }
+        assert_eq!(self.pool.unused(), FRAMES, "frames were lost");
+    }
+
+    /// All frames are full of what the first worker has not begun, and the second has had.
+    fn full(&mut self, other: &mut Worker) {
+        while self.pool.peak < FRAMES || !self.flying.is_empty() {
+            self.round();
+            other.ingest(FRAMES);
+        }
+    }
+}
+
+/// Counts how often something happened in all interleavings.
+fn count(counter: &'static AtomicUsize, happened: bool) {
+    counter.fetch_add(usize::from(happened), Relaxed);
+}
+
+/// The pool is full of what a slow worker has not begun, and the fast one needs more: its frames are taken back and loaded
+/// into while it begins, reads and returns some.
+#[test]
+fn frames_are_taken_back_from_a_worker_that_reads() {
+    static RECLAIMED: AtomicUsize = AtomicUsize::new(0);
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    check(|| {
+        let mut control = Loop::new();
+        let (mut slow, mut fast) = (control.join(1, 6), control.join(2, 6));
+        control.full(&mut fast);
+        control.later();
+        let worker = thread::spawn(move || {
+            slow.ingest(2);
+            slow
+        });
+        control.round();
+        control.round();
+        let mut slow = worker.join().unwrap();
+        let had = slow.had.len();
+        count(&RECLAIMED, had < 2);
+        count(&KEPT, had == 2);
+        control.finish(&mut [&mut slow, &mut fast]);
+        // What was taken back came by again, and only that.
+        assert!(control.loads > CHUNKS && control.loads <= CHUNKS + FRAMES && control.pool.is_derailed(1));
+        control.leave(1);
+        control.leave(2);
+        control.over();
+    });
+    assert!(RECLAIMED.load(Relaxed) > 0 && KEPT.load(Relaxed) > 0, "it was always the same");
+}
+
+/// A worker dies: with a page in its hands, or between two. Others go on meanwhile.
+#[test]
+fn a_worker_dies_with_a_page_or_without() {
+    check(|| {
+        let mut control = Loop::new();
+        let (mut dies, mut other) = (control.join(1, 6), control.join(2, 6));
+        control.full(&mut other);
+        control.later();
+        let worker = thread::spawn(move || {
+            if let Some(page) = dies.get() {
+                dies.read(&page);
+                // Its last look; it is not returned.
+                dies.read(&page);
+            }
+        });
+        control.round();
+        // As the service learns of it: after it.
+        worker.join().unwrap();
+        control.leave(1);
+        control.finish(&mut [&mut other]);
+        control.leave(2);
+        control.over();
+    });
+}
+
+/// Two workers begin, one while the loop and the other go on; one chunk cannot be read, which both are told.
+#[test]
+fn errors_are_told_while_a_worker_reads() {
+    check(|| {
+        let mut control = Loop::new();
+        control.bad = Some(1);
+        let (mut one, mut two) = (control.join(1, 2), control.join(2, 2));
+        control.round();
+        let worker = thread::spawn(move || {
+            one.ingest(1);
+            one
+        });
+        control.round();
+        two.ingest(1);
+        control.round();
+        let mut one = worker.join().unwrap();
+        control.finish(&mut [&mut one, &mut two]);
+        assert_eq!((&one.failed, &two.failed), (&BTreeSet::from([1]), &BTreeSet::from([1])));
+        control.leave(2);
+        control.leave(1);
+        control.over();
+    });
+}
