@@ -12,6 +12,7 @@ mod log;
 mod preload;
 mod ring0;
 mod scan;
+mod signals;
 mod snapshot;
 mod units;
 mod vm;

@@ -1,7 +1,7 @@
 //! `bedplate scan` as people run it.
 
-use std::io::Write;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Output, Stdio};
 
 fn scan(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bedplate")).arg("scan").args(arguments).output().unwrap()
@@ -49,4 +49,76 @@ fn what_cannot_be_scanned_is_said_in_a_line() {
         let err = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && err.contains(text), "{err}");
     }
+}
+
+/// A daemon that is stopped with this object.
+struct Served {
+    child: std::process::Child,
+    socket: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Served {
+    fn start(socket: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
+        command.args(["scan", "serve", "--socket", socket]).stdout(Stdio::piped());
+        let mut served = Self { child: command.spawn().unwrap(), socket: socket.to_owned() };
+        let mut line = String::new();
+        BufReader::new(served.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, format!("ready on {socket}\n"));
+        served
+    }
+
+    fn stop(mut self, signal: i32) {
+        // SAFETY: a signal to a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+        assert!(self.child.wait().unwrap().success());
+        assert!(!std::path::Path::new(&self.socket).exists(), "its socket is still there");
+    }
+}
+
+#[test]
+fn a_daemon_reads_for_others_until_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, socket) = (path("file"), path("socket"));
+    std::fs::write(&file, "one\ntwo\n".repeat(700_000)).unwrap();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let served = Served::start(&socket);
+        let again = scan(&["serve", "--socket", &socket]);
+        let err = String::from_utf8(again.stderr).unwrap();
+        assert!(!again.status.success() && err.contains("somebody listens at"), "{err}");
+        let by_daemon = scan(&["--socket", &socket, &file]);
+        assert!(by_daemon.status.success(), "{}", String::from_utf8_lossy(&by_daemon.stderr));
+        assert_eq!(by_daemon.stdout, scan(&[&file]).stdout);
+        served.stop(signal);
+    }
+    let nobody = scan(&["--socket", &socket, &file]);
+    let err = String::from_utf8(nobody.stderr).unwrap();
+    assert!(!nobody.status.success() && err.contains("No such file") && err.contains("hint: "), "{err}");
+}
+
+#[test]
+fn what_cannot_be_served_is_said_in_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("file"), "").unwrap();
+    for (arguments, text) in [
+        (vec!["serve", "--socket", "/no/such/folder/s"], "/no/such/folder/s: No such file"),
+        (vec!["serve", "--group", "no such group", "--socket", "/tmp"], "there is no group no such group"),
+        (vec!["--engine", "threads", "--socket", "/tmp/s", "/dev/null"], "cannot be used with"),
+    ] {
+        let output = scan(&arguments);
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && err.contains(text), "{err}");
+    }
+    let output = scan(&["serve", "--socket", &path("file")]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("is there and is no socket"));
+    assert!(std::path::Path::new(&path("file")).exists());
 }

@@ -5,21 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
-use bedplate_kerneldb::server::{Batching, Server, ServerConfig, Stopper};
+use bedplate_kerneldb::server::{Batching, Server, ServerConfig};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
 use clap::ValueEnum;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::{progress, target};
 use crate::failure::hinted;
+use crate::signals::Stops;
 use crate::units::{count, parse_size, parse_time};
 
 /// Arguments of `bedplate kv serve`. A time of 0 means never.
@@ -216,7 +214,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
     // From here on a signal stops the server in order, also while it starts.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("handling signals")?;
+    let stops = Stops::catch()?;
     let store = Arc::new(open(args)?);
     let address = config.bind;
     let server = Server::start(store.clone(), config).map_err(|error| match &error {
@@ -231,15 +229,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     io::stdout().flush()?;
 
     let stopper = server.stopper();
-    let handle = signals.handle();
-    let watcher = thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || watch(&mut signals, &stopper))
-        .context("starting a thread")?;
+    let watch = stops.watch(move || stopper.stop())?;
     let served = server.wait();
-    handle.close();
-    // The thread ends when the handle is closed; a panic of it has been reported by itself.
-    let _ = watcher.join();
+    watch.end();
     // Without a log a last checkpoint is all that keeps the data.
     let last = args.durability == Acknowledge::Off && store.data_dir().is_some();
     let closed = store.close(last);
@@ -275,27 +267,6 @@ fn open(args: &Args) -> anyhow::Result<Store> {
         tracing::info!(bytes = report.torn_bytes, "the end of the log was never completely written; cut off");
     }
     Ok(store)
-}
-
-/// The first signal stops the server in order. One that comes a while later, because the user has run out
-/// of patience, ends the process: what was acknowledged as durable is.
-fn watch(signals: &mut Signals, stopper: &Stopper) {
-    let mut first: Option<Instant> = None;
-    for signal in signals.forever() {
-        match first {
-            None => {
-                tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
-                stopper.stop();
-                first = Some(Instant::now());
-            }
-            // The same key press may arrive twice, from the terminal and from a parent.
-            Some(at) if at.elapsed() < Duration::from_secs(1) => {}
-            Some(_) => {
-                tracing::warn!("ended without waiting");
-                std::process::exit(128 + signal);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

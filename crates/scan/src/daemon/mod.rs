@@ -235,3 +235,6 @@ impl Drop for Listed {
         self.ending.connections().remove(&self.number);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,20 +116,15 @@ impl Remote {
         }
     }
 
-    /// As [`Service::join`](crate::Service::join): opens the pool's files by their names, to show that this process may read
-    /// them.
-    pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
+    /// As [`Service::join`](crate::Service::join): opens the pool's files by their names, unless it has them, to show that this
+    /// process may read them.
+    pub fn join(&self, key: AccessKey, files: Option<Vec<File>>, page_size: usize) -> Result<Channel> {
         let page_size = Scan::of::<Source>([]).page_size(page_size)?.page_size;
         let socket = self.socket()?;
-        let files = names(&socket, key)?
-            .into_iter()
-            .map(|name| match name.is_empty() {
-                true => {
-                    Err(Error::Invalid("a file of the pool has no name that it could be opened by".into()))
-                }
-                false => File::open(&Source::Path(std::ffi::OsString::from_vec(name).into())),
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let files = match files {
+            Some(files) => files,
+            None => names(&socket, key)?.into_iter().map(by_name).collect::<Result<_>>()?,
+        };
         let request =
             Request::Join { key: key.to_bytes(), page_size: page_size as u64, files: files.len() as u32 };
         hand_over(&socket, &request, &files, &vec![Vec::new(); files.len()])?;
@@ -138,7 +133,7 @@ impl Remote {
 }
 
 fn names(socket: &Socket, key: AccessKey) -> Result<Vec<Vec<u8>>> {
-    socket.send(&Request::Names { key: key.to_bytes() }, &[])?;
+    hand_over(socket, &Request::Names { key: key.to_bytes() }, &[], &[])?;
     let mut all = Vec::new();
     loop {
         let Reply::Names { names, of } = answer(socket)?.message else {
@@ -152,6 +147,16 @@ fn names(socket: &Socket, key: AccessKey) -> Result<Vec<Vec<u8>>> {
     }
 }
 
+/// A file of a pool.
+fn by_name(name: Vec<u8>) -> Result<File> {
+    if name.is_empty() {
+        return Err(Error::Invalid(
+            "a file of the pool has no name that it could be opened by: join with the files".into(),
+        ));
+    }
+    File::open(&Source::Path(std::ffi::OsString::from_vec(name).into()))
+}
+
 /// What others may open a file by.
 fn name(source: &Source) -> Vec<u8> {
     let path = match source {
@@ -163,7 +168,7 @@ fn name(source: &Source) -> Vec<u8> {
     if path.len() < 4096 { path.into_vec() } else { Vec::new() }
 }
 
-/// Asks for something with files.
+/// Asks for something, with files if there are any.
 fn hand_over(socket: &Socket, request: &Request, files: &[File], names: &[Vec<u8>]) -> Result<()> {
     let all = || {
         socket.send(request, &[])?;
@@ -174,17 +179,18 @@ fn hand_over(socket: &Socket, request: &Request, files: &[File], names: &[Vec<u8
         Ok(())
     };
     match all() {
-        // Who does not want to hear more may have said why. The first thing to be heard can be that it has gone.
-        Err(Error::Gone) => match answer(socket).or_else(|_| answer(socket)) {
-            Ok(_) | Err(Error::Gone) => Err(Error::Gone),
-            Err(error) => Err(error),
-        },
+        // Who does not want to hear more has said why, and that is heard next.
+        Err(Error::Gone) => Ok(()),
         result => result,
     }
 }
 
 fn answer(socket: &Socket) -> Result<Received<Reply>> {
-    let received = socket.receive::<Reply>()?;
+    // If the daemon went without hearing everything, that is heard before the last thing that it said.
+    let received = socket.receive::<Reply>().or_else(|error| match error {
+        Error::Gone => socket.receive(),
+        error => Err(error),
+    })?;
     match received.message {
         Reply::Failed { invalid: true, text } => Err(Error::Invalid(text)),
         Reply::Failed { invalid: false, text } => Err(Error::Refused(text)),
@@ -193,7 +199,7 @@ fn answer(socket: &Socket) -> Result<Received<Reply>> {
 }
 
 fn ask_about(socket: &Socket) -> Result<(Kind, String, Statistics)> {
-    socket.send(&Request::About, &[])?;
+    hand_over(socket, &Request::About, &[], &[])?;
     let Reply::About { engine, about, statistics } = answer(socket)?.message else {
         return Err(malformed("is not the answer to what was asked"));
     };

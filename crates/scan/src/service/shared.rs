@@ -161,7 +161,26 @@ impl Service {
     pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
         match &self.side {
             Side::Here(shared) => shared.join(key, page_size, None)?.channel(),
-            Side::Daemon(remote) => remote.join(key, page_size),
+            Side::Daemon(remote) => remote.join(key, None, page_size),
+        }
+    }
+
+    /// [`join`](Self::join) by files that this process names itself, in the pool's order, or has open: where names mean
+    /// others than they mean to the pool's founder, or are none.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join); these are not the pool's files.
+    pub fn join_with<S: Into<Source>>(
+        &self,
+        key: AccessKey,
+        sources: impl IntoIterator<Item = S>,
+        page_size: usize,
+    ) -> Result<Channel> {
+        let files =
+            sources.into_iter().map(|source| File::open(&source.into())).collect::<Result<Vec<_>>>()?;
+        match &self.side {
+            Side::Here(shared) => shared.join(key, page_size, Some(&files))?.channel(),
+            Side::Daemon(remote) => remote.join(key, Some(files), page_size),
         }
     }
 }

@@ -246,6 +246,17 @@ fn who_cannot_read_the_files_cannot_join() {
     write(scene.folder.path(), 0, 4 * FRAME);
     let mut worker = scene.worker(&pool, Duration::ZERO);
     assert_eq!(worker.wait().code(), Some(REFUSED));
+    let other = service.join_with(pool.key(), [&scene.file], 4096).unwrap_err();
+    assert!(other.to_string().contains("are not the pool's"), "{other}");
+    // By another name, or by none, it is the same file.
+    let open = std::fs::File::open(&aside).unwrap();
+    for mut channel in [
+        service.join_with(pool.key(), [&aside], 4096).unwrap(),
+        service.join_with(pool.key(), [open], 4096).unwrap(),
+    ] {
+        let page = channel.next_page().unwrap().unwrap();
+        assert!(common::is_right(0, page.offset(), &page));
+    }
     std::fs::rename(&aside, &scene.file).unwrap();
     assert!(service.join(pool.key(), 4096).is_ok());
     drop(pool);

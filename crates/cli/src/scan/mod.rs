@@ -1,5 +1,7 @@
 //! `bedplate scan FILE...`: checksum, lines and bytes of big files, at the speed of their device.
 
+mod serve;
+
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +16,10 @@ use crate::units::{parse_size, size};
 
 /// Arguments of `bedplate scan`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Files, or block devices.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -27,9 +32,18 @@ pub struct Args {
     /// The size of pages in which the files are consumed: a power of two from 4K to 2M.
     #[arg(long, value_name = "BYTES", default_value = "2M", value_parser = parse_size)]
     page_size: u64,
+    /// Let the service that listens there read, with `bedplate scan serve`.
+    #[arg(long, value_name = "PATH", conflicts_with = "engine")]
+    socket: Option<PathBuf>,
     /// Print one JSON object instead of lines.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Read for other processes, until a signal.
+    Serve(serve::Args),
 }
 
 fn parse_engine(name: &str) -> Result<Choice, String> {
@@ -54,7 +68,13 @@ impl Count {
 
 /// Reads the files, prints a line for each, and what it took on the standard error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let service = Service::builder().engine(args.engine).build().map_err(advised)?;
+    if let Some(Command::Serve(args)) = &args.command {
+        return serve::run(args);
+    }
+    let service = match &args.socket {
+        Some(path) => serve::connect(path)?,
+        None => Service::builder().engine(args.engine).build().map_err(advised)?,
+    };
     let scan = Scan::of(args.files.iter().cloned())
         .page_size(args.page_size.try_into().context("--page-size")?)
         .and_then(|scan| scan.ring_bytes(args.ring.try_into().unwrap_or(usize::MAX)))

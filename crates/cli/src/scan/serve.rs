@@ -1,0 +1,123 @@
+//! `bedplate scan serve`: one service for all processes that scan, until a signal.
+
+use std::ffi::CString;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bedplate_scan::{Choice, Daemon, Options, Service};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{advised, parse_engine};
+use crate::failure::hinted;
+use crate::signals::Stops;
+use crate::units::parse_size;
+
+/// Arguments of `bedplate scan serve`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where to listen [default: $XDG_RUNTIME_DIR/bedplate/scan.sock, or /run/bedplate/scan.sock].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The group that may connect, beside the user who runs this.
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// What reads: auto, io_uring or threads.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_engine)]
+    engine: Choice,
+    /// The memory of all channels and pools together [default: a quarter of the machine's].
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Channels and pools that there may be at a time.
+    #[arg(long, value_name = "COUNT", default_value_t = 256)]
+    connections: usize,
+}
+
+/// Serves until the end.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stops = Stops::catch()?;
+    let path = match &args.socket {
+        Some(path) => path.clone(),
+        None => usual_path()?,
+    };
+    let mut options = Options::default();
+    options.group = args.group.as_deref().map(group).transpose()?;
+    options.limits.connections = args.connections;
+    if let Some(memory) = args.memory {
+        options.limits.memory = memory;
+    }
+    raise_descriptors();
+    let service = Service::builder().engine(args.engine).build().map_err(advised)?;
+    let daemon = Daemon::bind(service.clone(), &path, &options)?;
+    // Programs that start this one wait for this line.
+    writeln!(io::stdout(), "ready on {}", path.display())?;
+    io::stdout().flush()?;
+    tracing::info!("{}", service.about());
+    let stopper = daemon.stopper();
+    let watch = stops.watch(move || stopper.stop())?;
+    let served = daemon.run();
+    watch.end();
+    served?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a user's, or the machine's, daemon listens; its folder is made.
+fn usual_path() -> anyhow::Result<PathBuf> {
+    let (folder, mode) = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => (PathBuf::from(folder), 0o700),
+        _ => (PathBuf::from("/run"), 0o755),
+    };
+    let folder = folder.join("bedplate");
+    let made = std::fs::DirBuilder::new().mode(mode).create(&folder);
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(hinted(format!("{}: {error}", folder.display()), "choose another place with --socket"))
+        }
+        _ => Ok(folder.join("scan.sock")),
+    }
+}
+
+/// A group's number, from that or its name.
+fn group(name: &str) -> anyhow::Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let wanted = CString::new(name).context("--group")?;
+    let mut buffer = vec![0; 64 << 10];
+    // SAFETY: plain old data.
+    let mut group: libc::group = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all of it outlives the call, and the buffer is as long as it says.
+    let error = unsafe {
+        libc::getgrnam_r(wanted.as_ptr(), &mut group, buffer.as_mut_ptr(), buffer.len(), &mut found)
+    };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error)).context(format!("looking for the group {name}"));
+    }
+    if found.is_null() {
+        return Err(hinted(format!("there is no group {name}"), "`getent group` lists them"));
+    }
+    Ok(group.gr_gid)
+}
+
+/// Files of clients are this process's descriptors, too: as many as the system allows it.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if let Err(error) = raised {
+        tracing::info!("the limit on descriptors stays as it is: {error}");
+    }
+}
+
+/// A service that listens at a path.
+pub fn connect(path: &Path) -> anyhow::Result<Service> {
+    Service::connect(path).map_err(|error| match error {
+        error @ bedplate_scan::Error::File { .. } => {
+            hinted(error.to_string(), "`bedplate scan serve --socket PATH` listens there")
+        }
+        error => error.into(),
+    })
+}
