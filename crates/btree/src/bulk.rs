@@ -8,7 +8,8 @@ use std::ops::Range;
 use bedplate_bufpool::PageId;
 
 use crate::error::{Error, Result, damaged};
-use crate::handle::{Handle, Readable};
+use crate::handle::Handle;
+use crate::latch::Readable;
 use crate::node::edit::{Full, NewValue, Node};
 use crate::node::{CAPACITY, Copied, INNER_SLOT, LEAF_SLOT, common_prefix, separator};
 use crate::write::{check_limits, is_long};

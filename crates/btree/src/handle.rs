@@ -10,11 +10,12 @@
 //! **Order of latches**: parent before child, left before right, pages of values last. Optimistic guards are only ever
 //! *tried* to be upgraded; waiting happens in this order alone. A page that was just allocated is nobody else's.
 
-use bedplate_bufpool::{Exclusive, Optimistic, PageId, Pool, Restart, Shared};
+use bedplate_bufpool::{Exclusive, Optimistic, PageId, Pool, Shared};
 
 use crate::error::{Attempt, Result, Stop, damaged};
 use crate::journal::Logged;
-use crate::node::view::{Inner, Page};
+use crate::latch::{Latch, Readable, not_held};
+use crate::node::view::Inner;
 
 /// How often an operation is disturbed before it takes latches.
 const PATIENCE: u32 = 16;
@@ -37,47 +38,6 @@ pub(crate) enum Mode {
     Optimistic,
     /// Waits for latches, and is not disturbed.
     Latched,
-}
-
-/// A page that can be read, and of which one learns whether what was read counts.
-pub(crate) trait Readable {
-    /// Its payload.
-    fn view(&self) -> Page<'_>;
-    /// Whether what was read counts.
-    fn validate(&self) -> std::result::Result<(), Restart>;
-}
-
-impl Readable for Optimistic<'_> {
-    #[inline(always)]
-    fn view(&self) -> Page<'_> {
-        // SAFETY: the pool maps every page's payload, behind a header of 24 bytes, as long as it lives.
-        unsafe { Page::new(self.as_ptr()) }
-    }
-
-    #[inline(always)]
-    fn validate(&self) -> std::result::Result<(), Restart> {
-        Optimistic::validate(self)
-    }
-}
-
-impl Readable for Shared<'_> {
-    fn view(&self) -> Page<'_> {
-        Page::of(self)
-    }
-
-    fn validate(&self) -> std::result::Result<(), Restart> {
-        Ok(())
-    }
-}
-
-impl Readable for Exclusive<'_> {
-    fn view(&self) -> Page<'_> {
-        Page::of(self)
-    }
-
-    fn validate(&self) -> std::result::Result<(), Restart> {
-        Ok(())
-    }
 }
 
 /// A node held exclusively, and the parent that leads to it.
@@ -267,28 +227,5 @@ impl<'p> Handle<'p> {
             node = child;
         }
         Err(damaged(node.page(), "is in a circle").into())
-    }
-}
-
-/// A page that is to be waited for, unless that is one that the caller holds himself, as only a damaged node can tell him.
-pub(crate) fn not_held(page: PageId, held: &impl Latch) -> Result<PageId> {
-    if page == held.number() { Err(damaged(page, "is in a circle")) } else { Ok(page) }
-}
-
-/// A page that is held.
-pub(crate) trait Latch: Readable {
-    /// Its number.
-    fn number(&self) -> PageId;
-}
-
-impl Latch for Shared<'_> {
-    fn number(&self) -> PageId {
-        self.page()
-    }
-}
-
-impl Latch for Exclusive<'_> {
-    fn number(&self) -> PageId {
-        self.page()
     }
 }

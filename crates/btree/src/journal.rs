@@ -15,7 +15,7 @@
 use bedplate_bufpool::{Exclusive, PageId, Pool};
 
 use crate::error::{Error, Result, damaged};
-use crate::handle::Readable;
+use crate::latch::Readable;
 use crate::node::edit::{NewValue, Node};
 use crate::node::view::Value;
 use crate::node::{MAX_KEY, PAYLOAD};

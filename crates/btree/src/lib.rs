@@ -30,7 +30,7 @@
 //! the keys of a page have in common, and the first four bytes of the rest are found without looking at records.
 //!
 //! - `node`: one page, its layout, searching and changing it;
-//! - `handle`: descending, and the order of latches;
+//! - `latch`: pages as they are read and held; `handle`: descending, and the order of latches;
 //! - `read`, `write`, `scan`, `bulk`: the operations; `split`, `merge`: what they do to nodes;
 //! - `overflow`: values too long for a page; `journal`: what a log is told; `shape`: checks.
 //!
@@ -41,6 +41,7 @@ mod bulk;
 mod error;
 mod handle;
 mod journal;
+mod latch;
 mod merge;
 mod node;
 mod overflow;

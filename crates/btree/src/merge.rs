@@ -5,7 +5,8 @@
 use bedplate_bufpool::{Exclusive, PageId};
 
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Family, Handle, Readable, not_held, retry};
+use crate::handle::{Family, Handle, retry};
+use crate::latch::{Readable, not_held};
 use crate::node::edit::Node;
 use crate::node::rebuild::merged;
 use crate::node::{CAPACITY, Key};

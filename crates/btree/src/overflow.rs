@@ -14,7 +14,8 @@ use bedplate_bufpool::{PAYLOAD, PageId, Restart};
 
 use crate::MAX_VALUE;
 use crate::error::{Attempt, Result, Stop, damaged};
-use crate::handle::{Handle, Readable};
+use crate::handle::Handle;
+use crate::latch::Readable;
 
 /// What byte 0 of such a page is.
 pub(crate) const CHAIN: u8 = 0xb3;

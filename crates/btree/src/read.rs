@@ -8,7 +8,8 @@ use std::mem::MaybeUninit;
 use bedplate_bufpool::PageId;
 
 use crate::error::{Attempt, Result};
-use crate::handle::{Handle, Mode, Readable, retry};
+use crate::handle::{Handle, Mode, retry};
+use crate::latch::Readable;
 use crate::node::view::Value;
 use crate::node::{MAX_KEY, MAX_RECORD};
 

@@ -13,7 +13,8 @@ use std::ops::Bound;
 use bedplate_bufpool::{Optimistic, PageId};
 
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Handle, Mode, Readable, retry};
+use crate::handle::{Handle, Mode, retry};
+use crate::latch::Readable;
 use crate::node::view::{Bytes, Inner, Page, Value};
 use crate::node::{Copied, Key, MAX_KEY};
 use crate::read::Room;

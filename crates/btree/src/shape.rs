@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use bedplate_bufpool::{PageId, Shared};
 
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Handle, Mode, Readable, retry};
+use crate::handle::{Handle, Mode, retry};
+use crate::latch::Readable;
 use crate::node::check::check;
 use crate::node::view::{Bytes, Page, Value};
 use crate::node::{CAPACITY, Key};

@@ -6,7 +6,8 @@
 use bedplate_bufpool::{Exclusive, PageId};
 
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Handle, Readable, retry};
+use crate::handle::{Handle, retry};
+use crate::latch::Readable;
 use crate::node::edit::Node;
 use crate::node::rebuild::{Split, halves, split_inner, split_leaf};
 use crate::node::{CAPACITY, INNER_SLOT};

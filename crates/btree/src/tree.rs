@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bedplate_bufpool::{PageId, Pool};
 
 use crate::error::{Error, Result};
-use crate::handle::{Handle, Readable};
+use crate::handle::Handle;
 use crate::journal::{Journal, Logged};
+use crate::latch::Readable;
 use crate::node::edit::Node;
 use crate::read::Room;
 use crate::scan::{Direction, Range};

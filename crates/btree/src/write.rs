@@ -6,7 +6,8 @@ use bedplate_bufpool::{Exclusive, Optimistic};
 
 use crate::MAX_VALUE;
 use crate::error::{Attempt, Error, Result, damaged};
-use crate::handle::{Handle, Mode, Readable, retry};
+use crate::handle::{Handle, Mode, retry};
+use crate::latch::Readable;
 use crate::node::edit::{NewValue, Node};
 use crate::node::view::{Leaf, Value};
 use crate::node::{CAPACITY, LEAF_SLOT, MAX_KEY, MAX_RECORD};
@@ -94,6 +95,17 @@ impl<'p> Handle<'p> {
         Ok(Place { leaf, at, found })
     }
 
+    /// The leaf that has `key`, held exclusively, and where the key is in it; none if it is not there.
+    fn hold(self, key: &[u8], mode: Mode) -> Attempt<Option<(Exclusive<'p>, usize)>> {
+        let place = self.place(key, mode)?;
+        if !place.found {
+            place.validate()?;
+            return Ok(None);
+        }
+        let at = place.at;
+        Ok(Some((place.lock()?, at)))
+    }
+
     /// Puts a record; says whether the key was there before.
     pub fn put(self, key: &[u8], value: &[u8], existing: Existing) -> Result<bool> {
         check_limits(key, value)?;
@@ -153,13 +165,7 @@ impl<'p> Handle<'p> {
         let (mut new, mut long) = (Vec::new(), Vec::new());
         let old = retry(|mode| {
             for _ in 0..SPLITS {
-                let place = self.place(key, mode)?;
-                let at = place.at;
-                if !place.found {
-                    place.validate()?;
-                    return Ok(None);
-                }
-                let mut leaf = place.lock()?;
+                let Some((mut leaf, at)) = self.hold(key, mode)? else { return Ok(None) };
                 new.clear();
                 let old = match leaf.view().leaf().value(at) {
                     Value::Here(bytes) => {
@@ -211,13 +217,7 @@ impl<'p> Handle<'p> {
         let mut change = Some(change);
         let mut result = None;
         let done = retry(|mode| {
-            let place = self.place(key, mode)?;
-            let at = place.at;
-            if !place.found {
-                place.validate()?;
-                return Ok(true);
-            }
-            let mut leaf = place.lock()?;
+            let Some((mut leaf, at)) = self.hold(key, mode)? else { return Ok(true) };
             let Some(value) = Node::of(&mut leaf).into_value(at) else { return Ok(false) };
             result = change.take().map(|change| change(value));
             self.log.overwritten(&mut leaf, key, at);
@@ -241,13 +241,7 @@ impl<'p> Handle<'p> {
             return Ok(false);
         }
         let removed = retry(|mode| {
-            let place = self.place(key, mode)?;
-            let at = place.at;
-            if !place.found {
-                place.validate()?;
-                return Ok(None);
-            }
-            let mut leaf = place.lock()?;
+            let Some((mut leaf, at)) = self.hold(key, mode)? else { return Ok(None) };
             let old = chain_of(leaf.view().leaf(), at);
             Node::of(&mut leaf).remove(at);
             self.log.remove(&mut leaf, key);

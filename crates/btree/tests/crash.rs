@@ -23,6 +23,16 @@ struct State {
     durable: u64,
 }
 
+impl Memory {
+    /// The record with which the operation that began there took place: a merge comes after a removal.
+    fn change_since(&self, before: u64) -> u64 {
+        let state = self.0.lock().unwrap();
+        let changes = |record: &Vec<u8>| matches!(record[0], 1 | 2);
+        let at = state.records[before as usize..].iter().rposition(changes);
+        at.map_or(state.records.len() as u64, |at| before + at as u64 + 1)
+    }
+}
+
 impl Journal for Memory {
     fn append(&self, record: &[&[u8]]) -> u64 {
         let mut state = self.0.lock().unwrap();
@@ -51,6 +61,15 @@ fn open(path: &Path, log: &Arc<Memory>) -> Pool {
         .log(Arc::clone(log) as Arc<dyn Log>)
         .open()
         .unwrap()
+}
+
+/// A pool with an empty tree, which is durable.
+fn begin(path: &Path) -> (Arc<Memory>, Tree<Arc<Pool>>) {
+    let log = Arc::new(Memory::default());
+    let pool = Arc::new(open(path, &log));
+    let tree = Tree::create_with(pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
+    tree.pool().sync().unwrap();
+    (log, tree)
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -94,10 +113,7 @@ fn recover(storage: &Path, log: &Memory, checkpoint: u64, history: &[(u64, Model
 fn crashes(seed: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
-    let log = Arc::new(Memory::default());
-    let pool = open(&path, &log);
-    let tree = Tree::create_with(&pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
-    pool.sync().unwrap();
+    let (log, tree) = begin(&path);
     let last = || log.0.lock().unwrap().records.len() as u64;
     let mut checkpoint = last();
     let mut model = Model::new();
@@ -113,6 +129,7 @@ fn crashes(seed: u64) {
         };
         let len = if random >> 20 & 31 == 0 { 5000 } else { (random >> 24) as usize % 300 };
         let value = vec![step as u8; len];
+        let before = last();
         // It grows and shrinks, so that nodes merge and their pages are used again.
         let shrink = step / 700 % 2 == 1;
         match random >> 40 & 7 {
@@ -131,14 +148,14 @@ fn crashes(seed: u64) {
                 model.insert(key, value);
             }
         }
-        history.push((last(), model.clone()));
+        history.push((log.change_since(before), model.clone()));
         if random >> 50 & 255 == 0 {
             // A commit.
             let lsn = last();
             log.make_durable(lsn).unwrap();
         }
         if random >> 50 & 511 == 1 {
-            pool.sync().unwrap();
+            tree.pool().sync().unwrap();
             checkpoint = last();
         }
         if step % 250 == 249 {
@@ -165,10 +182,7 @@ fn what_is_durable_survives_crashes() {
 fn a_bulk_load_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
-    let log = Arc::new(Memory::default());
-    let pool = open(&path, &log);
-    let tree = Tree::create_with(&pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
-    pool.sync().unwrap();
+    let (log, tree) = begin(&path);
     let records: Model = (0u64..3000)
         .map(|n| {
             (common::mixed(n).to_be_bytes().to_vec(), vec![n as u8; if n % 99 == 0 { 7000 } else { 90 }])
