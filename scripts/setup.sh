@@ -52,6 +52,7 @@ have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
   need debian-archive-keyring "the keys of Debian's archive, where those kernels come from"
 compgen -G '/usr/lib/*/librocksdb.so' >/dev/null || [[ -e /usr/lib64/librocksdb.so ]] ||
   need librocksdb-dev "RocksDB, a peer of the benchmarks"
+have fio || need fio "fio, which says what a disk gives"
 have xz || need xz-utils "xz"
 have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
 

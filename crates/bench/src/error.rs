@@ -47,6 +47,9 @@ pub enum Error {
     /// The buffer pool could not do it.
     #[error(transparent)]
     Pool(#[from] bedplate_bufpool::Error),
+    /// A scan could not be done.
+    #[error(transparent)]
+    Scan(#[from] bedplate_scan::Error),
     /// There was no memory or no snapshot.
     #[error(transparent)]
     Snapshot(#[from] bedplate_snapshot::Error),

@@ -36,6 +36,7 @@ mod registry;
 mod report;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
+mod scan;
 mod shootdown;
 mod snapshot;
 mod versions;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::{
-    Error, Report, Result, checkpoint, local, net, partitions, pool, shootdown, snapshot, versions, voter,
-    wal,
+    Error, Report, Result, checkpoint, local, net, partitions, pool, scan, shootdown, snapshot, versions,
+    voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -102,6 +102,7 @@ const ALL: &[Benchmark] = &[
     shootdown::BENCH,
     pool::ycsb::BENCH,
     pool::tpcc::BENCH,
+    scan::seq::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

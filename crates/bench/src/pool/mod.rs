@@ -1,8 +1,8 @@
 //! The buffer pool's workloads (paper 7.4): YCSB and TPC-C over the B+tree on each of the pool's engines, and over the
 //! embedded stores that one would use instead.
 
-mod apart;
-mod budget;
+pub(crate) mod apart;
+pub(crate) mod budget;
 mod log;
 #[cfg(test)]
 mod memory;

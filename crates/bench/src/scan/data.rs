@@ -1,0 +1,69 @@
+//! The file that all sides read, and what its words add up to.
+
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, fadvise};
+use tempfile::TempDir;
+
+use super::meter::sum;
+use crate::{Error, Result};
+
+/// Sums are known for blocks of so many bytes.
+pub const BLOCK: usize = 64 << 10;
+
+/// A file on a disk. It is removed with this.
+pub struct Data {
+    folder: TempDir,
+    pub size: u64,
+    sums: Vec<u64>,
+}
+
+impl Data {
+    /// Writes a file of so many bytes, a multiple of [`BLOCK`].
+    pub fn write(directory: &Path, size: u64) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("bedplate-bench-")
+            .tempdir_in(directory)
+            .map_err(Error::io("create a directory for the file to scan"))?;
+        let path = folder.path().join("table");
+        let mut file = std::fs::File::create(path).map_err(Error::io("create the file to scan"))?;
+        let (mut block, mut sums) = (vec![0u8; BLOCK], Vec::new());
+        for number in 0..size / BLOCK as u64 {
+            let first = number * BLOCK as u64 / 8;
+            for (word, index) in block.as_chunks_mut::<8>().0.iter_mut().zip(first..) {
+                *word = mixed(index).to_le_bytes();
+            }
+            sums.push(sum(&block));
+            file.write_all(&block).map_err(Error::io("write the file to scan"))?;
+        }
+        file.sync_all().map_err(Error::io("sync the file to scan"))?;
+        Ok(Self { folder, size, sums })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("table")
+    }
+
+    /// What the words of some of it add up to; the range is of whole blocks.
+    pub fn sum(&self, range: Range<u64>) -> u64 {
+        let block = |at: u64| (at / BLOCK as u64) as usize;
+        self.sums[block(range.start)..block(range.end)].iter().fold(0, |a, b| a.wrapping_add(*b))
+    }
+}
+
+/// No block of a file is in the page cache any more.
+pub fn forget(path: &Path) -> Result<()> {
+    let file = std::fs::File::open(path).map_err(Error::io("open the file to scan"))?;
+    fadvise(&file, 0, None, Advice::DontNeed).map_err(Error::io("drop the file from the page cache"))
+}
+
+/// The finalizer of SplitMix64: words that no device can make smaller.
+fn mixed(index: u64) -> u64 {
+    let mut word = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}

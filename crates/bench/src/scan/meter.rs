@@ -1,0 +1,152 @@
+//! What a pass over the file costs, and whom.
+//!
+//! All times of processors are from the scheduler's nanosecond clocks. Counted are all threads of the side's process, those
+//! that the kernel runs for its io_uring included, and the kernel's own workers of the whole machine (a loop device
+//! needs them), so that what others do on the machine shows in little but the kernel's workers. What a device's
+//! interrupt takes belongs to whom it interrupts, as everywhere in Linux.
+
+use std::time::Duration;
+
+use bedplate_scan::Clock;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::GIB;
+use super::calls::Calls;
+use crate::cpu::{KernelThreads, thread_cpu_ns};
+use crate::{Error, Fields, Result};
+
+/// A word of every cache line, added up: what a filter on a column of a row store does at least.
+pub fn sum(bytes: &[u8]) -> u64 {
+    let word = |line: &[u8; 64]| u64::from_le_bytes(*line.first_chunk::<8>().expect("a line has 64 bytes"));
+    bytes.as_chunks::<64>().0.iter().fold(0, |sum, line| sum.wrapping_add(word(line)))
+}
+
+/// What a pass took.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Pass {
+    /// Bytes that were consumed, and what they add up to.
+    pub bytes: u64,
+    pub sum: u64,
+    /// Nobody stopped it before the end.
+    pub whole: bool,
+    pub wall_ns: u64,
+    pub consume_ns: u64,
+    /// Of the thread that consumes; of its process; of the kernel's workers.
+    pub worker_ns: u64,
+    pub process_ns: u64,
+    pub kernel_ns: u64,
+    /// System calls from the first page on, if they were counted.
+    pub calls: Option<u64>,
+    /// Bytes that were read from the file, if the side knows.
+    pub read: Option<u64>,
+}
+
+impl Pass {
+    fn per_gib(&self, ns: u64) -> f64 {
+        ns as f64 / 1e9 / (self.bytes as f64 / GIB)
+    }
+
+    pub fn gib_per_s(&self) -> f64 {
+        1.0 / self.per_gib(self.wall_ns)
+    }
+
+    /// Processor seconds of everybody for a GiB.
+    pub fn cpu(&self) -> f64 {
+        self.per_gib(self.process_ns + self.kernel_ns)
+    }
+
+    pub fn calls_per_gib(&self) -> Option<f64> {
+        self.calls.map(|calls| calls as f64 / (self.bytes as f64 / GIB))
+    }
+
+    /// Figure 6: where the time of a GiB goes. Consuming; the worker's other work, which is copies and calls; waiting, or
+    /// not being let run; work of other threads, which is control.
+    pub fn breakdown(passes: &[Pass], fields: Fields) -> Fields {
+        let median = |of: &dyn Fn(&Pass) -> u64| {
+            crate::sample::samples(passes, |pass| pass.per_gib(of(pass))).median()
+        };
+        fields
+            .with("consume_s_per_gib", median(&|pass| pass.consume_ns))
+            .with("copy_and_calls_s_per_gib", median(&|pass| pass.worker_ns.saturating_sub(pass.consume_ns)))
+            .with("wait_s_per_gib", median(&|pass| pass.wall_ns.saturating_sub(pass.worker_ns)))
+            .with(
+                "control_s_per_gib",
+                median(&|pass| (pass.process_ns + pass.kernel_ns).saturating_sub(pass.worker_ns)),
+            )
+    }
+}
+
+/// Consumes pages, for a time.
+pub struct Meter {
+    clock: Clock,
+    until: u64,
+    calls: Option<Calls>,
+    pass: Pass,
+}
+
+impl Meter {
+    /// Consumes a page. `false`: the time is over.
+    pub fn consume(&mut self, page: &[u8]) -> bool {
+        if self.pass.bytes == 0
+            && let Some(calls) = &self.calls
+        {
+            calls.begin();
+        }
+        let begun = self.clock.now();
+        self.pass.sum = self.pass.sum.wrapping_add(sum(page));
+        let now = self.clock.now();
+        self.pass.consume_ns += now - begun;
+        self.pass.bytes += page.len() as u64;
+        now < self.until
+    }
+
+    /// The last page was consumed: what is told later is not the worker's reading.
+    pub fn finish(&mut self, whole: bool, read: Option<u64>) -> Result<()> {
+        if let Some(calls) = self.calls.take() {
+            self.pass.calls = Some(calls.end().map_err(Error::io("count system calls"))?);
+        }
+        (self.pass.whole, self.pass.read) = (whole, read);
+        Ok(())
+    }
+}
+
+fn process_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Measures a pass that ends by [`Meter::finish`]. With `count`, its calls are counted if they can be.
+pub fn measure(most: Duration, count: bool, pass: impl FnOnce(&mut Meter) -> Result<()>) -> Result<Pass> {
+    let kernel = || KernelThreads::sample().map_err(Error::io("look at the kernel's threads"));
+    let clock = Clock::best();
+    let calls = if count { Calls::new().ok() } else { None };
+    let before = kernel()?;
+    let (start, worker, process) = (clock.now(), thread_cpu_ns(), process_cpu_ns());
+    let mut meter = Meter { clock, until: start + most.as_nanos() as u64, calls, pass: Pass::default() };
+    pass(&mut meter)?;
+    let mut pass = meter.pass;
+    pass.wall_ns = clock.now() - start;
+    pass.worker_ns = thread_cpu_ns() - worker;
+    pass.process_ns = process_cpu_ns() - process;
+    pass.kernel_ns = kernel()?.since(&before);
+    Ok(pass)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_is_counted_until_its_time_is_over() {
+        let page = [3u8; 4096];
+        let pass = measure(Duration::from_millis(20), false, |meter| {
+            while meter.consume(&page) {}
+            meter.finish(false, None)
+        })
+        .unwrap();
+        assert!(pass.wall_ns >= 20_000_000 && pass.consume_ns > 0 && pass.consume_ns < pass.wall_ns);
+        assert!(pass.bytes >= 4096 && pass.worker_ns <= pass.process_ns + 1_000_000);
+        assert_eq!(pass.sum, (pass.bytes / 64).wrapping_mul(0x0303_0303_0303_0303));
+    }
+}

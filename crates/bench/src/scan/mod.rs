@@ -1,0 +1,39 @@
+//! Table scans (zicIO, paper 5.2 and 5.4): `bedplate-scan` beside what one would use instead.
+//!
+//! All sides read one file and consume it in the same way, a word of every cache line, and what they add up is compared
+//! with what was written. A side is a process of its own, within a limit of memory where there are control groups, so
+//! that the file is larger than the page cache that it may have; and before every pass the file is dropped from the
+//! cache, as that of a table that nobody read lately.
+
+mod calls;
+mod data;
+mod device;
+mod loops;
+mod meter;
+pub(crate) mod seq;
+mod sides;
+mod uring;
+
+use std::path::PathBuf;
+
+use rustix::fs::statfs;
+
+use crate::{Error, Options, Result};
+
+/// Where the file is: the directory that was chosen, or this one if that is in memory.
+fn directory(options: &Options) -> Result<PathBuf> {
+    const TMPFS: i64 = 0x0102_1994;
+    let in_memory = |path: &PathBuf| statfs(path).is_ok_and(|found| i64::from(found.f_type as u32) == TMPFS);
+    let here = PathBuf::from(".");
+    [&options.directory, &here].into_iter().find(|path| !in_memory(path)).cloned().ok_or(Error::Missing {
+        what: "the file to scan would be in memory".to_owned(),
+        hint: "choose a directory on a disk: --directory DIR",
+    })
+}
+
+/// A size, short.
+fn short(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{}m", bytes >> 20) } else { format!("{}k", bytes >> 10) }
+}
+
+const GIB: f64 = (1u64 << 30) as f64;

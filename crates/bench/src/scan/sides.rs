@@ -1,0 +1,196 @@
+//! The sides: five ways to read a file, or every second batch of it.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_scan::{FRAME, Range, Scan, Service};
+use serde::{Deserialize, Serialize};
+
+use super::data::{Data, forget};
+use super::meter::{Meter, Pass, measure};
+use super::uring::Ring;
+use crate::pool::apart::{Apart, Serve};
+use crate::pool::budget::Group;
+use crate::{Error, Result};
+
+/// A way to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `pread` through the page cache, with the kernel's read-ahead.
+    Buffered,
+    /// `pread` past it.
+    Direct,
+    /// `pread` from a device file.
+    Device,
+    /// io_uring past it, ahead of the worker, with a polling kernel thread.
+    Uring,
+    /// This project's.
+    Scan,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Buffered, Kind::Direct, Kind::Device, Kind::Uring, Kind::Scan];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Buffered => "pread",
+            Kind::Direct => "pread O_DIRECT",
+            Kind::Device => "pread device",
+            Kind::Uring => "io_uring SQPOLL",
+            Kind::Scan => "bedplate",
+        }
+    }
+}
+
+/// What to read.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Question {
+    pub size: u64,
+    /// Bytes of a request, and of a page.
+    pub page: usize,
+    /// All of the file, or batches with odd numbers of so many bytes.
+    pub batch: Option<u64>,
+    pub most: Duration,
+    pub count: bool,
+}
+
+impl Question {
+    /// First bytes and ends of what is to be read.
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        match self.batch {
+            None => vec![(0, self.size)],
+            Some(batch) => (1..self.size / batch).step_by(2).map(|n| (n * batch, (n + 1) * batch)).collect(),
+        }
+    }
+
+    fn requests(&self) -> impl Iterator<Item = (u64, usize)> {
+        let page = self.page as u64;
+        self.ranges().into_iter().flat_map(move |(start, end)| {
+            (start..end).step_by(page as usize).map(move |at| (at, page.min(end - at) as usize))
+        })
+    }
+
+    /// What the pass has to add up to if it is whole.
+    pub fn check(&self, kind: Kind, pass: &Pass, data: &Data) -> Result<()> {
+        let ranges = self.ranges();
+        let (bytes, sum) = ranges.iter().fold((0u64, 0u64), |(bytes, sum), (start, end)| {
+            (bytes + end - start, sum.wrapping_add(data.sum(*start..*end)))
+        });
+        if pass.bytes > 0 && (!pass.whole || (pass.bytes, pass.sum) == (bytes, sum)) {
+            return Ok(());
+        }
+        Err(Error::engine(format!("{} read {} bytes of {bytes}, or wrong ones", kind.name(), pass.bytes)))
+    }
+}
+
+/// A side in a process of its own.
+pub type Side = Apart<Question, Pass>;
+
+/// Starts a side that reads a file, or the device on it, within so much memory.
+pub fn start(kind: Kind, file: &Path, device: Option<&Path>, budget: u64) -> Result<(Side, Option<String>)> {
+    let (group, unlimited) = match Group::create(&format!("scan-{kind:?}")) {
+        Ok(group) => (Some((group, budget)), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    let (file, device) = (file.to_owned(), device.map(Path::to_owned));
+    let side = Apart::start(kind.name(), group, move || begin(kind, file, device))?;
+    Ok((side.map_err(Error::engine)?, unlimited))
+}
+
+fn begin(kind: Kind, file: PathBuf, device: Option<PathBuf>) -> Result<Serve<Question, Pass>> {
+    let service = if kind == Kind::Scan { Some(Service::start()?) } else { None };
+    Ok(Box::new(move |question| {
+        forget(&file)?;
+        measure(question.most, question.count, |meter| match kind {
+            Kind::Buffered => by_calls(&file, 0, &question, meter),
+            Kind::Direct => by_calls(&file, libc::O_DIRECT, &question, meter),
+            Kind::Device => by_calls(device.as_ref().unwrap_or(&file), libc::O_DIRECT, &question, meter),
+            Kind::Uring => by_ring(&file, &question, meter),
+            Kind::Scan => by_scan(service.as_ref().expect("it was started"), &file, &question, meter),
+        })
+    }))
+}
+
+/// So many bytes of a buffer that begin at a page.
+pub fn aligned(buffer: &mut [u8], bytes: usize) -> &mut [u8] {
+    let pad = buffer.as_ptr().align_offset(4096);
+    &mut buffer[pad..pad + bytes]
+}
+
+fn by_calls(path: &Path, flags: i32, question: &Question, meter: &mut Meter) -> Result<()> {
+    let open = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file: File = open.map_err(Error::io("open the file to scan"))?;
+    let mut memory = vec![0; question.page + 4096];
+    let buffer = aligned(&mut memory, question.page);
+    let mut whole = true;
+    for (offset, len) in question.requests() {
+        file.read_exact_at(&mut buffer[..len], offset).map_err(Error::io("read the file to scan"))?;
+        if !meter.consume(&buffer[..len]) {
+            whole = false;
+            break;
+        }
+    }
+    meter.finish(whole, None)
+}
+
+fn by_ring(path: &Path, question: &Question, meter: &mut Meter) -> Result<()> {
+    // As much ahead as a scan of this project has at most in flight, as far as a ring goes.
+    let depth = (8 * FRAME / question.page).clamp(2, 64);
+    let mut ring = Ring::open(path, question.page, depth, true)?;
+    let whole = ring.read(question.requests(), |page| meter.consume(page))?;
+    meter.finish(whole, None)
+}
+
+fn by_scan(service: &Service, path: &Path, question: &Question, meter: &mut Meter) -> Result<()> {
+    let mut scan = Scan::of([path]).page_size(question.page.min(FRAME))?;
+    if question.batch.is_some() {
+        let ranges = question.ranges().into_iter().map(|(start, end)| Range { file: 0, start, end });
+        scan = scan.ranges(ranges.collect::<Vec<_>>());
+    }
+    let mut channel = service.open(scan)?;
+    let mut whole = true;
+    while let Some(page) = channel.next_page()? {
+        if !meter.consume(&page) {
+            whole = false;
+            break;
+        }
+    }
+    meter.finish(whole, Some(channel.statistics().bytes_read))
+}
+
+#[cfg(test)]
+mod tests {
+    use rusty_fork::rusty_fork_test;
+
+    use super::super::loops::Loop;
+    use super::*;
+
+    rusty_fork_test! {
+    #[test]
+    fn all_sides_read_the_same() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let data = Data::write(directory.path(), 16 << 20).unwrap();
+        let device = Loop::over(&data.path());
+        for kind in Kind::ALL {
+            let device = device.as_ref().ok().map(Loop::path);
+            if kind == Kind::Device && device.is_none() {
+                println!("skipped: no loop device");
+                continue;
+            }
+            let (mut side, _) = start(kind, &data.path(), device, 64 << 20).unwrap();
+            for batch in [None, Some(64 << 10), Some(4 << 20)] {
+                let (page, most) = (64 << 10, Duration::from_secs(60));
+                let question = Question { size: data.size, page, batch, most, count: true };
+                let pass = side.ask(&question).unwrap();
+                assert!(pass.whole);
+                question.check(kind, &pass, &data).unwrap();
+                assert!(pass.read.is_none_or(|read| read == pass.bytes), "{kind:?} {batch:?} {pass:?}");
+                let wrong = Pass { sum: pass.sum + 1, ..pass };
+                assert!(question.check(kind, &wrong, &data).is_err());
+            }
+        }
+    }
+    }
+}

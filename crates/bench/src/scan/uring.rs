@@ -1,0 +1,128 @@
+//! The baseline of those who write their own reader: io_uring with `O_DIRECT`, registered buffers and files, reads ahead of
+//! the worker, and a kernel thread that polls the submission queue (paper 5.2.1).
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use io_uring::{IoUring, opcode, types::Fixed};
+
+use super::sides::aligned;
+use crate::{Error, Result};
+
+/// How long the kernel's thread polls before it sleeps, in milliseconds.
+const IDLE: u32 = 10;
+
+/// A file and a ring of buffers.
+pub struct Ring {
+    ring: IoUring,
+    _file: File,
+    buffers: Vec<u8>,
+    size: usize,
+    depth: usize,
+    /// Reads in the kernel's hands.
+    flying: usize,
+}
+
+impl Ring {
+    /// Opens a file for reads of at most `size` bytes, `depth` at a time.
+    pub fn open(path: &Path, size: usize, depth: usize, polls: bool) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .map_err(Error::io("open the file for io_uring"))?;
+        let mut builder = IoUring::builder();
+        if polls {
+            builder.setup_sqpoll(IDLE);
+        }
+        let ring =
+            builder.build((depth as u32).next_power_of_two()).map_err(Error::io("make an io_uring"))?;
+        let mut buffers = vec![0; size * depth + 4096];
+        let start = aligned(&mut buffers, size * depth).as_mut_ptr();
+        let vector = [libc::iovec { iov_base: start.cast(), iov_len: size * depth }];
+        ring.submitter().register_files(&[file.as_raw_fd()]).map_err(Error::io("register a file"))?;
+        // SAFETY: the memory is this object's, which takes the reads back before it ends.
+        unsafe { ring.submitter().register_buffers(&vector) }.map_err(Error::io("register memory"))?;
+        Ok(Self { ring, _file: file, buffers, size, depth, flying: 0 })
+    }
+
+    /// Reads and hands out in order, as long as `take` wants more. Whether it had all.
+    pub fn read(
+        &mut self,
+        requests: impl Iterator<Item = (u64, usize)>,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<bool> {
+        let (mut requests, depth) = (requests.peekable(), self.depth);
+        let start = aligned(&mut self.buffers, self.size * depth).as_mut_ptr();
+        // What is in each buffer: how much is wanted, and whether it has come.
+        let mut slots = vec![(0usize, false); depth];
+        let (mut next, mut oldest) = (0usize, 0usize);
+        loop {
+            let mut more = false;
+            while next - oldest < depth
+                && let Some((offset, len)) = requests.next()
+            {
+                let slot = next % depth;
+                slots[slot] = (len, false);
+                let at = start.wrapping_add(slot * self.size);
+                let read = opcode::ReadFixed::new(Fixed(0), at, len as u32, 0).offset(offset).build();
+                // SAFETY: the buffer is the ring's, of `size` bytes or more, and nobody's until the read is complete.
+                let pushed = unsafe { self.ring.submission().push(&read.user_data(slot as u64)) };
+                pushed.map_err(|full| Error::io("submit a read")(std::io::Error::other(full)))?;
+                (next, self.flying, more) = (next + 1, self.flying + 1, true);
+            }
+            if more {
+                self.ring.submit().map_err(Error::io("submit reads"))?;
+            }
+            if oldest == next {
+                return Ok(requests.peek().is_none());
+            }
+            self.wait(&mut slots, oldest % depth)?;
+            // SAFETY: the read into this buffer is complete, and the next one is submitted after the loop's end.
+            let page = unsafe {
+                std::slice::from_raw_parts(
+                    start.wrapping_add(oldest % depth * self.size),
+                    slots[oldest % depth].0,
+                )
+            };
+            oldest += 1;
+            if !take(page) {
+                return Ok(oldest == next && requests.peek().is_none());
+            }
+        }
+    }
+
+    /// Waits until a read is complete.
+    fn wait(&mut self, slots: &mut [(usize, bool)], slot: usize) -> Result<()> {
+        loop {
+            for entry in self.ring.completion() {
+                self.flying -= 1;
+                let (len, done) = &mut slots[entry.user_data() as usize];
+                if entry.result() != *len as i32 {
+                    let problem = std::io::Error::from_raw_os_error(-entry.result().min(0));
+                    return Err(Error::io("read by io_uring")(problem));
+                }
+                *done = true;
+            }
+            if slots[slot].1 {
+                return Ok(());
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("wait for a read")(error)),
+            }
+        }
+    }
+}
+
+impl Drop for Ring {
+    /// Nothing may be written to memory that is somebody else's by then.
+    fn drop(&mut self) {
+        while self.flying > 0 && self.ring.submit_and_wait(1).is_ok() {
+            self.flying = self.flying.saturating_sub(self.ring.completion().count());
+        }
+    }
+}
