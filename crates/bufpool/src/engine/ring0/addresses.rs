@@ -32,8 +32,9 @@ pub struct Addresses {
     tables: Tables,
     /// For each 2 MiB, their own table of leaves, if there is one.
     leaves: Box<[AtomicPtr<Table>]>,
-    place: Place,
     _reserved: Reserved,
+    /// Somebody else's as soon as nothing is mapped there any more.
+    place: Place,
     base: u64,
     process: &'static Process,
     /// What the process's topmost table had there before.
