@@ -11,6 +11,24 @@ fn put(s: &mut bedplate_kerneldb::Session, key: &[u8], value: &[u8]) {
     assert!(matches!(s.set(key, value, SetOptions::default()).unwrap(), Written::Done { .. }));
 }
 
+/// Has a transaction commit. The collector, if it was not running for a while, has an entry that the transaction wants.
+fn transaction(
+    s: &mut bedplate_kerneldb::Session,
+    mut operations: impl FnMut(&mut bedplate_kerneldb::Session) -> Result<(), Error>,
+) {
+    loop {
+        s.begin().unwrap();
+        match operations(s) {
+            Ok(()) => {
+                s.commit().unwrap();
+                return;
+            }
+            Err(Error::Conflict) => s.rollback().unwrap(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
 fn data(s: &mut bedplate_kerneldb::Session, key: &[u8]) -> Option<Vec<u8>> {
     s.get(key).unwrap().map(|v| v.data)
 }
@@ -209,14 +227,14 @@ fn read_only_sees_its_snapshot() {
         put(&mut writer, b"b", b"1");
         reader.begin_read_only().unwrap();
         for i in 0..50u8 {
-            writer.begin().unwrap();
-            put(&mut writer, b"a", &[i]);
-            put(&mut writer, b"b", &[i]);
-            put(&mut writer, b"c", &[i]);
-            writer.commit().unwrap();
+            transaction(&mut writer, |writer| {
+                [b"a", b"b", b"c"]
+                    .iter()
+                    .try_for_each(|key| writer.set(*key, &[i], SetOptions::default()).map(drop))
+            });
             assert_eq!(data(&mut reader, b"a").unwrap(), b"1", "{name}");
         }
-        writer.delete(b"b").unwrap();
+        transaction(&mut writer, |writer| writer.delete(b"b").map(drop));
         assert_eq!(data(&mut reader, b"b").unwrap(), b"1");
         assert_eq!(data(&mut reader, b"c"), None);
         assert!(matches!(reader.set(b"a", b"2", SetOptions::default()), Err(Error::State)));

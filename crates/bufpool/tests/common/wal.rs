@@ -233,6 +233,10 @@ impl Log for Wal {
         if state.dead {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
+        // Somebody else's commit may have been faster, and further.
+        if up_to <= state.durable {
+            return Ok(());
+        }
         let from = state.records.partition_point(|record| record.lsn <= state.durable);
         let to = state.records.partition_point(|record| record.lsn <= up_to);
         let State { file, records, .. } = &mut *state;
@@ -241,7 +245,7 @@ impl Log for Wal {
             file.write_all(&bytes)?;
             file.sync_data()?;
         }
-        state.durable = state.durable.max(up_to);
+        state.durable = up_to;
         Ok(())
     }
 }
