@@ -24,6 +24,7 @@ while read -r test binary; do
   snapshot/ring0_load | snapshot/engines) apart+=("$binary") ;;
   snapshot/ring0_*) others+=("$binary") ;;
   bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch) pools+=("$binary") ;;
+  btree/threads | btree/limits) pools+=("$binary") ;;
   bufpool/waiting | bufpool/limits) single+=("$binary") ;;
   esac
 done < <(sort <<<"$tests")

@@ -210,13 +210,13 @@ fn everything_at_once(pages: usize, engine: Choice) {
 
 #[test]
 fn everything_at_once_in_memory() {
-    everything_at_once(8192, Choice::Auto);
+    everything_at_once(8192, common::engine());
 }
 
 /// The tree has some 800 pages: whatever is looked at has just been evicted.
 #[test]
 fn everything_at_once_in_a_pool_of_a_tenth() {
-    everything_at_once(80, Choice::Auto);
+    everything_at_once(80, common::engine());
 }
 
 /// Pages that are read optimistically become others' frames.

@@ -148,7 +148,7 @@ impl Builder {
         if frames < LEAST_FRAMES || frames > MAX_PAGES as usize / 2 {
             return setting("memory", self.memory as u64, "at least 64 KiB, at most 8 TiB");
         }
-        let limit = self.capacity / PAGE as u64;
+        let mut limit = self.capacity / PAGE as u64;
         if limit <= FIRST || limit > MAX_PAGES {
             return setting("capacity", self.capacity, "more than 1 MiB, at most 16 TiB");
         }
@@ -164,6 +164,12 @@ impl Builder {
                 Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file })
             }
         };
+        if let Some(pages) = storage.limit().map_err(Error::storage("look at the size of the device"))? {
+            limit = limit.min(pages);
+            if limit <= FIRST {
+                return setting("a device", pages * PAGE as u64, "a pool takes more than 1 MiB");
+            }
+        }
         #[cfg(target_arch = "x86_64")]
         let asked = match self.choice {
             Choice::Only(Kind::Ring0) => {

@@ -86,20 +86,21 @@ impl Meta {
 
     /// The newest record, or none if the storage is empty.
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
-        let mut buffer = Buffer::new(COPIES as usize);
-        let mut reads: Vec<_> =
-            buffer.iter_mut().enumerate().map(|(page, image)| Read::into_image(page as u64, image)).collect();
-        storage.read(&mut reads);
-        for read in reads {
-            let page = PageId(read.page());
-            read.result.map_err(|source| Error::Read { page, source })?;
-        }
-        if buffer.iter().all(|image| image.iter().all(|byte| *byte == 0)) {
-            return Ok(None);
+        let mut buffer = Buffer::new(FIRST as usize);
+        let (record, rest) = buffer.split_at_mut(COPIES as usize);
+        read(storage, 0, record)?;
+        let is_empty = |images: &[Image]| images.iter().flatten().all(|byte| *byte == 0);
+        if is_empty(record) {
+            // Not everything begins at its beginning: the superblock of some file systems is behind these pages.
+            read(storage, COPIES, rest)?;
+            return match is_empty(rest) {
+                true => Ok(None),
+                false => Err(Error::Format("something else is in its first MiB".into())),
+            };
         }
         let mut newest: Option<Self> = None;
         let mut reason = String::new();
-        for (index, image) in buffer.iter().enumerate() {
+        for (index, image) in record.iter().enumerate() {
             if image[..] == [0; PAGE] {
                 continue;
             }
@@ -130,4 +131,16 @@ impl Meta {
         self.generation = newer.generation;
         Ok(())
     }
+}
+
+/// Reads pages from one on.
+fn read(storage: &dyn Storage, first: u64, images: &mut [Image]) -> Result<()> {
+    let mut reads: Vec<_> =
+        (first..).zip(images).map(|(page, image)| Read::into_image(page, image)).collect();
+    storage.read(&mut reads);
+    for read in reads {
+        let page = PageId(read.page());
+        read.result.map_err(|source| Error::Read { page, source })?;
+    }
+    Ok(())
 }

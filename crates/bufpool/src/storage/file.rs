@@ -35,23 +35,21 @@ impl File {
     /// Opens it; a file that does not exist is created. `direct` asks to bypass the page cache, which some file systems
     /// refuse: [`File::is_direct`] tells.
     pub fn open(path: &Path, direct: bool) -> io::Result<Self> {
+        let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
         let open = |flags| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .custom_flags(flags)
-                .open(path)
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(!device).truncate(false);
+            // Of a device: neither a file system that is mounted nor another pool has it.
+            options.custom_flags(if device { flags | libc::O_EXCL } else { flags });
+            patiently(|| options.open(path))
         };
         let (file, direct) = match direct.then(|| open(libc::O_DIRECT)) {
             Some(Ok(file)) => (file, true),
             Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
             _ => (open(0)?, false),
         };
-        lock(&file)?;
+        patiently(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?))?;
         let metadata = file.metadata()?;
-        let device = metadata.file_type().is_block_device();
         if metadata.is_file() && metadata.len() == 0 {
             // It may be new. What is made durable in it is lost if its name is.
             sync_folder_of(path)?;
@@ -147,17 +145,20 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Keeps others from opening it. When a process dies, what it had the kernel write is written nevertheless, and the lock is
-/// only released afterwards; so this waits a little.
-fn lock(file: &std::fs::File) -> io::Result<()> {
+/// Does what somebody else's having it open prevents. When a process dies, what it had the kernel write is written
+/// nevertheless, and it has the file until then; so this waits a little.
+fn patiently<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begin = Instant::now();
     loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if begin.elapsed() < PATIENCE => std::thread::sleep(PATIENCE / 200),
-            Err(Errno::WOULDBLOCK) => {
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "somebody else has it open"));
+        match open() {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {
+                if begin.elapsed() >= PATIENCE {
+                    let why = "it is mounted, or somebody else has it open";
+                    return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+                }
+                std::thread::sleep(PATIENCE / 200);
             }
-            result => return Ok(result?),
+            result => return result,
         }
     }
 }
@@ -203,7 +204,6 @@ impl Storage for File {
 
     fn grow(&self, pages: Range<u64>) -> io::Result<()> {
         let [from, to] = [pages.start, pages.end].map(|page| page * PAGE as u64);
-        // Of a device, too, the end is its size.
         let end = (&self.file).seek(SeekFrom::End(0))?;
         if self.device && to > end {
             return Err(io::ErrorKind::StorageFull.into());
@@ -218,6 +218,11 @@ impl Storage for File {
             Err(Errno::OPNOTSUPP) => Ok(self.file.set_len(end.max(to))?),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn limit(&self) -> io::Result<Option<u64>> {
+        let size = || (&self.file).seek(SeekFrom::End(0));
+        self.device.then(|| Ok(size()? / PAGE as u64)).transpose()
     }
 
     fn written_end(&self, pages: Range<u64>) -> u64 {

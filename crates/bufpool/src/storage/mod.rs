@@ -37,6 +37,11 @@ pub trait Storage: Send + Sync {
     /// be promised.
     fn grow(&self, pages: Range<u64>) -> io::Result<()>;
 
+    /// How many pages it can ever have, where that is known: a device does not grow.
+    fn limit(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// A page of these, or their end, from which on none was ever written, as far as that is known without reading them.
     fn written_end(&self, pages: Range<u64>) -> u64 {
         pages.end

@@ -78,7 +78,9 @@ impl Rings {
         if let Some(shared) = spare.shared {
             builder.setup_attach_wq(shared);
         }
-        let ring = builder.build(DEPTH as u32)?;
+        // Its thread says that it took a chunk after it has begun all of it, when that may be complete already: so there is
+        // room for another.
+        let ring = builder.build(2 * DEPTH as u32)?;
         spare.shared.get_or_insert(ring.as_raw_fd());
         Ok(ring)
     }
@@ -230,6 +232,28 @@ mod tests {
             unsafe { rings.run(&entries, Wait::ForAll, |index, result| results.push((index, result))) };
             results.sort();
             assert_eq!(results, [0, 1, 2].map(|index| (index, -libc::ECANCELED)));
+        }
+    }
+
+    /// Reads that are complete at once, many chunks one right after the other.
+    #[test]
+    fn polled_rings_take_chunk_after_chunk() {
+        let rings = Rings::polled();
+        if !rings.work() {
+            eprintln!("skipped: no io_uring here");
+            return;
+        }
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        let mut bytes = [[1u8; 8]; 8 * DEPTH + 1];
+        let entries: Vec<_> = bytes
+            .iter_mut()
+            .map(|bytes| opcode::Read::new(types::Fd(zeros.as_raw_fd()), bytes.as_mut_ptr(), 8).build())
+            .collect();
+        for _ in 0..500 {
+            let mut results = vec![0; entries.len()];
+            // SAFETY: the bytes live longer than this.
+            unsafe { rings.run(&entries, Wait::ForAll, |index, result| results[index] = result) };
+            assert!(results.iter().all(|result| *result == 8));
         }
     }
 }
