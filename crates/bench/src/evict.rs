@@ -10,16 +10,14 @@
 //! were old are counted.
 
 mod counts;
-mod nothing;
 
 use bedplate_bufpool::{Choice, Kind, PAGE, PageId, Parts, Pool};
 
+use crate::nothing::Nothing;
 use crate::ring0::clock::Clock;
 use crate::ring0::{Costs, native, virtualizes};
 use crate::sample::{Samples, interleave};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
-
-use nothing::Nothing;
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "pool-evict",
@@ -74,7 +72,7 @@ impl Subject {
         for _ in 1..pages {
             drop(pool.allocate().map_err(failed)?);
         }
-        pool.flush().map_err(failed)?;
+        pool.sync().map_err(failed)?;
         let mut subject = Self { pool, first, pages, next: 0 };
         // Everything has been used once, and is clean.
         subject.replace(pages)?;

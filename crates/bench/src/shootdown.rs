@@ -13,16 +13,14 @@
 //! than two processors, which is no fault of either. What interrupts a thread is in its CPU time.
 
 use std::hint::black_box;
-use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bedplate_bufpool::storage::{Read, Storage, Write};
 use bedplate_bufpool::{Choice, Kind, PAGE, PageId, Pool};
 
 use crate::cpu::thread_cpu_ns;
 use crate::keys::{Distribution, KeyStream};
+use crate::nothing::Nothing;
 use crate::sample::{interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 
@@ -53,33 +51,11 @@ struct Round {
     calls_per_s: f64,
 }
 
-/// Pages of zeros, as if they had never been written. What is written is not kept.
-struct Nothing;
-
-impl Storage for Nothing {
-    fn read(&self, reads: &mut [Read<'_>]) {
-        for read in reads {
-            // SAFETY: the memory of a page, which is the storage's to fill.
-            unsafe { read.memory().write_bytes(0, PAGE) };
-            read.result = Ok(());
-        }
-    }
-
-    fn write(&self, _: &mut [Write<'_>]) {}
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn grow(&self, _: Range<u64>) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A pool, and the first of its pages, which are neighbours.
 fn pool(kind: Kind, frames: usize, pages: u64) -> Result<(Pool, PageId)> {
     let capacity = (pages + 1024) * PAGE as u64;
-    let pool = Pool::builder("").storage(Box::new(Nothing)).memory(frames * PAGE).capacity(capacity);
+    let pool =
+        Pool::builder("").storage(Box::new(Nothing::default())).memory(frames * PAGE).capacity(capacity);
     let pool = pool.engine(Choice::Only(kind)).open()?;
     let mut first = PageId::NONE;
     for number in 0..pages {
@@ -88,6 +64,7 @@ fn pool(kind: Kind, frames: usize, pages: u64) -> Result<(Pool, PageId)> {
             first = page;
         }
     }
+    pool.sync()?;
     Ok((pool, first))
 }
 

@@ -1,4 +1,8 @@
-//! Storage that keeps nothing but the pool's own pages, and takes no time.
+//! Storage that keeps nothing but the pool's own pages, and takes little time: what evicting costs, not what a disk does.
+//!
+//! Pages read as if they had never been written, which a pool believes after it has made them durable ([`Pool::sync`]).
+//!
+//! [`Pool::sync`]: bedplate_bufpool::Pool::sync
 
 use std::io;
 use std::ops::Range;
@@ -25,10 +29,14 @@ impl Nothing {
 impl Storage for Nothing {
     fn read(&self, reads: &mut [Read<'_>]) {
         for read in reads {
-            let kept = self.kept();
-            let image = kept.get(read.page() as usize).and_then(Option::as_deref).unwrap_or(&[0; PAGE]);
-            // SAFETY: the memory of a page, which is to be written.
-            unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) };
+            let kept =
+                if read.page() < KEPT as u64 { self.kept()[read.page() as usize].clone() } else { None };
+            match kept {
+                // SAFETY: the memory of a page, which is the storage's to fill.
+                Some(image) => unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) },
+                // SAFETY: as above.
+                None => unsafe { read.memory().write_bytes(0, PAGE) },
+            }
         }
     }
 
