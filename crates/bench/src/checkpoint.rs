@@ -6,7 +6,8 @@
 //! checkpoint images, checksums included: once into a sink, like the baseline, and once into a file
 //! with fsync. `speedup_over_syscall_dump` is the baseline's time per map entry ÷ the candidate's time
 //! per key into the sink. (The baseline has at least two map entries per key: index and value.)
-//! `speedup_of_a_plain_copy` is what it would be if the candidate did nothing but read the bytes.
+//! `speedup_of_a_plain_copy` is what it would be if the candidate did nothing but read the bytes. What writers notice is
+//! also compared with what they notice of somebody who writes files of that size that have nothing to do with them.
 
 use std::fs::File;
 use std::io::{BufWriter, Write, sink};
@@ -77,7 +78,8 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         .with("writer_rate_per_s", WRITER_RATE)
         .with("writer_window_ms", writer_time.as_millis() as u64);
     let mut report = Report::new(BENCH.name, config);
-    let (mut speedups, mut floors, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut speedups, mut floors) = (Vec::new(), Vec::new());
+    let (mut over_before, mut over_files) = (Vec::new(), Vec::new());
     for (done, &(keys, value_len)) in data.iter().enumerate() {
         let label = format!("{keys} keys of {value_len} B");
         progress(Step { done, total: data.len(), label: &label });
@@ -114,13 +116,16 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         speedups.push(per_entry(2).over(&per_entry(0)));
         floors.push(per_entry(2).over(&per_entry(3)));
         progress(Step { done, total: data.len(), label: &format!("{label}: writers") });
-        p99s.push(writers(&arena, &workload, writer_time, options, &mut report)?);
+        let [before, files] = writers(&arena, &workload, writer_time, options, &mut report)?;
+        over_before.push(before);
+        over_files.push(files);
     }
     let samples_of = |values: Vec<f64>| values.into_iter().collect::<Samples>();
-    let (speedups, floors, p99s) = (samples_of(speedups), samples_of(floors), samples_of(p99s));
+    let (speedups, floors) = (samples_of(speedups), samples_of(floors));
     report.ratio("speedup_over_syscall_dump", speedups.min());
     report.ratio("speedup_of_a_plain_copy", floors.min());
-    report.ratio("writer_p99_during_over_before", p99s.max());
+    report.ratio("writer_p99_during_over_before", samples_of(over_before).max());
+    report.ratio("writer_p99_during_over_plain_files", samples_of(over_files).max());
     Ok(report)
 }
 
@@ -133,12 +138,12 @@ fn to_sink(database: &Database) -> Result<Reading> {
 fn to_file(database: &Database, options: &Options) -> Result<Reading> {
     let file = tempfile::tempfile_in(&options.directory).map_err(Error::io("create a checkpoint file"))?;
     let start = Instant::now();
-    let info = dump_to(database, file)?;
+    let info = dump_to(database, &file)?;
     Ok(Reading { entries: info, took: start.elapsed() })
 }
 
 /// Writes a checkpoint image to a file, on disk when this returns; the number of keys in it.
-fn dump_to(database: &Database, file: File) -> Result<u64> {
+fn dump_to(database: &Database, file: &File) -> Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let info = dump(database, &mut out, &mut |_| {})?;
     out.flush().map_err(Error::io("write a checkpoint"))?;
@@ -183,18 +188,33 @@ fn plain_copy(bytes: &[u8], entries: u64) -> Reading {
 /// SETs per second of the writer: well below what it could do, so that latency is not queueing.
 const WRITER_RATE: u64 = 20_000;
 
-/// Latencies of a paced writer before and during checkpoints into files (one after the other without a
-/// pause); returns p99 during ÷ p99 before.
+/// What else happens while the writer writes, again and again without a pause.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Checkpoints,
+    /// What a checkpoint's bytes do to a writer however they come about: files of as many, made durable.
+    PlainFiles,
+}
+
+const PHASES: [(Beside, &str); 3] = [
+    (Beside::Nothing, "before"),
+    (Beside::Checkpoints, "during"),
+    (Beside::PlainFiles, "floor: plain files"),
+];
+
+/// Latencies of a paced writer before and during checkpoints into files, and beside plain files of their size; its p99
+/// during checkpoints over that before, and over that beside plain files.
 fn writers(
     database: &Database,
     workload: &Workload,
     time: Duration,
     options: &Options,
     report: &mut Report,
-) -> Result<f64> {
+) -> Result<[f64; 2]> {
     let mut writer = OnePerCall::new(database, workload)?;
     let trace = draw(workload, 1 << 16, 11);
-    let mut write = |running: &dyn Fn() -> bool| -> Result<(Latencies, Outcome)> {
+    let mut write = |goes_on: &dyn Fn() -> bool| -> Result<(Latencies, Outcome)> {
         let (mut latencies, mut outcome) = (Latencies::default(), Outcome::default());
         let start = Instant::now();
         for (i, op) in trace.iter().cycle().enumerate() {
@@ -202,7 +222,7 @@ fn writers(
             while start.elapsed() < due {
                 std::hint::spin_loop();
             }
-            if due >= time && !running() {
+            if due >= time && !goes_on() {
                 break;
             }
             let before = Instant::now();
@@ -211,46 +231,54 @@ fn writers(
         }
         Ok((latencies, outcome))
     };
-    let before = write(&|| false)?;
-    let (stop, finished) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (during, checkpoints) = std::thread::scope(|scope| {
-        let checkpointer = scope.spawn(|| -> Result<u64> {
-            let mut n = 0;
-            let result = loop {
-                let file =
-                    tempfile::tempfile_in(&options.directory).map_err(Error::io("create a checkpoint file"));
-                if let Err(e) = file.and_then(|f| dump_to(database, f)) {
-                    break Err(e);
+    let mut size = 0;
+    let mut p99s = Vec::new();
+    for (beside, phase) in PHASES {
+        let bytes = vec![1; size as usize];
+        let once = || -> Result<u64> {
+            let mut file =
+                tempfile::tempfile_in(&options.directory).map_err(Error::io("create a checkpoint file"))?;
+            match beside {
+                Beside::Nothing => return Ok(0),
+                Beside::Checkpoints => _ = dump_to(database, &file)?,
+                Beside::PlainFiles => {
+                    let written = file.write_all(&bytes).and_then(|()| file.sync_all());
+                    written.map_err(Error::io("write a plain file"))?;
                 }
-                n += 1;
-                if stop.load(Ordering::Relaxed) {
-                    break Ok(n);
+            }
+            Ok(file.metadata().map_err(Error::io("look at a checkpoint file"))?.len())
+        };
+        let (stop, finished) = (AtomicBool::new(false), AtomicBool::new(beside == Beside::Nothing));
+        let (written, files) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| -> Result<(u64, u64)> {
+                let (mut files, mut size) = (0, Ok(0));
+                while beside != Beside::Nothing && size.is_ok() && !stop.load(Ordering::Relaxed) {
+                    size = once();
+                    files += 1;
                 }
-            };
-            finished.store(true, Ordering::Relaxed);
-            result
-        });
-        let during = write(&|| {
+                finished.store(true, Ordering::Relaxed);
+                Ok((files, size?))
+            });
+            let written = write(&|| {
+                stop.store(true, Ordering::Relaxed);
+                !finished.load(Ordering::Relaxed)
+            });
             stop.store(true, Ordering::Relaxed);
-            !finished.load(Ordering::Relaxed)
+            (written, other.join().expect("the other thread does not panic"))
         });
-        stop.store(true, Ordering::Relaxed);
-        (during, checkpointer.join().expect("the checkpointing thread does not panic"))
-    });
-    let (during, checkpoints) = (during?, checkpoints?);
-    for (phase, (latencies, outcome), checkpoints) in
-        [("before", &before, 0), ("during", &during, checkpoints)]
-    {
+        let ((latencies, outcome), (files, of)) = (written?, files?);
+        size = size.max(of);
         let mut row = Fields::new()
             .with("kind", "writer")
             .with("keys", workload.keys)
             .with("value_bytes", workload.value_len)
             .with("phase", phase)
-            .with("checkpoints", checkpoints)
+            .with("files", files)
             .with("writes", outcome.done)
             .with("rolled_back", outcome.rolled_back);
         latencies.fill(&mut row);
         report.rows.push(row);
+        p99s.push(latencies.percentile(99.0) as f64);
     }
-    Ok(during.0.percentile(99.0) as f64 / before.0.percentile(99.0) as f64)
+    Ok([p99s[1] / p99s[0], p99s[1] / p99s[2]])
 }
