@@ -1,7 +1,9 @@
 //! How busy the clients are: what decides whether replies are to be sent in batches ([`Batching::UnderLoad`]).
 //!
 //! Many clients that each wait for a reply gain from batches, one client loses half of its rate. So what counts
-//! is how many clients were active in a moment, and that they were so busy that sending is worth anything.
+//! is how many clients were active in a moment, and that they were so busy that sending is worth anything. And
+//! that processors are: where one is idle, workers that wait for it are moved to it for each reply, which takes
+//! longer than to interrupt.
 //!
 //! [`Batching::UnderLoad`]: super::Batching::UnderLoad
 
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::idle::Idle;
 use super::layout::srv_conn;
 use crate::bpf::ArrayMapping;
 
@@ -17,6 +20,8 @@ use crate::bpf::ArrayMapping;
 /// busy time; half of either ends it.
 const CLIENTS: u32 = 16;
 const REPLIES_PER_S: u64 = 5_000;
+/// So much of the processors' time may be idle in a busy time, in percent; twice of it ends it.
+const IDLE: u64 = 5;
 
 /// What was seen of the clients between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +29,16 @@ struct Load {
     /// Connections that sent something.
     active: u32,
     replies_per_s: u64,
+    /// Of all processors.
+    idle_percent: u64,
 }
 
 impl Load {
     fn is_busy(self, was_busy: bool) -> bool {
         let part = if was_busy { 2 } else { 1 };
-        self.active >= CLIENTS / part && self.replies_per_s >= REPLIES_PER_S / u64::from(part)
+        self.active >= CLIENTS / part
+            && self.replies_per_s >= REPLIES_PER_S / u64::from(part)
+            && self.idle_percent <= IDLE * u64::from(part)
     }
 }
 
@@ -40,12 +49,13 @@ pub(super) struct Activity {
     used: Arc<AtomicU32>,
     replies: u64,
     looked_ns: u64,
+    idle: Idle,
     busy: bool,
 }
 
 impl Activity {
     pub(super) fn new(conns: ArrayMapping<srv_conn>, used: Arc<AtomicU32>) -> Self {
-        Activity { conns, used, replies: 0, looked_ns: now_ns(), busy: false }
+        Activity { conns, used, replies: 0, looked_ns: now_ns(), idle: Idle::default(), busy: false }
     }
 
     /// Whether the clients have been busy since the last call.
@@ -65,7 +75,8 @@ impl Activity {
         let new = replies.saturating_sub(self.replies);
         let replies_per_s = new.saturating_mul(1_000_000_000) / (now - before).max(1);
         (self.replies, self.looked_ns) = (replies, now);
-        self.busy = Load { active, replies_per_s }.is_busy(self.busy);
+        let idle_percent = self.idle.percent().unwrap_or(100);
+        self.busy = Load { active, replies_per_s, idle_percent }.is_busy(self.busy);
         self.busy
     }
 }
@@ -82,11 +93,19 @@ mod tests {
 
     #[test]
     fn many_busy_clients_it_takes() {
-        let busy = |active, replies_per_s, was_busy| Load { active, replies_per_s }.is_busy(was_busy);
+        let on = |idle_percent| {
+            move |active, replies_per_s, was_busy| {
+                Load { active, replies_per_s, idle_percent }.is_busy(was_busy)
+            }
+        };
+        let busy = on(0);
         assert!(busy(CLIENTS, REPLIES_PER_S, false));
         assert!(!busy(1, 100 * REPLIES_PER_S, false), "one client, however fast");
         assert!(!busy(100 * CLIENTS, REPLIES_PER_S / 10, false), "many that do little");
         assert!(busy(CLIENTS / 2, REPLIES_PER_S / 2, true), "it does not go to and fro");
         assert!(!busy(CLIENTS / 2 - 1, REPLIES_PER_S, true) && !busy(CLIENTS, 0, true));
+        let spare = on(IDLE + 1);
+        assert!(!spare(CLIENTS, REPLIES_PER_S, false) && spare(CLIENTS, REPLIES_PER_S, true));
+        assert!(!on(2 * IDLE + 1)(CLIENTS, REPLIES_PER_S, true));
     }
 }

@@ -46,7 +46,7 @@ pub struct ServerConfig {
 pub enum Batching {
     /// Never: each reply interrupts what its processor does.
     Never,
-    /// While many clients are busy. Without the right to do so (CAP_SYS_NICE): never.
+    /// While many clients and all processors are busy. Without the right to do so (CAP_SYS_NICE): never.
     #[default]
     UnderLoad,
     /// As long as the server runs.

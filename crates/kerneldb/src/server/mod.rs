@@ -16,7 +16,7 @@
 //! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
 //! local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` (and when), `wake`, `stats`, `config`.
+//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when), `wake`, `stats`, `config`.
 
 mod activity;
 mod backend;
@@ -25,6 +25,7 @@ mod config;
 mod dialogue;
 mod event_loop;
 mod handover;
+mod idle;
 mod layout;
 mod listener;
 mod local;
