@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_scan::{Channel, Error, Got, Pages, Scan};
 
@@ -262,8 +262,8 @@ unsafe fn next(channel: bp_scan_channel, place: *mut bp_scan_page, most: Option<
             (page.file, page.offset) = match error {
                 Error::Read { file, offset, .. }
                 | Error::Truncated { file, offset }
-                | Error::Changing { file, offset } => (file, offset),
-                Error::Replaced { file } => (file, 0),
+                | Error::Changing { file, offset }
+                | Error::Replaced { file, offset } => (file, offset),
                 // Maybe the page that is out is kept there.
                 error => return Err(error.into()),
             };
@@ -276,20 +276,9 @@ unsafe fn next(channel: bp_scan_channel, place: *mut bp_scan_page, most: Option<
 }
 
 fn got(open: &mut Open, most: Option<u64>) -> Result<Got, Error> {
-    // A time that is beyond all clocks is forever.
-    let deadline = match most {
-        None | Some(0) => None,
-        Some(most) => Instant::now().checked_add(Duration::from_nanos(most)),
-    };
-    loop {
-        let got = open.channel.get_page()?;
-        if got != Got::NotYet || most == Some(0) {
-            return Ok(got);
-        }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if !open.channel.wait(left)? {
-            return Ok(Got::NotYet);
-        }
+    match most {
+        Some(0) => open.channel.get_page(),
+        most => open.channel.wait_for_page(most.map(Duration::from_nanos)),
     }
 }
 

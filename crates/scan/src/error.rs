@@ -27,42 +27,46 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// Reading failed. The scan can go on with the next page.
+    /// A page could not be read. The scan can go on with the next one.
     #[error("reading file {file} of the scan at byte {offset}: {source}")]
     Read {
         /// Which file of the scan, counted from 0.
         file: u32,
-        /// Where.
+        /// Where the page begins.
         offset: u64,
         /// Why.
         source: rustix::io::Errno,
     },
-    /// A file has become shorter than it was when the scan began. The scan can go on with the next page.
+    /// A file has become shorter than it was when the scan began, and a page of it is not there, or not all of it. The scan
+    /// can go on with the next page.
     #[error(
         "file {file} of the scan ends before byte {offset}, as it did not when the scan began: it was truncated"
     )]
     Truncated {
         /// Which file of the scan, counted from 0.
         file: u32,
-        /// The first byte that was expected and is not there.
+        /// The first byte of the page that is not there.
         offset: u64,
     },
-    /// A part of a file could not be read in one state, because it is written all the time. The scan can go on with the
-    /// next page.
+    /// A page could not be read as its file is at one moment, because that is written all the time. The scan can go on with
+    /// the next page.
     #[error(
         "file {file} of the scan is written faster than it can be read at byte {offset}: scan it when it is at rest"
     )]
     Changing {
         /// Which file of the scan, counted from 0.
         file: u32,
-        /// Where.
+        /// Where the page begins.
         offset: u64,
     },
-    /// The file was unlinked, or another has taken its name, since the scan began. The scan can go on with the next page.
+    /// The file of a page was unlinked, or another has taken its name, since the scan began. The scan can go on with the next
+    /// page.
     #[error("file {file} of the scan was replaced or deleted since the scan began: begin anew")]
     Replaced {
         /// Which file of the scan, counted from 0.
         file: u32,
+        /// Where the page begins.
+        offset: u64,
     },
     /// The engine does not work on this machine.
     #[error("the {engine} engine does not work here: {reason}")]
@@ -98,21 +102,24 @@ impl Error {
         move |source| Self::System { what, source }
     }
 
-    /// Of a page, as the board has it.
-    pub(crate) fn of(fault: Fault) -> Self {
-        let Fault { code, file, offset, detail } = fault;
+    /// Of a page, as the board has it: the fault of its first unit that has one. The page begins at `page` in its file, the
+    /// unit at `unit`, which may be before it.
+    pub(crate) fn of(fault: Fault, file: u32, page: u64, unit: u64) -> Self {
+        let Fault { code, detail } = fault;
         match code {
-            TRUNCATED => Self::Truncated { file, offset },
-            CHANGING => Self::Changing { file, offset },
-            REPLACED => Self::Replaced { file },
-            _ => Self::Read { file, offset, source: rustix::io::Errno::from_raw_os_error(detail as i32) },
+            TRUNCATED => Self::Truncated { file, offset: page.max(unit.saturating_add(detail.into())) },
+            CHANGING => Self::Changing { file, offset: page },
+            REPLACED => Self::Replaced { file, offset: page },
+            _ => {
+                Self::Read { file, offset: page, source: rustix::io::Errno::from_raw_os_error(detail as i32) }
+            }
         }
     }
 }
 
-/// [`Error::Read`] on a board.
+/// [`Error::Read`] on a board, with the error number.
 pub(crate) const READ: u32 = 1;
-/// [`Error::Truncated`] on a board.
+/// [`Error::Truncated`] on a board, with the first byte of the unit that is missing.
 pub(crate) const TRUNCATED: u32 = 2;
 /// [`Error::Changing`] on a board.
 pub(crate) const CHANGING: u32 = 3;

@@ -1,16 +1,18 @@
-//! Where a file lies on its device (FIEMAP), read ahead of the scan, so that requests follow the device's layout.
+//! Where files lie on their devices (FIEMAP), so that requests follow the device's layout. Who opens a scan asks for that,
+//! not the control loop, which would keep all channels waiting for a file system that is slow.
 //!
 //! The paper's module submits block addresses itself; here the file system translates, and knowing its extents decides where
 //! a request ends: one that spans two extents would be two for the device, and would be complete when the later one is.
 
-use std::collections::VecDeque;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::source::File;
 
 /// Extents that are asked for at a time.
-const BATCH: usize = 64;
+const BATCH: usize = 512;
+/// Extents that are looked at for a scan. What lies behind them is read in requests that end where frames do.
+const MOST: usize = 1 << 16;
 
 /// `struct fiemap_extent` of linux/fiemap.h.
 #[repr(C)]
@@ -40,75 +42,75 @@ const LAST: u32 = 1;
 /// `_IOWR('f', 11, struct fiemap)`
 const FIEMAP: libc::c_ulong = 0xc020_660b;
 
-/// The extents of a file ahead of a scan.
+/// The extents of a file, as they were when it was opened. A hint: where they have changed since, requests end where they
+/// need not.
 #[derive(Debug, Default)]
 pub struct Extents {
-    /// Ends of extents where the next does not follow on the device.
-    breaks: VecDeque<u64>,
-    /// Up to where they are known.
-    known: u64,
-    /// There is nothing more to learn.
-    over: bool,
+    /// Ends of extents where the next does not follow on the device, in order.
+    breaks: Vec<u64>,
 }
 
 impl Extents {
-    /// Of a file that has not been looked at.
-    pub fn new() -> Self {
-        Self::default()
+    /// Of files that are to be read together. This waits for their file systems.
+    pub fn of_all(files: &[File]) -> Vec<Self> {
+        let mut left = MOST;
+        files.iter().map(|file| Self::of(file, &mut left)).collect()
     }
 
     /// Where a request from `from` to `to` should end: at the first gap on the device between the two, or at `to`.
-    pub fn cut(&mut self, file: &File, from: u64, to: u64) -> u64 {
-        // Scans go forward; who goes back does without what has been forgotten.
-        while self.breaks.front().is_some_and(|end| *end <= from) {
-            self.breaks.pop_front();
-        }
-        if !self.over && self.known < to {
-            self.read(file, from);
-        }
-        match self.breaks.iter().find(|end| **end > from) {
-            Some(end) if *end < to => *end,
-            _ => to,
-        }
+    pub fn cut(&self, from: u64, to: u64) -> u64 {
+        let after = self.breaks.partition_point(|end| *end <= from);
+        self.breaks.get(after).map_or(to, |end| to.min(*end))
     }
 
-    fn read(&mut self, file: &File, from: u64) {
-        let start = self.known.max(from);
-        let mut request = Request {
-            start,
-            length: u64::MAX - start,
-            flags: 0,
-            mapped: 0,
-            count: BATCH as u32,
-            reserved: 0,
-            extents: [Extent::default(); BATCH],
-        };
-        const { assert!(offset_of!(Request, extents) == 32 && size_of::<Extent>() == 56) };
-        // SAFETY: the request is as linux/fiemap.h has it, with room for as many extents as it says.
-        let result = unsafe { libc::ioctl(file.as_fd().as_raw_fd(), FIEMAP, &raw mut request) };
-        let extents = &request.extents[..(request.mapped as usize).min(BATCH)];
-        // File systems without extents, and files whose rest is a hole.
-        let (true, Some(last)) = (result == 0, extents.last()) else {
-            self.over = true;
-            return;
-        };
-        for pair in extents.windows(2) {
-            if pair[0].physical + pair[0].length != pair[1].physical {
-                self.note(pair[0].logical + pair[0].length, file.unit.into());
+    /// Of a file, as long as there are extents left to be looked at.
+    fn of(file: &File, left: &mut usize) -> Self {
+        let (mut extents, mut last) = (Self::default(), None);
+        let mut request = Box::new(Request::default());
+        while *left > 0 {
+            let found = request.ask(file, last.map_or(0, |last: Extent| last.logical + last.length));
+            *left = left.saturating_sub(found.len().max(1));
+            for extent in found {
+                if let Some(last) = last
+                    && last.physical + last.length != extent.physical
+                {
+                    extents.note(last.logical + last.length, file.unit.into());
+                }
+                last = Some(*extent);
+            }
+            // File systems without extents, files whose rest is a hole, and the last one.
+            if found.last().is_none_or(|last| last.flags & LAST != 0) {
+                break;
             }
         }
-        self.known = last.logical + last.length;
-        self.over = last.flags & LAST != 0;
-        if !self.over {
-            self.note(self.known, file.unit.into());
-        }
+        extents
     }
 
     fn note(&mut self, end: u64, unit: u64) {
         // Requests are aligned, extents may be finer.
         if end.is_multiple_of(unit) {
-            self.breaks.push_back(end);
+            self.breaks.push(end);
         }
+    }
+}
+
+impl Request {
+    /// The next extents of a file, from an offset on.
+    fn ask(&mut self, file: &File, start: u64) -> &[Extent] {
+        const { assert!(offset_of!(Request, extents) == 32 && size_of::<Extent>() == 56) };
+        (self.start, self.length, self.flags) = (start, u64::MAX - start, 0);
+        (self.mapped, self.count) = (0, BATCH as u32);
+        // SAFETY: the request is as linux/fiemap.h has it, with room for as many extents as it says.
+        let result = unsafe { libc::ioctl(file.as_fd().as_raw_fd(), FIEMAP, std::ptr::from_mut(self)) };
+        let found = if result == 0 { (self.mapped as usize).min(BATCH) } else { 0 };
+        &self.extents[..found]
+    }
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        let extents = [Extent::default(); BATCH];
+        Self { start: 0, length: 0, flags: 0, mapped: 0, count: 0, reserved: 0, extents }
     }
 }
 
@@ -133,15 +135,23 @@ mod tests {
             other.sync_data().unwrap();
         }
         let file = File::open(&Source::from(&path)).unwrap();
-        let mut extents = Extents::new();
+        let all = Extents::of_all(&[file.clone(), file.clone()]);
+        let extents = &all[0];
+        assert_eq!(extents.breaks, all[1].breaks);
         let (mut at, mut cuts) = (0, 0);
         while at < file.size {
             let to = (at + (2 << 20)).min(file.size);
-            let end = extents.cut(&file, at, to);
+            let end = extents.cut(at, to);
             assert!(at < end && end <= to && end.is_multiple_of(4096));
             cuts += usize::from(end < to);
             at = end;
         }
-        assert!(cuts > 0 || extents.known == 0, "no gap between the extents of a file with a hole");
+        assert!(cuts > 0 || extents.breaks.is_empty(), "no gap between the extents of a file with a hole");
+        // Whoever goes back, as pools do, finds the same.
+        let first = extents.breaks.first().copied().unwrap_or(2 << 20);
+        assert_eq!(extents.cut(0, 2 << 20), first.min(2 << 20));
+        // What there is no room for is not asked for.
+        let mut left = 0;
+        assert!(Extents::of(&file, &mut left).breaks.is_empty());
     }
 }

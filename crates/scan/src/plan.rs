@@ -79,6 +79,11 @@ impl Plan {
         }
     }
 
+    /// The size of pages.
+    pub fn page_size(&self) -> usize {
+        self.page as usize
+    }
+
     /// All of every file.
     pub fn everything(&self) -> Vec<Range> {
         (0..).zip(&self.sizes).map(|(file, size)| Range { file, start: 0, end: *size }).collect()

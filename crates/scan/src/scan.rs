@@ -1,5 +1,6 @@
 //! What to scan, and how.
 
+use crate::board::UNIT;
 use crate::memory::FRAME;
 use crate::plan::Range;
 use crate::source::Source;
@@ -14,8 +15,8 @@ pub struct Scan {
     pub(crate) ring_bytes: usize,
 }
 
-/// The smallest page.
-pub const MIN_PAGE: usize = 4096;
+/// The smallest page, in bytes.
+pub const MIN_PAGE: usize = UNIT;
 
 impl Scan {
     /// All of these files, one after the other, in pages of 2 MiB.

@@ -61,6 +61,12 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// One of many, for tests without files.
+    #[cfg(test)]
+    pub fn numbered(number: i64) -> Self {
+        Self { size: 0, modified: (number, 0), changed: (number, 0), links: 1 }
+    }
+
     /// Whether the file lost a name since `earlier`: it was deleted, or another took its place.
     pub fn lost_a_name_since(&self, earlier: &Stamp) -> bool {
         self.links < earlier.links

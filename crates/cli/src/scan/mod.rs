@@ -201,7 +201,7 @@ fn named(error: Error, args: &Args) -> anyhow::Error {
         Error::Read { file, .. }
         | Error::Truncated { file, .. }
         | Error::Changing { file, .. }
-        | Error::Replaced { file } => *file as usize,
+        | Error::Replaced { file, .. } => *file as usize,
         _ => return advised(error),
     };
     match args.files.get(file) {

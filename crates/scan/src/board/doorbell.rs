@@ -45,13 +45,16 @@ impl Bell {
     }
 }
 
-/// The worker's side of the handshake: it sleeps on the word by futex, the service wakes it.
+/// The worker's side of the handshake: it sleeps on the word by futex, the service wakes it; or it polls, and the service
+/// only has to know.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Sleeper(AtomicU32);
 
 /// The value on which the worker sleeps.
 pub const SLEEPS: u32 = 1;
+/// The worker does not sleep, and wants a page as one that does: it asks again and again.
+const POLLS: u32 = 2;
 
 impl Sleeper {
     /// The worker is awake.
@@ -65,15 +68,26 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
+    /// Worker, before it looks whether it must ring: it found nothing and does not sleep.
+    pub fn poll(&self) {
+        self.0.store(POLLS, Ordering::Relaxed);
+    }
+
     /// Worker: it found something, or is awake again.
     pub fn awake(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Service, after it published something: whether it must wake the worker.
+    /// Service, after it published something: whether it must wake the worker. One that polls has what it wanted either
+    /// way, and says so anew when it wants more: if it stops to ask, nothing is read for it for ever.
     pub fn must_wake(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.0.load(Ordering::Relaxed) == SLEEPS && self.0.swap(0, Ordering::Relaxed) == SLEEPS
+        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) == SLEEPS
+    }
+
+    /// Service, after it said what it wants ([`Bell::want`]): whether the worker has nothing to read.
+    pub fn starves(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
     }
 
     /// What the futex is.

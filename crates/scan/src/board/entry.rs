@@ -1,4 +1,4 @@
-//! An entry of the buffer status table, and the segments of files that its frame has.
+//! An entry of the buffer status table, the segments of files that its frame has, and what is wrong with them.
 //!
 //! All fields are atomic because the other side may be another process, which need not keep to the rules: what is read
 //! may then be wrong, never undefined. The service never reads back what it wrote here. Between processes that keep to
@@ -8,7 +8,8 @@ use super::content::{Fault, Segment};
 use super::state::Word;
 use super::words::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// One page of the worker's view: a frame of the pool with data of files, or an error in the place of the data.
+/// One page of the worker's view: a frame of the pool with data of files. What of it could not be had is said unit by
+/// unit elsewhere ([`FaultWord`]), so that the rest is not lost with it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Entry {
@@ -16,10 +17,18 @@ pub struct Entry {
     pub word: Word,
     frame: AtomicU32,
     segments: AtomicU32,
-    error: AtomicU32,
-    error_file: AtomicU32,
-    error_offset: AtomicU64,
-    error_detail: AtomicU32,
+    faulty: AtomicU32,
+}
+
+/// What an entry says of its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Which one.
+    pub frame: u32,
+    /// How many segments it has.
+    pub segments: u32,
+    /// Whether some of its units have faults.
+    pub faulty: bool,
 }
 
 impl Entry {
@@ -29,39 +38,45 @@ impl Entry {
             word: Word::new(),
             frame: AtomicU32::new(0),
             segments: AtomicU32::new(0),
-            error: AtomicU32::new(0),
-            error_file: AtomicU32::new(0),
-            error_offset: AtomicU64::new(0),
-            error_detail: AtomicU32::new(0),
+            faulty: AtomicU32::new(0),
         }
     }
 
-    /// Service, while the entry is empty: data of so many segments, in this frame.
-    pub fn describe(&self, frame: u32, segments: u32) {
-        self.error.store(0, Relaxed);
-        self.frame.store(frame, Relaxed);
-        self.segments.store(segments, Relaxed);
+    /// Service, while the entry is empty.
+    pub fn describe(&self, content: Content) {
+        self.frame.store(content.frame, Relaxed);
+        self.segments.store(content.segments, Relaxed);
+        self.faulty.store(content.faulty.into(), Relaxed);
     }
 
-    /// Service, while the entry is empty: an error.
-    pub fn describe_fault(&self, fault: Fault) {
-        self.error_file.store(fault.file, Relaxed);
-        self.error_offset.store(fault.offset, Relaxed);
-        self.error_detail.store(fault.detail, Relaxed);
-        self.error.store(fault.code, Relaxed);
-    }
-
-    /// Worker, while the entry is in use: its frame and the number of its segments, or what went wrong.
-    pub fn content(&self) -> Result<(u32, u32), Fault> {
-        match self.error.load(Relaxed) {
-            0 => Ok((self.frame.load(Relaxed), self.segments.load(Relaxed))),
-            code => Err(Fault {
-                code,
-                file: self.error_file.load(Relaxed),
-                offset: self.error_offset.load(Relaxed),
-                detail: self.error_detail.load(Relaxed),
-            }),
+    /// Worker, while the entry is in use.
+    pub fn content(&self) -> Content {
+        Content {
+            frame: self.frame.load(Relaxed),
+            segments: self.segments.load(Relaxed),
+            faulty: self.faulty.load(Relaxed) != 0,
         }
+    }
+}
+
+/// Where it is said whether a unit of a frame has its data; of an entry that is not faulty they mean nothing.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct FaultWord(AtomicU32);
+
+const CODE: u32 = 24;
+
+impl FaultWord {
+    /// Service, while the entry is empty.
+    pub fn set(&self, fault: Option<Fault>) {
+        let word = fault.map_or(0, |fault| fault.code << CODE | fault.detail & ((1 << CODE) - 1));
+        self.0.store(word, Relaxed);
+    }
+
+    /// Worker, while the entry is in use.
+    pub fn get(&self) -> Option<Fault> {
+        let word = self.0.load(Relaxed);
+        (word != 0).then_some(Fault { code: word >> CODE, detail: word & ((1 << CODE) - 1) })
     }
 }
 

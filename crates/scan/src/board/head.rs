@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use super::entry::{Entry, SegmentWords};
+use super::content::UNITS;
+use super::entry::{Entry, FaultWord, SegmentWords};
 use super::metrics::{ServiceWords, WorkerWords};
 use crate::clock::Clock;
 use crate::memory::{Access, Mapping};
@@ -17,7 +18,7 @@ pub const SEGMENTS: usize = 128;
 const SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"bp-memsb");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a board begins with. The first fields are written once, before anybody else has the board, and read once, by who
 /// gets it; they are atomic because nothing keeps a worker from writing there.
@@ -74,7 +75,8 @@ impl Board {
         // SAFETY: nobody else has the mapping, which is large enough, writable and aligned to a page.
         unsafe { mapping.start().cast::<Head>().write(head) };
         for slot in 0..slots {
-            // SAFETY: as above; the table is in the mapping (`bytes`). Segments are words of zeroes, as the file is.
+            // SAFETY: as above; the table is in the mapping (`bytes`). Segments and faults are words of zeroes, as the
+            // file is.
             unsafe { mapping.start().add(table()).cast::<Entry>().add(slot).write(Entry::new()) };
         }
         Ok(Self { file, mapping, slots, clock })
@@ -133,6 +135,14 @@ impl Board {
         unsafe { std::slice::from_raw_parts(self.mapping.start().add(at).cast(), SEGMENTS) }
     }
 
+    /// What is wrong with the units of an entry's frame, if the entry is faulty.
+    pub fn faults(&self, slot: usize) -> &[FaultWord] {
+        assert!(slot < self.slots);
+        let at = faults(self.slots) + slot * UNITS * size_of::<FaultWord>();
+        // SAFETY: within the mapping (`bytes`), aligned (`faults`), atomics only.
+        unsafe { std::slice::from_raw_parts(self.mapping.start().add(at).cast(), UNITS) }
+    }
+
     /// Service: no page comes any more. The first reason stays.
     pub fn close(&self, why: Closed) {
         let closed = &self.service().closed;
@@ -162,22 +172,27 @@ fn segments(slots: usize) -> usize {
     table() + slots * size_of::<Entry>()
 }
 
+fn faults(slots: usize) -> usize {
+    segments(slots) + slots * SEGMENTS * size_of::<SegmentWords>()
+}
+
 fn bytes(slots: usize) -> usize {
-    (segments(slots) + slots * SEGMENTS * size_of::<SegmentWords>()).next_multiple_of(4096)
+    (faults(slots) + slots * UNITS * size_of::<FaultWord>()).next_multiple_of(4096)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{Fault, Segment, State};
+    use crate::board::{Content, Fault, Segment, State};
 
     /// The layout is a protocol between processes: it changes only together with the version.
     #[test]
-    fn the_layout_is_that_of_version_1() {
+    fn the_layout_is_that_of_version_2() {
         assert_eq!((size_of::<Head>(), align_of::<Head>()), (384, 128));
         assert_eq!((size_of::<Entry>(), align_of::<Entry>()), (64, 64));
         assert_eq!((size_of::<SegmentWords>(), align_of::<SegmentWords>()), (24, 8));
-        assert_eq!((table(), segments(16), bytes(16)), (384, 1408, 53_248));
+        assert_eq!((size_of::<FaultWord>(), align_of::<FaultWord>()), (4, 4));
+        assert_eq!((table(), segments(16), faults(16), bytes(16)), (384, 1408, 50_560, 86_016));
     }
 
     #[test]
@@ -186,17 +201,18 @@ mod tests {
         let worker = Board::open(service.file.try_clone().unwrap()).unwrap();
         let segment = Segment { file: 3, len: 4096, offset: 1 << 40, at: 8192 };
         service.segments(15)[127].set(segment);
-        service.entries()[15].describe(7, 128);
+        let content = Content { frame: 7, segments: 128, faulty: true };
+        service.entries()[15].describe(content);
+        let fault = Fault { code: 255, detail: (1 << 24) - 1 };
+        service.faults(15)[UNITS - 1].set(Some(fault));
         service.entries()[15].word.publish();
         assert!(worker.entries()[15].word.take());
-        assert_eq!(worker.entries()[15].content(), Ok((7, 128)));
+        assert_eq!(worker.entries()[15].content(), content);
+        assert_eq!((worker.faults(15)[UNITS - 1].get(), worker.faults(15)[0].get()), (Some(fault), None));
         assert_eq!(worker.segments(15)[127].get(), segment);
         worker.entries()[15].word.finish();
         assert_eq!(service.entries()[15].word.state(), State::Done);
         assert!(service.entries()[15].word.recycle());
-        let fault = Fault { code: 1, file: 2, offset: 3, detail: 5 };
-        service.entries()[15].describe_fault(fault);
-        assert_eq!(worker.entries()[15].content(), Err(fault));
     }
 
     #[test]

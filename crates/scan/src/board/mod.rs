@@ -1,7 +1,7 @@
 //! MEMSB, the memory switchboard (paper 3.2): one small shared memory per channel, written by a worker and the service.
 //!
-//! A board is a memfd: a head, then the buffer status table, then room for the segments of every entry. It has no
-//! pointers, so both sides may be in different processes. It has no locks either: [`state`] says who may change what when,
+//! A board is a memfd: a head, then the buffer status table, then room for the segments of every entry and for what
+//! is wrong with the units of its frame, which takes no memory until something is. It has no pointers, so both sides may be in different processes. It has no locks either: [`state`] says who may change what when,
 //! [`doorbell`] how either side waits for the other.
 
 mod audit;
@@ -23,8 +23,8 @@ pub mod state;
 mod words;
 
 pub use audit::Audit;
-pub use content::{Fault, Segment};
+pub use content::{Fault, Faults, Segment, UNIT};
 pub use doorbell::{SLEEPS, Want};
-pub use entry::Entry;
+pub use entry::{Content, Entry};
 pub use head::{Board, Closed, SEGMENTS};
 pub use state::State;

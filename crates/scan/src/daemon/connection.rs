@@ -65,7 +65,7 @@ impl Connection {
                     let _share = self.budget.take((scan.frames() * FRAME) as u64)?;
                     let (files, _) = files::receive(&self.socket, files, self.limits.files)?;
                     files::check_size(&files, ranges.as_deref())?;
-                    let opened = self.shared.open(files, ranges, scan.page_size, scan.frames(), None)?;
+                    let opened = self.shared.open(files, ranges, scan.page_size, scan.frames(), |_| None)?;
                     return self.hold(opened);
                 }
                 Request::Found { memory_bytes, files } => return self.found(memory_bytes, files),

@@ -1,7 +1,5 @@
 //! The files of a channel, as the control loop has them.
 
-use std::cell::RefCell;
-
 use crate::Result;
 use crate::engine::Engine;
 use crate::extents::Extents;
@@ -11,12 +9,12 @@ use crate::source::{File, Stamp};
 pub struct Files {
     files: Vec<File>,
     ids: Vec<usize>,
-    extents: RefCell<Vec<Extents>>,
+    extents: Vec<Extents>,
 }
 
 impl Files {
-    /// Makes the engine know files.
-    pub fn add(engine: &mut dyn Engine, files: Vec<File>) -> Result<Self> {
+    /// Makes the engine know files: all of them, or none.
+    pub fn add(engine: &mut dyn Engine, files: Vec<File>, extents: Vec<Extents>) -> Result<Self> {
         let mut ids = Vec::with_capacity(files.len());
         for file in &files {
             match engine.add_file(file.descriptor().clone()) {
@@ -27,14 +25,13 @@ impl Files {
                 }
             }
         }
-        let extents = files.iter().map(|_| Extents::new()).collect();
-        Ok(Self { files, ids, extents: RefCell::new(extents) })
+        Ok(Self { files, ids, extents })
     }
 
     /// None, for tests that read nothing.
     #[cfg(test)]
     pub fn none() -> Self {
-        Self { files: Vec::new(), ids: Vec::new(), extents: RefCell::default() }
+        Self { files: Vec::new(), ids: Vec::new(), extents: Vec::new() }
     }
 
     /// Makes the engine forget them.
@@ -71,6 +68,6 @@ impl Files {
 
     /// Where a request of it should end.
     pub fn cut(&self, file: u32, from: u64, to: u64) -> u64 {
-        self.extents.borrow_mut()[file as usize].cut(&self.files[file as usize], from, to)
+        self.extents[file as usize].cut(from, to)
     }
 }

@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::Result;
 use crate::board::Board;
 use crate::engine::Bell;
+use crate::extents::Extents;
 use crate::memory::Frames;
 use crate::plan::{Plan, Range};
 use crate::source::File;
 
-/// A channel to be opened.
+/// A channel to be opened. Who asks for it has asked the file system what it can say: the loop waits for nobody.
 pub struct Opening {
     pub board: Arc<Board>,
     pub frames: Arc<Frames>,
     pub files: Vec<File>,
+    pub extents: Vec<Extents>,
     pub plan: Plan,
 }
 
@@ -24,6 +26,7 @@ pub struct Opening {
 pub struct Founding {
     pub frames: Arc<Frames>,
     pub files: Vec<File>,
+    pub extents: Vec<Extents>,
     pub plan: Plan,
 }
 

@@ -1,18 +1,32 @@
 //! A worker of a pool, as the service has it: which chunks it was given, and which of them it has now.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::TRIES;
 use super::bits::Bits;
-use super::board::{Audit, Board, Closed, Fault, State, Want};
+use super::board::{Audit, Board, Closed, Content, Faults, State, Want};
 use super::rates::Rate;
 use crate::plan::Chunk;
 
-/// A chunk that a member was given, in a frame or as an error.
-#[derive(Clone, Copy, Debug)]
+/// A chunk that a member was given, and the frame that it is in.
+#[derive(Clone, Debug)]
 pub struct Given {
     pub chunk: usize,
-    pub frame: Option<usize>,
+    pub frame: usize,
+    /// What the member knows to be missing of it.
+    faults: Option<Rc<Faults>>,
+}
+
+/// Why a frame is taken back.
+#[derive(Clone, Copy)]
+pub enum Why<'a> {
+    /// Its time is over.
+    Expired,
+    /// Its files have changed: it is this chunk, and what it has of them is lost.
+    Old(&'a Chunk, &'a Option<Rc<Faults>>),
 }
 
 /// A worker of a pool.
@@ -29,6 +43,8 @@ pub struct Member {
     paused: Option<u64>,
     pub ingest: Rate,
     harvested: (u64, u64),
+    /// How often chunks were taken back from it because they were old; of those that it did not get since.
+    tries: BTreeMap<usize, u32>,
 }
 
 impl Member {
@@ -46,6 +62,7 @@ impl Member {
             paused: None,
             ingest: Rate::default(),
             harvested: (0, 0),
+            tries: BTreeMap::new(),
         }
     }
 
@@ -61,7 +78,8 @@ impl Member {
             if given.is_some() && self.board.entries()[slot].word.recycle() {
                 any = true;
                 self.audit.take_back(slot);
-                if let Some(Given { frame: Some(frame), .. }) = given.take() {
+                if let Some(Given { chunk, frame, .. }) = given.take() {
+                    self.tries.remove(&chunk);
                     release(frame);
                 }
             }
@@ -99,59 +117,82 @@ impl Member {
         self.slots[self.next].is_none()
     }
 
-    /// Gives it a chunk in a frame, or an error in its place.
-    pub fn give(&mut self, number: usize, chunk: &Chunk, content: Result<usize, Fault>) {
+    /// Gives it a chunk in a frame.
+    pub fn give(&mut self, number: usize, chunk: &Chunk, frame: usize, faults: &Option<Rc<Faults>>) {
         let slot = self.next;
         self.next = (slot + 1) % self.slots.len();
-        let entry = &self.board.entries()[slot];
-        match content {
-            Ok(frame) => {
-                for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
-                    words.set(part.segment);
-                }
-                entry.describe(frame as u32, chunk.parts.len() as u32);
-            }
-            Err(fault) => entry.describe_fault(fault),
-        }
-        self.slots[slot] = Some(Given { chunk: number, frame: content.ok() });
         self.seen.set(number);
+        self.put(slot, chunk, Given { chunk: number, frame, faults: faults.clone() });
+    }
+
+    fn put(&mut self, slot: usize, chunk: &Chunk, given: Given) {
+        for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
+            words.set(part.segment);
+        }
+        if let Some(faults) = &given.faults {
+            self.board.faults(slot).iter().zip(faults.units()).for_each(|(word, fault)| word.set(*fault));
+        }
+        let (segments, faulty) = (chunk.parts.len() as u32, given.faults.is_some());
+        let entry = &self.board.entries()[slot];
+        entry.describe(Content { frame: given.frame as u32, segments, faulty });
+        self.slots[slot] = Some(given);
         self.audit.give(slot);
         entry.word.publish();
         super::wake(&self.board);
     }
 
-    /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Whether it had it so.
-    pub fn reclaim(&mut self, frame: usize) -> bool {
-        for (slot, given) in self.slots.iter_mut().enumerate() {
-            let Some(Given { chunk, frame: Some(its) }) = *given else { continue };
-            if its == frame && self.board.entries()[slot].word.reclaim() {
-                *given = None;
-                self.audit.take_back(slot);
-                self.seen.clear(chunk);
-                self.paused = Some(self.board.worker().starved.load(Relaxed));
-                self.board.service().reclaimed.fetch_add(1, Relaxed);
-                return true;
+    /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Whether it had it so, and has it no
+    /// more. What was old too often it keeps, with errors in the place of what is lost: that may go on for ever.
+    pub fn reclaim(&mut self, frame: usize, why: Why<'_>) -> bool {
+        let of_frame = |given: &Option<Given>| given.as_ref().is_some_and(|given| given.frame == frame);
+        let Some(slot) = self.slots.iter().position(of_frame) else { return false };
+        let Some(given) = &self.slots[slot] else { return false };
+        let number = given.chunk;
+        let tries = self.tries.get(&number).copied().unwrap_or(0);
+        let keeps = match why {
+            Why::Old(chunk, faults) if tries >= TRIES => {
+                let known = given.faults.as_ref().zip(faults.as_ref()).is_some_and(|(a, b)| Rc::ptr_eq(a, b));
+                if known {
+                    return false;
+                }
+                Some((chunk, faults.clone()))
             }
+            _ => None,
+        };
+        if !self.board.entries()[slot].word.reclaim() {
+            return false;
         }
-        false
+        self.audit.take_back(slot);
+        self.board.service().reclaimed.fetch_add(1, Relaxed);
+        if let Some((chunk, faults)) = keeps {
+            self.put(slot, chunk, Given { chunk: number, frame, faults });
+            return false;
+        }
+        self.slots[slot] = None;
+        self.seen.clear(number);
+        self.paused = Some(self.board.worker().starved.load(Relaxed));
+        if let Why::Old(..) = why {
+            self.tries.insert(number, tries + 1);
+        }
+        true
     }
 
     /// Everything that it has: its worker is gone, or to go.
     pub fn leave(self, why: Closed, mut release: impl FnMut(usize)) {
         self.board.close(why);
         super::wake(&self.board);
-        self.slots.iter().flatten().filter_map(|given| given.frame).for_each(&mut release);
+        self.slots.iter().flatten().for_each(|given| release(given.frame));
     }
 
     /// What it has.
     #[cfg(test)]
-    pub fn given(&self) -> impl Iterator<Item = Given> {
-        self.slots.iter().flatten().copied()
+    pub fn given(&self) -> impl Iterator<Item = &Given> {
+        self.slots.iter().flatten()
     }
 
-    /// Whether its worker waits.
+    /// Whether its worker waits or polls in vain.
     pub fn starves(&self) -> bool {
-        self.board.service().sleeper.word().load(Relaxed) != 0
+        self.board.service().sleeper.starves()
     }
 
     /// What the worker is to tell.

@@ -6,8 +6,11 @@
 //! workers.
 
 mod bits;
+mod builder;
 mod control;
 mod device;
+#[cfg(test)]
+mod fake;
 mod files;
 mod inbox;
 mod loads;
@@ -20,6 +23,8 @@ mod member;
 )]
 mod model;
 mod pool;
+#[cfg(test)]
+mod pool_tests;
 mod rates;
 mod shared;
 mod statistics;
@@ -36,103 +41,22 @@ use rustix::thread::futex;
 
 use crate::board::{self, Board};
 use crate::clock::Clock;
-use crate::engine::{self, Bell, Choice, Engine, Kind};
+use crate::engine::Kind;
+use crate::extents::Extents;
 use crate::memory::Frames;
 use crate::plan::{Plan, Range};
 use crate::remote::Remote;
 use crate::source::File;
 use crate::worker::{Channel, Link, Memory};
 use crate::{Error, Result, Scan};
-use control::Control;
+pub use builder::Builder;
 use inbox::{Command, Inbox, Opening};
 use shared::Registry;
 pub use shared::{AccessKey, Pool};
 pub use statistics::Statistics;
 
-type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
-
-/// How a service is to be.
-#[derive(Default)]
-pub struct Builder {
-    choice: Choice,
-    wrap: Option<Wrap>,
-    monotonic: bool,
-}
-
-impl std::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder").field("choice", &self.choice).finish_non_exhaustive()
-    }
-}
-
-impl Builder {
-    /// Which engine reads.
-    #[must_use]
-    pub fn engine(mut self, choice: Choice) -> Self {
-        self.choice = choice;
-        self
-    }
-
-    /// Puts something around the engine, to count, delay or refuse what is read. It is called in the service's thread.
-    #[must_use]
-    pub fn wrap(mut self, wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static) -> Self {
-        self.wrap = Some(Box::new(wrap));
-        self
-    }
-
-    /// Measures by the kernel's clock even where the processor's counter could be trusted.
-    #[must_use]
-    pub fn kernel_clock(mut self) -> Self {
-        self.monotonic = true;
-        self
-    }
-
-    /// Starts the service.
-    ///
-    /// # Errors
-    /// The engine that was asked for does not work here; threads cannot be started.
-    pub fn build(self) -> Result<Service> {
-        let clock = if self.monotonic { Clock::monotonic() } else { Clock::best() };
-        let bell = Arc::new(Bell::new()?);
-        let inbox = Arc::new(Inbox::new(bell.clone()));
-        let (answer, answered) = mpsc::channel();
-        let (choice, wrap, loops) = (self.choice, self.wrap, inbox.clone());
-        // The engine is made in the thread that uses it: io_uring wants a single issuer.
-        let body = move || {
-            let _over = Over(loops.clone());
-            let engine = match engine::make(choice, bell) {
-                Ok(engine) => engine,
-                Err(error) => {
-                    let _ = answer.send(Err(error));
-                    return;
-                }
-            };
-            let _ = answer.send(Ok((engine.kind(), engine.about())));
-            drop(answer);
-            let engine = match wrap {
-                Some(wrap) => wrap(engine),
-                None => engine,
-            };
-            Control::new(engine, loops, clock).run();
-        };
-        let thread = std::thread::Builder::new().name("scan".into()).spawn(body).map_err(|_| {
-            Error::System { what: "starting the service's thread", source: rustix::io::Errno::AGAIN }
-        })?;
-        let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
-        let pools = Registry::default();
-        let shared = Shared { inbox, thread: Some(thread), clock, kind, about, pools };
-        Ok(Service { side: Side::Here(Arc::new(shared)) })
-    }
-}
-
-/// However the loop ends.
-struct Over(Arc<Inbox>);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.0.over();
-    }
-}
+/// How often a chunk is taken back because its file has changed, and read again, until it is an error.
+const TRIES: u32 = 8;
 
 /// A service in this process.
 pub(crate) struct Shared {
@@ -226,9 +150,9 @@ impl Service {
         match &self.side {
             Side::Here(shared) => {
                 let files = scan.sources.iter().map(File::open).collect::<Result<_>>()?;
+                let reuse = |count| shared.inbox.reuse(count);
                 let count = scan.frames();
-                let spare = shared.inbox.reuse(count);
-                shared.open(files, scan.ranges, scan.page_size, count, spare)?.channel()
+                shared.open(files, scan.ranges, scan.page_size, count, reuse)?.channel()
             }
             Side::Daemon(remote) => remote.open(scan),
         }
@@ -263,19 +187,15 @@ impl Opened {
 }
 
 impl Shared {
-    /// Opens a channel with so many frames; reading begins at once. What was read into spare ones the worker can see.
+    /// Opens a channel with so many frames; reading begins at once. What was read into `spare` ones the worker can see.
     pub(crate) fn open(
         self: &Arc<Self>,
         files: Vec<File>,
         ranges: Option<Vec<Range>>,
         page_size: usize,
         count: usize,
-        spare: Option<Arc<Frames>>,
+        spare: impl FnOnce(usize) -> Option<Arc<Frames>>,
     ) -> Result<Opened> {
-        let frames = match spare {
-            Some(frames) => frames,
-            None => Arc::new(Frames::new(count)?),
-        };
         let board = Arc::new(Board::new(count, self.clock)?);
         let mut plan = Plan::new(&files, page_size);
         let ranges = ranges.unwrap_or_else(|| plan.everything());
@@ -283,7 +203,13 @@ impl Shared {
         board.service().total_bytes.store(bytes, Release);
         board.service().total.store(plan.add(&ranges)?, Release);
         let direct = files.iter().map(|file| file.direct).collect();
-        let opening = Opening { board: board.clone(), frames: frames.clone(), files, plan };
+        let extents = Extents::of_all(&files);
+        // At last: the engine knows spare ones, so they must not be lost before the loop has them.
+        let frames = match spare(count) {
+            Some(frames) => frames,
+            None => Arc::new(Frames::new(count)?),
+        };
+        let opening = Opening { board: board.clone(), frames: frames.clone(), files, extents, plan };
         let id = self.ask(|answer| Command::Open(opening, answer))?;
         let link = Box::new(Local { shared: self.clone(), id });
         Ok(Opened { board, frames, link, direct, in_order: true, page_size })

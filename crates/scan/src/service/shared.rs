@@ -10,6 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::inbox::{Command, Founding};
 use super::{Opened, Service, Shared, Side};
 use crate::board::Board;
+use crate::extents::Extents;
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
 use crate::remote;
@@ -192,7 +193,8 @@ fn check_memory(memory_bytes: usize) -> Result<()> {
     Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")))
 }
 
-fn unknown() -> Error {
+/// What is said of a key that is none, or is none any more.
+pub(super) fn unknown() -> Error {
     Error::Invalid("no pool has this access key".into())
 }
 
@@ -212,9 +214,12 @@ impl Shared {
         let bytes = everything.iter().map(|range| range.end).sum();
         let direct = files.iter().map(|file| file.direct).collect();
         let identities = files.iter().map(|file| file.identity).collect();
-        let founding = Founding { frames: frames.clone(), files, plan };
+        let key = AccessKey::new()?;
+        let extents = Extents::of_all(&files);
+        let founding = Founding { frames: frames.clone(), files, extents, plan };
         let id = self.ask(|answer| Command::Found(founding, answer))?;
-        let founded = Founded { shared: self.clone(), frames, id, key: AccessKey::new()? };
+        // Nothing fails from here on: the pool ends with this.
+        let founded = Founded { shared: self.clone(), frames, id, key };
         let frames = Arc::downgrade(&founded.frames);
         let known = Known { id, frames, chunks, bytes, direct, files: identities, names };
         self.pools.pools().insert(founded.key, known);

@@ -16,7 +16,7 @@ mod words {
 use super::content;
 use content::Fault;
 use doorbell::{Bell, SLEEPS, Sleeper, Want};
-use entry::Entry;
+use entry::{Content, Entry, FaultWord};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -25,6 +25,7 @@ use state::State;
 /// A board of a few entries with a frame each, and what the kernel does: a futex and an eventfd.
 struct Board<const N: usize> {
     entries: [Entry; N],
+    faults: [FaultWord; N],
     frames: [UnsafeCell<u64>; N],
     bell: Bell,
     sleeper: Sleeper,
@@ -38,6 +39,7 @@ impl<const N: usize> Board<N> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             entries: std::array::from_fn(|_| Entry::new()),
+            faults: std::array::from_fn(|_| FaultWord::default()),
             frames: std::array::from_fn(|_| UnsafeCell::new(0)),
             bell: Bell::new(),
             sleeper: Sleeper::new(),
@@ -53,7 +55,7 @@ impl<const N: usize> Board<N> {
         assert_eq!(self.entries[slot].word.state(), State::Empty);
         // SAFETY: loom checks that nobody else has it.
         self.frames[slot].with_mut(|frame| unsafe { *frame = value });
-        self.entries[slot].describe(slot as u32, 1);
+        self.entries[slot].describe(Content { frame: slot as u32, segments: 1, faulty: false });
         self.entries[slot].word.publish();
         if self.sleeper.must_wake() {
             let _futex = self.futex.lock().unwrap();
@@ -67,8 +69,8 @@ impl<const N: usize> Board<N> {
         if !entry.word.take() {
             return None;
         }
-        let (frame, segments) = entry.content().unwrap();
-        assert_eq!(segments, 1);
+        let Content { frame, segments, faulty } = entry.content();
+        assert_eq!((segments, faulty), (1, false));
         // SAFETY: loom checks that nobody writes to it.
         let value = self.frames[frame as usize].with(|frame| unsafe { *frame });
         Some(value)
@@ -195,9 +197,60 @@ fn a_starving_worker_is_heard() {
             }
         });
         board.bell.want(Want::Starving);
-        if board.sleeper.word().load(words::Ordering::Relaxed) != SLEEPS {
+        if !board.sleeper.starves() {
             board.listen();
         }
+        board.give(0, 9);
+        assert_eq!(worker.join().unwrap(), 9);
+    });
+}
+
+/// So they are for one that does not sleep: it is enough if it asks once.
+#[test]
+fn a_polling_worker_is_heard() {
+    check(|| {
+        let board = Board::<1>::new();
+        let worker = board.clone();
+        let worker = thread::spawn(move || {
+            let value = worker.take(0).unwrap_or_else(|| {
+                worker.sleeper.poll();
+                worker.tell(Want::Starving);
+                loop {
+                    match worker.take(0) {
+                        Some(value) => break value,
+                        None => thread::yield_now(),
+                    }
+                }
+            });
+            worker.sleeper.awake();
+            value
+        });
+        board.bell.want(Want::Starving);
+        if !board.sleeper.starves() {
+            board.listen();
+        }
+        board.give(0, 9);
+        assert_eq!(worker.join().unwrap(), 9);
+        assert!(!board.sleeper.starves());
+    });
+}
+
+/// A worker that polled and goes to sleep meanwhile is woken.
+#[test]
+fn who_polled_is_woken_when_it_sleeps() {
+    check(|| {
+        let board = Board::<1>::new();
+        let worker = board.clone();
+        let worker = thread::spawn(move || {
+            worker.sleeper.poll();
+            worker.tell(Want::Starving);
+            loop {
+                match worker.take(0) {
+                    Some(value) => break value,
+                    None => worker.sleep(0),
+                }
+            }
+        });
         board.give(0, 9);
         assert_eq!(worker.join().unwrap(), 9);
     });
@@ -220,18 +273,23 @@ fn bells_ring_for_what_is_wanted() {
     });
 }
 
-/// An error in the place of data is seen as it was written.
+/// What is wrong with a frame is seen as it was written.
 #[test]
 fn faults_are_seen_whole() {
     check(|| {
         let board = Board::<1>::new();
-        let fault = Fault { code: 2, file: 3, offset: 4, detail: 5 };
+        let fault = Fault { code: 2, detail: 5 };
         let worker = board.clone();
-        let worker =
-            thread::spawn(move || worker.entries[0].word.take().then(|| worker.entries[0].content()));
-        board.entries[0].describe_fault(fault);
+        let worker = thread::spawn(move || {
+            worker.entries[0]
+                .word
+                .take()
+                .then(|| (worker.entries[0].content().faulty, worker.faults[0].get()))
+        });
+        board.faults[0].set(Some(fault));
+        board.entries[0].describe(Content { frame: 0, segments: 1, faulty: true });
         board.entries[0].word.publish();
         let seen = worker.join().unwrap();
-        assert!(seen.is_none() || seen == Some(Err(fault)));
+        assert!(seen.is_none() || seen == Some((true, Some(fault))));
     });
 }

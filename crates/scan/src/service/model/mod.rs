@@ -10,8 +10,9 @@
 mod board;
 #[path = "../member.rs"]
 mod member;
-#[path = "../pool.rs"]
+#[path = "../pool/mod.rs"]
 mod pool;
+mod worker;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -23,21 +24,26 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use super::{bits, device, files, loads, rates, stream};
-use crate::board::Fault;
+use crate::board::{Fault, Faults};
 use crate::error;
 use crate::memory::{FRAME, Frames};
 use crate::plan::Plan;
+use crate::source::Stamp;
 use board::Board;
 use device::Device;
 use files::Files;
-use loads::{Loaded, Order};
+use loads::{Loaded, Order, Outcome};
 use pool::Pool;
 use rates::TICK;
+use worker::Worker;
 
 /// Of the pool: the least that two workers can share.
 const FRAMES: usize = 6;
 /// One more than there are frames, and one after it.
 const CHUNKS: usize = 8;
+
+/// How often a chunk is taken back because it is old, until it is an error: as often as it takes to see both.
+const TRIES: u32 = 1;
 
 /// What the loop does after it published something; workers of the model do not sleep.
 fn wake(board: &Board) {
@@ -53,72 +59,6 @@ fn check(body: impl Fn() + Send + Sync + 'static) {
 
 type Cells = loom::sync::Arc<Vec<UnsafeCell<usize>>>;
 
-/// A worker: what it has had, and where it is.
-struct Worker {
-    board: Arc<Board>,
-    cells: Cells,
-    cursor: usize,
-    had: BTreeSet<usize>,
-    failed: BTreeSet<usize>,
-}
-
-/// A page in a worker's hands.
-struct Held {
-    slot: usize,
-    chunk: usize,
-    frame: usize,
-}
-
-impl Worker {
-    /// Takes the next chunk, if there is one; errors are counted.
-    fn get(&mut self) -> Option<Held> {
-        let entries = self.board.entries();
-        let count = entries.len();
-        let mut slots = (0..count).map(|step| (self.cursor + step) % count);
-        let Some(slot) = slots.find(|slot| entries[*slot].word.take()) else {
-            self.board.worker().starved.fetch_add(1, Relaxed);
-            return None;
-        };
-        self.cursor = (slot + 1) % count;
-        match entries[slot].content() {
-            Ok((frame, segments)) => {
-                assert_eq!(segments, 1);
-                let segment = self.board.segments(slot)[0].get();
-                let chunk = (segment.offset / FRAME as u64) as usize;
-                Some(Held { slot, chunk, frame: frame as usize })
-            }
-            Err(fault) => {
-                entries[slot].word.finish();
-                let chunk = (fault.offset / FRAME as u64) as usize;
-                assert!(self.failed.insert(chunk) && !self.had.contains(&chunk), "{chunk} is told twice");
-                None
-            }
-        }
-    }
-
-    /// Reads a page.
-    fn read(&mut self, page: &Held) {
-        // SAFETY: loom checks that nobody writes to it.
-        let chunk = self.cells[page.frame].with(|cell| unsafe { *cell });
-        assert_eq!(chunk, page.chunk, "a frame has what it should not");
-    }
-
-    /// Reads it once more, and returns it.
-    fn put(&mut self, page: Held) {
-        self.read(&page);
-        assert!(self.had.insert(page.chunk), "chunk {} came twice", page.chunk);
-        self.board.entries()[page.slot].word.finish();
-    }
-
-    fn ingest(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some(page) = self.get() else { return };
-            self.read(&page);
-            self.put(page);
-        }
-    }
-}
-
 /// The control loop.
 struct Loop {
     pool: Pool,
@@ -129,6 +69,8 @@ struct Loop {
     loads: usize,
     /// A chunk that cannot be read.
     bad: Option<usize>,
+    /// The stamp of the file that all chunks are of.
+    stamp: i64,
 }
 
 impl Loop {
@@ -147,6 +89,7 @@ impl Loop {
             flying: Vec::new(),
             loads: 0,
             bad: None,
+            stamp: 0,
         }
     }
 
@@ -162,8 +105,9 @@ impl Loop {
         for order in std::mem::take(&mut self.flying) {
             let loads::Owner::Pool { chunk, .. } = order.owner else { unreachable!() };
             self.write(order.frame, chunk);
-            let fault = Fault { code: error::READ, file: 0, offset: (chunk * FRAME) as u64, detail: 5 };
-            let outcome = if self.bad == Some(chunk) { Err(fault) } else { Ok(Vec::new()) };
+            let fault = Fault { code: error::READ, detail: 5 };
+            let faults = (self.bad == Some(chunk)).then(|| Rc::new(Faults::everywhere(fault)));
+            let outcome = Outcome { stamps: vec![(0, Stamp::numbered(self.stamp))], faults };
             let loaded = Loaded { order, outcome, took_ns: 1, bytes_read: FRAME as u64, again: 0 };
             self.loads += 1;
             if self.pool.loaded(loaded, self.now, &self.device).is_some() {
@@ -183,6 +127,13 @@ impl Loop {
     fn write(&self, frame: usize, chunk: usize) {
         // SAFETY: loom checks that nobody else reads or writes it.
         self.cells[frame].with_mut(|cell| unsafe { *cell = chunk });
+    }
+
+    /// The file changes, and the loop learns of it.
+    fn change(&mut self) {
+        self.stamp += 1;
+        self.pool.changed(&[(0, Stamp::numbered(self.stamp))]);
+        self.pool.check();
     }
 
     /// After this, everything in the pool has expired.
@@ -308,4 +259,37 @@ fn errors_are_told_while_a_worker_reads() {
         control.leave(1);
         control.over();
     });
+}
+
+/// The file changes again and again, until what the worker has of it are errors, while it begins to read.
+#[test]
+fn old_frames_become_errors_while_a_worker_reads() {
+    static HAD: AtomicUsize = AtomicUsize::new(0);
+    static FAILED: AtomicUsize = AtomicUsize::new(0);
+    check(|| {
+        let mut control = Loop::new();
+        let mut worker = control.join(1, 6);
+        // Two chunks at a time, all of them, and the first two again.
+        for _ in 0..=CHUNKS / 2 {
+            control.change();
+            control.round();
+            control.round();
+            // It wants more, or nothing would be read for it again.
+            worker.board.service().sleeper.poll();
+        }
+        let begins = thread::spawn(move || {
+            worker.ingest(1);
+            worker
+        });
+        control.change();
+        let mut worker = begins.join().unwrap();
+        count(&HAD, worker.had.len() == 1);
+        count(&FAILED, worker.failed.len() == 1);
+        worker.board.service().sleeper.awake();
+        control.finish(&mut [&mut worker]);
+        assert!(!worker.failed.is_empty());
+        control.leave(1);
+        control.over();
+    });
+    assert!(HAD.load(Relaxed) > 0 && FAILED.load(Relaxed) > 0, "it was always the same");
 }

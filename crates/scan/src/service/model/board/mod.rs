@@ -11,7 +11,7 @@ mod metrics;
 #[path = "../../../board/state.rs"]
 mod state;
 mod content {
-    pub use crate::board::{Fault, Segment};
+    pub use crate::board::{Fault, Faults, Segment};
 }
 mod words {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -19,18 +19,19 @@ mod words {
 
 pub use crate::board::Closed;
 pub use audit::Audit;
-pub use content::Fault;
+pub use content::Faults;
 pub use doorbell::Want;
-pub use entry::Entry;
-use entry::SegmentWords;
+pub use entry::{Content, Entry};
+use entry::{FaultWord, SegmentWords};
 use metrics::{ServiceWords, WorkerWords};
 pub use state::State;
 use words::Ordering;
 
-/// A board whose entries have one segment each.
+/// A board whose entries have one segment each, and a word for the faults of all of it.
 pub struct Board {
     entries: Vec<Entry>,
     segments: Vec<SegmentWords>,
+    faults: Vec<FaultWord>,
     worker: WorkerWords,
     service: ServiceWords,
 }
@@ -40,6 +41,7 @@ impl Board {
         Self {
             entries: (0..slots).map(|_| Entry::new()).collect(),
             segments: (0..slots).map(|_| SegmentWords::default()).collect(),
+            faults: (0..slots).map(|_| FaultWord::default()).collect(),
             worker: WorkerWords::default(),
             service: ServiceWords::default(),
         }
@@ -51,6 +53,10 @@ impl Board {
 
     pub fn segments(&self, slot: usize) -> &[SegmentWords] {
         std::slice::from_ref(&self.segments[slot])
+    }
+
+    pub fn faults(&self, slot: usize) -> &[FaultWord] {
+        std::slice::from_ref(&self.faults[slot])
     }
 
     pub fn worker(&self) -> &WorkerWords {

@@ -1,17 +1,20 @@
 //! The control loop (KzicIO, paper 3.4.2): one thread that reads for all channels.
 //!
 //! It is clocked by itself: completions, release times that are due and bells wake it, nothing else. Every time it
-//! looks at all boards, releases what is due, submits it in one batch, and sleeps until something happens.
+//! looks at all boards, releases what is due, submits it in one batch, and sleeps until something happens. What it is told
+//! to open and to close is in `openings`.
+
+mod openings;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::device::Device;
-use super::files::Files;
-use super::inbox::{Command, Founding, Inbox, Opening};
+use super::inbox::Inbox;
 use super::loads::{Loaded, Loads, Order, Owner, Progress, Retry};
 use super::pool::Pool;
 use super::stream::{Stream, Wishes};
@@ -19,8 +22,6 @@ use super::wheel::Wheel;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
 use crate::memory::Frames;
-use crate::source::File;
-use crate::{Error, Result};
 
 /// Rings that are kept for channels to come, registered.
 const SPARE: usize = 2;
@@ -99,6 +100,7 @@ impl Control {
         for stream in self.streams.values_mut() {
             stream.closing = true;
         }
+        self.loads.give_up(|_| true);
         let mut complete = Vec::new();
         while !self.loads.is_empty() {
             self.engine.wait(Some(Duration::from_millis(10)), &mut complete);
@@ -113,133 +115,10 @@ impl Control {
         self.pools.values_mut().for_each(Pool::expel);
     }
 
-    /// Does what it was told. Whether it is to stop.
-    fn commands(&mut self) -> bool {
-        let (commands, stop) = self.inbox.take();
-        for command in commands {
-            match command {
-                Command::Open(opening, answer) => {
-                    let _ = answer.send(self.open(opening));
-                }
-                Command::Ranges(id, ranges, answer) => {
-                    let stream = self.streams.get_mut(&id).expect("its worker has it open");
-                    let result = stream.plan().add(&ranges).map(|count| {
-                        // The board's total is what lets the worker go on: what is read for it comes from the plan.
-                        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
-                        stream.board.service().total_bytes.fetch_add(bytes, Release);
-                        stream.board.service().total.fetch_add(count, Release);
-                    });
-                    let _ = answer.send(result);
-                }
-                Command::Found(founding, answer) => {
-                    let _ = answer.send(self.found(founding));
-                }
-                Command::Join(pool, board, answer) => {
-                    let id = self.number();
-                    let joined = match self.pools.get_mut(&pool) {
-                        Some(pool) => pool.join(id, board, self.clock.now()).map(|()| id),
-                        None => Err(Error::Gone),
-                    };
-                    let _ = answer.send(joined);
-                }
-                Command::Leave(pool, member) => {
-                    if let Some(pool) = self.pools.get_mut(&pool) {
-                        pool.leave(member);
-                    }
-                    self.dissolve(pool);
-                }
-                Command::Dissolve(pool) => {
-                    if let Some(pool) = self.pools.get_mut(&pool) {
-                        pool.closing = true;
-                    }
-                    self.dissolve(pool);
-                }
-                Command::Close(id) => {
-                    if let Some(stream) = self.streams.get_mut(&id) {
-                        stream.closing = true;
-                    }
-                    self.bury(id);
-                }
-            }
-        }
-        stop
-    }
-
-    fn open(&mut self, opening: Opening) -> Result<usize> {
-        let Opening { board, frames, files, plan } = opening;
-        let (files, memory) = self.add(files, &frames)?;
-        let (id, now) = (self.number(), self.clock.now());
-        self.streams.insert(id, Stream::new(id, board, files, frames, memory, plan, now));
-        Ok(id)
-    }
-
-    fn found(&mut self, founding: Founding) -> Result<usize> {
-        let Founding { frames, files, plan } = founding;
-        let (files, memory) = self.add(files, &frames)?;
-        let (id, now) = (self.number(), self.clock.now());
-        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, now));
-        Ok(id)
-    }
-
-    /// Makes the engine know files and memory.
-    fn add(&mut self, files: Vec<File>, frames: &Arc<Frames>) -> Result<(Rc<Files>, usize)> {
-        let memory = match self.memories.iter().find(|(known, _)| Arc::ptr_eq(known, frames)) {
-            Some((_, memory)) => *memory,
-            None => {
-                let memory = self.engine.add_memory(frames.clone())?;
-                self.memories.push((frames.clone(), memory));
-                memory
-            }
-        };
-        match Files::add(&mut *self.engine, files) {
-            Ok(files) => Ok((Rc::new(files), memory)),
-            Err(error) => {
-                self.forget(frames);
-                Err(error)
-            }
-        }
-    }
-
-    fn number(&mut self) -> usize {
-        self.next += 1;
-        self.next
-    }
-
-    /// Forgets a pool that nobody can join and nobody is in.
-    fn dissolve(&mut self, id: usize) {
-        if !self.pools.get(&id).is_some_and(|pool| pool.closing && pool.is_down()) {
-            return;
-        }
-        if let Some(pool) = self.pools.remove(&id) {
-            pool.files.remove(&mut *self.engine);
-            self.forget(&pool.frames);
-        }
-    }
-
-    /// Forgets a stream of which nothing flies any more.
-    fn bury(&mut self, id: usize) {
-        if !self.streams.get(&id).is_some_and(|stream| stream.closing && stream.is_down()) {
-            return;
-        }
-        let Some(stream) = self.streams.remove(&id) else { return };
-        stream.files.remove(&mut *self.engine);
-        // What another process has mapped shall not be read into for somebody else.
-        if stream.frames.is_lent() || !self.inbox.spare(stream.frames.clone(), SPARE) {
-            self.forget(&stream.frames);
-        }
-    }
-
     fn census(&self) -> [u64; 3] {
         let (members, frames) =
             self.pools.values().map(Pool::count).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         [self.streams.len() as u64 + members, self.pools.len() as u64, frames]
-    }
-
-    fn forget(&mut self, frames: &Arc<Frames>) {
-        if let Some(at) = self.memories.iter().position(|(known, _)| Arc::ptr_eq(known, frames)) {
-            let (_, memory) = self.memories.swap_remove(at);
-            self.engine.remove_memory(memory);
-        }
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -284,7 +163,7 @@ impl Control {
     fn over(&mut self, loaded: Loaded, now: u64) {
         let device = self.devices.entry(device_of(&loaded.order)).or_default();
         device.flying -= 1;
-        if loaded.outcome.is_ok() && loaded.again == 0 {
+        if loaded.outcome.faults.is_none() && loaded.again == 0 {
             device.rate.sample(loaded.bytes_read, loaded.took_ns);
         }
         self.inbox.bytes_read.fetch_add(loaded.bytes_read, Relaxed);
@@ -295,7 +174,7 @@ impl Control {
                 if let Some(time) = pool.loaded(loaded, now, device) {
                     self.wheel.insert(time, Timer::Rested(id));
                 }
-                return self.dissolve(id);
+                return self.desert(id);
             }
         };
         let stream = self.streams.get_mut(&id).expect("it is not buried while something flies");

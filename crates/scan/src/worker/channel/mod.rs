@@ -1,4 +1,7 @@
-//! A channel: one worker's stream of pages.
+//! A channel: one worker's stream of pages. What it does with the frame that it reads is in `frame`.
+
+mod frame;
+mod statistics;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,13 +12,14 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::pieces::Rest;
 use super::{Link, Page, Piece};
-use crate::board::{Board, Closed, SEGMENTS, SLEEPS, State, Want};
+use crate::board::{Board, Closed, SLEEPS, State, Want};
 use crate::clock::Clock;
-use crate::memory::{FRAME, Mapping, Pages};
+use crate::memory::{Mapping, Pages};
 use crate::plan::Range;
 use crate::{Error, Result};
+use frame::InUse;
+pub use statistics::Statistics;
 
 /// How long a worker sleeps before it looks whether the service is still there.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -29,18 +33,6 @@ pub enum Got {
     NotYet,
     /// The scan is over, unless ranges are added.
     End,
-}
-
-/// The frame that a worker reads.
-#[derive(Clone, Copy, Debug)]
-struct InUse {
-    slot: usize,
-    frame: usize,
-    segments: usize,
-    /// The next segment to begin.
-    segment: usize,
-    rest: Option<Rest>,
-    bytes: u64,
 }
 
 /// One worker's stream of pages, in order unless it shares them with others. It has at most one page at a time (paper 4.2.3).
@@ -89,34 +81,6 @@ impl std::fmt::Debug for Channel {
 // SAFETY: the only pointers are into the channel's own mapping, in pieces that go with it.
 unsafe impl Send for Channel {}
 
-/// What a channel did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Frames that were read by the worker.
-    pub frames: u64,
-    /// Bytes that were read by the worker.
-    pub bytes: u64,
-    /// Nanoseconds that the worker took for them.
-    pub ingest_ns: u64,
-    /// How often there was no page when the worker wanted one.
-    pub starved: u64,
-    /// Nanoseconds that it wanted one in vain.
-    pub starved_ns: u64,
-    /// System calls that it made.
-    pub calls: u64,
-    /// Bytes that were read from files.
-    pub bytes_read: u64,
-    /// How often a chunk was read again because its file changed meanwhile.
-    pub read_again: u64,
-    /// Frames that were taken back before the worker used them.
-    pub reclaimed: u64,
-    /// Frames that are there now and unread.
-    pub unread: u64,
-    /// How many there may be as things are.
-    pub watermark: u64,
-}
-
 impl Channel {
     pub(crate) fn new(board: Arc<Board>, memory: Memory, link: Box<dyn Link>, page_size: usize) -> Self {
         let clock = board.clock();
@@ -140,12 +104,22 @@ impl Channel {
         }
     }
 
-    /// The next page, if it is there; never waits. Return it before you ask for another.
+    /// The next page, if it is there; never waits. Return it before you ask for another. Who asks for it in vain has it read
+    /// as soon as who [waits](Self::wait) for it, at the cost of a system call if the service sleeps.
     ///
     /// # Errors
-    /// The page cannot be had: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]; the scan
-    /// may go on with the next. [`Error::Held`]: the last page is out. [`Error::Gone`]: the service has ended.
+    /// The page cannot be had: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]; the next
+    /// call is about the next page. [`Error::Held`]: the last page is out. [`Error::Gone`]: the service has ended.
     pub fn get_page(&mut self) -> Result<Got> {
+        let got = self.look()?;
+        if got == Got::NotYet {
+            self.poll();
+        }
+        Ok(got)
+    }
+
+    /// The next page, if it is there.
+    fn look(&mut self) -> Result<Got> {
         if self.held {
             return Err(Error::Held);
         }
@@ -189,13 +163,7 @@ impl Channel {
             return Err(Error::NotHeld);
         }
         self.held = false;
-        let in_use = self.in_use.as_mut().expect("what is out is of a frame");
-        if in_use.rest.is_some_and(|mut rest| rest.next().is_none()) {
-            in_use.rest = None;
-        }
-        if in_use.rest.is_none() && in_use.segment == in_use.segments {
-            self.finish();
-        }
+        self.pass();
         Ok(())
     }
 
@@ -204,13 +172,28 @@ impl Channel {
     /// # Errors
     /// As [`get_page`](Self::get_page).
     pub fn next_page(&mut self) -> Result<Option<Page<'_>>> {
+        match self.wait_for_page(None)? {
+            Got::Page(piece) => Ok(Some(Page::new(self, piece))),
+            Got::End => Ok(None),
+            Got::NotYet => unreachable!("it waits as long as it takes"),
+        }
+    }
+
+    /// As [`get_page`](Self::get_page), but waits for the page as long as it takes, or for a time.
+    ///
+    /// # Errors
+    /// As [`get_page`](Self::get_page).
+    pub fn wait_for_page(&mut self, most: Option<Duration>) -> Result<Got> {
+        // A time that is beyond all clocks is forever.
+        let deadline = most.and_then(|time| Instant::now().checked_add(time));
         loop {
-            match self.get_page()? {
-                Got::Page(piece) => return Ok(Some(Page::new(self, piece))),
-                Got::End => return Ok(None),
-                Got::NotYet => {
-                    self.wait(None)?;
-                }
+            let got = self.look()?;
+            if got != Got::NotYet {
+                return Ok(got);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !self.wait(left)? {
+                return Ok(got);
             }
         }
     }
@@ -223,7 +206,7 @@ impl Channel {
         if self.held {
             return Err(Error::Held);
         }
-        let deadline = most.map(|time| Instant::now() + time);
+        let deadline = most.and_then(|time| Instant::now().checked_add(time));
         while !self.has_news() {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -248,6 +231,16 @@ impl Channel {
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
         let (count, cursor) = (self.board.entries().len(), self.cursor);
         (0..if self.in_order { 1 } else { count }).map(move |step| (cursor + step) % count)
+    }
+
+    /// There is nothing, and the worker does not sleep: the service has to know, for it may have held a page back to be just in
+    /// time.
+    fn poll(&mut self) {
+        self.board.service().sleeper.poll();
+        if self.board.worker().bell.must_ring(Want::Starving) {
+            add(&self.board.worker().calls, 1);
+            self.link.ring();
+        }
     }
 
     /// Sleeps until the service wakes this worker, or for a time.
@@ -275,98 +268,6 @@ impl Channel {
         self.link.notify_ranges(ranges)
     }
 
-    /// Takes the next frame. Whether it was there.
-    fn take(&mut self) -> Result<bool> {
-        let Some(slot) = self.slots().find(|slot| self.board.entries()[*slot].word.take()) else {
-            return Ok(false);
-        };
-        let entry = &self.board.entries()[slot];
-        let now = self.clock.now();
-        let words = self.board.worker();
-        if let Some(since) = self.starved_since.take() {
-            add(&words.starved_ns, now.saturating_sub(since));
-            self.since = now;
-        }
-        if self.since == 0 {
-            self.since = now;
-        }
-        words.first_access_ns.store(now, Relaxed);
-        let content = entry.content();
-        let (frame, segments) = *content.as_ref().unwrap_or(&(0, 0));
-        self.in_use = Some(InUse {
-            slot,
-            frame: frame as usize,
-            segments: (segments as usize).min(SEGMENTS),
-            segment: 0,
-            rest: None,
-            bytes: 0,
-        });
-        match content {
-            Ok(_) if segments > 0 => Ok(true),
-            Ok(_) => {
-                self.finish();
-                Err(Error::Protocol("the service published a page of nothing".into()))
-            }
-            Err(fault) => {
-                self.finish();
-                Err(Error::of(fault))
-            }
-        }
-    }
-
-    fn next_piece(&mut self) -> Result<Got> {
-        let in_use = self.in_use.as_mut().expect("checked by the caller");
-        let found = loop {
-            if let Some(segment) = in_use.rest.as_mut().and_then(Rest::next) {
-                break Some(segment);
-            }
-            if in_use.segment == in_use.segments {
-                break None;
-            }
-            let segment = self.board.segments(in_use.slot)[in_use.segment].get();
-            let end = segment.at.checked_add(segment.len);
-            if segment.offset > u64::MAX / 2 || end.is_none_or(|end| end as usize > FRAME) {
-                break None;
-            }
-            in_use.rest = Some(Rest::new(segment, self.page_size));
-            in_use.segment += 1;
-        };
-        let place = found.and_then(|segment| {
-            let end = (segment.at as usize).checked_add(segment.len as usize).filter(|end| *end <= FRAME)?;
-            let start = in_use.frame.checked_mul(FRAME)?;
-            start.checked_add(end).filter(|end| *end <= self.frames.bytes())?;
-            Some((segment, start + segment.at as usize))
-        });
-        let Some((segment, at)) = place else {
-            self.finish();
-            return Err(Error::Protocol("the service published a page outside of its memory".into()));
-        };
-        in_use.bytes += u64::from(segment.len);
-        self.held = true;
-        // SAFETY: within the mapping, as was checked.
-        let start = unsafe { self.frames.start().add(at) };
-        Ok(Got::Page(Piece { file: segment.file, offset: segment.offset, start, len: segment.len as usize }))
-    }
-
-    /// The frame's last page was returned: the service may have it.
-    fn finish(&mut self) {
-        let Some(in_use) = self.in_use.take() else { return };
-        let (now, words) = (self.clock.now(), self.board.worker());
-        add(&words.ingest_ns, now.saturating_sub(self.since));
-        add(&words.bytes, in_use.bytes);
-        add(&words.pages, 1);
-        words.returned_ns.store(now, Relaxed);
-        words.first_access_ns.store(0, Relaxed);
-        self.since = now;
-        self.returned += 1;
-        self.cursor = (in_use.slot + 1) % self.board.entries().len();
-        self.board.entries()[in_use.slot].word.finish();
-        if words.bell.must_ring(Want::Returned) {
-            add(&words.calls, 1);
-            self.link.ring();
-        }
-    }
-
     /// How many bytes the scan has, with the ranges that were added.
     pub fn total_bytes(&self) -> u64 {
         self.board.service().total_bytes.load(Acquire)
@@ -390,26 +291,6 @@ impl Channel {
     /// What the memory of pages is made of.
     pub fn memory(&self) -> Pages {
         self.pages
-    }
-
-    /// What it did so far.
-    pub fn statistics(&self) -> Statistics {
-        let (worker, service) = (self.board.worker(), self.board.service());
-        let get = |word: &AtomicU64| word.load(Relaxed);
-        let ready = |entry: &&crate::board::Entry| entry.word.state() == State::Ready;
-        Statistics {
-            frames: get(&worker.pages),
-            bytes: get(&worker.bytes),
-            ingest_ns: get(&worker.ingest_ns),
-            starved: get(&worker.starved),
-            starved_ns: get(&worker.starved_ns),
-            calls: get(&worker.calls),
-            bytes_read: get(&service.bytes_read),
-            read_again: get(&service.read_again),
-            reclaimed: get(&service.reclaimed),
-            unread: self.board.entries().iter().filter(ready).count() as u64,
-            watermark: get(&service.watermark),
-        }
     }
 }
 

@@ -5,8 +5,15 @@
 //! below the low one the worker would wait, so requests are released at once; at the watermark none is, for the
 //! worker does not need more yet.
 //!
+//! How fast that is follows from the worker's pace (`pace`); what the worker has, and may be old by now, is in `given`.
+//!
 //! Chunk number `n` is in slot and frame `n % slots`. `oldest ≤ next`, and they are at most the number of slots apart: what
 //! is between them is being loaded, ready, in use, or done and not harvested.
+
+mod given;
+mod pace;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,12 +21,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::device::Device;
 use super::files::Files;
-use super::loads::{Loaded, Order, Owner};
-use super::rates::{Rate, TICK, ahead, release_delay, reward};
-use crate::board::{Audit, Board, Closed, Fault, State, Want};
+use super::loads::{Loaded, Order, Outcome, Owner};
+use super::rates::{Rate, release_delay};
+use crate::board::{Audit, Board, Closed, Want};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Chunk, Plan};
-use crate::source::Stamp;
 
 /// Chunks that a stream reads at a time before anything is known of its worker.
 const FIRST: usize = 2;
@@ -37,10 +43,10 @@ enum Slot {
     Loading {
         tries: u32,
     },
-    /// The worker's, with what it was loaded from.
+    /// The worker's.
     Given {
         chunk: Chunk,
-        stamps: Vec<(u32, Stamp)>,
+        outcome: Outcome,
         tries: u32,
     },
 }
@@ -147,18 +153,6 @@ impl Stream {
         self.device
     }
 
-    /// Whether a load shows that one of its files has changed since others of its chunks were loaded.
-    pub fn is_news(&self, loaded: &Loaded) -> bool {
-        let Ok(stamps) = &loaded.outcome else { return false };
-        let differs = |slot: &Slot| match slot {
-            Slot::Given { stamps: old, .. } => old
-                .iter()
-                .any(|(file, stamp)| stamps.iter().any(|(other, new)| other == file && new != stamp)),
-            _ => false,
-        };
-        self.slots.iter().any(differs)
-    }
-
     /// Whether nothing is being loaded for it.
     pub fn is_down(&self) -> bool {
         self.flying == 0
@@ -180,7 +174,7 @@ impl Stream {
             let (want, timer) = self.sleep(now, device);
             self.board.worker().bell.want(want);
             // What the worker did before it could see what is wanted.
-            let news = self.harvest() || want == Want::Starving && self.starving();
+            let news = self.harvest() || want == Want::Starving && self.starves();
             if !news {
                 wishes.timer = timer;
                 break;
@@ -232,44 +226,6 @@ impl Stream {
         before != self.oldest
     }
 
-    /// How fast the worker is now: as it was lately, or slower if it has had a page for too long.
-    fn pace(&self, now: u64) -> Option<f64> {
-        let rate = self.ingest.per_second()?;
-        let words = self.board.worker();
-        let unread = self.oldest < self.next
-            && self.board.entries()[self.slot(self.oldest)].word.state() != State::Empty;
-        let since = match words.first_access_ns.load(Relaxed) {
-            0 => words.returned_ns.load(Relaxed),
-            since => since,
-        };
-        if !unread || since >= now {
-            return Some(rate);
-        }
-        Some(rate.min(self.unit as f64 * 1e9 / (now - since) as f64))
-    }
-
-    /// Chunks on their way or unread.
-    fn pending(&self) -> usize {
-        let current = self.slot(self.oldest);
-        let in_use = self.oldest < self.next && self.board.entries()[current].word.state() == State::InUse;
-        (self.next - self.oldest) as usize - usize::from(in_use)
-    }
-
-    fn starving(&self) -> bool {
-        self.board.service().sleeper.word().load(Relaxed) != 0
-    }
-
-    /// Below how many chunks the worker would wait; how many are enough; how many lanes there should be.
-    fn marks(&self, now: u64, device: &Device) -> (usize, usize, usize) {
-        let (slots, bytes) = (self.slots.len(), self.unit);
-        let Some(pace) = self.pace(now) else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
-        let Some(speed) = device.rate.per_second() else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
-        let latency = (bytes as f64 / speed * 1e9) as u64;
-        let high = ahead(bytes, latency, pace, 2).clamp(2, slots);
-        let low = ahead(bytes, latency, pace, 0).min(high - 1);
-        (low, high, reward(speed, pace, MOST.min(slots)))
-    }
-
     /// Orders what is due.
     fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
         let (low, high, lanes) = self.marks(now, device);
@@ -307,41 +263,8 @@ impl Stream {
             chunk,
             memory: self.memory,
             frame: self.slot(number),
+            page: self.plan.page_size(),
         });
-    }
-
-    /// What the worker has to tell, and when the loop looks again by itself.
-    fn sleep(&mut self, now: u64, device: &Device) -> (Want, Option<u64>) {
-        let age = (self.oldest < self.next).then_some(self.aged_at + AGE);
-        // At the end of the plan, or with as much in flight as may be: the next completion sees to it.
-        if self.peek().is_none() || self.flying >= MOST || device.is_full() {
-            return (Want::Nothing, age);
-        }
-        // Held back on purpose. What flies or rests brings the loop back, but a worker that has nothing to read knows better.
-        if self.flying > 0 || self.resting > 0 {
-            return (Want::Starving, age);
-        }
-        let (want, look) = self.wait_for_return(now);
-        (want, [look, age].into_iter().flatten().min())
-    }
-
-    /// The worker has enough: the loop looks when it should have returned a page, a few times, and then lets it ring.
-    fn wait_for_return(&mut self, now: u64) -> (Want, Option<u64>) {
-        if self.look_at.is_some_and(|time| time > now) {
-            return (Want::Starving, self.look_at);
-        }
-        let Some(pace) = self.ingest.per_second().filter(|_| self.looks < LOOKS) else {
-            self.look_at = None;
-            return (Want::Returned, None);
-        };
-        let interval = (self.unit as f64 / pace * 1e9) as u64;
-        // When the page should be back; then soon after, and more and more patiently.
-        let pause = if self.looks == 0 { interval } else { (interval >> 4) << self.looks };
-        // Not much more often than the slow timers tick.
-        let time = now + pause.max(TICK / 4);
-        self.looks += 1;
-        self.look_at = Some(time);
-        (Want::Starving, self.look_at)
     }
 
     /// A chunk is there, or will not be. When its lane may release the next one, if there is to be one.
@@ -358,7 +281,10 @@ impl Stream {
             return None;
         }
         let bytes = loaded.order.chunk.bytes();
-        self.give(slot, loaded.order.chunk, loaded.outcome);
+        let Slot::Loading { tries } = self.slots[slot] else {
+            unreachable!("what was ordered is not given yet")
+        };
+        self.give(slot, loaded.order.chunk, loaded.outcome, tries);
         let (_, _, lanes) = self.marks(now, device);
         if self.allowed + self.flying + self.resting >= lanes {
             return None;
@@ -375,65 +301,5 @@ impl Stream {
     pub fn rested(&mut self) {
         self.resting -= 1;
         self.allowed += 1;
-    }
-
-    fn give(&mut self, slot: usize, chunk: Chunk, outcome: Result<Vec<(u32, Stamp)>, Fault>) {
-        let entry = &self.board.entries()[slot];
-        let stamps = match outcome {
-            Ok(stamps) => {
-                for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
-                    words.set(part.segment);
-                }
-                entry.describe(slot as u32, chunk.parts.len() as u32);
-                stamps
-            }
-            Err(fault) => {
-                entry.describe_fault(fault);
-                Vec::new()
-            }
-        };
-        let tries = match self.slots[slot] {
-            Slot::Loading { tries } => tries,
-            _ => 0,
-        };
-        self.slots[slot] = Slot::Given { chunk, stamps, tries };
-        self.audit.give(slot);
-        entry.word.publish();
-        super::wake(&self.board);
-    }
-
-    /// Takes back unread pages of files that have changed since, to read them again; every second, and whenever a load saw
-    /// a new stamp.
-    pub fn check_age(&mut self, now: u64, force: bool, orders: &mut Vec<Order>) {
-        const TRIES: u32 = 8;
-        if self.closing || !force && now < self.aged_at + AGE {
-            return;
-        }
-        self.aged_at = now;
-        let mut seen: Vec<(u32, Option<Stamp>)> = Vec::new();
-        for number in self.oldest..self.next {
-            let slot = self.slot(number);
-            let Slot::Given { stamps, tries, .. } = &self.slots[slot] else { continue };
-            let old = stamps.iter().any(|(file, stamp)| {
-                let now = match seen.iter().find(|(known, _)| known == file) {
-                    Some((_, now)) => *now,
-                    None => {
-                        let now = self.files.stamp(*file);
-                        seen.push((*file, now));
-                        now
-                    }
-                };
-                now.as_ref() != Some(stamp)
-            });
-            if !old || *tries >= TRIES || !self.board.entries()[slot].word.reclaim() {
-                continue;
-            }
-            self.audit.take_back(slot);
-            self.board.service().reclaimed.fetch_add(1, Relaxed);
-            let loading = Slot::Loading { tries: *tries + 1 };
-            if let Slot::Given { chunk, .. } = std::mem::replace(&mut self.slots[slot], loading) {
-                self.order(number, chunk, orders);
-            }
-        }
     }
 }

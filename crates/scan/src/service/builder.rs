@@ -1,0 +1,96 @@
+//! How a service in this process is to be, and its start.
+
+use std::sync::{Arc, mpsc};
+
+use super::control::Control;
+use super::inbox::Inbox;
+use super::shared::Registry;
+use super::{Service, Shared, Side};
+use crate::clock::Clock;
+use crate::engine::{self, Bell, Choice, Engine};
+use crate::{Error, Result};
+
+type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
+
+/// How a service is to be.
+#[derive(Default)]
+pub struct Builder {
+    choice: Choice,
+    wrap: Option<Wrap>,
+    monotonic: bool,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("choice", &self.choice).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Which engine reads.
+    #[must_use]
+    pub fn engine(mut self, choice: Choice) -> Self {
+        self.choice = choice;
+        self
+    }
+
+    /// Puts something around the engine, to count, delay or refuse what is read. It is called in the service's thread.
+    #[must_use]
+    pub fn wrap(mut self, wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static) -> Self {
+        self.wrap = Some(Box::new(wrap));
+        self
+    }
+
+    /// Measures by the kernel's clock even where the processor's counter could be trusted.
+    #[must_use]
+    pub fn kernel_clock(mut self) -> Self {
+        self.monotonic = true;
+        self
+    }
+
+    /// Starts the service.
+    ///
+    /// # Errors
+    /// The engine that was asked for does not work here; threads cannot be started.
+    pub fn build(self) -> Result<Service> {
+        let clock = if self.monotonic { Clock::monotonic() } else { Clock::best() };
+        let bell = Arc::new(Bell::new()?);
+        let inbox = Arc::new(Inbox::new(bell.clone()));
+        let (answer, answered) = mpsc::channel();
+        let (choice, wrap, loops) = (self.choice, self.wrap, inbox.clone());
+        // The engine is made in the thread that uses it: io_uring wants a single issuer.
+        let body = move || {
+            let _over = Over(loops.clone());
+            let engine = match engine::make(choice, bell) {
+                Ok(engine) => engine,
+                Err(error) => {
+                    let _ = answer.send(Err(error));
+                    return;
+                }
+            };
+            let _ = answer.send(Ok((engine.kind(), engine.about())));
+            drop(answer);
+            let engine = match wrap {
+                Some(wrap) => wrap(engine),
+                None => engine,
+            };
+            Control::new(engine, loops, clock).run();
+        };
+        let thread = std::thread::Builder::new().name("scan".into()).spawn(body).map_err(|_| {
+            Error::System { what: "starting the service's thread", source: rustix::io::Errno::AGAIN }
+        })?;
+        let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
+        let pools = Registry::default();
+        let shared = Shared { inbox, thread: Some(thread), clock, kind, about, pools };
+        Ok(Service { side: Side::Here(Arc::new(shared)) })
+    }
+}
+
+/// However the loop ends.
+struct Over(Arc<Inbox>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.over();
+    }
+}

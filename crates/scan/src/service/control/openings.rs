@@ -1,0 +1,182 @@
+//! What the loop is told by others: to open and to close.
+//!
+//! Whatever is opened is taken back if a step of it fails, and if who asked for it does not hear that it is open: nobody
+//! else would ever close it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use std::sync::mpsc::SendError;
+
+use super::{Control, SPARE};
+use crate::board::Board;
+use crate::extents::Extents;
+use crate::memory::Frames;
+use crate::plan::Range;
+use crate::service::files::Files;
+use crate::service::inbox::{Command, Founding, Opening};
+use crate::service::loads::Owner;
+use crate::service::pool::Pool;
+use crate::service::shared::unknown;
+use crate::service::stream::Stream;
+use crate::source::File;
+use crate::{Error, Result};
+
+impl Control {
+    /// Does what it was told. Whether it is to stop.
+    pub(super) fn commands(&mut self) -> bool {
+        let (commands, stop) = self.inbox.take();
+        for command in commands {
+            match command {
+                Command::Open(opening, answer) => {
+                    let opened = self.open(opening);
+                    if let Err(SendError(Ok(id))) = answer.send(opened) {
+                        self.close(id);
+                    }
+                }
+                Command::Ranges(id, ranges, answer) => {
+                    let _ = answer.send(self.add_ranges(id, &ranges));
+                }
+                Command::Found(founding, answer) => {
+                    let founded = self.found(founding);
+                    if let Err(SendError(Ok(id))) = answer.send(founded) {
+                        self.dissolve(id);
+                    }
+                }
+                Command::Join(pool, board, answer) => {
+                    let joined = self.join(pool, board);
+                    if let Err(SendError(Ok(member))) = answer.send(joined) {
+                        self.leave(pool, member);
+                    }
+                }
+                Command::Leave(pool, member) => self.leave(pool, member),
+                Command::Dissolve(pool) => self.dissolve(pool),
+                Command::Close(id) => self.close(id),
+            }
+        }
+        stop
+    }
+
+    fn open(&mut self, opening: Opening) -> Result<usize> {
+        let Opening { board, frames, files, extents, plan } = opening;
+        let (files, memory) = self.add(files, extents, &frames)?;
+        let (id, now) = (self.number(), self.clock.now());
+        self.streams.insert(id, Stream::new(id, board, files, frames, memory, plan, now));
+        Ok(id)
+    }
+
+    fn found(&mut self, founding: Founding) -> Result<usize> {
+        let Founding { frames, files, extents, plan } = founding;
+        let (files, memory) = self.add(files, extents, &frames)?;
+        let (id, now) = (self.number(), self.clock.now());
+        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, now));
+        Ok(id)
+    }
+
+    fn join(&mut self, pool: usize, board: Arc<Board>) -> Result<usize> {
+        let (id, now) = (self.number(), self.clock.now());
+        match self.pools.get_mut(&pool) {
+            // Who had the key before the last that could give it was gone.
+            Some(pool) if pool.closing => Err(unknown()),
+            Some(pool) => pool.join(id, board, now).map(|()| id),
+            None => Err(Error::Gone),
+        }
+    }
+
+    fn add_ranges(&mut self, id: usize, ranges: &[Range]) -> Result<()> {
+        // It has ended if its worker did not keep to the rules.
+        let stream = self.streams.get_mut(&id).ok_or(Error::Gone)?;
+        let count = stream.plan().add(ranges)?;
+        // The board's total is what lets the worker go on: what is read for it comes from the plan.
+        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        stream.board.service().total_bytes.fetch_add(bytes, Release);
+        stream.board.service().total.fetch_add(count, Release);
+        Ok(())
+    }
+
+    /// Nobody reads a stream any more.
+    fn close(&mut self, id: usize) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.closing = true;
+        }
+        self.loads.give_up(|owner| matches!(owner, Owner::Stream { stream, .. } if stream == id));
+        self.bury(id);
+    }
+
+    /// A member of a pool is gone.
+    fn leave(&mut self, pool: usize, member: usize) {
+        if let Some(pool) = self.pools.get_mut(&pool) {
+            pool.leave(member);
+        }
+        self.desert(pool);
+    }
+
+    /// Nobody can join a pool any more.
+    fn dissolve(&mut self, pool: usize) {
+        if let Some(pool) = self.pools.get_mut(&pool) {
+            pool.closing = true;
+        }
+        self.desert(pool);
+    }
+
+    /// Makes the engine know files and memory: all of them, or none.
+    fn add(
+        &mut self,
+        files: Vec<File>,
+        extents: Vec<Extents>,
+        frames: &Arc<Frames>,
+    ) -> Result<(Rc<Files>, usize)> {
+        let memory = match self.memories.iter().find(|(known, _)| Arc::ptr_eq(known, frames)) {
+            Some((_, memory)) => *memory,
+            None => {
+                let memory = self.engine.add_memory(frames.clone())?;
+                self.memories.push((frames.clone(), memory));
+                memory
+            }
+        };
+        match Files::add(&mut *self.engine, files, extents) {
+            Ok(files) => Ok((Rc::new(files), memory)),
+            Err(error) => {
+                self.forget(frames);
+                Err(error)
+            }
+        }
+    }
+
+    fn number(&mut self) -> usize {
+        self.next += 1;
+        self.next
+    }
+
+    /// Forgets a pool that nobody can join and nobody is in, as soon as nothing flies.
+    pub(super) fn desert(&mut self, id: usize) {
+        let Some(pool) = self.pools.get(&id).filter(|pool| pool.is_deserted()) else { return };
+        if !pool.is_down() {
+            return self.loads.give_up(|owner| matches!(owner, Owner::Pool { pool, .. } if pool == id));
+        }
+        if let Some(pool) = self.pools.remove(&id) {
+            pool.files.remove(&mut *self.engine);
+            self.forget(&pool.frames);
+        }
+    }
+
+    /// Forgets a stream of which nothing flies any more.
+    pub(super) fn bury(&mut self, id: usize) {
+        if !self.streams.get(&id).is_some_and(|stream| stream.closing && stream.is_down()) {
+            return;
+        }
+        let Some(stream) = self.streams.remove(&id) else { return };
+        stream.files.remove(&mut *self.engine);
+        // What another process has mapped shall not be read into for somebody else.
+        if stream.frames.is_lent() || !self.inbox.spare(stream.frames.clone(), SPARE) {
+            self.forget(&stream.frames);
+        }
+    }
+
+    fn forget(&mut self, frames: &Arc<Frames>) {
+        if let Some(at) = self.memories.iter().position(|(known, _)| Arc::ptr_eq(known, frames)) {
+            let (_, memory) = self.memories.swap_remove(at);
+            self.engine.remove_memory(memory);
+        }
+    }
+}

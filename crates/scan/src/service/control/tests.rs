@@ -1,0 +1,150 @@
+//! What is opened and does not come to be, and what nobody hears of: nothing is left of either.
+
+use std::sync::mpsc;
+
+use super::*;
+use crate::board::Board;
+use crate::engine::Bell;
+use crate::extents::Extents;
+use crate::memory::{FRAME, Frames};
+use crate::plan::{Plan, Range};
+use crate::service::fake::{Fake, Folder};
+use crate::service::inbox::{Command, Founding, Opening};
+use crate::source::File;
+use crate::{Error, Result};
+
+struct Scene {
+    folder: Folder,
+    engine: Fake,
+    inbox: Arc<Inbox>,
+    control: Control,
+    frames: Arc<Frames>,
+}
+
+const FILES: usize = 3;
+
+impl Scene {
+    fn new() -> Self {
+        let folder = Folder::new(&[10_000; FILES]);
+        let inbox = Arc::new(Inbox::new(Arc::new(Bell::new().unwrap())));
+        let engine = Fake::default();
+        let control = Control::new(Box::new(engine.clone()), inbox.clone(), Clock::monotonic());
+        Self { folder, engine, inbox, control, frames: Arc::new(Frames::new(8).unwrap()) }
+    }
+
+    fn plan(&self) -> (Vec<File>, Vec<Extents>, Plan) {
+        let files = self.folder.open(FILES);
+        let mut plan = Plan::new(&files, FRAME);
+        let everything = plan.everything();
+        plan.add(&everything).unwrap();
+        let extents = Extents::of_all(&files);
+        (files, extents, plan)
+    }
+
+    fn opening(&self) -> Opening {
+        let (files, extents, plan) = self.plan();
+        Opening { board: board(), frames: self.frames.clone(), files, extents, plan }
+    }
+
+    fn founding(&self) -> Founding {
+        let (files, extents, plan) = self.plan();
+        Founding { frames: self.frames.clone(), files, extents, plan }
+    }
+
+    /// What the loop answers to a command; `None`: who asks is gone before there is an answer.
+    fn ask<T>(
+        &mut self,
+        gone: bool,
+        command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command,
+    ) -> Option<Result<T>> {
+        let (answer, answered) = mpsc::channel();
+        let answered = (!gone).then_some(answered);
+        assert!(self.inbox.send(command(answer)));
+        assert!(!self.control.commands());
+        answered.map(|answered| answered.recv().unwrap())
+    }
+
+    /// Files and memories that the engine knows, and what the loop has: streams, members and pools.
+    fn left(&self) -> ([usize; 2], [u64; 3]) {
+        let known = self.engine.0.borrow();
+        ([known.files.len(), known.memories.len()], self.control.census())
+    }
+}
+
+fn board() -> Arc<Board> {
+    Arc::new(Board::new(8, Clock::monotonic()).unwrap())
+}
+
+const NOTHING: ([usize; 2], [u64; 3]) = ([0, 0], [0, 0, 0]);
+
+#[test]
+fn a_step_that_fails_takes_back_those_before() {
+    // The memory, and each of the files.
+    for steps in 0..=FILES {
+        let mut scene = Scene::new();
+        scene.engine.0.borrow_mut().fails_after = Some(steps);
+        let (opening, founding) = (scene.opening(), scene.founding());
+        let opened = scene.ask(false, |answer| Command::Open(opening, answer)).unwrap();
+        assert!(matches!(opened, Err(Error::Invalid(_))), "step {steps}");
+        assert_eq!(scene.left(), NOTHING, "step {steps}");
+        scene.engine.0.borrow_mut().fails_after = Some(steps);
+        let founded = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap();
+        assert!(matches!(founded, Err(Error::Invalid(_))), "step {steps}");
+        assert_eq!(scene.left(), NOTHING, "step {steps}");
+        // And then it works.
+        scene.engine.0.borrow_mut().fails_after = None;
+        let opening = scene.opening();
+        scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
+        assert_eq!(scene.left(), ([FILES, 1], [1, 0, 0]));
+    }
+}
+
+#[test]
+fn what_nobody_hears_of_is_taken_back() {
+    let mut scene = Scene::new();
+    let founding = scene.founding();
+    scene.ask(true, |answer| Command::Found(founding, answer));
+    assert_eq!(scene.left(), NOTHING);
+
+    let opening = scene.opening();
+    scene.ask(true, |answer| Command::Open(opening, answer));
+    // Its memory is kept for another channel.
+    assert_eq!(scene.left(), ([0, 1], [0, 0, 0]));
+    assert!(scene.inbox.reuse(8).is_some());
+
+    let founding = scene.founding();
+    let pool = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap().unwrap();
+    scene.ask(true, |answer| Command::Join(pool, board(), answer));
+    assert_eq!(scene.left(), ([FILES, 1], [0, 1, 0]));
+    scene.ask(false, |answer| Command::Join(pool, board(), answer)).unwrap().unwrap();
+    assert_eq!(scene.left(), ([FILES, 1], [1, 1, 0]));
+}
+
+/// Who had the key of a pool that is over, and asks too late.
+#[test]
+fn a_pool_that_is_over_is_not_joined() {
+    let mut scene = Scene::new();
+    let founding = scene.founding();
+    let pool = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap().unwrap();
+    let member = scene.ask(false, |answer| Command::Join(pool, board(), answer)).unwrap().unwrap();
+    assert!(scene.inbox.send(Command::Dissolve(pool)));
+    let late = scene.ask(false, |answer| Command::Join(pool, board(), answer)).unwrap();
+    assert!(matches!(late, Err(Error::Invalid(_))));
+    assert_eq!(scene.left(), ([FILES, 1], [1, 1, 0]));
+    assert!(scene.inbox.send(Command::Leave(pool, member)));
+    assert!(!scene.control.commands());
+    assert_eq!(scene.left(), NOTHING);
+}
+
+/// A channel that ended because its worker did not keep to the rules may still ask for more.
+#[test]
+fn ranges_of_a_channel_that_has_ended_are_refused() {
+    let mut scene = Scene::new();
+    let opening = scene.opening();
+    let id = scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
+    scene.control.streams.get_mut(&id).unwrap().closing = true;
+    scene.control.bury(id);
+    let range = Range { file: 0, start: 0, end: 1 };
+    let added = scene.ask(false, |answer| Command::Ranges(id, vec![range], answer)).unwrap();
+    assert!(matches!(added, Err(Error::Gone)));
+}

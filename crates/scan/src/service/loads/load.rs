@@ -1,0 +1,268 @@
+//! One load: its requests, and what came of them.
+//!
+//! It ends. A request has at most one read in flight. Whatever fails is halved until it is a page, so there are fewer than two
+//! reads for each page of it; what fails for want of something is tried [`TRIES`] times more, all pieces together, before
+//! it has failed; if a file changes, all is read [`ATTEMPTS`] times.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use super::{Loaded, Order, Outcome, Owner, split};
+use crate::board::{Fault, Faults, UNIT};
+use crate::engine::{Completion, Engine, Read};
+use crate::error;
+use crate::memory::FRAME;
+
+/// How often a chunk is read whose file keeps changing.
+const ATTEMPTS: u32 = 8;
+/// How often a request is tried that fails for want of something.
+const TRIES: u32 = 8;
+/// After how long it is tried again, at first, in nanoseconds.
+const PAUSE: u64 = 1_000_000;
+
+/// A request, of which a part may have come. What is to come is read piece by piece after something in it failed.
+struct Request {
+    file: u32,
+    /// Where the piece that is read now begins and ends in the file.
+    offset: u64,
+    end: u64,
+    /// Where those after it end, from the last to the first; each begins where the one before it ends.
+    later: Vec<u64>,
+    /// The end of what is needed: the file may end there.
+    needed: u64,
+    /// Where the file's first byte would be in the frame, which may be far before it.
+    origin: i64,
+    tries: u32,
+}
+
+impl Request {
+    /// Where a byte of the file goes in the frame.
+    fn at(&self, offset: u64) -> usize {
+        (self.origin + offset as i64) as usize
+    }
+
+    /// Halves the piece that failed, where pages meet. `false`: it is one page, or the end of one.
+    fn halve(&mut self, page: u64) -> bool {
+        let middle = (self.offset + (self.end - self.offset) / 2) / page * page;
+        // What does not begin where a page does is cut where its first page ends.
+        let cut = if middle > self.offset { middle } else { (self.offset / page + 1) * page };
+        if cut >= self.end {
+            return false;
+        }
+        self.later.push(std::mem::replace(&mut self.end, cut));
+        true
+    }
+
+    /// Goes on to the next piece, if there is one.
+    fn next(&mut self) -> bool {
+        self.offset = self.end;
+        self.later.pop().map(|end| self.end = end).is_some()
+    }
+}
+
+/// A load.
+pub struct Load {
+    order: Order,
+    requests: Vec<Request>,
+    /// Requests that are not over.
+    pending: usize,
+    outcome: Outcome,
+    attempt: u32,
+    began: u64,
+    bytes_read: u64,
+    given_up: bool,
+}
+
+impl Load {
+    /// One of which nothing is read yet.
+    pub fn new(order: Order, now: u64) -> Self {
+        Self {
+            order,
+            requests: Vec::new(),
+            pending: 0,
+            outcome: Outcome::default(),
+            attempt: 0,
+            began: now,
+            bytes_read: 0,
+            given_up: false,
+        }
+    }
+
+    /// For whom it is.
+    pub fn owner(&self) -> Owner {
+        self.order.owner
+    }
+
+    /// Nobody waits for it any more.
+    pub fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    /// Whether nobody does.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// A request is over, with nothing.
+    pub fn drop_request(&mut self) {
+        self.pending -= 1;
+    }
+
+    /// What became of it.
+    pub fn over(mut self, now: u64) -> Loaded {
+        if self.given_up {
+            // Not all of it was tried.
+            let fault = Fault { code: error::READ, detail: Errno::CANCELED.raw_os_error() as u32 };
+            self.outcome.faults = Some(Rc::new(Faults::everywhere(fault)));
+        }
+        Loaded {
+            outcome: self.outcome,
+            took_ns: now.saturating_sub(self.began),
+            bytes_read: self.bytes_read,
+            again: self.attempt,
+            order: self.order,
+        }
+    }
+
+    /// Begins to read all of it.
+    pub fn read(&mut self, engine: &mut dyn Engine, place: usize) {
+        let Order { files, chunk, .. } = &self.order;
+        self.outcome = Outcome::default();
+        self.requests.clear();
+        for part in &chunk.parts {
+            let file = part.segment.file;
+            let stamps = &mut self.outcome.stamps;
+            if !stamps.iter().any(|(known, _)| *known == file)
+                && let Some(stamp) = files.stamp(file)
+            {
+                stamps.push((file, stamp));
+            }
+            let needed = part.segment.offset + u64::from(part.segment.len);
+            let origin = i64::from(part.at) - part.from as i64;
+            let mut from = part.from;
+            while from < part.to {
+                let to = files.cut(file, from, part.to);
+                self.requests.push(Request {
+                    file,
+                    offset: from,
+                    end: to,
+                    later: Vec::new(),
+                    needed: needed.min(to),
+                    origin,
+                    tries: 0,
+                });
+                from = to;
+            }
+        }
+        self.pending = self.requests.len();
+        for index in 0..self.requests.len() {
+            self.submit(engine, place, index);
+        }
+    }
+
+    /// Reads what a request is to read now.
+    pub fn submit(&self, engine: &mut dyn Engine, place: usize, index: usize) {
+        let request = &self.requests[index];
+        engine.submit(Read {
+            token: (place as u64) << 32 | index as u64,
+            file: self.order.files.id(request.file),
+            offset: request.offset,
+            memory: self.order.memory,
+            at: self.order.frame * FRAME + request.at(request.offset),
+            len: (request.end - request.offset) as usize,
+        });
+    }
+
+    /// Takes a request's completion. `Some`: it is to be tried again after so long.
+    pub fn take(&mut self, engine: &mut dyn Engine, completion: Completion) -> Option<u64> {
+        let (place, index) = split(completion.token);
+        let request = &mut self.requests[index];
+        let unit = self.order.files.unit(request.file);
+        let page = self.order.page.max(unit) as u64;
+        let need = (request.end.min(request.needed) - request.offset) as usize;
+        let goes_on = match completion.result {
+            Ok(count) if count >= need => {
+                self.bytes_read += count as u64;
+                request.next()
+            }
+            // A part of it came, as much as can be continued after.
+            Ok(count) if count >= unit => {
+                let count = (count / unit * unit) as u64;
+                self.bytes_read += count;
+                request.offset += count;
+                request.tries = 0;
+                true
+            }
+            Ok(count) => {
+                self.bytes_read += count as u64;
+                let end = request.offset + count as u64;
+                let bytes = request.at(end)..request.at(request.needed);
+                self.truncated(bytes);
+                false
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS | Errno::CANCELED)
+                if request.tries < TRIES && !self.given_up =>
+            {
+                request.tries += 1;
+                return Some(PAUSE << request.tries);
+            }
+            Err(_) if !self.given_up && request.halve(page) => true,
+            Err(errno) => {
+                let bytes = request.at(request.offset)..request.at(request.end);
+                let goes_on = request.next();
+                self.outcome.mark(bytes, Fault { code: error::READ, detail: errno.raw_os_error() as u32 });
+                goes_on
+            }
+        };
+        if goes_on && !self.given_up {
+            self.submit(engine, place, index);
+        } else {
+            self.pending -= 1;
+        }
+        None
+    }
+
+    /// A file ends within these bytes of the frame, at the first of them.
+    fn truncated(&mut self, bytes: Range<usize>) {
+        let next = (bytes.start + 1).next_multiple_of(UNIT);
+        self.outcome.mark(
+            bytes.start..bytes.end.min(next),
+            Fault { code: error::TRUNCATED, detail: (bytes.start % UNIT) as u32 },
+        );
+        if next < bytes.end {
+            self.outcome.mark(next..bytes.end, Fault { code: error::TRUNCATED, detail: 0 });
+        }
+    }
+
+    /// Whether there is more to come: requests are pending, or all of it has to be read once more because a file changed.
+    pub fn goes_on(&mut self, engine: &mut dyn Engine, place: usize) -> bool {
+        if self.pending > 0 {
+            return true;
+        }
+        if self.given_up {
+            return false;
+        }
+        let files = self.order.files.clone();
+        let mut wrong: Vec<(u32, u32)> = Vec::new();
+        for (file, before) in &self.outcome.stamps {
+            match files.stamp(*file) {
+                Some(now) if files.replaced(*file, &now) => wrong.push((*file, error::REPLACED)),
+                Some(now) if now != *before => wrong.push((*file, error::CHANGING)),
+                _ => {}
+            }
+        }
+        if wrong.iter().any(|(_, code)| *code == error::CHANGING) {
+            self.attempt += 1;
+            if self.attempt < ATTEMPTS {
+                self.read(engine, place);
+                return true;
+            }
+        }
+        for (file, code) in wrong {
+            self.outcome.lose(&self.order.chunk, file, code);
+        }
+        false
+    }
+}

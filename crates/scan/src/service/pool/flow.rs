@@ -1,0 +1,98 @@
+//! What a pool reads, and when: by how fast its members ingest, and what they miss.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::device::Device;
+use super::super::loads::{Order, Owner};
+use super::super::member::Member;
+use super::super::rates::{ahead, reward};
+use super::{Frame, LEAST, MOST, Pool};
+use crate::board::UNIT;
+use crate::memory::FRAME;
+
+impl Pool {
+    /// How fast its members ingest on average: those that keep up with the stream, unless there are none.
+    pub(super) fn pace(&self) -> Option<f64> {
+        let of = |derailed: bool| {
+            let rates =
+                self.members.values().filter(|member| (member.passed >= self.chunks.len()) == derailed);
+            let rates: Vec<f64> = rates.filter_map(|member| member.ingest.per_second()).collect();
+            (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+        };
+        of(false).or_else(|| of(true))
+    }
+
+    /// How many chunks may wait for the fastest member; how many frames there may be in use; how many lanes.
+    pub(super) fn marks(&self, device: &Device) -> (usize, usize, usize) {
+        let most = self.state.len();
+        let (Some(pace), Some(speed)) = (self.pace(), device.rate.per_second()) else { return (2, most, 2) };
+        let latency = (FRAME as f64 / speed * 1e9) as u64;
+        let high = ahead(FRAME as u64, latency, pace, 2).clamp(2, most);
+        // β·3Δ, and what members hold beside it: one chunk each.
+        let capacity = ahead(FRAME as u64, latency, pace, 3) + self.members.len();
+        (high, capacity.clamp(LEAST.min(most), most), reward(speed, pace, MOST.min(most)))
+    }
+
+    /// Orders what is due.
+    pub(super) fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
+        let (high, capacity, lanes) = self.marks(device);
+        for member in self.members.values() {
+            member.board.service().watermark.store(high as u64, Relaxed);
+        }
+        self.allowed += lanes.saturating_sub(self.allowed + self.flying + self.resting);
+        while self.flying < MOST && !device.is_full() {
+            let Some(chunk) = self.next_needed(high) else { break };
+            // The member that has least is who the stream is for, as long as it keeps up with it.
+            let needs = self.members.values().filter(|m| !m.seen.has(chunk) && m.is_hungry(high));
+            let least = needs.map(Member::unread).min().unwrap_or(0);
+            let starving = least == 0 && self.flying == 0;
+            if !starving && (self.allowed == 0 || least + self.flying >= high) {
+                break;
+            }
+            let Some(frame) = self.frame(capacity, now) else { break };
+            self.allowed = self.allowed.saturating_sub(1);
+            self.state[frame] = Frame::Loading;
+            self.present.set(chunk);
+            self.advance(chunk);
+            self.flying += 1;
+            orders.push(Order {
+                owner: Owner::Pool { pool: self.id, chunk },
+                files: self.files.clone(),
+                chunk: self.chunks[chunk].clone(),
+                memory: self.memory,
+                frame,
+                // Whatever the pages of who joins while it is read.
+                page: UNIT,
+            });
+        }
+        self.peak = self.peak.max(self.state.len() - self.free.len());
+    }
+
+    /// The next chunk of the stream that is not there, of those that a hungry member needs. A member that has enough does not
+    /// hold up those behind it.
+    fn next_needed(&self, high: usize) -> Option<usize> {
+        let hungry: Vec<&Member> = self.members.values().filter(|member| member.is_hungry(high)).collect();
+        let count = self.chunks.len();
+        let mut at = self.head;
+        for _ in 0..count {
+            let distance = |chunk: usize| (chunk + count - at) % count;
+            let needs = hungry.iter().filter_map(|member| member.seen.next_missing(at));
+            let chunk = needs.min_by_key(|chunk| distance(*chunk))?;
+            if !self.present.has(chunk) {
+                return Some(chunk);
+            }
+            at = (chunk + 1) % count;
+        }
+        None
+    }
+
+    /// The head moves to a chunk: members that it passes, and comes back to, have had their round.
+    fn advance(&mut self, chunk: usize) {
+        let count = self.chunks.len();
+        let step = (chunk + count - self.head) % count + 1;
+        self.head = (chunk + 1) % count;
+        for member in self.members.values_mut() {
+            member.passed = member.passed.saturating_add(step);
+        }
+    }
+}

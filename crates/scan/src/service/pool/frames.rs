@@ -1,0 +1,119 @@
+//! A pool's frames: given to members, taken back, freed, and not shared any more when they are old.
+
+use super::super::member::Why;
+use super::{AGE, Frame, Pool, Shared};
+use crate::error;
+use crate::source::Stamp;
+
+impl Pool {
+    /// Pre-mapping: gives every member what it has not seen.
+    pub(super) fn share(&mut self) {
+        for (index, frame) in self.state.iter_mut().enumerate() {
+            let Frame::Shared(shared) = frame else { continue };
+            if !shared.current {
+                continue;
+            }
+            for member in self.members.values_mut() {
+                if !member.seen.has(shared.chunk) && member.has_room() {
+                    let chunk = &self.chunks[shared.chunk];
+                    member.give(shared.chunk, chunk, index, &shared.outcome.faults);
+                    shared.members += 1;
+                }
+            }
+        }
+    }
+
+    /// A frame to load into: a free one below the capacity, one that nobody needs, or one whose time is over.
+    pub(super) fn frame(&mut self, capacity: usize, now: u64) -> Option<usize> {
+        self.recycle(|_| false);
+        if self.state.len() - self.free.len() >= capacity || self.free.is_empty() {
+            self.recycle(|shared| shared.expires <= now);
+        }
+        if self.state.len() - self.free.len() >= capacity {
+            return None;
+        }
+        self.free.pop()
+    }
+
+    /// Frees frames that nobody has and nobody needs, and those that have expired unless a worker uses them right now.
+    fn recycle(&mut self, expired: impl Fn(&Shared) -> bool) {
+        for (index, frame) in self.state.iter_mut().enumerate() {
+            let Frame::Shared(shared) = frame else { continue };
+            let expired = expired(shared);
+            let over = expired || !shared.current;
+            if over && shared.members > 0 {
+                let old = Why::Old(&self.chunks[shared.chunk], &shared.outcome.faults);
+                let why = if expired { Why::Expired } else { old };
+                shared.members -=
+                    self.members.values_mut().filter_map(|m| m.reclaim(index, why).then_some(())).count();
+            }
+            let needed =
+                shared.current && !over && self.members.values().any(|member| !member.seen.has(shared.chunk));
+            if shared.members == 0 && !needed {
+                if shared.current {
+                    self.present.clear(shared.chunk);
+                }
+                *frame = Frame::Free;
+                self.free.push(index);
+            }
+        }
+    }
+
+    /// Every second, and when a worker joins: chunks of files that have changed since are not shared any more.
+    pub(super) fn check_age(&mut self, now: u64, force: bool) {
+        if !force && now < self.aged_at + AGE {
+            return;
+        }
+        self.aged_at = now;
+        let mut files: Vec<u32> = Vec::new();
+        for frame in &self.state {
+            if let Frame::Shared(shared) = frame {
+                files.extend(shared.outcome.stamps.iter().map(|(file, _)| *file));
+            }
+        }
+        files.sort_unstable();
+        files.dedup();
+        let stamps: Vec<_> =
+            files.iter().filter_map(|file| Some((*file, self.files.stamp(*file)?))).collect();
+        self.forget_older(&stamps);
+    }
+
+    /// Does not share chunks any more, and takes them back from who has not begun them, whose files have another stamp now.
+    pub(super) fn forget_older(&mut self, stamps: &[(u32, Stamp)]) {
+        let now = |file| stamps.iter().find(|(other, _)| *other == file).map(|(_, stamp)| *stamp);
+        let mut any = false;
+        for frame in &mut self.state {
+            let Frame::Shared(shared) = frame else { continue };
+            let changed = shared.outcome.changed(now);
+            if changed.is_empty() {
+                continue;
+            }
+            // For those that keep it nevertheless.
+            changed
+                .iter()
+                .for_each(|file| shared.outcome.lose(&self.chunks[shared.chunk], *file, error::CHANGING));
+            if shared.current {
+                shared.current = false;
+                self.present.clear(shared.chunk);
+            }
+            any = true;
+        }
+        if any {
+            self.recycle(|_| false);
+        }
+    }
+
+    /// Does not share chunks any more that could not be had, or not all of them: they may be by now.
+    pub(super) fn try_again(&mut self) {
+        for frame in &mut self.state {
+            if let Frame::Shared(shared) = frame
+                && shared.current
+                && shared.outcome.faults.is_some()
+            {
+                shared.current = false;
+                self.present.clear(shared.chunk);
+            }
+        }
+        self.recycle(|_| false);
+    }
+}

@@ -1,0 +1,266 @@
+//! A pool: frames with a window of chunks that slides over a group of files, shared by the workers that scan them
+//! (SKzicIO, paper 4).
+//!
+//! Life of a frame: free → loading → shared (it counts who has it) → free. A frame is free again when
+//! nobody has it and nobody who scans needs it any more, or when it is wanted for another chunk after it expired.
+//! What the paper maps into a worker's page table is an entry of its board here, so nothing is unmapped or flushed.
+//!
+//! The paper lets one channel read for all and hands that role on; here the control loop reads for the pool itself, so no
+//! worker is special, and none is missed. All of this is the loop's own and needs no locks.
+//!
+//! Invariants: a frame's count is the number of members that have it in a slot. A frame is loaded into only while it is in
+//! `Loading`, when nobody has it. A chunk is in at most one frame whose content is current, and `present` says which are.
+
+#[cfg(test)]
+mod check;
+mod flow;
+mod frames;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::bits::Bits;
+use super::board::{Board, Closed, Want};
+use super::device::Device;
+use super::files::Files;
+use super::loads::{Loaded, Outcome, Owner};
+use super::member::Member;
+use super::rates::{TICK, release_delay};
+use super::stream::Wishes;
+use crate::memory::{FRAME, Frames};
+use crate::plan::{Chunk, Plan};
+use crate::{Error, Result};
+
+/// Chunks that a pool reads at a time.
+const MOST: usize = 8;
+/// Frames that a pool has at least in use before it takes any back.
+const LEAST: usize = 4;
+/// Slow ticks without anything returned until members have to ring.
+const IDLE: u32 = 16;
+/// How old an unread chunk may become before its file is looked at, in nanoseconds.
+const AGE: u64 = 1_000_000_000;
+
+enum Frame {
+    Free,
+    Loading,
+    Shared(Shared),
+}
+
+struct Shared {
+    chunk: usize,
+    members: usize,
+    expires: u64,
+    outcome: Outcome,
+    /// Its files have not changed since it was read.
+    current: bool,
+}
+
+/// A pool.
+pub struct Pool {
+    id: usize,
+    pub files: Rc<Files>,
+    pub frames: Arc<Frames>,
+    pub memory: usize,
+    chunks: Vec<Chunk>,
+    state: Vec<Frame>,
+    free: Vec<usize>,
+    /// Chunks that are shared, or on their way.
+    present: Bits,
+    /// The next chunk of the stream.
+    head: usize,
+    members: BTreeMap<usize, Member>,
+    flying: usize,
+    allowed: usize,
+    resting: usize,
+    idle: u32,
+    aged_at: u64,
+    pub armed: Option<u64>,
+    /// The most frames that were in use.
+    pub peak: usize,
+    /// Nobody can join any more.
+    pub closing: bool,
+}
+
+impl Pool {
+    /// With nothing in it.
+    pub fn new(
+        id: usize,
+        files: Rc<Files>,
+        frames: Arc<Frames>,
+        memory: usize,
+        mut plan: Plan,
+        now: u64,
+    ) -> Self {
+        let chunks: Vec<Chunk> = std::iter::from_fn(|| plan.next_chunk()).collect();
+        let count = frames.count();
+        Self {
+            id,
+            files,
+            frames,
+            memory,
+            present: Bits::new(chunks.len()),
+            chunks,
+            state: (0..count).map(|_| Frame::Free).collect(),
+            // The lowest first: those have been used before.
+            free: (0..count).rev().collect(),
+            head: 0,
+            members: BTreeMap::new(),
+            flying: 0,
+            allowed: 2,
+            resting: 0,
+            idle: 0,
+            aged_at: now,
+            armed: None,
+            peak: 0,
+            closing: false,
+        }
+    }
+
+    /// Whether nothing is being loaded and nobody is there.
+    pub fn is_down(&self) -> bool {
+        self.flying == 0 && self.members.is_empty()
+    }
+
+    /// The device that it reads from.
+    pub fn device(&self) -> u64 {
+        let chunk = self.chunks.get(self.head).or(self.chunks.first());
+        chunk.and_then(|chunk| chunk.parts.first()).map_or(0, |part| self.files.device(part.segment.file))
+    }
+
+    /// A worker comes. What is in the pool is its, if it is still what the files are; what could not be had is read again.
+    ///
+    /// # Errors
+    /// There are as many members as there can be: all but a few frames could be in their hands.
+    pub fn join(&mut self, id: usize, board: Arc<Board>, now: u64) -> Result<()> {
+        if self.members.len() + LEAST > self.state.len() {
+            let (members, frames) = (self.members.len(), self.state.len());
+            return Err(Error::Invalid(format!(
+                "{members} workers share the pool, and its {frames} frames are for no more"
+            )));
+        }
+        self.check_age(now, true);
+        self.try_again();
+        self.members.insert(id, Member::new(board, self.chunks.len()));
+        self.idle = 0;
+        Ok(())
+    }
+
+    /// The service ends.
+    pub fn expel(&mut self) {
+        while let Some((_, member)) = self.members.pop_first() {
+            member.leave(Closed::Gone, |_| {});
+        }
+    }
+
+    /// A worker is gone.
+    pub fn leave(&mut self, id: usize) {
+        self.remove(id, Closed::Gone);
+    }
+
+    fn remove(&mut self, id: usize, why: Closed) {
+        if let Some(member) = self.members.remove(&id) {
+            let state = &mut self.state;
+            member.leave(why, |frame| release(state, frame));
+        }
+    }
+
+    /// Workers that do not keep to the rules are sent away, with nothing.
+    fn police(&mut self) {
+        let broken = self.members.iter().filter(|(_, member)| !member.keeps_the_rules());
+        let broken: Vec<usize> = broken.map(|(id, _)| *id).collect();
+        broken.into_iter().for_each(|id| self.remove(id, Closed::Broken));
+    }
+
+    /// Whether nobody is there and nobody comes: what flies is for nobody.
+    pub fn is_deserted(&self) -> bool {
+        self.closing && self.members.is_empty()
+    }
+
+    /// How many members there are, and how many frames they have or will have.
+    pub fn count(&self) -> (u64, u64) {
+        let held = |frame: &&Frame| match frame {
+            Frame::Free => false,
+            Frame::Loading => true,
+            Frame::Shared(shared) => shared.members > 0,
+        };
+        (self.members.len() as u64, self.state.iter().filter(held).count() as u64)
+    }
+
+    /// Looks at the boards and says what is to be done.
+    pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
+        let mut wishes = Wishes { orders: Vec::new(), timer: None };
+        self.police();
+        if self.harvest() {
+            self.idle = 0;
+        } else if self.armed.is_none() {
+            self.idle = self.idle.saturating_add(1);
+        }
+        self.check_age(now, false);
+        self.share();
+        self.release(now, device, &mut wishes.orders);
+        let working = self
+            .members
+            .values()
+            .any(|member| member.seen.count() < self.chunks.len() || member.unread() > 0);
+        if self.members.is_empty() || !working {
+            return wishes;
+        }
+        // The slow timer of the sharers (4.2.4): the loop looks every tick. Where nothing happens it lets itself be woken.
+        let starves = self.members.values().any(|member| member.starves());
+        let ticking = self.idle < IDLE || self.flying > 0 || self.resting > 0 || starves;
+        let want = if ticking { Want::Starving } else { Want::Returned };
+        self.members.values().for_each(|member| member.want(want));
+        if self.harvest() || self.members.values().any(|member| member.starves() && member.unread() == 0) {
+            self.share();
+            self.release(now, device, &mut wishes.orders);
+        }
+        wishes.timer = Some(if ticking { now + TICK } else { now + AGE });
+        wishes
+    }
+
+    fn harvest(&mut self) -> bool {
+        let (mut any, state) = (false, &mut self.state);
+        for member in self.members.values_mut() {
+            any |= member.harvest(|frame| release(state, frame));
+        }
+        any
+    }
+
+    /// A chunk is there, as far as it can be had. When its lane may release the next one, if there is to be one.
+    pub fn loaded(&mut self, loaded: Loaded, now: u64, device: &Device) -> Option<u64> {
+        self.flying -= 1;
+        let (Owner::Pool { chunk, .. }, index) = (loaded.order.owner, loaded.order.frame) else {
+            unreachable!("the loop hands out loads by their owners")
+        };
+        let outcome = loaded.outcome;
+        self.forget_older(&outcome.stamps);
+        let tick = TICK.max(self.pace().map_or(0, |pace| (FRAME as f64 / pace * 1e9) as u64));
+        let shared = Shared { chunk, members: 0, expires: now + 3 * tick, outcome, current: true };
+        self.state[index] = Frame::Shared(shared);
+        self.share();
+        let (_, _, lanes) = self.marks(device);
+        if self.allowed + self.flying + self.resting >= lanes {
+            return None;
+        }
+        self.resting += 1;
+        let delay = match (device.rate.per_second(), self.pace()) {
+            (Some(speed), Some(pace)) => release_delay(FRAME as u64, speed, pace, lanes),
+            _ => 0,
+        };
+        Some(now + delay)
+    }
+
+    /// A lane has rested.
+    pub fn rested(&mut self) {
+        self.resting -= 1;
+        self.allowed += 1;
+    }
+}
+
+/// A member does not have a frame any more.
+fn release(state: &mut [Frame], frame: usize) {
+    if let Frame::Shared(shared) = &mut state[frame] {
+        shared.members -= 1;
+    }
+}

@@ -1,0 +1,82 @@
+//! What a stream has given to its worker, and whether that is still what its files are.
+//!
+//! A page that is known to be old is never left to the worker: it is read again, and if that was done often enough, it is an
+//! error.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{AGE, Slot, Stream};
+use crate::board::Content;
+use crate::error;
+use crate::plan::Chunk;
+use crate::service::loads::{Loaded, Order, Outcome};
+use crate::service::{TRIES, wake};
+use crate::source::Stamp;
+
+impl Stream {
+    /// Whether a load shows that one of its files has changed since others of its chunks were loaded.
+    pub fn is_news(&self, loaded: &Loaded) -> bool {
+        let now =
+            |file| loaded.outcome.stamps.iter().find(|(other, _)| *other == file).map(|(_, stamp)| *stamp);
+        self.slots.iter().any(|slot| match slot {
+            Slot::Given { outcome, .. } => !outcome.changed(now).is_empty(),
+            _ => false,
+        })
+    }
+
+    /// Gives a chunk to the worker, in the frame that it was loaded into.
+    pub(super) fn give(&mut self, slot: usize, chunk: Chunk, outcome: Outcome, tries: u32) {
+        for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
+            words.set(part.segment);
+        }
+        if let Some(faults) = &outcome.faults {
+            self.board.faults(slot).iter().zip(faults.units()).for_each(|(word, fault)| word.set(*fault));
+        }
+        let (segments, faulty) = (chunk.parts.len() as u32, outcome.faults.is_some());
+        let entry = &self.board.entries()[slot];
+        entry.describe(Content { frame: slot as u32, segments, faulty });
+        self.slots[slot] = Slot::Given { chunk, outcome, tries };
+        self.audit.give(slot);
+        entry.word.publish();
+        wake(&self.board);
+    }
+
+    /// Takes back unread pages of files that have changed since, to read them again; every second, and whenever a load saw
+    /// a new stamp. What was taken back too often the worker has as an error.
+    pub fn check_age(&mut self, now: u64, force: bool, orders: &mut Vec<Order>) {
+        if self.closing || !force && now < self.aged_at + AGE {
+            return;
+        }
+        self.aged_at = now;
+        let mut seen: Vec<(u32, Option<Stamp>)> = Vec::new();
+        for number in self.oldest..self.next {
+            let slot = self.slot(number);
+            let Slot::Given { outcome, .. } = &self.slots[slot] else { continue };
+            let changed = outcome.changed(|file| match seen.iter().find(|(known, _)| *known == file) {
+                Some((_, now)) => *now,
+                None => {
+                    let now = self.files.stamp(file);
+                    seen.push((file, now));
+                    now
+                }
+            });
+            if changed.is_empty() || !self.board.entries()[slot].word.reclaim() {
+                continue;
+            }
+            self.audit.take_back(slot);
+            self.board.service().reclaimed.fetch_add(1, Relaxed);
+            let Slot::Given { chunk, mut outcome, tries } =
+                std::mem::replace(&mut self.slots[slot], Slot::Free)
+            else {
+                unreachable!("it was given")
+            };
+            if tries < TRIES {
+                self.slots[slot] = Slot::Loading { tries: tries + 1 };
+                self.order(number, chunk, orders);
+            } else {
+                changed.iter().for_each(|file| outcome.lose(&chunk, *file, error::CHANGING));
+                self.give(slot, chunk, outcome, tries);
+            }
+        }
+    }
+}

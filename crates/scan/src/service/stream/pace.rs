@@ -1,0 +1,83 @@
+//! How fast a stream's worker is, and what follows from it: how much is to be there, and when the loop looks again.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{AGE, FIRST, LOOKS, MOST, Stream};
+use crate::board::{State, Want};
+use crate::service::device::Device;
+use crate::service::rates::{TICK, ahead, reward};
+
+impl Stream {
+    /// How fast the worker is now: as it was lately, or slower if it has had a page for too long.
+    pub(super) fn pace(&self, now: u64) -> Option<f64> {
+        let rate = self.ingest.per_second()?;
+        let words = self.board.worker();
+        let unread = self.oldest < self.next
+            && self.board.entries()[self.slot(self.oldest)].word.state() != State::Empty;
+        let since = match words.first_access_ns.load(Relaxed) {
+            0 => words.returned_ns.load(Relaxed),
+            since => since,
+        };
+        if !unread || since >= now {
+            return Some(rate);
+        }
+        Some(rate.min(self.unit as f64 * 1e9 / (now - since) as f64))
+    }
+
+    /// Chunks on their way or unread.
+    pub(super) fn pending(&self) -> usize {
+        let current = self.slot(self.oldest);
+        let in_use = self.oldest < self.next && self.board.entries()[current].word.state() == State::InUse;
+        (self.next - self.oldest) as usize - usize::from(in_use)
+    }
+
+    /// Whether the worker waits or polls in vain.
+    pub(super) fn starves(&self) -> bool {
+        self.board.service().sleeper.starves()
+    }
+
+    /// Below how many chunks the worker would wait; how many are enough; how many lanes there should be.
+    pub(super) fn marks(&self, now: u64, device: &Device) -> (usize, usize, usize) {
+        let (slots, bytes) = (self.slots.len(), self.unit);
+        let Some(pace) = self.pace(now) else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
+        let Some(speed) = device.rate.per_second() else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
+        let latency = (bytes as f64 / speed * 1e9) as u64;
+        let high = ahead(bytes, latency, pace, 2).clamp(2, slots);
+        let low = ahead(bytes, latency, pace, 0).min(high - 1);
+        (low, high, reward(speed, pace, MOST.min(slots)))
+    }
+
+    /// What the worker has to tell, and when the loop looks again by itself.
+    pub(super) fn sleep(&mut self, now: u64, device: &Device) -> (Want, Option<u64>) {
+        let age = (self.oldest < self.next).then_some(self.aged_at + AGE);
+        // At the end of the plan, or with as much in flight as may be: the next completion sees to it.
+        if self.peek().is_none() || self.flying >= MOST || device.is_full() {
+            return (Want::Nothing, age);
+        }
+        // Held back on purpose. What flies or rests brings the loop back, but a worker that has nothing to read knows better.
+        if self.flying > 0 || self.resting > 0 {
+            return (Want::Starving, age);
+        }
+        let (want, look) = self.wait_for_return(now);
+        (want, [look, age].into_iter().flatten().min())
+    }
+
+    /// The worker has enough: the loop looks when it should have returned a page, a few times, and then lets it ring.
+    fn wait_for_return(&mut self, now: u64) -> (Want, Option<u64>) {
+        if self.look_at.is_some_and(|time| time > now) {
+            return (Want::Starving, self.look_at);
+        }
+        let Some(pace) = self.ingest.per_second().filter(|_| self.looks < LOOKS) else {
+            self.look_at = None;
+            return (Want::Returned, None);
+        };
+        let interval = (self.unit as f64 / pace * 1e9) as u64;
+        // When the page should be back; then soon after, and more and more patiently.
+        let pause = if self.looks == 0 { interval } else { (interval >> 4) << self.looks };
+        // Not much more often than the slow timers tick.
+        let time = now + pause.max(TICK / 4);
+        self.looks += 1;
+        self.look_at = Some(time);
+        (Want::Starving, self.look_at)
+    }
+}

@@ -1,0 +1,100 @@
+//! A stream whose files change, without an engine and without time.
+
+use super::*;
+use crate::board::{Fault, State};
+use crate::clock::Clock;
+use crate::error;
+use crate::service::TRIES;
+use crate::service::fake::{Folder, load};
+use crate::source::File;
+
+struct Scene {
+    folder: Folder,
+    stream: Stream,
+    device: Device,
+}
+
+impl Scene {
+    /// Of files of these sizes, with what is read at first in the worker's hands.
+    fn new(sizes: &[usize]) -> Self {
+        let folder = Folder::new(sizes);
+        let files: Vec<File> = folder.open(sizes.len());
+        let mut plan = Plan::new(&files, 4096);
+        let everything = plan.everything();
+        plan.add(&everything).unwrap();
+        let board = Arc::new(Board::new(4, Clock::monotonic()).unwrap());
+        let frames = Arc::new(Frames::new(4).unwrap());
+        let stream = Stream::new(1, board, folder.files(sizes.len()), frames, 0, plan, 0);
+        let mut scene = Self { folder, stream, device: Device::default() };
+        let orders = scene.stream.pump(0, &scene.device).orders;
+        assert!(scene.give(orders) > 0);
+        scene
+    }
+
+    fn give(&mut self, orders: Vec<Order>) -> usize {
+        let count = orders.len();
+        for order in orders {
+            if self.stream.loaded(load(order), 0, &self.device).is_some() {
+                self.stream.rested();
+            }
+        }
+        count
+    }
+
+    /// How many chunks are read again, and are there again.
+    fn look(&mut self) -> usize {
+        let mut orders = Vec::new();
+        self.stream.check_age(0, true, &mut orders);
+        self.give(orders)
+    }
+
+    fn fault(&self, unit: usize) -> Option<Fault> {
+        let entry = &self.stream.board.entries()[0];
+        assert_eq!(entry.word.state(), State::Ready);
+        entry.content().faulty.then(|| self.stream.board.faults(0)[unit].get()).flatten()
+    }
+}
+
+const CHANGING: Option<Fault> = Some(Fault { code: error::CHANGING, detail: 0 });
+
+#[test]
+fn what_is_known_to_be_old_is_not_left_to_the_worker() {
+    let mut scene = Scene::new(&[2 * FRAME]);
+    for _ in 0..TRIES {
+        scene.folder.change(0);
+        assert_eq!(scene.look(), 2);
+        assert_eq!(scene.look(), 0);
+        assert_eq!(scene.fault(0), None);
+    }
+    scene.folder.change(0);
+    assert_eq!(scene.look(), 0);
+    assert_eq!((scene.fault(0), scene.fault(511)), (CHANGING, CHANGING));
+    // An error stays.
+    let look = scene.stream.board.entries()[0].word.look();
+    scene.folder.change(0);
+    assert_eq!(scene.look(), 0);
+    assert_eq!(scene.stream.board.entries()[0].word.look(), look);
+    // The scan goes on: what comes next has all its tries.
+    for slot in 0..2 {
+        assert!(scene.stream.board.entries()[slot].word.take());
+        scene.stream.board.entries()[slot].word.finish();
+    }
+    assert!(scene.stream.pump(0, &scene.device).orders.is_empty() && scene.stream.oldest == 2);
+}
+
+/// Only the file that changes is an error, until another one does.
+#[test]
+fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
+    let mut scene = Scene::new(&[40_000, 8192, 5000]);
+    for _ in 0..TRIES {
+        scene.folder.change(1);
+        assert_eq!(scene.look(), 1);
+    }
+    scene.folder.change(1);
+    assert_eq!(scene.look(), 0);
+    let units = |scene: &Scene| [0, 9, 10, 11, 12, 13].map(|unit| scene.fault(unit));
+    assert_eq!(units(&scene), [None, None, CHANGING, CHANGING, None, None]);
+    scene.folder.change(2);
+    assert_eq!(scene.look(), 0);
+    assert_eq!(units(&scene), [None, None, CHANGING, CHANGING, CHANGING, CHANGING]);
+}
