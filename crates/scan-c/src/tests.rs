@@ -105,3 +105,58 @@ fn structures_grow() {
     let refused = unsafe { sized::<Grown>(std::ptr::null(), "x") };
     assert_eq!(refused.unwrap_err().code, bp_scan_code::BP_SCAN_ERROR_NULL);
 }
+
+/// Each page that is missing is an error that says which one, and the next call is about the one after it.
+#[test]
+fn pages_that_are_missing_are_named() {
+    use crate::*;
+    use std::os::fd::AsRawFd;
+
+    const PAGE: u64 = 8192;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(64 * PAGE).unwrap();
+    let source = bp_scan_source { path: std::ptr::null(), fd: file.as_raw_fd(), flags: 1 };
+    let range = bp_scan_range { start: 0, end: 64 * PAGE, file: 0, reserved: 0 };
+    let options = bp_scan_options {
+        size: size_of::<bp_scan_options>(),
+        sources: &raw const source,
+        source_count: 1,
+        ranges: &raw const range,
+        range_count: 0,
+        page_size: PAGE as usize,
+        ring_bytes: 0,
+    };
+    let mut channel = bp_scan_channel { handle: 0 };
+    let own = bp_scan_service { handle: 0 };
+    // SAFETY: what it points to is there.
+    assert_eq!(unsafe { bp_scan_open(own, &raw const options, &raw mut channel) }, 0);
+    file.set_len(10 * PAGE + 5000).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { bp_scan_notify_ranges(channel, &raw const range, 1) }, 0);
+    let mut page = bp_scan_page {
+        data: std::ptr::null(),
+        len: 0,
+        offset: 0,
+        file: 0,
+        reserved: 0,
+        channel: 0,
+        ticket: 0,
+    };
+    for number in 0..64 {
+        // SAFETY: the page is writable.
+        let code = unsafe { bp_scan_next_page(channel, &raw mut page, -1) };
+        if number < 10 {
+            assert_eq!((code, page.offset, page.len), (0, number * PAGE, PAGE as usize));
+            // SAFETY: as above.
+            assert_eq!(unsafe { bp_scan_put_page(channel, &raw const page) }, 0);
+        } else {
+            let missing = (number * PAGE).max(10 * PAGE + 5000);
+            assert_eq!(code, bp_scan_code::BP_SCAN_ERROR_TRUNCATED as i32);
+            assert_eq!((page.file, page.offset, page.len), (0, missing, 0));
+        }
+    }
+    // SAFETY: as above.
+    let code = unsafe { bp_scan_next_page(channel, &raw mut page, -1) };
+    assert_eq!(code, bp_scan_code::BP_SCAN_END as i32);
+    assert_eq!(bp_scan_close(channel), 0);
+}

@@ -217,7 +217,7 @@ fn a_replaced_file_is_an_error() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::Replaced { file: 0 }), "{error}");
+    assert!(matches!(error, Error::Replaced { file: 0, .. }), "{error}");
 }
 
 /// What was read ahead before the file was written is read again: a page that is taken a second after a write has it.

@@ -18,6 +18,8 @@ pub enum Fault {
     Short(usize),
     /// It takes so much longer.
     Slow(Duration),
+    /// It fails after so long.
+    Late(Errno, Duration),
 }
 
 type Decide = Box<dyn FnMut(&Read, u64) -> Option<Fault> + Send>;
@@ -88,6 +90,11 @@ impl Engine for Faulty {
         match (self.faults.decide.lock().unwrap())(&read, number) {
             Some(Fault::Fails(errno)) => {
                 self.failed.push(Completion { token: read.token, result: Err(errno) });
+                return;
+            }
+            Some(Fault::Late(errno, time)) => {
+                let completion = Completion { token: read.token, result: Err(errno) };
+                self.late.push((Instant::now() + time, completion));
                 return;
             }
             Some(Fault::Short(len)) => read.len = read.len.min(len),

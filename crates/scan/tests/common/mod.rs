@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test uses some of it")]
 
 mod faults;
+#[cfg(target_arch = "x86_64")]
+pub mod ioctls;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,96 @@
+//! Workers that ask again and again in the place of waiting: what is read just in time is in time for them, too.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use bedplate_scan::{Channel, FRAME, Got, Scan, Service};
+use common::{folder, write};
+
+/// What the worker takes for a page at first.
+const PACE: Duration = Duration::from_millis(700);
+
+/// How a worker gets its next page.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// It asks and asks.
+    Polling,
+    /// It asks now and then.
+    PollingAtTimes,
+    /// It sleeps.
+    Waiting,
+}
+
+/// The next page, and how long it took.
+fn next(channel: &mut Channel, by: By) -> Option<Duration> {
+    let start = Instant::now();
+    loop {
+        match channel.get_page().unwrap() {
+            Got::Page(_) => {
+                channel.put_page().unwrap();
+                return Some(start.elapsed());
+            }
+            Got::End => return None,
+            Got::NotYet => match by {
+                By::Polling => {}
+                By::PollingAtTimes => std::thread::sleep(Duration::from_millis(1)),
+                By::Waiting => drop(channel.wait(None).unwrap()),
+            },
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "no page for {by:?}");
+    }
+}
+
+/// A worker that was slow, so that little is read ahead for it, and is fast all of a sudden: the longest that it has to
+/// wait for a page then.
+fn longest(mut channel: Channel, by: By) -> Duration {
+    for _ in 0..3 {
+        assert!(channel.wait(None).unwrap());
+        let Got::Page(_) = channel.get_page().unwrap() else { panic!("it was there") };
+        std::thread::sleep(PACE);
+        channel.put_page().unwrap();
+    }
+    let mut longest = Duration::ZERO;
+    while let Some(time) = next(&mut channel, by) {
+        longest = longest.max(time);
+    }
+    longest
+}
+
+/// On a machine that is busy any page may be late; one that is held back always is.
+fn is_prompt(what: &str, by: By, open: impl Fn() -> Channel) {
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        took.push(longest(open(), by));
+        if took.last().is_some_and(|took| *took < PACE / 2) {
+            return;
+        }
+    }
+    panic!("{by:?} of {what}: a page took {took:?}");
+}
+
+fn check(service: &Service) {
+    let folder = folder();
+    let path = write(folder.path(), 0, 12 * FRAME);
+    for by in [By::Waiting, By::Polling, By::PollingAtTimes] {
+        is_prompt("a scan", by, || service.open(Scan::of([&path])).unwrap());
+        let pool = service.create_pool([&path], 16 * FRAME).unwrap();
+        is_prompt("a pool", by, || service.join(pool.key(), FRAME).unwrap());
+    }
+}
+
+#[test]
+fn a_poller_is_heard() {
+    check(&Service::start().unwrap());
+}
+
+/// The service gets the only processor although a worker asks all the time.
+#[test]
+fn a_poller_is_heard_on_one_processor() {
+    let mut one = rustix::thread::CpuSet::new();
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
+    // This thread's, and of those that it starts.
+    rustix::thread::sched_setaffinity(None, &one).unwrap();
+    check(&Service::start().unwrap());
+}
