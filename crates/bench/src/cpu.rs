@@ -11,7 +11,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of the calling thread in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
+    clock_ns(ClockId::ThreadCPUTime)
+}
+
+/// CPU time of all threads of this process in nanoseconds, those that ended included.
+pub fn own_cpu_ns() -> u64 {
+    clock_ns(ClockId::ProcessCPUTime)
+}
+
+fn clock_ns(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 

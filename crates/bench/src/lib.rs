@@ -47,4 +47,4 @@ mod wal;
 pub use error::{Error, Result};
 pub use machine::Machine;
 pub use registry::{Benchmark, Mode, Options, Sink, Step, benchmarks, names, run};
-pub use report::{Fields, Report};
+pub use report::{Fields, Report, Target};

@@ -103,6 +103,9 @@ const ALL: &[Benchmark] = &[
     pool::ycsb::BENCH,
     pool::tpcc::BENCH,
     scan::seq::BENCH,
+    scan::ranges::BENCH,
+    scan::share::BENCH,
+    scan::pace::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

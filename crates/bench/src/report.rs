@@ -72,6 +72,15 @@ impl Fields {
     }
 }
 
+/// What a headline number is to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+}
+
 /// Six significant digits.
 fn round(f: f64) -> f64 {
     if f == 0.0 || !f.is_finite() {
@@ -98,6 +107,22 @@ impl Report {
         if value.is_finite() {
             self.ratios.insert(name.to_owned(), round(value));
         }
+    }
+
+    /// Adds a headline number that has a target, and a row that says whether it was met.
+    pub fn target(&mut self, name: &str, value: f64, target: Target) {
+        self.ratio(name, value);
+        let (wanted, met) = match target {
+            Target::AtMost(most) => (format!("at most {most}"), value <= most),
+            Target::AtLeast(least) => (format!("at least {least}"), value >= least),
+        };
+        let verdict = match met {
+            _ if !value.is_finite() => "not measured",
+            true => "met",
+            false => "MISSED",
+        };
+        let row = Fields::new().with("target", name).with("wanted", wanted);
+        self.rows.push(row.with("measured", value).with("verdict", verdict));
     }
 
     /// One line of JSON.
@@ -228,6 +253,19 @@ mod tests {
         {
             assert!(text.contains(part), "{part} not in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_target_is_met_or_missed_and_never_by_what_was_not_measured() {
+        let mut report = sample();
+        report.rows.clear();
+        report.target("small", 1.1, Target::AtMost(1.1));
+        report.target("large", 0.9, Target::AtLeast(1.0));
+        report.target("nothing", f64::NAN, Target::AtMost(1.0));
+        let verdicts: Vec<_> = report.rows.iter().map(|row| row.get("verdict").unwrap().clone()).collect();
+        assert_eq!(verdicts, ["met", "MISSED", "not measured"]);
+        assert_eq!((report.ratios["small"], report.ratios.get("nothing")), (1.1, None));
+        assert!(report.to_table(None).contains("at least 1"));
     }
 
     #[test]

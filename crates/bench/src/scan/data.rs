@@ -1,7 +1,9 @@
 //! The file that all sides read, and what its words add up to.
 
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
@@ -28,7 +30,7 @@ impl Data {
             .tempdir_in(directory)
             .map_err(Error::io("create a directory for the file to scan"))?;
         let path = folder.path().join("table");
-        let mut file = std::fs::File::create(path).map_err(Error::io("create the file to scan"))?;
+        let mut file = File::create(path).map_err(Error::io("create the file to scan"))?;
         let (mut block, mut sums) = (vec![0u8; BLOCK], Vec::new());
         for number in 0..size / BLOCK as u64 {
             let first = number * BLOCK as u64 / 8;
@@ -54,9 +56,15 @@ impl Data {
     }
 }
 
+/// Opens a file for reading.
+pub fn open(path: &Path, flags: i32) -> Result<File> {
+    let open = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    open.map_err(Error::io("open the file to scan"))
+}
+
 /// No block of a file is in the page cache any more.
 pub fn forget(path: &Path) -> Result<()> {
-    let file = std::fs::File::open(path).map_err(Error::io("open the file to scan"))?;
+    let file = open(path, 0)?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(Error::io("drop the file from the page cache"))
 }
 

@@ -8,12 +8,11 @@
 use std::time::Duration;
 
 use bedplate_scan::Clock;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::GIB;
 use super::calls::Calls;
-use crate::cpu::{KernelThreads, thread_cpu_ns};
+use crate::cpu::{KernelThreads, own_cpu_ns, thread_cpu_ns};
 use crate::{Error, Fields, Result};
 
 /// A word of every cache line, added up: what a filter on a column of a row store does at least.
@@ -28,7 +27,7 @@ pub struct Pass {
     /// Bytes that were consumed, and what they add up to.
     pub bytes: u64,
     pub sum: u64,
-    /// Nobody stopped it before the end.
+    /// Its time was not over before the end.
     pub whole: bool,
     pub wall_ns: u64,
     pub consume_ns: u64,
@@ -36,10 +35,10 @@ pub struct Pass {
     pub worker_ns: u64,
     pub process_ns: u64,
     pub kernel_ns: u64,
-    /// System calls from the first page on, if they were counted.
+    /// System calls from the first page to the last, if they were counted.
     pub calls: Option<u64>,
-    /// Bytes that were read from the file, if the side knows.
-    pub read: Option<u64>,
+    /// Bytes that the process had devices read, if the kernel says so.
+    pub device: Option<u64>,
 }
 
 impl Pass {
@@ -60,6 +59,11 @@ impl Pass {
         self.calls.map(|calls| calls as f64 / (self.bytes as f64 / GIB))
     }
 
+    /// Bytes that were read and not wanted.
+    pub fn over_read(&self) -> Option<f64> {
+        self.device.map(|device| device as f64 - self.bytes as f64)
+    }
+
     /// Figure 6: where the time of a GiB goes. Consuming; the worker's other work, which is copies and calls; waiting, or
     /// not being let run; work of other threads, which is control.
     pub fn breakdown(passes: &[Pass], fields: Fields) -> Fields {
@@ -77,16 +81,17 @@ impl Pass {
     }
 }
 
-/// Consumes pages, for a time.
+/// Consumes pages, so many bytes and for so long at most.
 pub struct Meter {
     clock: Clock,
+    wanted: u64,
     until: u64,
     calls: Option<Calls>,
     pass: Pass,
 }
 
 impl Meter {
-    /// Consumes a page. `false`: the time is over.
+    /// Consumes a page. `false`: it was the last one.
     pub fn consume(&mut self, page: &[u8]) -> bool {
         if self.pass.bytes == 0
             && let Some(calls) = &self.calls
@@ -98,55 +103,72 @@ impl Meter {
         let now = self.clock.now();
         self.pass.consume_ns += now - begun;
         self.pass.bytes += page.len() as u64;
-        now < self.until
-    }
-
-    /// The last page was consumed: what is told later is not the worker's reading.
-    pub fn finish(&mut self, whole: bool, read: Option<u64>) -> Result<()> {
-        if let Some(calls) = self.calls.take() {
-            self.pass.calls = Some(calls.end().map_err(Error::io("count system calls"))?);
+        let (all, over) = (self.pass.bytes >= self.wanted, now >= self.until);
+        if all || over {
+            // What is called from now on is not called to read.
+            self.pass.calls = self.calls.take().and_then(|calls| calls.end().ok());
+            self.pass.whole = all;
         }
-        (self.pass.whole, self.pass.read) = (whole, read);
-        Ok(())
+        !all && !over
     }
 }
 
-fn process_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Measures a pass that ends by [`Meter::finish`]. With `count`, its calls are counted if they can be.
-pub fn measure(most: Duration, count: bool, pass: impl FnOnce(&mut Meter) -> Result<()>) -> Result<Pass> {
+/// Measures a pass that is to consume so many bytes, within a time. With `count`, its calls are counted if they can be.
+pub fn measure(
+    wanted: u64,
+    most: Duration,
+    count: bool,
+    pass: impl FnOnce(&mut Meter) -> Result<()>,
+) -> Result<Pass> {
     let kernel = || KernelThreads::sample().map_err(Error::io("look at the kernel's threads"));
     let clock = Clock::best();
     let calls = if count { Calls::new().ok() } else { None };
-    let before = kernel()?;
-    let (start, worker, process) = (clock.now(), thread_cpu_ns(), process_cpu_ns());
-    let mut meter = Meter { clock, until: start + most.as_nanos() as u64, calls, pass: Pass::default() };
+    let (before, device) = (kernel()?, device_bytes());
+    let (start, worker, process) = (clock.now(), thread_cpu_ns(), own_cpu_ns());
+    // One that ends without having had everything is believed to be whole, and is found out by what it adds up to.
+    let until = start + most.as_nanos() as u64;
+    let mut meter = Meter { clock, wanted, until, calls, pass: Pass { whole: true, ..Pass::default() } };
     pass(&mut meter)?;
     let mut pass = meter.pass;
     pass.wall_ns = clock.now() - start;
     pass.worker_ns = thread_cpu_ns() - worker;
-    pass.process_ns = process_cpu_ns() - process;
+    pass.process_ns = own_cpu_ns() - process;
     pass.kernel_ns = kernel()?.since(&before);
+    pass.device = device.zip(device_bytes()).map(|(before, now)| now - before);
     Ok(pass)
+}
+
+/// Bytes that this process had devices read since it began, past the page cache or not; the kernel counts them when they
+/// are requested.
+fn device_bytes() -> Option<u64> {
+    let counts = std::fs::read_to_string("/proc/self/io").ok()?;
+    counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn consume(wanted: u64, most: Duration) -> Pass {
+        let page = [3u8; 4096];
+        measure(wanted, most, false, |meter| {
+            while meter.consume(&page) {}
+            Ok(())
+        })
+        .unwrap()
+    }
+
     #[test]
     fn a_pass_is_counted_until_its_time_is_over() {
-        let page = [3u8; 4096];
-        let pass = measure(Duration::from_millis(20), false, |meter| {
-            while meter.consume(&page) {}
-            meter.finish(false, None)
-        })
-        .unwrap();
+        let pass = consume(u64::MAX, Duration::from_millis(20));
         assert!(pass.wall_ns >= 20_000_000 && pass.consume_ns > 0 && pass.consume_ns < pass.wall_ns);
-        assert!(pass.bytes >= 4096 && pass.worker_ns <= pass.process_ns + 1_000_000);
+        assert!(pass.bytes >= 4096 && pass.worker_ns <= pass.process_ns + 1_000_000 && !pass.whole);
         assert_eq!(pass.sum, (pass.bytes / 64).wrapping_mul(0x0303_0303_0303_0303));
+    }
+
+    #[test]
+    fn a_pass_ends_with_what_is_wanted() {
+        let pass = consume(8192, Duration::from_secs(3600));
+        assert_eq!((pass.bytes, pass.whole), (8192, true));
     }
 }

@@ -6,11 +6,16 @@
 //! cache, as that of a table that nobody read lately.
 
 mod calls;
+mod compare;
 mod data;
 mod device;
 mod loops;
 mod meter;
+pub(crate) mod pace;
+mod pacer;
+pub(crate) mod ranges;
 pub(crate) mod seq;
+pub(crate) mod share;
 mod sides;
 mod uring;
 

@@ -1,13 +1,13 @@
 //! The baseline of those who write their own reader: io_uring with `O_DIRECT`, registered buffers and files, reads ahead of
 //! the worker, and a kernel thread that polls the submission queue (paper 5.2.1).
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use io_uring::{IoUring, opcode, types::Fixed};
 
+use super::data::open;
 use super::sides::aligned;
 use crate::{Error, Result};
 
@@ -28,11 +28,7 @@ pub struct Ring {
 impl Ring {
     /// Opens a file for reads of at most `size` bytes, `depth` at a time.
     pub fn open(path: &Path, size: usize, depth: usize, polls: bool) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(path)
-            .map_err(Error::io("open the file for io_uring"))?;
+        let file = open(path, libc::O_DIRECT)?;
         let mut builder = IoUring::builder();
         if polls {
             builder.setup_sqpoll(IDLE);
@@ -48,13 +44,13 @@ impl Ring {
         Ok(Self { ring, _file: file, buffers, size, depth, flying: 0 })
     }
 
-    /// Reads and hands out in order, as long as `take` wants more. Whether it had all.
+    /// Reads and hands out in order, as long as `take` wants more.
     pub fn read(
         &mut self,
-        requests: impl Iterator<Item = (u64, usize)>,
+        mut requests: impl Iterator<Item = (u64, usize)>,
         mut take: impl FnMut(&[u8]) -> bool,
-    ) -> Result<bool> {
-        let (mut requests, depth) = (requests.peekable(), self.depth);
+    ) -> Result<()> {
+        let depth = self.depth;
         let start = aligned(&mut self.buffers, self.size * depth).as_mut_ptr();
         // What is in each buffer: how much is wanted, and whether it has come.
         let mut slots = vec![(0usize, false); depth];
@@ -77,7 +73,7 @@ impl Ring {
                 self.ring.submit().map_err(Error::io("submit reads"))?;
             }
             if oldest == next {
-                return Ok(requests.peek().is_none());
+                return Ok(());
             }
             self.wait(&mut slots, oldest % depth)?;
             // SAFETY: the read into this buffer is complete, and the next one is submitted after the loop's end.
@@ -89,7 +85,7 @@ impl Ring {
             };
             oldest += 1;
             if !take(page) {
-                return Ok(oldest == next && requests.peek().is_none());
+                return Ok(());
             }
         }
     }

@@ -1,0 +1,287 @@
+//! `scan-pace`: one worker that is slower than the device, or as fast, and one that stops early (paper 3.4).
+//!
+//! Just in time has two sides. Pages are there when they are wanted, so that the worker does not wait and does not call;
+//! and there are not more of them than that takes, so that whoever ends early (`LIMIT`) has had little read for nothing.
+//! The service publishes how many frames may be there unread, the watermark; the worker looks at both whenever it has
+//! rested, which is four times in a frame. When a worker ends, what was read for it and not consumed is to be within the
+//! watermark as it was then, and the frame that was in its hands.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bedplate_scan::{Channel, FRAME, Scan, Service};
+use serde::{Deserialize, Serialize};
+
+use super::data::{Data, forget};
+use super::device::Judge;
+use super::directory;
+use super::meter::{Pass, measure};
+use super::pacer::Pacer;
+use super::share::settle;
+use crate::pool::apart::{Apart, Serve};
+use crate::sample::{Samples, interleave, samples};
+use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step, Target};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "scan-pace",
+    about: "what is read ahead of slow and fast workers, and for nothing if they stop early",
+    run,
+};
+
+const PAGE: usize = 8 << 10;
+const SLICE: u64 = FRAME as u64 / 4;
+/// Paces, as parts of the device's.
+const PACES: [f64; 3] = [0.1, 0.5, 1.0];
+/// Bytes after which a worker has enough.
+const STOPS: [u64; 4] = [64 << 10, 1 << 20, 8 << 20, 32 << 20];
+
+/// What the worker is asked to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Question {
+    bytes_per_s: f64,
+    /// It ends after so many bytes, a multiple of those of a page, or with its time.
+    bytes: u64,
+    most: Duration,
+    count: bool,
+}
+
+/// What it saw.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Walk {
+    pass: Pass,
+    rests: u64,
+    starved_ns: u64,
+    looks: u64,
+    /// Looks that found more frames than the watermark, and by how many they did at most.
+    above: u64,
+    most_above: u64,
+    unread: u64,
+    watermark: u64,
+    /// Bytes that the service read, until nothing was on its way any more.
+    read: u64,
+    /// The watermark when the worker ended.
+    last: u64,
+}
+
+impl Walk {
+    fn look(&mut self, channel: &Channel) {
+        let now = channel.statistics();
+        let above = now.unread.saturating_sub(now.watermark);
+        self.looks += 1;
+        self.above += u64::from(above > 0);
+        self.most_above = self.most_above.max(above);
+        self.unread += now.unread;
+        self.watermark += now.watermark;
+    }
+
+    fn over_read(&self) -> u64 {
+        self.read.saturating_sub(self.pass.bytes)
+    }
+
+    fn window(&self) -> u64 {
+        (self.last + 1) * FRAME as u64
+    }
+
+    /// Those for the data: that it slept is the benchmark's doing.
+    fn calls(&self) -> Option<f64> {
+        let calls = self.pass.calls?.saturating_sub(self.rests);
+        Pass { calls: Some(calls), ..self.pass }.calls_per_gib()
+    }
+
+    fn share_above(&self) -> f64 {
+        self.above as f64 / self.looks as f64
+    }
+
+    /// Bytes of so many frames at each look.
+    fn per_look(&self, frames: u64) -> f64 {
+        (frames * FRAME as u64) as f64 / self.looks as f64
+    }
+}
+
+type Side = Apart<Question, Walk>;
+
+fn start(file: PathBuf) -> Result<Side> {
+    let begin = || {
+        let service = Service::start()?;
+        Ok(Box::new(move |question| walk(&service, &file, question)) as Serve<Question, Walk>)
+    };
+    Apart::start("bedplate", None, begin)?.map_err(Error::engine)
+}
+
+fn walk(service: &Service, file: &PathBuf, question: Question) -> Result<Walk> {
+    let (mut walk, before) = (Walk::default(), service.statistics().bytes_read);
+    let pass = measure(question.bytes, question.most, question.count, |meter| {
+        let mut pacer = Pacer::new(question.bytes_per_s, SLICE);
+        let mut channel = service.open(Scan::of([file]).page_size(PAGE)?)?;
+        loop {
+            let Some(page) = channel.next_page()? else { break };
+            pacer.begin();
+            // The last page is the end of what is measured.
+            if !meter.consume(&page) {
+                break;
+            }
+            let rested = pacer.end(page.len());
+            drop(page);
+            if rested {
+                walk.look(&channel);
+            }
+        }
+        let now = channel.statistics();
+        (walk.last, walk.starved_ns, walk.rests) = (now.watermark, now.starved_ns, pacer.rests);
+        Ok(())
+    })?;
+    walk.pass = pass;
+    settle(service)?;
+    walk.read = service.statistics().bytes_read - before;
+    Ok(walk)
+}
+
+/// A pace, and where the worker stops before the end.
+#[derive(Clone, Copy)]
+struct Cell {
+    pace: f64,
+    stop: Option<u64>,
+}
+
+/// What was seen of a cell in each round, and where calls were counted.
+struct Seen {
+    cell: Cell,
+    walks: Vec<Walk>,
+    counted: Option<Walk>,
+}
+
+impl Seen {
+    fn of(&self, quantity: impl Fn(&Walk) -> f64) -> Samples {
+        samples(&self.walks, quantity)
+    }
+
+    fn calls(&self) -> Option<f64> {
+        self.counted.and_then(|walk| walk.calls())
+    }
+
+    fn row(&self) -> Fields {
+        let fields = Fields::new().with("pace_over_device", self.cell.pace);
+        if let Some(stop) = self.cell.stop {
+            return fields
+                .with("stopped_after_bytes", stop)
+                .with("over_read_bytes", self.of(|walk| walk.over_read() as f64).max())
+                .with("window_bytes", self.of(|walk| walk.window() as f64).median())
+                .with("over_read_over_window", self.windows().max());
+        }
+        fields
+            .with("gib_per_s", self.of(|walk| walk.pass.gib_per_s()).median())
+            .with("waited", self.of(|walk| walk.starved_ns as f64 / walk.pass.wall_ns as f64).median())
+            .with("cpu_s_per_gib", self.of(|walk| walk.pass.cpu()).median())
+            .with("calls_per_gib", self.calls())
+            .with("unread_bytes", self.of(|walk| walk.per_look(walk.unread)).median())
+            .with("watermark_bytes", self.of(|walk| walk.per_look(walk.watermark)).median())
+            .with("looks", self.walks.iter().map(|walk| walk.looks).sum::<u64>())
+            .with("looks_above", self.of(Walk::share_above).max())
+            .with("most_above_bytes", self.above())
+    }
+
+    fn above(&self) -> f64 {
+        self.of(|walk| (walk.most_above * FRAME as u64) as f64).max()
+    }
+
+    fn windows(&self) -> Samples {
+        self.of(|walk| walk.over_read() as f64 / walk.window() as f64)
+    }
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let (rounds, size, most) = options.pick((3, 512 << 20, 1500), (7, 4 << 30, 10_000));
+    let most = Duration::from_millis(most);
+    let stops = || std::iter::once(None).chain(STOPS.map(Some));
+    let cells: Vec<Cell> =
+        PACES.iter().flat_map(|pace| stops().map(|stop| Cell { pace: *pace, stop })).collect();
+    let config =
+        Fields::new().with("mode", options.mode.name()).with("rounds", rounds).with("file_bytes", size);
+    let mut report = Report::new(BENCH.name, config);
+    let total = (rounds + 1) * cells.len() + 1;
+    let mut done = 0;
+    let mut step = |label: &str| {
+        sink(Step { done, total, label });
+        done += 1;
+    };
+    step("writing the file");
+    let data = Data::write(&directory(options)?, size)?;
+    forget(&data.path())?;
+    let mut side = start(data.path())?;
+    let judge = Judge::find();
+    let device = (0..3).map(|_| judge.gib_per_s(&data.path(), size)).collect::<Result<Samples>>()?;
+    report.config.set("device", judge.name());
+    report.config.set("device_gib_per_s", device.median());
+    let speed = device.median() * super::GIB;
+    let mut ask = |cell: Cell, count: bool| -> Result<Walk> {
+        let Cell { pace, stop } = cell;
+        step(&format!("{pace} of the device's pace{}", if count { ": counting calls" } else { "" }));
+        // A stop that time comes before would be another.
+        let most = if stop.is_some() { Duration::from_secs(3600) } else { most };
+        let walk =
+            side.ask(&Question { bytes_per_s: pace * speed, bytes: stop.unwrap_or(size), most, count })?;
+        let right = walk.pass.sum == data.sum(0..walk.pass.bytes);
+        let checked = !walk.pass.whole || right && walk.pass.bytes == stop.unwrap_or(size);
+        if checked { Ok(walk) } else { Err(Error::engine("the worker had other bytes than the file's".into())) }
+    };
+    let count = |cell: &Cell| if cell.stop.is_none() { ask(*cell, true).map(Some) } else { Ok(None) };
+    let counted = cells.iter().map(count).collect::<Result<Vec<_>>>()?;
+    let walks = interleave(rounds, cells.len(), |index, _| ask(cells[index], false))?;
+    let seen: Vec<Seen> = (cells.into_iter().zip(walks).zip(counted))
+        .map(|((cell, walks), counted)| Seen { cell, walks, counted })
+        .collect();
+    report.rows.extend(seen.iter().map(Seen::row));
+    conclude(&mut report, &seen);
+    Ok(report)
+}
+
+fn conclude(report: &mut Report, all: &[Seen]) {
+    let (whole, stopped): (Vec<&Seen>, Vec<&Seen>) = all.iter().partition(|seen| seen.cell.stop.is_none());
+    let most = |of: &dyn Fn(&Seen) -> f64, seen: &[&Seen]| {
+        seen.iter().map(|seen| of(seen)).fold(f64::NAN, f64::max)
+    };
+    report.target("watermark_exceeded_bytes", most(&Seen::above, &whole), Target::AtMost(0.0));
+    report.ratio("looks_above_watermark", most(&|seen| seen.of(Walk::share_above).max(), &whole));
+    let windows = most(&|seen| seen.windows().max(), &stopped);
+    report.target("over_read_after_stop_windows", windows, Target::AtMost(1.0));
+    for seen in whole {
+        let (name, calls) = (format!("calls_per_gib_{}", seen.cell.pace), seen.calls().unwrap_or(f64::NAN));
+        match seen.cell.pace < 1.0 {
+            // Nobody waits who is slower than the device.
+            true => report.target(&name, calls, Target::AtMost(2.0)),
+            false => report.ratio(&name, calls),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusty_fork::rusty_fork_test;
+
+    use super::*;
+
+    rusty_fork_test! {
+    #[test]
+    fn a_worker_is_watched_and_what_is_read_for_nothing_is_counted() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let data = Data::write(folder.path(), 32 << 20).unwrap();
+        let mut side = start(data.path()).unwrap();
+        let question = Question {
+            bytes_per_s: 200e6,
+            bytes: data.size,
+            most: Duration::from_secs(60),
+            count: true,
+        };
+        let walk = side.ask(&question).unwrap();
+        assert!(walk.pass.whole && walk.pass.sum == data.sum(0..data.size));
+        assert_eq!((walk.looks, walk.over_read()), (data.size / SLICE - 1, 0), "{walk:?}");
+        assert!(walk.pass.wall_ns >= 150_000_000 && walk.rests > 0, "{walk:?}");
+        assert!(walk.calls().is_none_or(|calls| calls < 1e6), "{walk:?}");
+        let walk = side.ask(&Question { bytes: 64 << 10, ..question }).unwrap();
+        assert_eq!((walk.pass.bytes, walk.pass.sum), (64 << 10, data.sum(0..64 << 10)));
+        // The frame that it had begun was read for it alone, at least.
+        assert!(walk.over_read() >= FRAME as u64 - (64 << 10), "{walk:?}");
+        assert!(walk.over_read() < data.size && walk.window() > 0);
+    }
+    }
+}

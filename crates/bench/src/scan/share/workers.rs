@@ -1,0 +1,130 @@
+//! The workers: threads of this process, and processes that have a connection to its daemon.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use bedplate_scan::{AccessKey, Channel, Daemon, Options, Scan, Service, Stopper};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use super::super::meter::sum;
+use super::super::pacer::Pacer;
+use super::super::sides::consume;
+use crate::pool::apart::{Apart, Serve};
+use crate::{Error, Result};
+
+/// Pages as databases have them.
+const PAGE: usize = 8 << 10;
+/// A worker rests so often that frames come back, and not so often that its sleeps are what is measured.
+const SLICE: u64 = 1 << 20;
+
+/// What a worker process is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Be a member of the pool with this key, of the service that listens there.
+    Join(PathBuf, [u8; 16]),
+    /// Consume everything, so many bytes in a second.
+    Consume(f64),
+}
+
+/// What a worker had.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Had {
+    pub bytes: u64,
+    pub sum: u64,
+    pub wall_ns: u64,
+}
+
+/// A worker process. One that is to be there before this process has threads is started, and told later.
+pub type Process = Apart<Order, Had>;
+
+/// Starts a worker process.
+pub fn start(number: usize) -> Result<Process> {
+    let begin = || {
+        let mut member = None;
+        Ok(Box::new(move |order| match order {
+            Order::Join(socket, key) => {
+                let service = Service::connect(socket)?;
+                member = Some(service.join(AccessKey::from_bytes(key), PAGE)?);
+                Ok(Had::default())
+            }
+            Order::Consume(pace) => {
+                let channel = member.take().ok_or_else(|| Error::engine("it has not joined".to_owned()))?;
+                scan(channel, pace)
+            }
+        }) as Serve<Order, Had>)
+    };
+    Apart::start(&format!("worker {number}"), None, begin)?.map_err(Error::engine)
+}
+
+/// A worker that is ready to begin.
+pub enum Ready<'a> {
+    Thread(Channel),
+    Process(&'a mut Process),
+}
+
+impl Ready<'_> {
+    /// One with a channel of its own.
+    pub fn alone(service: &Service, file: &Path) -> Result<Self> {
+        Ok(Self::Thread(service.open(Scan::of([file]).page_size(PAGE)?)?))
+    }
+
+    /// One of a pool.
+    pub fn member(service: &Service, key: AccessKey) -> Result<Self> {
+        Ok(Self::Thread(service.join(key, PAGE)?))
+    }
+
+    /// Consumes everything.
+    pub fn consume(self, pace: f64) -> Result<Had> {
+        match self {
+            Self::Thread(channel) => scan(channel, pace),
+            Self::Process(process) => process.ask(&Order::Consume(pace)),
+        }
+    }
+}
+
+fn scan(mut channel: Channel, pace: f64) -> Result<Had> {
+    let (mut pacer, mut had, start) = (Pacer::new(pace, SLICE), Had::default(), Instant::now());
+    consume(&mut channel, |page| {
+        pacer.begin();
+        had.bytes += page.len() as u64;
+        had.sum = had.sum.wrapping_add(sum(page));
+        pacer.end(page.len());
+        true
+    })?;
+    had.wall_ns = start.elapsed().as_nanos() as u64;
+    Ok(had)
+}
+
+/// A daemon in this process, at a socket that nobody else knows.
+pub struct Host {
+    pub socket: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<bedplate_scan::Result<()>>>,
+    _folder: TempDir,
+}
+
+impl Host {
+    /// Serves a service to other processes.
+    pub fn start(service: &Service) -> Result<Self> {
+        // Names of sockets are short, which those of the folder for the file need not be.
+        let folder = tempfile::tempdir().map_err(Error::io("create a directory for a socket"))?;
+        let socket = folder.path().join("scan.sock");
+        let daemon = Daemon::bind(service.clone(), &socket, &Options::default())?;
+        let stopper = daemon.stopper();
+        let thread = std::thread::Builder::new().name("scan-daemon".into()).spawn(|| daemon.run());
+        let thread = Some(thread.map_err(Error::io("start the daemon"))?);
+        Ok(Self { socket, stopper, thread, _folder: folder })
+    }
+}
+
+impl Drop for Host {
+    /// Its socket goes before its folder.
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
