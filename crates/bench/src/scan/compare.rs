@@ -2,10 +2,10 @@
 
 use super::data::Data;
 use super::device::Judge;
-use super::directory;
 use super::loops::Loop;
 use super::meter::Pass;
 use super::sides::{Kind, Question, Side, start};
+use super::write;
 use crate::sample::{Samples, interleave, samples};
 use crate::{Fields, Options, Result, Sink, Step};
 
@@ -27,7 +27,7 @@ pub struct Seen {
 impl Sides {
     /// Writes the file, and starts those sides that can be here; what cannot is said in the configuration.
     pub fn start(options: &Options, wanted: &[Kind], size: u64, config: &mut Fields) -> Result<Self> {
-        let data = Data::write(&directory(options)?, size)?;
+        let data = write(options, size)?;
         let budget = size / 4;
         // Set up only for whom it is.
         let device = match wanted.contains(&Kind::Device) {

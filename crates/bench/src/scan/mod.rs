@@ -23,7 +23,8 @@ use std::path::PathBuf;
 
 use rustix::fs::statfs;
 
-use crate::{Error, Options, Result};
+use crate::{Benchmark, Error, Fields, Options, Report, Result};
+use data::{Data, forget};
 
 /// Where the file is: the directory that was chosen, or this one if that is in memory.
 fn directory(options: &Options) -> Result<PathBuf> {
@@ -34,6 +35,19 @@ fn directory(options: &Options) -> Result<PathBuf> {
         what: "the file to scan would be in memory".to_owned(),
         hint: "choose a directory on a disk: --directory DIR",
     })
+}
+
+/// A report on passes over a file of so many bytes.
+fn report(bench: &Benchmark, options: &Options, rounds: usize, size: u64) -> Report {
+    let config = Fields::new().with("mode", options.mode.name()).with("rounds", rounds);
+    Report::new(bench.name, config.with("file_bytes", size))
+}
+
+/// The file, which no cache has.
+fn write(options: &Options, size: u64) -> Result<Data> {
+    let data = Data::write(&directory(options)?, size)?;
+    forget(&data.path())?;
+    Ok(data)
 }
 
 /// A size, short.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bedplate_scan::FRAME;
 
 use super::compare::{Sides, against};
-use super::short;
 use super::sides::{Kind, Question};
+use super::{report, short};
 use crate::sample::samples;
 use crate::{Benchmark, Fields, Mode, Options, Report, Result, Sink, Step, Target};
 
@@ -29,9 +29,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         Mode::Quick => vec![64 << 10, 256 << 10, 1 << 20, 4 << 20],
         Mode::Full => (16..=22).map(|shift| 1 << shift).collect(),
     };
-    let config =
-        Fields::new().with("mode", options.mode.name()).with("rounds", rounds).with("file_bytes", size);
-    let mut report = Report::new(BENCH.name, config);
+    let mut report = report(&BENCH, options, rounds, size);
     sink(Step { done: 0, total: 1, label: "writing the file" });
     let mut sides = Sides::start(options, &SIDES, size, &mut report.config)?;
     let most = Duration::from_millis(most);

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::compare::{Sides, against};
-use super::short;
 use super::sides::{Kind, Question};
+use super::{report, short};
 use crate::{Benchmark, Fields, Mode, Options, Report, Result, Sink, Step};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
@@ -24,9 +24,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         Mode::Quick => vec![4 << 10, 8 << 10, 64 << 10, 2 << 20],
         Mode::Full => (12..=21).map(|shift| 1 << shift).collect(),
     };
-    let config =
-        Fields::new().with("mode", options.mode.name()).with("rounds", rounds).with("file_bytes", size);
-    let mut report = Report::new(BENCH.name, config);
+    let mut report = report(&BENCH, options, rounds, size);
     sink(Step { done: 0, total: 1, label: "writing the file" });
     let mut sides = Sides::start(options, &Kind::ALL, size, &mut report.config)?;
     let most = Duration::from_millis(most);

@@ -123,12 +123,7 @@ pub fn aligned(buffer: &mut [u8], bytes: usize) -> &mut [u8] {
     &mut buffer[pad..pad + bytes]
 }
 
-fn by_calls(
-    path: &Path,
-    flags: i32,
-    question: &Question,
-    mut take: impl FnMut(&[u8]) -> bool,
-) -> Result<()> {
+fn by_calls(path: &Path, flags: i32, question: &Question, mut take: impl FnMut(&[u8]) -> bool) -> Result<()> {
     let file = open(path, flags)?;
     let mut memory = vec![0; question.page + 4096];
     let buffer = aligned(&mut memory, question.page);

@@ -1,6 +1,6 @@
 //! One cell: so many workers that begin at once, and what they cost together.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bedplate_scan::{FRAME, Pool, Service};
@@ -131,7 +131,7 @@ impl Stage {
 /// Workers that have joined, or opened the file, and wait for their start.
 fn ready<'a>(
     cell: Cell,
-    file: &PathBuf,
+    file: &Path,
     service: &Service,
     host: &Host,
     pool: Option<&Pool>,

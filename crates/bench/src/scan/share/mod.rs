@@ -8,12 +8,11 @@
 mod cell;
 mod workers;
 
-use super::data::{Data, forget};
-use super::directory;
+use super::{report, write};
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step, Target};
-use cell::{Cell, Cost, POOL, SLOWER, Stage, Way};
 pub(super) use cell::settle;
+use cell::{Cell, Cost, POOL, SLOWER, Stage, Way};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "scan-share",
@@ -73,17 +72,12 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let (rounds, size) = options.pick((3, 128 << 20), (5, 512 << 20));
     let alone: &[usize] = options.pick(&[1, 8], &COUNTS);
     let cells = cells(alone);
-    let config = Fields::new()
-        .with("mode", options.mode.name())
-        .with("rounds", rounds)
-        .with("file_bytes", size)
-        .with("worker_bytes_per_s", PACE)
-        .with("slow_worker_bytes_per_s", PACE / SLOWER);
-    let mut report = Report::new(BENCH.name, config);
+    let mut report = report(&BENCH, options, rounds, size);
+    report.config.set("worker_bytes_per_s", PACE);
+    report.config.set("slow_worker_bytes_per_s", PACE / SLOWER);
     let total = rounds * cells.len() + 1;
     sink(Step { done: 0, total, label: "writing the file" });
-    let data = Data::write(&directory(options)?, size)?;
-    forget(&data.path())?;
+    let data = write(options, size)?;
     let most = COUNTS.iter().copied().max().unwrap_or(1);
     let mut stage = Stage::new(data, PACE, most)?;
     let mut done = 0;
@@ -96,6 +90,12 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let seen: Vec<Seen> = cells.into_iter().zip(costs).map(|(cell, costs)| Seen { cell, costs }).collect();
     report.rows.extend(seen.iter().map(Seen::row));
     judge(&mut report, &seen);
+    for headline in ["device_over_file_32", "device_over_file_outlier", "time_32_over_1"] {
+        let ways = [Way::Threads, Way::Processes];
+        let of = |way: Way| report.ratios.get(&format!("{headline}_{}", way.name())).copied();
+        let worst = ways.into_iter().filter_map(of).fold(f64::NAN, f64::max);
+        report.ratio(headline, worst);
+    }
     Ok(report)
 }
 
