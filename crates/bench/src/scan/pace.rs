@@ -49,7 +49,7 @@ struct Question {
 struct Walk {
     pass: Pass,
     rests: u64,
-    /// Calls that the worker's side says it made.
+    /// Calls that the worker's side says it made after the first page.
     told: u64,
     starved_ns: u64,
     looks: u64,
@@ -125,14 +125,17 @@ fn walk(service: &Service, file: &Path, question: Question) -> Result<Walk> {
             let more = meter.consume(&page);
             Ok::<_, Error>(more.then(|| pacer.end(page.len())))
         };
+        let mut waited = None;
         while let Some(rested) = next(&mut channel)? {
+            // The first page is waited for by everybody.
+            waited.get_or_insert_with(|| channel.statistics().calls);
             if rested {
                 walk.look(&channel);
             }
         }
         let now = channel.statistics();
         (walk.last, walk.starved_ns) = (now.watermark, now.starved_ns);
-        (walk.rests, walk.told) = (pacer.rests, now.calls);
+        (walk.rests, walk.told) = (pacer.rests, now.calls - waited.unwrap_or(now.calls));
         Ok(())
     })?;
     walk.pass = pass;
