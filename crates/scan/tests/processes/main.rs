@@ -69,6 +69,13 @@ impl Scene {
     }
 }
 
+/// A daemon that was killed left its socket, as it must, and nobody else removes that.
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.socket());
+    }
+}
+
 /// Waits for something that is about to be.
 fn soon(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
