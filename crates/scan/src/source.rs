@@ -10,6 +10,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,6 +49,19 @@ impl From<OwnedFd> for Source {
 impl From<std::fs::File> for Source {
     fn from(file: std::fs::File) -> Self {
         Self::Descriptor(file.into())
+    }
+}
+
+impl Source {
+    /// What other processes may open it by; empty if there is no such name.
+    pub(crate) fn name(&self) -> Vec<u8> {
+        let path = match self {
+            Self::Path(path) => std::path::absolute(path).ok(),
+            Self::Descriptor(file) => std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok(),
+        };
+        let path = path.filter(|path| path.is_absolute()).unwrap_or_default().into_os_string();
+        // What is too long for the kernel is too long for a message.
+        if path.len() < 4096 { path.into_vec() } else { Vec::new() }
     }
 }
 
@@ -231,6 +245,19 @@ mod tests {
         assert!(refused(Path::new("/no/such/file")).contains("/no/such/file: No such file"));
         assert!(refused(Path::new("/")).contains("directory"));
         assert!(refused(Path::new("/dev/null")).contains("/dev/null"));
+    }
+
+    #[test]
+    fn names_are_those_that_others_can_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("f");
+        std::fs::write(&path, "x").unwrap();
+        let name = path.clone().into_os_string().into_vec();
+        assert_eq!(Source::from(&path).name(), name);
+        assert_eq!(Source::from(std::fs::File::open(&path).unwrap()).name(), name);
+        let relative = std::env::current_dir().unwrap().join("g").into_os_string().into_vec();
+        assert_eq!(Source::from("g").name(), relative);
+        assert_eq!(Source::from(&"x".repeat(5000)).name(), b"");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Everything that is opened has a connection of its own, which ends with it, and with this process, however that ends.
 //! Files are opened here, by this process's rights, and handed over as descriptors.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,7 +102,7 @@ impl Remote {
     /// As [`Service::create_pool`](crate::Service::create_pool).
     pub fn found(&self, sources: &[Source], memory_bytes: usize) -> Result<Founded> {
         let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
-        let names: Vec<_> = sources.iter().map(name).collect();
+        let names: Vec<_> = sources.iter().map(Source::name).collect();
         let request = Request::Found { memory_bytes: memory_bytes as u64, files: files.len() as u32 };
         let socket = self.socket()?;
         hand_over(&socket, &request, &files, &names)?;
@@ -155,17 +155,6 @@ fn by_name(name: Vec<u8>) -> Result<File> {
         ));
     }
     File::open(&Source::Path(std::ffi::OsString::from_vec(name).into()))
-}
-
-/// What others may open a file by.
-fn name(source: &Source) -> Vec<u8> {
-    let path = match source {
-        Source::Path(path) => std::path::absolute(path).ok(),
-        Source::Descriptor(file) => std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok(),
-    };
-    let path = path.filter(|path| path.is_absolute()).unwrap_or_default().into_os_string();
-    // What is too long for the kernel is too long for a message.
-    if path.len() < 4096 { path.into_vec() } else { Vec::new() }
 }
 
 /// Asks for something, with files if there are any.

@@ -141,7 +141,9 @@ impl Service {
         match &self.side {
             Side::Here(shared) => {
                 let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
-                let founded = shared.found(files, Vec::new(), memory_bytes)?;
+                // For those who join by a daemon that serves this.
+                let names = sources.iter().map(Source::name).collect();
+                let founded = shared.found(files, names, memory_bytes)?;
                 let (key, memory_bytes) = (founded.key, founded.memory_bytes());
                 Ok(Pool { key, memory_bytes, _founded: Keeper::Here { _founded: founded } })
             }

@@ -139,6 +139,43 @@ fn a_private_scan_is_read_by_the_daemon() {
     assert!(matches!(service.open(bedplate_scan::Scan::of([&scene.file])), Err(Error::Gone)));
 }
 
+/// The process that serves has pools of its own as well, in which its threads are beside other processes.
+#[test]
+fn pools_of_the_process_that_serves_are_joined_by_others() {
+    let scene = Scene::new(8);
+    let service = Service::start().unwrap();
+    let daemon = Daemon::bind(service.clone(), scene.socket(), &Options::default()).unwrap();
+    let stopper = daemon.stopper();
+    let daemon = std::thread::spawn(move || daemon.run());
+    // By a name, and by a descriptor, which has one.
+    for by_name in [true, false] {
+        let open = || std::fs::File::open(&scene.file).unwrap();
+        let pool = match by_name {
+            true => scene.pool(&service, 8),
+            false => service.create_pool([open()], 8 * FRAME).unwrap(),
+        };
+        let mut workers: Vec<_> = (0..2).map(|_| scene.worker(&pool, Duration::ZERO)).collect();
+        let mut here = service.join(pool.key(), FRAME).unwrap();
+        workers.iter_mut().for_each(|worker| worker.hear("joined"));
+        assert_eq!((service.statistics().channels, service.statistics().pools), (3, 1));
+        workers.iter_mut().for_each(Process::say_go);
+        let mut bytes = 0;
+        while let Some(page) = here.next_page().unwrap() {
+            assert!(common::is_right(page.file(), page.offset(), &page));
+            bytes += page.len() as u64;
+        }
+        assert_eq!(bytes, scene.size);
+        workers.iter_mut().for_each(|worker| worker.hear("done"));
+        assert!(workers.iter_mut().all(|worker| worker.end().success()));
+        drop((here, pool));
+        soon("nothing is left", || (service.statistics().channels, service.statistics().pools) == (0, 0));
+    }
+    assert!(scene.socket().exists());
+    stopper.stop();
+    daemon.join().unwrap().unwrap();
+    assert!(!scene.socket().exists(), "a daemon that ended left its socket");
+}
+
 /// Workers are killed at any moment; those that are not have every page once, and nothing leaks.
 #[test]
 fn workers_that_are_killed_take_nothing_with_them() {
