@@ -24,6 +24,13 @@ pub struct Seen {
     pub counted: Pass,
 }
 
+/// What was answered to a question.
+pub struct Answers {
+    pub seen: Vec<Seen>,
+    /// GiB per second of the device itself, by round.
+    pub device: Samples,
+}
+
 impl Sides {
     /// Writes the file, and starts those sides that can be here; what cannot is said in the configuration.
     pub fn start(options: &Options, wanted: &[Kind], size: u64, config: &mut Fields) -> Result<Self> {
@@ -55,54 +62,44 @@ impl Sides {
         Ok(Self { data, judge, kinds, _device: device.ok().flatten() })
     }
 
-    /// Rates of the device and all sides' answers to all questions, by question.
-    pub fn ask(
-        &mut self,
-        questions: &[Question],
-        rounds: usize,
-        sink: Sink<'_>,
-    ) -> Result<(Samples, Vec<Vec<Seen>>)> {
-        let (mut done, total) = (0, (rounds + 1) * self.kinds.len() + rounds);
+    /// All sides' answers by question, and the rate of the device between them: sides take turns at each question, because a
+    /// device need not be as fast a few seconds later.
+    pub fn ask(&mut self, questions: &[Question], rounds: usize, sink: Sink<'_>) -> Result<Vec<Answers>> {
+        let device = self.kinds.len();
+        let (mut done, total) = (0, questions.len() * ((rounds + 1) * device + rounds));
         let mut step = |label: &str| {
             sink(Step { done, total, label });
             done += 1;
         };
-        let mut counted = Vec::new();
-        for (kind, side) in &mut self.kinds {
-            step(&format!("{}: counting calls", kind.name()));
-            let ask = |question: &Question| side.ask(&Question { count: true, ..*question });
-            counted.push(questions.iter().map(ask).collect::<Result<Vec<_>>>()?);
-        }
-        let device = self.kinds.len();
-        let mut rates = Vec::new();
-        let answers = interleave(rounds, device + 1, |side, _| -> Result<Vec<Pass>> {
-            if side == device {
-                step("device");
-                rates.push(self.judge.gib_per_s(&self.data.path(), self.data.size)?);
-                return Ok(Vec::new());
+        let mut all = Vec::new();
+        for question in questions {
+            let mut counted = Vec::new();
+            for (kind, side) in &mut self.kinds {
+                step(&format!("{}: counting calls", kind.name()));
+                counted.push(side.ask(&Question { count: true, ..*question })?);
             }
-            let (kind, side) = &mut self.kinds[side];
-            step(kind.name());
-            questions
-                .iter()
-                .map(|question| {
-                    let pass = side.ask(question)?;
-                    question.check(*kind, &pass, &self.data)?;
-                    Ok(pass)
-                })
-                .collect()
-        })?;
-        let seen = |index: usize| {
-            let sides = self.kinds.iter().zip(&answers).zip(&counted);
-            sides
-                .map(|(((kind, _), passes), counted)| Seen {
-                    kind: *kind,
-                    passes: passes.iter().map(|round| round[index]).collect(),
-                    counted: counted[index],
-                })
-                .collect()
-        };
-        Ok((rates.into_iter().collect(), (0..questions.len()).map(seen).collect()))
+            let mut rates = Vec::new();
+            let answers = interleave(rounds, device + 1, |side, _| -> Result<Option<Pass>> {
+                if side == device {
+                    step("device");
+                    rates.push(self.judge.gib_per_s(&self.data.path(), self.data.size)?);
+                    return Ok(None);
+                }
+                let (kind, side) = &mut self.kinds[side];
+                step(kind.name());
+                let pass = side.ask(question)?;
+                question.check(*kind, &pass, &self.data)?;
+                Ok(Some(pass))
+            })?;
+            let sides = self.kinds.iter().zip(answers).zip(counted);
+            let seen = sides.map(|(((kind, _), passes), counted)| Seen {
+                kind: *kind,
+                passes: passes.into_iter().flatten().collect(),
+                counted,
+            });
+            all.push(Answers { seen: seen.collect(), device: rates.into_iter().collect() });
+        }
+        Ok(all)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bedplate_scan::FRAME;
 
-use super::compare::{Sides, against};
+use super::compare::{Answers, Sides, against};
 use super::sides::{Kind, Question};
 use super::{report, short};
 use crate::sample::samples;
@@ -24,7 +24,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 const SIDES: [Kind; 4] = [Kind::Buffered, Kind::Direct, Kind::Uring, Kind::Scan];
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
-    let (rounds, size, most) = options.pick((3, 512 << 20, 1500), (7, 4 << 30, 10_000));
+    let (rounds, size, most) = options.pick((7, 512 << 20, 1500), (9, 4 << 30, 10_000));
     let batches: Vec<u64> = match options.mode {
         Mode::Quick => vec![64 << 10, 256 << 10, 1 << 20, 4 << 20],
         Mode::Full => (16..=22).map(|shift| 1 << shift).collect(),
@@ -38,10 +38,9 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         Question { size, page, batch: Some(*batch), most, count: false }
     };
     let questions: Vec<Question> = batches.iter().map(question).collect();
-    let (device, seen) = sides.ask(&questions, rounds, sink)?;
-    report.config.set("device_gib_per_s", device.median());
+    let answers = sides.ask(&questions, rounds, sink)?;
     let (mut least, mut most_over) = (f64::INFINITY, f64::NAN);
-    for (batch, seen) in batches.iter().zip(&seen) {
+    for (batch, Answers { seen, device }) in batches.iter().zip(&answers) {
         let name = short(*batch);
         for seen in seen {
             let over = samples(&seen.passes, |pass| pass.over_read().unwrap_or(f64::NAN)).median();
@@ -49,7 +48,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 most_over = most_over.max(over);
             }
             let fields = seen.fields(Fields::new().with("batch_bytes", *batch));
-            report.rows.push(fields.with("over_read_bytes", over));
+            report.rows.push(fields.with("over_read_bytes", over).with("device_gib_per_s", device.median()));
         }
         if let Some((ours, best)) = against(seen, |seen| seen.rate().median()) {
             let over_best = ours.rate().over(&best.rate());

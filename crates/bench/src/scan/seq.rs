@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use super::compare::{Sides, against};
+use super::compare::{Answers, Sides, against};
 use super::sides::{Kind, Question};
 use super::{report, short};
-use crate::{Benchmark, Fields, Mode, Options, Report, Result, Sink, Step};
+use crate::{Benchmark, Fields, Mode, Options, Report, Result, Sink, Step, Target};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "scan-seq",
@@ -19,7 +19,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
-    let (rounds, size, most) = options.pick((3, 512 << 20, 700), (7, 4 << 30, 5000));
+    let (rounds, size, most) = options.pick((5, 512 << 20, 700), (7, 4 << 30, 5000));
     let pages: Vec<usize> = match options.mode {
         Mode::Quick => vec![4 << 10, 8 << 10, 64 << 10, 2 << 20],
         Mode::Full => (12..=21).map(|shift| 1 << shift).collect(),
@@ -30,20 +30,25 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let most = Duration::from_millis(most);
     let question = |page: &usize| Question { size, page: *page, batch: None, most, count: false };
     let questions: Vec<Question> = pages.iter().map(question).collect();
-    let (device, seen) = sides.ask(&questions, rounds, sink)?;
-    report.config.set("device_gib_per_s", device.median());
-    for (page, seen) in pages.iter().zip(&seen) {
+    for (page, Answers { seen, device }) in pages.iter().zip(sides.ask(&questions, rounds, sink)?) {
         let name = short(*page as u64);
-        if let Some((ours, best)) = against(seen, |seen| seen.rate().median()) {
-            report.ratio(&format!("rate_over_device_{name}"), ours.rate().over(&device));
+        if let Some((ours, best)) = against(&seen, |seen| seen.rate().median()) {
+            let over_device = ours.rate().over(&device);
+            report.target(&format!("rate_over_device_{name}"), over_device, Target::AtLeast(0.97));
             report.ratio(&format!("rate_over_best_{name}"), ours.rate().over(&best.rate()));
-            report.ratio(&format!("calls_per_gib_{name}"), ours.counted.calls_per_gib().unwrap_or(f64::NAN));
+            let calls = ours.counted.calls_per_gib().unwrap_or(f64::NAN);
+            report.target(&format!("calls_per_gib_{name}"), calls, Target::AtMost(2.0));
         }
-        if let Some((ours, best)) = against(seen, |seen| -seen.cpu().median()) {
-            report.ratio(&format!("cpu_over_best_{name}"), ours.cpu().over(&best.cpu()));
+        if let Some((ours, best)) = against(&seen, |seen| -seen.cpu().median()) {
+            let over_best = ours.cpu().over(&best.cpu());
+            match *page {
+                8192 => report.target("cpu_over_best_8k", over_best, Target::AtMost(0.5)),
+                _ => report.ratio(&format!("cpu_over_best_{name}"), over_best),
+            }
         }
         for seen in seen {
-            report.rows.push(seen.fields(Fields::new().with("page_bytes", *page)));
+            let fields = seen.fields(Fields::new().with("page_bytes", *page));
+            report.rows.push(fields.with("device_gib_per_s", device.median()));
         }
     }
     Ok(report)

@@ -26,13 +26,20 @@ impl Pool {
     /// A frame to load into: a free one below the capacity, one that nobody needs, or one whose time is over.
     pub(super) fn frame(&mut self, capacity: usize, now: u64) -> Option<usize> {
         self.recycle(|_| false);
-        if self.state.len() - self.free.len() >= capacity || self.free.is_empty() {
-            self.recycle(|shared| shared.expires <= now);
+        // The oldest first, and no more than it takes: who has not begun the others may still do so.
+        let mut until = 0;
+        while self.is_full(capacity)
+            && let Some(next) = self.state.iter().filter_map(Frame::expires).filter(|at| *at > until).min()
+            && next <= now
+        {
+            until = next;
+            self.recycle(|shared| shared.expires <= until);
         }
-        if self.state.len() - self.free.len() >= capacity {
-            return None;
-        }
-        self.free.pop()
+        if self.is_full(capacity) { None } else { self.free.pop() }
+    }
+
+    fn is_full(&self, capacity: usize) -> bool {
+        self.free.is_empty() || self.state.len() - self.free.len() >= capacity
     }
 
     /// Frees frames that nobody has and nobody needs, and those that have expired unless a worker uses them right now.
