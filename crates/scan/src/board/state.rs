@@ -3,7 +3,7 @@
 //! | step | by | how |
 //! |---|---|---|
 //! | empty → ready | service | store (Release): what the entry describes was written before |
-//! | ready → in-use | worker | compare-and-swap (Acquire): the service may take the page back meanwhile |
+//! | ready → in-use | worker | compare-and-swap (Acquire): the service may take the page back meanwhile; Release: who sees the entry in use sees that the one before is not |
 //! | ready → empty | service | compare-and-swap: the worker may use the page meanwhile |
 //! | in-use → done | worker | store (Release): the worker's reads of the page are over |
 //! | done → empty | service | store (the service saw done with Acquire) |
@@ -61,19 +61,22 @@ impl Word {
 
     /// Worker, ready → in-use. `false`: it was not ready, or the service was faster.
     pub fn take(&self) -> bool {
-        self.swap_ready(State::InUse, Ordering::Acquire)
+        self.swap_ready(State::InUse)
     }
 
     /// Service, ready → empty. `false`: it was not ready, or the worker was faster.
     pub fn reclaim(&self) -> bool {
         // What the service writes to the frame from now on must not seem to happen before the swap.
-        self.swap_ready(State::Empty, Ordering::AcqRel)
+        self.swap_ready(State::Empty)
     }
 
-    fn swap_ready(&self, to: State, order: Ordering) -> bool {
+    fn swap_ready(&self, to: State) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         state(word) == State::Ready
-            && self.0.compare_exchange(word, word & !STATES | to as u64, order, Ordering::Relaxed).is_ok()
+            && self
+                .0
+                .compare_exchange(word, word & !STATES | to as u64, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// Worker, in-use → done.

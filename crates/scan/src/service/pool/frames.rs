@@ -1,7 +1,7 @@
 //! A pool's frames: given to members, taken back, freed, and not shared any more when they are old.
 
 use super::super::member::Why;
-use super::{AGE, Frame, Pool, Shared};
+use super::{AGE, Frame, Pool};
 use crate::error;
 use crate::source::Stamp;
 
@@ -25,15 +25,21 @@ impl Pool {
 
     /// A frame to load into: a free one below the capacity, one that nobody needs, or one whose time is over.
     pub(super) fn frame(&mut self, capacity: usize, now: u64) -> Option<usize> {
-        self.recycle(|_| false);
-        // The oldest first, and no more than it takes: who has not begun the others may still do so.
-        let mut until = 0;
-        while self.is_full(capacity)
-            && let Some(next) = self.state.iter().filter_map(Frame::expires).filter(|at| *at > until).min()
-            && next <= now
-        {
-            until = next;
-            self.recycle(|shared| shared.expires <= until);
+        self.recycle();
+        if self.is_full(capacity) {
+            // The oldest first, and no more than it takes: who has not begun the others may still do so.
+            let expired = self.state.iter().enumerate().filter_map(|(index, frame)| match frame {
+                Frame::Shared(shared) if shared.expires <= now => Some((shared.expires, index)),
+                _ => None,
+            });
+            let mut expired: Vec<_> = expired.collect();
+            expired.sort_unstable();
+            for (_, index) in expired {
+                self.recycle_one(index, true);
+                if !self.is_full(capacity) {
+                    break;
+                }
+            }
         }
         if self.is_full(capacity) { None } else { self.free.pop() }
     }
@@ -42,27 +48,30 @@ impl Pool {
         self.free.is_empty() || self.state.len() - self.free.len() >= capacity
     }
 
-    /// Frees frames that nobody has and nobody needs, and those that have expired unless a worker uses them right now.
-    fn recycle(&mut self, expired: impl Fn(&Shared) -> bool) {
-        for (index, frame) in self.state.iter_mut().enumerate() {
-            let Frame::Shared(shared) = frame else { continue };
-            let expired = expired(shared);
-            let over = expired || !shared.current;
-            if over && shared.members > 0 {
-                let old = Why::Old(&self.chunks[shared.chunk], &shared.outcome.faults);
-                let why = if expired { Why::Expired } else { old };
-                shared.members -=
-                    self.members.values_mut().filter_map(|m| m.reclaim(index, why).then_some(())).count();
+    /// Frees frames that nobody has and nobody needs.
+    fn recycle(&mut self) {
+        (0..self.state.len()).for_each(|index| self.recycle_one(index, false));
+    }
+
+    /// Frees a frame that nobody has and nobody needs; one that has expired, unless a worker uses it right now.
+    fn recycle_one(&mut self, index: usize, expired: bool) {
+        let frame = &mut self.state[index];
+        let Frame::Shared(shared) = frame else { return };
+        let over = expired || !shared.current;
+        if over && shared.members > 0 {
+            let old = Why::Old(&self.chunks[shared.chunk], &shared.outcome.faults);
+            let why = if expired { Why::Expired } else { old };
+            shared.members -=
+                self.members.values_mut().filter_map(|m| m.reclaim(index, why).then_some(())).count();
+        }
+        let needed =
+            shared.current && !over && self.members.values().any(|member| !member.seen.has(shared.chunk));
+        if shared.members == 0 && !needed {
+            if shared.current {
+                self.present.clear(shared.chunk);
             }
-            let needed =
-                shared.current && !over && self.members.values().any(|member| !member.seen.has(shared.chunk));
-            if shared.members == 0 && !needed {
-                if shared.current {
-                    self.present.clear(shared.chunk);
-                }
-                *frame = Frame::Free;
-                self.free.push(index);
-            }
+            *frame = Frame::Free;
+            self.free.push(index);
         }
     }
 
@@ -106,7 +115,7 @@ impl Pool {
             any = true;
         }
         if any {
-            self.recycle(|_| false);
+            self.recycle();
         }
     }
 
@@ -121,6 +130,6 @@ impl Pool {
                 self.present.clear(shared.chunk);
             }
         }
-        self.recycle(|_| false);
+        self.recycle();
     }
 }

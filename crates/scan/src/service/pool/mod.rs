@@ -47,16 +47,6 @@ enum Frame {
     Shared(Shared),
 }
 
-impl Frame {
-    /// From when on it may be taken back from members that have not begun it, if it is shared.
-    fn expires(&self) -> Option<u64> {
-        match self {
-            Frame::Shared(shared) => Some(shared.expires),
-            Frame::Free | Frame::Loading => None,
-        }
-    }
-}
-
 struct Shared {
     chunk: usize,
     members: usize,
