@@ -164,7 +164,8 @@ impl Builder {
                 Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file })
             }
         };
-        if let Some(pages) = storage.limit().map_err(Error::storage("look at the size of the device"))? {
+        let device = storage.limit().map_err(Error::storage("look at the size of the device"))?;
+        if let Some(pages) = device {
             limit = limit.min(pages);
             if limit <= FIRST {
                 return setting("a device", pages * PAGE as u64, "a pool takes more than 1 MiB");
@@ -188,6 +189,9 @@ impl Builder {
             Some(meta) => meta,
             None => create(&*storage)?,
         };
+        if let Some(pages) = device.filter(|pages| *pages < meta.end) {
+            return setting("a device", pages * PAGE as u64, "the pool in it needs more");
+        }
         if meta.end > limit {
             return setting("capacity", self.capacity, "at least what is in use");
         }

@@ -88,7 +88,7 @@ fn whose_device_it_is_already_keeps_it() {
     let Some(device) = Device::new(16 << 20) else { return };
     let pool = device.pool(Kind::Stock).unwrap();
     let error = device.pool(Kind::Stock).map(drop).unwrap_err();
-    assert!(error.to_string().contains("somebody else has it open"), "{error}");
+    assert!(error.to_string().contains("mounted, or in use"), "{error}");
     drop(pool);
     drop(device.pool(Kind::Stock).unwrap());
 }
@@ -104,6 +104,19 @@ fn what_else_is_on_a_device_is_not_overwritten() {
         assert!(matches!(error, Error::Format(_)), "{at}: {error}");
         assert!(std::fs::read(&device.path).unwrap() == before);
     }
+}
+
+#[test]
+fn a_pool_is_not_opened_on_a_device_that_lost_a_part_of_it() {
+    let Some(device) = Device::new(16 << 20) else { return };
+    let pool = device.pool(Kind::Stock).unwrap();
+    while pool.allocate().is_ok() {}
+    pool.close().unwrap();
+    drop(pool);
+    File::options().write(true).open(&device.file).unwrap().set_len(8 << 20).unwrap();
+    assert!(Command::new("losetup").arg("--set-capacity").arg(&device.path).status().unwrap().success());
+    let error = device.pool(Kind::Stock).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "a device of 8388608: the pool in it needs more");
 }
 
 #[test]

@@ -41,14 +41,14 @@ impl File {
             options.read(true).write(true).create(!device).truncate(false);
             // Of a device: neither a file system that is mounted nor another pool has it.
             options.custom_flags(if device { flags | libc::O_EXCL } else { flags });
-            patiently(|| options.open(path))
+            patiently(device, || options.open(path))
         };
         let (file, direct) = match direct.then(|| open(libc::O_DIRECT)) {
             Some(Ok(file)) => (file, true),
             Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
             _ => (open(0)?, false),
         };
-        patiently(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?))?;
+        patiently(device, || Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?))?;
         let metadata = file.metadata()?;
         if metadata.is_file() && metadata.len() == 0 {
             // It may be new. What is made durable in it is lost if its name is.
@@ -147,13 +147,13 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
 
 /// Does what somebody else's having it open prevents. When a process dies, what it had the kernel write is written
 /// nevertheless, and it has the file until then; so this waits a little.
-fn patiently<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn patiently<T>(device: bool, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begin = Instant::now();
     loop {
         match open() {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {
                 if begin.elapsed() >= PATIENCE {
-                    let why = "it is mounted, or somebody else has it open";
+                    let why = if device { "it is mounted, or in use" } else { "somebody else has it open" };
                     return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
                 }
                 std::thread::sleep(PATIENCE / 200);
