@@ -10,12 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::{Error, Result};
 
 /// Bytes of a frame: a huge page of x86-64, the unit of device requests (paper 3.3.2).
 pub const FRAME: usize = 2 << 20;
+
+const MAPPING: &str = "mapping shared memory";
+/// How often the kernel is asked for a huge page.
+const COLLAPSES: usize = 8;
 
 /// What a mapping may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +47,38 @@ impl Mapping {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        if bytes >= FRAME {
+            return Self::aligned(file, offset, bytes, protection);
+        }
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) }
-            .map_err(Error::system("mapping shared memory"))?;
-        let start = NonNull::new(start.cast()).expect("no mapping is at address 0");
-        Ok(Self { start, bytes })
+            .map_err(Error::system(MAPPING))?;
+        Ok(Self::at(start, bytes))
+    }
+
+    /// Maps a file at a multiple of [`FRAME`], for only there can pages be huge.
+    fn aligned(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) -> Result<Self> {
+        let room = bytes + FRAME;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let reserved =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) }
+                .map_err(Error::system(MAPPING))?;
+        let mut reserved = Self::at(reserved, room);
+        let before = reserved.start().align_offset(FRAME);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: it takes the place of a part of the reservation, of which nobody knows.
+        let start =
+            unsafe { mmap(reserved.start().add(before).cast(), bytes, protection, flags, file, offset) }
+                .map_err(Error::system(MAPPING))?;
+        let mapping = Self::at(start, bytes);
+        let behind = Self::at(start.wrapping_byte_add(bytes), room - before - bytes);
+        reserved.bytes = before;
+        drop((reserved, behind));
+        Ok(mapping)
+    }
+
+    fn at(start: *mut c_void, bytes: usize) -> Self {
+        Self { start: NonNull::new(start.cast()).expect("no mapping is at address 0"), bytes }
     }
 
     /// Maps frames for a worker, so that it does not fault when it reads them.
@@ -70,8 +101,13 @@ impl Mapping {
 
     /// Makes huge pages of what is mapped, as far as there are any free. Whether all of it is.
     fn collapse(&self) -> bool {
-        // SAFETY: it changes what memory is made of, not what is in it.
-        unsafe { libc::madvise(self.start().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
+        (0..self.bytes).step_by(FRAME).all(|at| {
+            // The kernel gives up where it has a page in its own hands for a moment, as new ones often are.
+            (0..COLLAPSES).any(|_| {
+                // SAFETY: within the mapping; it changes what memory is made of, not what is in it.
+                unsafe { libc::madvise(self.start().add(at).cast(), FRAME, libc::MADV_COLLAPSE) == 0 }
+            })
+        })
     }
 
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
@@ -82,6 +118,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
         // SAFETY: the mapping is this object's own, and nothing refers to it any more.
         let _ = unsafe { munmap(self.start().cast(), self.bytes) };
     }
@@ -137,7 +176,7 @@ impl Frames {
     fn normal(count: usize) -> Result<Self> {
         let mut frames = Self::made(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, count, Pages::Normal)?;
         // Whatever the setting for shared memory is, collapsing succeeds where there are free huge pages.
-        if frames.mapping.advise(Advice::LinuxHugepage).is_ok() && frames.mapping.collapse() {
+        if frames.mapping.collapse() {
             frames.pages = Pages::Transparent;
         }
         Ok(frames)
@@ -148,6 +187,8 @@ impl Frames {
         let bytes = count * FRAME;
         ftruncate(&file, bytes as u64).map_err(Error::system("sizing frames"))?;
         let mapping = Mapping::of(&file, 0, bytes, Access::ReadWrite)?;
+        // Before there are any pages; the kernel may not have huge ones, or the setting be against them.
+        let _ = mapping.advise(Advice::LinuxHugepage);
         // All memory now: a worker that reads where none can be had would be killed, and reading into it would fail.
         match mapping.advise(Advice::LinuxPopulateWrite) {
             // Before Linux 5.14 it is populated by the first reads.
@@ -198,6 +239,19 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frames_are_where_huge_pages_can_be() {
+        let frames = Frames::new(3).unwrap();
+        let view = frames.view().unwrap();
+        for mapping in [frames.mapping(), &*view] {
+            assert_eq!((mapping.start().align_offset(FRAME), mapping.bytes()), (0, 3 * FRAME));
+        }
+        // SAFETY: within both mappings; nobody else has them.
+        unsafe { frames.mapping().start().add(3 * FRAME - 1).write(7) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { view.start().add(3 * FRAME - 1).read() }, 7);
+    }
 
     #[test]
     fn workers_see_frames_and_cannot_write_to_them() {
