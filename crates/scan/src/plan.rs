@@ -30,7 +30,7 @@ pub struct Part {
     pub from: u64,
     /// Where reading ends: at or after the segment, aligned, maybe beyond the file.
     pub to: u64,
-    /// Where in the frame the read begins.
+    /// Where in the frame the read begins, aligned likewise.
     pub at: u32,
 }
 
@@ -134,7 +134,12 @@ impl Plan {
             }
             let unit = self.units[range.file as usize];
             let from = range.start / unit * unit;
-            let room = (FRAME as u64).saturating_sub(used);
+            // Where one file ends another may not begin: what it is read by may be larger.
+            let at = used.next_multiple_of(unit);
+            let room = (FRAME as u64).saturating_sub(at);
+            if room < unit {
+                break;
+            }
             let mut end = range.end.min(from + room);
             if end < range.end {
                 let cut = self.page.max(unit);
@@ -148,10 +153,10 @@ impl Plan {
                 file: range.file,
                 len: (end - range.start) as u32,
                 offset: range.start,
-                at: (used + range.start - from) as u32,
+                at: (at + range.start - from) as u32,
             };
-            chunk.parts.push(Part { segment, from, to, at: used as u32 });
-            used += to - from;
+            chunk.parts.push(Part { segment, from, to, at: at as u32 });
+            used = at + (to - from);
             range.start = end;
             if range.start == range.end {
                 self.ranges.pop_front();
@@ -199,15 +204,37 @@ mod tests {
         assert_eq!(plan.add(&[]).unwrap(), 0);
     }
 
+    /// What is read in large units does not go beyond a frame that small ones began.
+    #[test]
+    fn files_of_other_units_share_a_frame() {
+        let mut plan = Plan::of_sizes(&[4096, 4 << 20], 4096);
+        plan.units[1] = 64 << 10;
+        let frame = FRAME as u64;
+        let ranges = [(0, 0, 4096), (1, 0, frame - 4096), (0, 0, 4096)];
+        plan.add(&ranges.map(|(file, start, end)| Range { file, start, end })).unwrap();
+        let parts: Vec<Vec<_>> = chunks(&mut plan)
+            .iter()
+            .map(|chunk| chunk.parts.iter().map(|part| (part.at, part.from, part.to)).collect())
+            .collect();
+        let cut = frame - (64 << 10);
+        assert_eq!(
+            parts,
+            [vec![(0, 0, 4096), (64 << 10, 0, cut)], vec![(0, cut, frame), (64 << 10, 0, 4096)]]
+        );
+    }
+
     proptest! {
         /// Every byte once and in order, within frames, aligned, pages whole.
         #[test]
         fn chunks_are_the_ranges(
-            ranges in prop::collection::vec((0u32..2, 0u64..9 << 20, 0u64..5 << 20), 0..40),
+            ranges in prop::collection::vec((0u32..3, 0u64..9 << 20, 0u64..5 << 20), 0..40),
             page_shift in 12u32..=21,
+            unit_shifts in prop::array::uniform2(12u32..=21),
         ) {
             let (size, page) = (16 << 20, 1usize << page_shift);
-            let mut plan = Plan::of_sizes(&[size, size], page);
+            let mut plan = Plan::of_sizes(&[size; 3], page);
+            plan.units[1..].copy_from_slice(&unit_shifts.map(|shift| 1 << shift));
+            let units = plan.units.clone();
             let ranges: Vec<Range> =
                 ranges.iter().map(|&(file, start, len)| Range { file, start, end: start + len }).collect();
             let count = plan.add(&ranges).unwrap();
@@ -219,12 +246,13 @@ mod tests {
                 prop_assert!(chunk.parts.len() <= SEGMENTS);
                 for part in &chunk.parts {
                     let Segment { file, len, offset, at } = part.segment;
-                    prop_assert_eq!(part.at, used);
-                    prop_assert_eq!((part.from % 4096, part.to % 4096), (0, 0));
+                    let unit = units[file as usize];
+                    prop_assert_eq!(part.at, u32::next_multiple_of(used, unit as u32));
+                    prop_assert_eq!((part.from % unit, part.to % unit), (0, 0));
                     prop_assert!(part.from <= offset && offset + u64::from(len) <= part.to);
-                    prop_assert!(offset - part.from < 4096 && part.to - (offset + u64::from(len)) < 4096);
+                    prop_assert!(offset - part.from < unit && part.to - (offset + u64::from(len)) < unit);
                     prop_assert_eq!(u64::from(at - part.at), offset - part.from);
-                    used += (part.to - part.from) as u32;
+                    used = part.at + (part.to - part.from) as u32;
                     let front = expected.front_mut().unwrap();
                     prop_assert_eq!((front.file, front.start), (file, offset));
                     front.start += u64::from(len);

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use bedplate_scan::{Channel, FRAME, Got, Scan, Service};
-use common::{folder, write};
+use common::{Fault, Faults, folder, write};
 
 /// What the worker takes for a page at first.
 const PACE: Duration = Duration::from_millis(700);
@@ -17,6 +17,10 @@ enum By {
     Polling,
     /// It asks now and then.
     PollingAtTimes,
+    /// It waits for no time.
+    WaitingForNoTime,
+    /// It looks whether there is one, and only then asks.
+    Looking,
     /// It sleeps.
     Waiting,
 }
@@ -25,14 +29,19 @@ enum By {
 fn next(channel: &mut Channel, by: By) -> Option<Duration> {
     let start = Instant::now();
     loop {
-        match channel.get_page().unwrap() {
+        let got = match by {
+            By::WaitingForNoTime => channel.wait_for_page(Some(Duration::ZERO)),
+            By::Looking if !channel.wait(Some(Duration::ZERO)).unwrap() => Ok(Got::NotYet),
+            _ => channel.get_page(),
+        };
+        match got.unwrap() {
             Got::Page(_) => {
                 channel.put_page().unwrap();
                 return Some(start.elapsed());
             }
             Got::End => return None,
             Got::NotYet => match by {
-                By::Polling => {}
+                By::Polling | By::WaitingForNoTime | By::Looking => {}
                 By::PollingAtTimes => std::thread::sleep(Duration::from_millis(1)),
                 By::Waiting => drop(channel.wait(None).unwrap()),
             },
@@ -72,7 +81,7 @@ fn is_prompt(what: &str, by: By, open: impl Fn() -> Channel) {
 fn check(service: &Service) {
     let folder = folder();
     let path = write(folder.path(), 0, 12 * FRAME);
-    for by in [By::Waiting, By::Polling, By::PollingAtTimes] {
+    for by in [By::Waiting, By::Polling, By::PollingAtTimes, By::WaitingForNoTime, By::Looking] {
         is_prompt("a scan", by, || service.open(Scan::of([&path])).unwrap());
         let pool = service.create_pool([&path], 16 * FRAME).unwrap();
         is_prompt("a pool", by, || service.join(pool.key(), FRAME).unwrap());
@@ -82,6 +91,31 @@ fn check(service: &Service) {
 #[test]
 fn a_poller_is_heard() {
     check(&Service::start().unwrap());
+}
+
+/// A read takes as long as it takes: who asks for its page all the while does not keep waking the service, which has nothing
+/// more to do for it.
+#[test]
+fn a_poller_rings_once_for_what_is_on_its_way() {
+    const FRAMES: u64 = 6;
+    let folder = folder();
+    let path = write(folder.path(), 0, FRAMES as usize * FRAME);
+    let faults = Faults::new(|_, _| Some(Fault::Slow(Duration::from_millis(100))));
+    let service = Service::builder().wrap(faults.around()).build().unwrap();
+    let pool = service.create_pool([&path], 16 * FRAME).unwrap();
+    for by in [By::Polling, By::WaitingForNoTime, By::Looking] {
+        let channels = [service.open(Scan::of([&path])).unwrap(), service.join(pool.key(), FRAME).unwrap()];
+        for mut channel in channels {
+            let mut asked = 0;
+            while next(&mut channel, by).is_some() {
+                asked += 1;
+            }
+            let calls = channel.statistics().calls;
+            assert_eq!(asked, FRAMES);
+            // When it begins to poll, and after a page that came meanwhile was not the one that it wanted.
+            assert!(calls <= 3 * FRAMES, "{calls} calls for {FRAMES} frames, {by:?}");
+        }
+    }
 }
 
 /// The service gets the only processor although a worker asks all the time.

@@ -59,9 +59,10 @@ impl Pass {
         self.calls.map(|calls| calls as f64 / (self.bytes as f64 / GIB))
     }
 
-    /// Bytes that were read and not wanted.
+    /// Bytes that were read and not wanted. Of a pass that ended before its time nobody knows: what was read ahead would have
+    /// been wanted.
     pub fn over_read(&self) -> Option<f64> {
-        self.device.map(|device| device as f64 - self.bytes as f64)
+        self.device.filter(|_| self.whole).map(|device| device as f64 - self.bytes as f64)
     }
 
     /// Figure 6: where the time of a GiB goes. Consuming; the worker's other work, which is copies and calls; waiting, or
@@ -170,5 +171,13 @@ mod tests {
     fn a_pass_ends_with_what_is_wanted() {
         let pass = consume(8192, Duration::from_secs(3600));
         assert_eq!((pass.bytes, pass.whole), (8192, true));
+    }
+
+    #[test]
+    fn what_was_read_ahead_is_not_read_for_nothing() {
+        let pass = Pass { bytes: 10, device: Some(15), whole: true, ..Pass::default() };
+        assert_eq!(pass.over_read(), Some(5.0));
+        assert_eq!(Pass { whole: false, ..pass }.over_read(), None);
+        assert_eq!(Pass { device: None, ..pass }.over_read(), None);
     }
 }

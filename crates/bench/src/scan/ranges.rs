@@ -10,9 +10,10 @@ use std::time::Duration;
 use bedplate_scan::FRAME;
 
 use super::compare::{Answers, Sides, against};
+use super::meter::Pass;
 use super::sides::{Kind, Question};
 use super::{report, short};
-use crate::sample::samples;
+use crate::sample::Samples;
 use crate::{Benchmark, Fields, Mode, Options, Report, Result, Sink, Step, Target};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
@@ -43,7 +44,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     for (batch, Answers { seen, device }) in batches.iter().zip(&answers) {
         let name = short(*batch);
         for seen in seen {
-            let over = samples(&seen.passes, |pass| pass.over_read().unwrap_or(f64::NAN)).median();
+            let over = seen.passes.iter().filter_map(Pass::over_read).collect::<Samples>().median();
             if seen.kind == Kind::Scan {
                 most_over = most_over.max(over);
             }

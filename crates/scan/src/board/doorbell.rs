@@ -68,9 +68,16 @@ impl Sleeper {
         fence(Ordering::SeqCst);
     }
 
-    /// Worker, before it looks whether it must ring: it found nothing and does not sleep.
-    pub fn poll(&self) {
-        self.0.store(POLLS, Ordering::Relaxed);
+    /// Worker, before it looks at the board for the last time and whether it must ring: it found nothing and does not sleep.
+    /// `false`: it said so before, and nothing was published since. The service knows then, for it looks at this before it
+    /// sleeps, each time; to ring again would only keep it from that.
+    pub fn poll(&self) -> bool {
+        let news = self.0.load(Ordering::Relaxed) != POLLS;
+        if news {
+            self.0.store(POLLS, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+        news
     }
 
     /// Worker: it found something, or is awake again.

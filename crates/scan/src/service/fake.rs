@@ -23,6 +23,8 @@ use crate::{Error, Result};
 pub struct Known {
     pub files: BTreeSet<usize>,
     pub memories: BTreeSet<usize>,
+    /// What was submitted.
+    pub reads: Vec<Read>,
     next: usize,
     /// After how many more steps one fails.
     pub fails_after: Option<usize>,
@@ -74,7 +76,9 @@ impl Engine for Fake {
         assert!(self.0.borrow_mut().memories.remove(&memory), "it was not known");
     }
 
-    fn submit(&mut self, _: Read) {}
+    fn submit(&mut self, read: Read) {
+        self.0.borrow_mut().reads.push(read);
+    }
 
     fn wait(&mut self, _: Option<Duration>, _: &mut Vec<Completion>) {}
 }

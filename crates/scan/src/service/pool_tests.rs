@@ -126,6 +126,22 @@ fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
     assert_eq!(ready(&board), [(0, CHANGING, CHANGING)]);
 }
 
+/// A pool in which nothing happens is looked at when its chunks may be old, not later.
+#[test]
+fn a_pool_at_rest_is_looked_at_in_time() {
+    let mut scene = Scene::new(&[FRAME]);
+    let board = scene.join(1);
+    scene.second();
+    let looked = scene.now;
+    assert_eq!(ready(&board).len(), 1);
+    let mut timer = None;
+    for _ in 0..100 {
+        scene.now += SECOND / 200;
+        timer = scene.pool.pump(scene.now, &scene.device).timer;
+    }
+    assert_eq!(timer, Some(looked + SECOND));
+}
+
 /// What could not be had is tried again for who joins.
 #[test]
 fn errors_are_not_kept_for_who_joins() {

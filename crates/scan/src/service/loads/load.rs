@@ -1,7 +1,8 @@
 //! One load: its requests, and what came of them.
 //!
 //! It ends. A request has at most one read in flight. Whatever fails is halved until it is a page, so there are fewer than two
-//! reads for each page of it; what fails for want of something is tried [`TRIES`] times more, all pieces together, before
+//! reads for each page of it; not any more [`SEARCH`] after the first failure, when each piece that is left is read once and
+//! is good or bad as a whole; what fails for want of something is tried [`TRIES`] times more, all pieces together, before
 //! it has failed; if a file changes, all is read [`ATTEMPTS`] times.
 
 use std::ops::Range;
@@ -21,6 +22,11 @@ const ATTEMPTS: u32 = 8;
 const TRIES: u32 = 8;
 /// After how long it is tried again, at first, in nanoseconds.
 const PAUSE: u64 = 1_000_000;
+
+/// For how long after its first failure a load looks for what is bad, in nanoseconds. It is there for sectors that fail at
+/// once, where it takes 2 ms for each read of the worst case. A device that tries for seconds before it fails would keep the
+/// worker for minutes, for a few good pages beside bad ones.
+pub(super) const SEARCH: u64 = 2_000_000_000;
 
 /// A request, of which a part may have come. What is to come is read piece by piece after something in it failed.
 struct Request {
@@ -72,6 +78,8 @@ pub struct Load {
     attempt: u32,
     began: u64,
     bytes_read: u64,
+    /// When something failed first.
+    failed: Option<u64>,
     given_up: bool,
 }
 
@@ -86,6 +94,7 @@ impl Load {
             attempt: 0,
             began: now,
             bytes_read: 0,
+            failed: None,
             given_up: false,
         }
     }
@@ -176,7 +185,7 @@ impl Load {
     }
 
     /// Takes a request's completion. `Some`: it is to be tried again after so long.
-    pub fn take(&mut self, engine: &mut dyn Engine, completion: Completion) -> Option<u64> {
+    pub fn take(&mut self, engine: &mut dyn Engine, completion: Completion, now: u64) -> Option<u64> {
         let (place, index) = split(completion.token);
         let request = &mut self.requests[index];
         let unit = self.order.files.unit(request.file);
@@ -208,8 +217,12 @@ impl Load {
                 request.tries += 1;
                 return Some(PAUSE << request.tries);
             }
-            Err(_) if !self.given_up && request.halve(page) => true,
             Err(errno) => {
+                let searches = now < self.failed.get_or_insert(now).saturating_add(SEARCH);
+                if searches && !self.given_up && request.halve(page) {
+                    self.submit(engine, place, index);
+                    return None;
+                }
                 let bytes = request.at(request.offset)..request.at(request.end);
                 let goes_on = request.next();
                 self.outcome.mark(bytes, Fault { code: error::READ, detail: errno.raw_os_error() as u32 });

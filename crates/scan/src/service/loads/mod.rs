@@ -1,10 +1,12 @@
 //! Loads: reading one chunk into one frame, until it is there in one state, but for the pages that cannot be had.
 //!
 //! A load is several requests at once. Reads that come back short are continued; errors that pass are tried again, a little
-//! later each time; of what fails for good each half is read again, until what is bad is found; a chunk whose file changed while
+//! later each time; of what fails for good each half is read again, for a while, until what is bad is found; a chunk whose file changed while
 //! it was read is read again, because it may be torn. All of this ends: see [`load`].
 
 mod load;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -133,7 +135,7 @@ impl Loads {
     pub fn complete(&mut self, engine: &mut dyn Engine, completion: Completion, now: u64) -> Progress {
         let (place, _) = split(completion.token);
         let load = self.places[place].as_mut().expect("tokens are of loads that are not over");
-        if let Some(after) = load.take(engine, completion) {
+        if let Some(after) = load.take(engine, completion, now) {
             return Progress::Later(Retry { token: completion.token }, now + after);
         }
         self.look(engine, place, now)

@@ -215,7 +215,7 @@ impl Pool {
             self.share();
             self.release(now, device, &mut wishes.orders);
         }
-        wishes.timer = Some(if ticking { now + TICK } else { now + AGE });
+        wishes.timer = Some(if ticking { now + TICK } else { self.aged_at + AGE });
         wishes
     }
 

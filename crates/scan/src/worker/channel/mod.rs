@@ -210,6 +210,8 @@ impl Channel {
         while !self.has_news() {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
+                // Who waits for no time polls, and the sleep of who waited is over.
+                self.poll();
                 return Ok(false);
             }
             self.sleep(left.map_or(PATIENCE, |left| left.min(PATIENCE)));
@@ -234,9 +236,17 @@ impl Channel {
     }
 
     /// There is nothing, and the worker does not sleep: the service has to know, for it may have held a page back to be just in
-    /// time.
+    /// time. It is told once for what it publishes next.
     fn poll(&mut self) {
-        self.board.service().sleeper.poll();
+        let sleeper = &self.board.service().sleeper;
+        if !sleeper.poll() {
+            return;
+        }
+        // Who published before this could be seen does not take it back, and the worker may not ask again for long.
+        if self.has_news() {
+            sleeper.awake();
+            return;
+        }
         if self.board.worker().bell.must_ring(Want::Starving) {
             add(&self.board.worker().calls, 1);
             self.link.ring();
