@@ -197,8 +197,9 @@ pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
 }
 
 /// The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
-/// it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. If a page cannot be had,
-/// `page` says which one, and the next call is about the one after it. With other errors `page` stays as it is.
+/// it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
+/// system call, by which the service knows that the page is wanted. If a page cannot be had, `page` says which one, and the
+/// next call is about the one after it. With other errors `page` stays as it is.
 ///
 /// # Safety
 /// `page` is writable or NULL.

@@ -23,7 +23,7 @@ pub enum bp_scan_code {
 
     /// A page cannot be read: bp_scan_error_number() says why. The scan may go on with the next one, as after the next three.
     BP_SCAN_ERROR_READ = -1,
-    /// The file has become shorter since the scan began.
+    /// The file has become shorter since the scan began; the page's `offset` is the first byte of it that is not there.
     BP_SCAN_ERROR_TRUNCATED = -2,
     /// The file is written faster than it can be read.
     BP_SCAN_ERROR_CHANGING = -3,

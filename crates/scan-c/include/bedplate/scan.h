@@ -56,7 +56,7 @@ enum bp_scan_code
    */
   BP_SCAN_ERROR_READ = -1,
   /*
-   The file has become shorter since the scan began.
+   The file has become shorter since the scan began; the page's `offset` is the first byte of it that is not there.
    */
   BP_SCAN_ERROR_TRUNCATED = -2,
   /*
@@ -480,8 +480,9 @@ int bp_scan_abandon(struct bp_scan_channel channel);
 
 /*
  The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
- it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. If a page cannot be had,
- `page` says which one, and the next call is about the one after it. With other errors `page` stays as it is.
+ it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
+ system call, by which the service knows that the page is wanted. If a page cannot be had, `page` says which one, and the
+ next call is about the one after it. With other errors `page` stays as it is.
 
  # Safety
  `page` is writable or NULL.

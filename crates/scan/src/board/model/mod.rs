@@ -262,7 +262,7 @@ fn a_polling_worker_rings_once() {
         let worker = board.clone();
         let worker = thread::spawn(move || {
             for slot in 0..2 {
-                for _ in 0..3 {
+                for _ in 0..2 {
                     worker.poll(slot);
                 }
                 while worker.take(slot).is_none() {
@@ -277,13 +277,13 @@ fn a_polling_worker_rings_once() {
                 board.listen();
             }
             // A read flies, and it is its completion that comes next.
-            board.bell.want(Want::Starving);
-            board.bell.want(Want::Starving);
+            for _ in 0..2 {
+                board.bell.want(Want::Starving);
+            }
+            assert!(slot > 0 || board.rings.load(Relaxed) <= 1);
             board.give(slot, 9);
         }
         worker.join().unwrap();
-        // For either page, and for the second once more if it asked before all of the first publication was done.
-        assert!(board.rings.load(Relaxed) <= 3);
     });
 }
 

@@ -4,7 +4,7 @@
 //! The pool, its members and the board are the product's files, here once more with loom's words; of the loop there is what
 //! calls the pool, of a worker what [`Channel`](crate::Channel) does with entries. Frames are loom cells: a load that writes
 //! to a frame while a worker reads it, or that is not ordered after its reads, fails the test. After every step
-//! the pool's invariants are checked (`pool_check`): a frame that is free, loading or shared is what its holders say, and none is
+//! the pool's invariants are checked (`pool/check.rs`): a frame that is free, loading or shared is what its holders say, and none is
 //! lost. In the end every worker has had every chunk once.
 
 mod board;

@@ -105,7 +105,8 @@ impl Channel {
     }
 
     /// The next page, if it is there; never waits. Return it before you ask for another. Who asks for it in vain has it read
-    /// as soon as who [waits](Self::wait) for it, at the cost of a system call if the service sleeps.
+    /// as soon as who [waits](Self::wait) for it, at the cost of a system call if the service sleeps; once, however often
+    /// it asks before something is published.
     ///
     /// # Errors
     /// The page cannot be had: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]; the next
