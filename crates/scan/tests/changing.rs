@@ -29,7 +29,7 @@ fn write_on(path: &Path, over: &AtomicBool, written: &Mutex<Vec<Instant>>) {
         if over.load(Ordering::Relaxed) {
             return;
         }
-        std::thread::sleep(Duration::from_millis(15));
+        std::thread::sleep(Duration::from_millis(40));
     }
 }
 
