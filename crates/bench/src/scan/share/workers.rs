@@ -60,25 +60,25 @@ pub fn start(number: usize) -> Result<Process> {
 
 /// A worker that is ready to begin.
 pub enum Ready<'a> {
-    Thread(Channel),
+    Thread(Box<Channel>),
     Process(&'a mut Process),
 }
 
 impl Ready<'_> {
     /// One with a channel of its own.
     pub fn alone(service: &Service, file: &Path) -> Result<Self> {
-        Ok(Self::Thread(service.open(Scan::of([file]).page_size(PAGE)?)?))
+        Ok(Self::Thread(service.open(Scan::of([file]).page_size(PAGE)?)?.into()))
     }
 
     /// One of a pool.
     pub fn member(service: &Service, key: AccessKey) -> Result<Self> {
-        Ok(Self::Thread(service.join(key, PAGE)?))
+        Ok(Self::Thread(service.join(key, PAGE)?.into()))
     }
 
     /// Consumes everything.
     pub fn consume(self, pace: f64) -> Result<Had> {
         match self {
-            Self::Thread(channel) => scan(channel, pace),
+            Self::Thread(channel) => scan(*channel, pace),
             Self::Process(process) => process.ask(&Order::Consume(pace)),
         }
     }
