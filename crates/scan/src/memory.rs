@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::{Error, Result};
@@ -47,34 +48,19 @@ impl Mapping {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        if bytes >= FRAME {
-            return Self::aligned(file, offset, bytes, protection);
+        let map = |at, flags| {
+            // SAFETY: a new mapping, where there is none: flags have `FIXED_NOREPLACE` at most.
+            unsafe { mmap(at, bytes, protection, MapFlags::SHARED | flags, &file, offset) }
+        };
+        // Pages can be huge only at multiples of their size. Somebody else may map something there meanwhile, but not often.
+        for _ in 0..if bytes < FRAME { 0 } else { 8 } {
+            match map(free_and_aligned(bytes)?, MapFlags::FIXED_NOREPLACE) {
+                Err(Errno::EXIST) => {}
+                mapped => return Ok(Self::at(mapped.map_err(Error::system(MAPPING))?, bytes)),
+            }
         }
-        // SAFETY: a new mapping, at an address of the kernel's choice.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) }
-            .map_err(Error::system(MAPPING))?;
+        let start = map(std::ptr::null_mut(), MapFlags::empty()).map_err(Error::system(MAPPING))?;
         Ok(Self::at(start, bytes))
-    }
-
-    /// Maps a file at a multiple of [`FRAME`], for only there can pages be huge.
-    fn aligned(file: impl AsFd, offset: u64, bytes: usize, protection: ProtFlags) -> Result<Self> {
-        let room = bytes + FRAME;
-        // SAFETY: a new mapping, at an address of the kernel's choice.
-        let reserved =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) }
-                .map_err(Error::system(MAPPING))?;
-        let mut reserved = Self::at(reserved, room);
-        let before = reserved.start().align_offset(FRAME);
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: it takes the place of a part of the reservation, of which nobody knows.
-        let start =
-            unsafe { mmap(reserved.start().add(before).cast(), bytes, protection, flags, file, offset) }
-                .map_err(Error::system(MAPPING))?;
-        let mapping = Self::at(start, bytes);
-        let behind = Self::at(start.wrapping_byte_add(bytes), room - before - bytes);
-        reserved.bytes = before;
-        drop((reserved, behind));
-        Ok(mapping)
     }
 
     fn at(start: *mut c_void, bytes: usize) -> Self {
@@ -118,12 +104,18 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.bytes == 0 {
-            return;
-        }
         // SAFETY: the mapping is this object's own, and nothing refers to it any more.
         let _ = unsafe { munmap(self.start().cast(), self.bytes) };
     }
+}
+
+/// A multiple of [`FRAME`] from which on nothing is mapped at the moment.
+fn free_and_aligned(bytes: usize) -> Result<*mut c_void> {
+    let room = bytes + FRAME;
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) };
+    let reserved = Mapping::at(start.map_err(Error::system(MAPPING))?, room);
+    Ok(reserved.start().map_addr(|start| start.next_multiple_of(FRAME)).cast())
 }
 
 /// What frames are made of.
@@ -192,7 +184,7 @@ impl Frames {
         // All memory now: a worker that reads where none can be had would be killed, and reading into it would fail.
         match mapping.advise(Advice::LinuxPopulateWrite) {
             // Before Linux 5.14 it is populated by the first reads.
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Ok(()) | Err(Errno::INVAL) => {}
             Err(error) => return Err(Error::system("populating frames")(error)),
         }
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
@@ -251,6 +243,28 @@ mod tests {
         unsafe { frames.mapping().start().add(3 * FRAME - 1).write(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { view.start().add(3 * FRAME - 1).read() }, 7);
+    }
+
+    /// What cannot be mapped leaves alone what other threads map at the same time.
+    #[test]
+    fn mapping_in_vain_does_no_harm() {
+        // Huge pages that there are not: the kernel notices late, when it has made room for them.
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let huge = memfd_create("too much", flags).unwrap();
+        let bytes = 16 * FRAME;
+        ftruncate(&huge, bytes as u64).unwrap();
+        std::thread::scope(|scope| {
+            let failing = scope.spawn(|| {
+                for _ in 0..50_000 {
+                    // It is in vain unless so many are reserved.
+                    let _ = Mapping::of(&huge, 0, bytes, Access::ReadWrite);
+                }
+            });
+            while !failing.is_finished() {
+                std::thread::spawn(|| ()).join().unwrap();
+                let _ = std::hint::black_box(vec![1u8; 1 << 20]);
+            }
+        });
     }
 
     #[test]
