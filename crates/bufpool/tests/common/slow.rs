@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use bedplate_bufpool::PageId;
 use bedplate_bufpool::storage::{Read, Storage, Write};
@@ -16,11 +18,19 @@ use super::faulty::Faulty;
 pub struct Slow {
     disk: Faulty,
     shut: Arc<(Mutex<BTreeSet<u64>>, Condvar)>,
+    asked: Arc<AtomicUsize>,
 }
 
 impl Slow {
     pub fn new() -> Self {
-        Self { disk: Faulty::new(1), shut: Arc::default() }
+        Self { disk: Faulty::new(1), shut: Arc::default(), asked: Arc::default() }
+    }
+
+    /// Returns when it has been asked for a page for which it does not answer.
+    pub fn wait_until_asked(&self) {
+        while self.asked.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn shut(&self, pages: &[PageId]) {
@@ -37,6 +47,7 @@ impl Storage for Slow {
     fn read(&self, reads: &mut [Read<'_>]) {
         for read in reads {
             let shut = self.shut.0.lock().unwrap();
+            self.asked.fetch_add(usize::from(shut.contains(&read.page())), Ordering::Relaxed);
             drop(self.shut.1.wait_while(shut, |shut| shut.contains(&read.page())).unwrap());
             self.disk.read(std::slice::from_mut(read));
         }
