@@ -22,7 +22,7 @@ use crate::buffer::{Buffer, TOGETHER};
 use crate::error::{Error, Result};
 use crate::meta::FIRST;
 use crate::page::{self, HEADER, Image, PageId};
-use crate::storage::{Read, Storage, Write};
+use crate::storage::{Storage, Write, read};
 
 const REGIONS: u64 = 2;
 /// A header, and a copy for each page of a batch.
@@ -177,17 +177,10 @@ struct Found {
     pages: Vec<PageId>,
 }
 
-fn read(storage: &dyn Storage, page: u64, image: &mut Image) -> Result<()> {
-    let mut reads = [Read::into_image(page, image)];
-    storage.read(&mut reads);
-    let [read] = reads;
-    read.result.map_err(|source| Error::Read { page: PageId(page), source })
-}
-
 fn find(storage: &dyn Storage, buffer: &mut Buffer) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for first in (0..REGIONS).map(region) {
-        read(storage, first, &mut buffer[0])?;
+        read(storage, first, &mut buffer[..1])?;
         if page::verify(&buffer[0], PageId(first)).is_err() {
             continue;
         }
@@ -213,7 +206,7 @@ pub(crate) fn restore(storage: &dyn Storage, after_crash: bool) -> Result<(u64, 
     let mut copies: BTreeMap<PageId, Box<Image>> = BTreeMap::new();
     for found in found.iter().filter(|_| after_crash) {
         for (at, page) in (found.first + 1..).zip(&found.pages) {
-            read(storage, at, &mut buffer[0])?;
+            read(storage, at, &mut buffer[..1])?;
             // When the copies are torn, their places were not touched yet.
             if page::verify(&buffer[0], *page).is_ok() && page::identity(&buffer[0]) == *page {
                 copies.insert(*page, Box::new(buffer[0]));
@@ -222,7 +215,7 @@ pub(crate) fn restore(storage: &dyn Storage, after_crash: bool) -> Result<(u64, 
     }
     let mut restored = 0;
     for (page, copy) in copies {
-        read(storage, page.0, &mut buffer[0])?;
+        read(storage, page.0, &mut buffer[..1])?;
         if page::verify(&buffer[0], page).is_err() {
             buffer[0] = *copy;
             let mut writes = [Write::new(page.0, &buffer)];

@@ -10,7 +10,7 @@
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::page::{self, HEADER, Image, PAGE, PageId};
-use crate::storage::{Read, Storage, Write};
+use crate::storage::{Storage, Write, read};
 
 /// The first page that users are given.
 pub const FIRST: u64 = 256;
@@ -131,16 +131,4 @@ impl Meta {
         self.generation = newer.generation;
         Ok(())
     }
-}
-
-/// Reads pages from one on.
-fn read(storage: &dyn Storage, first: u64, images: &mut [Image]) -> Result<()> {
-    let mut reads: Vec<_> =
-        (first..).zip(images).map(|(page, image)| Read::into_image(page, image)).collect();
-    storage.read(&mut reads);
-    for read in reads {
-        let page = PageId(read.page());
-        read.result.map_err(|source| Error::Read { page, source })?;
-    }
-    Ok(())
 }

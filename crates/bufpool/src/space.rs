@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::home::Home;
 use crate::meta::FIRST;
 use crate::page::{self, HEADER, Image, PAYLOAD, PageId};
-use crate::storage::{Read, Storage, Write};
+use crate::storage::{Storage, Write, read};
 
 /// How many pages a file grows by at least.
 const CHUNK: u64 = 4096;
@@ -154,10 +154,7 @@ pub(crate) fn load(storage: &dyn Storage, first: u64, end: u64) -> Result<BTreeS
         if !(FIRST..end).contains(&next) {
             return Err(sense());
         }
-        let mut reads = [Read::into_image(next, &mut buffer[0])];
-        storage.read(&mut reads);
-        let [read] = reads;
-        read.result.map_err(|source| Error::Read { page, source })?;
+        read(storage, next, &mut buffer[..1])?;
         page::verify(&buffer[0], page).map_err(|damage| Error::Damaged { page, damage })?;
         let mut words = words(&buffer[0]);
         next = words.next().unwrap_or(0);
@@ -188,13 +185,7 @@ pub(crate) fn find_end(storage: &dyn Storage, at_least: u64, room: u64) -> Resul
     let mut end = storage.written_end(at_least..room.max(at_least)).clamp(at_least, room.max(at_least));
     while end > at_least {
         let first = end.saturating_sub(TOGETHER as u64).max(at_least);
-        let mut reads: Vec<_> =
-            (first..end).zip(buffer.iter_mut()).map(|(page, image)| Read::into_image(page, image)).collect();
-        storage.read(&mut reads);
-        for read in reads {
-            let page = PageId(read.page());
-            read.result.map_err(|source| Error::Read { page, source })?;
-        }
+        read(storage, first, &mut buffer[..(end - first) as usize])?;
         let is_written = |image: &Image| image.iter().any(|byte| *byte != 0);
         if let Some(last) = buffer[..(end - first) as usize].iter().rposition(is_written) {
             return Ok(first + last as u64 + 1);

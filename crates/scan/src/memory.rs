@@ -18,9 +18,8 @@ use crate::{Error, Result};
 /// Bytes of a frame: a huge page of x86-64, the unit of device requests (paper 3.3.2).
 pub const FRAME: usize = 2 << 20;
 
-const MAPPING: &str = "mapping shared memory";
-/// How often the kernel is asked for a huge page.
-const COLLAPSES: usize = 8;
+/// How often a place is looked for that is as it should be.
+const ATTEMPTS: usize = 8;
 
 /// What a mapping may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +52,13 @@ impl Mapping {
             unsafe { mmap(at, bytes, protection, MapFlags::SHARED | flags, &file, offset) }
         };
         // Pages can be huge only at multiples of their size. Somebody else may map something there meanwhile, but not often.
-        for _ in 0..if bytes < FRAME { 0 } else { 8 } {
-            match map(free_and_aligned(bytes)?, MapFlags::FIXED_NOREPLACE) {
-                Err(Errno::EXIST) => {}
-                mapped => return Ok(Self::at(mapped.map_err(Error::system(MAPPING))?, bytes)),
-            }
-        }
-        let start = map(std::ptr::null_mut(), MapFlags::empty()).map_err(Error::system(MAPPING))?;
-        Ok(Self::at(start, bytes))
+        let aligned = |_| free_and_aligned(bytes).and_then(|at| map(at, MapFlags::FIXED_NOREPLACE));
+        let found = match bytes >= FRAME {
+            true => (0..ATTEMPTS).map(aligned).find(|found| *found != Err(Errno::EXIST)),
+            false => None,
+        };
+        let start = found.unwrap_or_else(|| map(std::ptr::null_mut(), MapFlags::empty()));
+        Ok(Self::at(start.map_err(Error::system("mapping shared memory"))?, bytes))
     }
 
     fn at(start: *mut c_void, bytes: usize) -> Self {
@@ -87,13 +85,8 @@ impl Mapping {
 
     /// Makes huge pages of what is mapped, as far as there are any free. Whether all of it is.
     fn collapse(&self) -> bool {
-        (0..self.bytes).step_by(FRAME).all(|at| {
-            // The kernel gives up where it has a page in its own hands for a moment, as new ones often are.
-            (0..COLLAPSES).any(|_| {
-                // SAFETY: within the mapping; it changes what memory is made of, not what is in it.
-                unsafe { libc::madvise(self.start().add(at).cast(), FRAME, libc::MADV_COLLAPSE) == 0 }
-            })
-        })
+        // SAFETY: it changes what memory is made of, not what is in it.
+        unsafe { libc::madvise(self.start().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
     }
 
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
@@ -110,11 +103,11 @@ impl Drop for Mapping {
 }
 
 /// A multiple of [`FRAME`] from which on nothing is mapped at the moment.
-fn free_and_aligned(bytes: usize) -> Result<*mut c_void> {
+fn free_and_aligned(bytes: usize) -> rustix::io::Result<*mut c_void> {
     let room = bytes + FRAME;
     // SAFETY: a new mapping, at an address of the kernel's choice.
-    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) };
-    let reserved = Mapping::at(start.map_err(Error::system(MAPPING))?, room);
+    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+    let reserved = Mapping::at(start, room);
     Ok(reserved.start().map_addr(|start| start.next_multiple_of(FRAME)).cast())
 }
 

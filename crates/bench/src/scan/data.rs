@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
@@ -33,10 +34,8 @@ impl Data {
         let mut file = File::create(path).map_err(Error::io("create the file to scan"))?;
         let (mut block, mut sums) = (vec![0u8; BLOCK], Vec::new());
         for number in 0..size / BLOCK as u64 {
-            let first = number * BLOCK as u64 / 8;
-            for (word, index) in block.as_chunks_mut::<8>().0.iter_mut().zip(first..) {
-                *word = mixed(index).to_le_bytes();
-            }
+            // No device can make that smaller.
+            SmallRng::seed_from_u64(number).fill_bytes(&mut block);
             sums.push(sum(&block));
             file.write_all(&block).map_err(Error::io("write the file to scan"))?;
         }
@@ -66,12 +65,4 @@ pub fn open(path: &Path, flags: i32) -> Result<File> {
 pub fn forget(path: &Path) -> Result<()> {
     let file = open(path, 0)?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(Error::io("drop the file from the page cache"))
-}
-
-/// The finalizer of SplitMix64: words that no device can make smaller.
-fn mixed(index: u64) -> u64 {
-    let mut word = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }

@@ -9,7 +9,8 @@ use std::ops::Range;
 
 pub use file::File;
 
-use crate::page::{Image, PAGE};
+use crate::error::{Error, Result};
+use crate::page::{Image, PAGE, PageId};
 
 /// A file or a block device, or what a test puts in its place. Pages are numbered from 0.
 ///
@@ -46,6 +47,18 @@ pub trait Storage: Send + Sync {
     fn written_end(&self, pages: Range<u64>) -> u64 {
         pages.end
     }
+}
+
+/// Reads pages from one on, all of them or with the first error.
+pub(crate) fn read(storage: &dyn Storage, first: u64, images: &mut [Image]) -> Result<()> {
+    let mut reads: Vec<_> =
+        (first..).zip(images).map(|(page, image)| Read::into_image(page, image)).collect();
+    storage.read(&mut reads);
+    for read in reads {
+        let page = PageId(read.page());
+        read.result.map_err(|source| Error::Read { page, source })?;
+    }
+    Ok(())
 }
 
 /// A page to be read.

@@ -82,12 +82,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut channel = service.open(scan).map_err(advised)?;
     let start = Instant::now();
     let counts = read(&mut channel, args)?;
-    let took = start.elapsed();
-    if args.json {
-        json(args, &service, &channel, &counts, took)
-    } else {
-        text(args, &service, &channel, &counts, took)
-    }?;
+    let scanned = Scanned { args, service, channel, counts, took: start.elapsed() };
+    if args.json { scanned.json() } else { scanned.text() }?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -127,72 +123,75 @@ fn bar(bytes: u64) -> anyhow::Result<ProgressBar> {
     Ok(bar)
 }
 
-fn text(
-    args: &Args,
-    service: &Service,
-    channel: &Channel,
-    counts: &[Count],
+/// Files that were read, and what that took.
+struct Scanned<'a> {
+    args: &'a Args,
+    service: Service,
+    channel: Channel,
+    counts: Vec<Count>,
     took: Duration,
-) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    for (path, count) in args.files.iter().zip(counts) {
-        writeln!(out, "{:08x} {:>12} {:>15} {}", count.crc32c, count.lines, count.bytes, path.display())?;
-    }
-    let statistics = channel.statistics();
-    let rate = size((statistics.bytes as f64 / took.as_secs_f64().max(1e-9)) as u64);
-    let waited = Duration::from_nanos(statistics.starved_ns);
-    writeln!(
-        io::stderr(),
-        "{} in {}: {rate}/s; waited {waited:.1?} for the device; {}",
-        size(statistics.bytes),
-        human(took),
-        service.about()
-    )?;
-    for (file, path) in (0..).zip(&args.files) {
-        if let Err(error) = channel.is_direct(file) {
-            writeln!(io::stderr(), "{}: read through the page cache ({error})", path.display())?;
+}
+
+impl Scanned<'_> {
+    /// A line for each file, and what it took on the standard error.
+    fn text(&self) -> anyhow::Result<()> {
+        let Self { args, service, channel, counts, took } = self;
+        let mut out = io::stdout().lock();
+        for (path, count) in args.files.iter().zip(counts) {
+            writeln!(out, "{:08x} {:>12} {:>15} {}", count.crc32c, count.lines, count.bytes, path.display())?;
         }
+        let statistics = channel.statistics();
+        let rate = size((statistics.bytes as f64 / took.as_secs_f64().max(1e-9)) as u64);
+        let waited = Duration::from_nanos(statistics.starved_ns);
+        writeln!(
+            io::stderr(),
+            "{} in {}: {rate}/s; waited {waited:.1?} for the device; {}",
+            size(statistics.bytes),
+            human(*took),
+            service.about()
+        )?;
+        for (file, path) in (0..).zip(&args.files) {
+            if let Err(error) = channel.is_direct(file) {
+                writeln!(io::stderr(), "{}: read through the page cache ({error})", path.display())?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// The same for programs.
+    fn json(&self) -> anyhow::Result<()> {
+        let Self { args, service, channel, counts, took } = self;
+        let files: Vec<_> = (0..)
+            .zip(args.files.iter().zip(counts))
+            .map(|(file, (path, count))| {
+                serde_json::json!({
+                    "file": path.to_string_lossy(),
+                    "crc32c": format!("{:08x}", count.crc32c),
+                    "lines": count.lines,
+                    "bytes": count.bytes,
+                    "direct": channel.is_direct(file).is_ok(),
+                })
+            })
+            .collect();
+        let statistics = channel.statistics();
+        let object = serde_json::json!({
+            "files": files,
+            "engine": service.engine().to_string(),
+            "memory": channel.memory().to_string(),
+            "took_ns": took.as_nanos() as u64,
+            "waited_ns": statistics.starved_ns,
+            "worker_calls": statistics.calls,
+            "bytes_read": statistics.bytes_read,
+            "read_again": statistics.read_again,
+        });
+        writeln!(io::stdout().lock(), "{object}")?;
+        Ok(())
+    }
 }
 
 /// "850 ms", "12 seconds".
 fn human(time: Duration) -> String {
     if time < Duration::from_secs(10) { format!("{time:.1?}") } else { HumanDuration(time).to_string() }
-}
-
-fn json(
-    args: &Args,
-    service: &Service,
-    channel: &Channel,
-    counts: &[Count],
-    took: Duration,
-) -> anyhow::Result<()> {
-    let files: Vec<_> = (0..)
-        .zip(args.files.iter().zip(counts))
-        .map(|(file, (path, count))| {
-            serde_json::json!({
-                "file": path.to_string_lossy(),
-                "crc32c": format!("{:08x}", count.crc32c),
-                "lines": count.lines,
-                "bytes": count.bytes,
-                "direct": channel.is_direct(file).is_ok(),
-            })
-        })
-        .collect();
-    let statistics = channel.statistics();
-    let object = serde_json::json!({
-        "files": files,
-        "engine": service.engine().to_string(),
-        "memory": channel.memory().to_string(),
-        "took_ns": took.as_nanos() as u64,
-        "waited_ns": statistics.starved_ns,
-        "worker_calls": statistics.calls,
-        "bytes_read": statistics.bytes_read,
-        "read_again": statistics.read_again,
-    });
-    writeln!(io::stdout().lock(), "{object}")?;
-    Ok(())
 }
 
 /// Errors of pages name files by number; people know them by name.

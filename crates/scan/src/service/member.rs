@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::TRIES;
 use super::bits::Bits;
-use super::board::{Audit, Board, Closed, Content, Faults, State, Want};
+use super::board::{Audit, Board, Closed, Faults, State, Want};
+use super::publish::publish;
 use super::rates::Rate;
 use crate::plan::Chunk;
 
@@ -126,19 +127,8 @@ impl Member {
     }
 
     fn put(&mut self, slot: usize, chunk: &Chunk, given: Given) {
-        for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
-            words.set(part.segment);
-        }
-        if let Some(faults) = &given.faults {
-            self.board.faults(slot).iter().zip(faults.units()).for_each(|(word, fault)| word.set(*fault));
-        }
-        let (segments, faulty) = (chunk.parts.len() as u32, given.faults.is_some());
-        let entry = &self.board.entries()[slot];
-        entry.describe(Content { frame: given.frame as u32, segments, faulty });
-        self.slots[slot] = Some(given);
-        self.audit.give(slot);
-        entry.word.publish();
-        super::wake(&self.board);
+        let Given { frame, faults, .. } = self.slots[slot].insert(given);
+        publish(&self.board, &mut self.audit, slot, *frame, chunk, faults.as_deref());
     }
 
     /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Whether it had it so, and has it no

@@ -25,6 +25,7 @@ mod model;
 mod pool;
 #[cfg(test)]
 mod pool_tests;
+mod publish;
 mod rates;
 mod shared;
 mod statistics;
@@ -57,6 +58,8 @@ pub use statistics::Statistics;
 
 /// How often a chunk is taken back because its file has changed, and read again, until it is an error.
 const TRIES: u32 = 8;
+/// How old what a worker has not begun may become before its file is looked at, in nanoseconds.
+const AGE: u64 = 1_000_000_000;
 
 /// A service in this process.
 pub(crate) struct Shared {

@@ -12,6 +12,8 @@ mod board;
 mod member;
 #[path = "../pool/mod.rs"]
 mod pool;
+#[path = "../publish.rs"]
+mod publish;
 mod worker;
 
 use std::collections::BTreeSet;
@@ -23,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use super::{bits, device, files, loads, rates, stream};
+use super::{AGE, bits, device, files, loads, rates, stream};
 use crate::board::{Fault, Faults};
 use crate::error;
 use crate::memory::{FRAME, Frames};

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::AGE;
 use super::bits::Bits;
 use super::board::{Board, Closed, Want};
 use super::device::Device;
@@ -38,8 +39,6 @@ const MOST: usize = 8;
 const LEAST: usize = 4;
 /// Slow ticks without anything returned until members have to ring.
 const IDLE: u32 = 16;
-/// How old an unread chunk may become before its file is looked at, in nanoseconds.
-const AGE: u64 = 1_000_000_000;
 
 enum Frame {
     Free,

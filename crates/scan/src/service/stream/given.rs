@@ -5,12 +5,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{AGE, Slot, Stream};
-use crate::board::Content;
+use super::{Slot, Stream};
 use crate::error;
 use crate::plan::Chunk;
 use crate::service::loads::{Loaded, Order, Outcome};
-use crate::service::{TRIES, wake};
+use crate::service::publish::publish;
+use crate::service::{AGE, TRIES};
 use crate::source::Stamp;
 
 impl Stream {
@@ -26,19 +26,8 @@ impl Stream {
 
     /// Gives a chunk to the worker, in the frame that it was loaded into.
     pub(super) fn give(&mut self, slot: usize, chunk: Chunk, outcome: Outcome, tries: u32) {
-        for (words, part) in self.board.segments(slot).iter().zip(&chunk.parts) {
-            words.set(part.segment);
-        }
-        if let Some(faults) = &outcome.faults {
-            self.board.faults(slot).iter().zip(faults.units()).for_each(|(word, fault)| word.set(*fault));
-        }
-        let (segments, faulty) = (chunk.parts.len() as u32, outcome.faults.is_some());
-        let entry = &self.board.entries()[slot];
-        entry.describe(Content { frame: slot as u32, segments, faulty });
+        publish(&self.board, &mut self.audit, slot, slot, &chunk, outcome.faults.as_deref());
         self.slots[slot] = Slot::Given { chunk, outcome, tries };
-        self.audit.give(slot);
-        entry.word.publish();
-        wake(&self.board);
     }
 
     /// Takes back unread pages of files that have changed since, to read them again; every second, and whenever a load saw

@@ -33,8 +33,6 @@ const FIRST: usize = 2;
 const MOST: usize = 8;
 /// How often the loop looks for a worker that does not return its page, before it lets it ring.
 const LOOKS: u32 = 6;
-/// How old an unread page may become before its file is looked at, in nanoseconds.
-const AGE: u64 = 1_000_000_000;
 
 /// What is in a slot.
 enum Slot {

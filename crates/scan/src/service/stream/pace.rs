@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{AGE, FIRST, LOOKS, MOST, Stream};
+use super::{FIRST, LOOKS, MOST, Stream};
 use crate::board::{State, Want};
+use crate::service::AGE;
 use crate::service::device::Device;
 use crate::service::rates::{TICK, ahead, reward};
 
