@@ -14,9 +14,9 @@ use bedplate_snapshot::uffd::{Refusal, Region};
 use bedplate_snapshot::{Error, PAGE};
 
 use crate::engine::Engine;
+use crate::engine::mapped::{Remap, Uffd};
 #[cfg(target_arch = "x86_64")]
 use crate::engine::ring0::Ring0;
-use crate::engine::uffd::Uffd;
 use crate::forks;
 
 /// Mappings from this size on are placed in the region, unless told otherwise.
@@ -34,8 +34,30 @@ const RING0: Range<usize> = 256 << 20..256 << 30;
 /// How many regions a process can have: one, and one for each time that it or who forked it became a daemon.
 const MOST: usize = 4;
 
+/// A region.
+enum Heap {
+    Remap(Remap),
+    Uffd(Uffd),
+}
+
+impl Heap {
+    fn engine(&self) -> &dyn Engine {
+        match self {
+            Self::Remap(remap) => remap,
+            Self::Uffd(uffd) => uffd,
+        }
+    }
+
+    fn start_threads(&self) -> Result<(), Error> {
+        match self {
+            Self::Remap(remap) => remap.start_threads(),
+            Self::Uffd(uffd) => uffd.start_threads(),
+        }
+    }
+}
+
 /// The regions, from the first mapping on; the first one without threads until the program is about to begin.
-static HEAPS: [OnceLock<Result<Uffd, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
+static HEAPS: [OnceLock<Result<Heap, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
 /// Which of them is for new mappings. Those before it are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 static MINIMUM_BYTES: AtomicUsize = AtomicUsize::new(MINIMUM);
@@ -56,10 +78,31 @@ fn set_minimum() {
 
 /// Makes the region. The allocator may be waiting for it, so nothing is allocated on the way to success; what is not
 /// available is found out before.
-fn make() -> Result<Uffd, Refusal> {
+fn make() -> Result<Heap, Refusal> {
     set_minimum();
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
-    Uffd::new(bytes, crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0"))
+    let huge_pages = crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0");
+    let wanted = crate::variable(c"BEDPLATE_SNAPSHOT_ENGINE");
+    if wanted == Some(c"remap") || wanted != Some(c"uffd") && !promises_are_counted() {
+        match Remap::new(bytes, huge_pages) {
+            Ok(remap) => return Ok(Heap::Remap(remap)),
+            Err(refusal) if wanted == Some(c"remap") => return Err(refusal),
+            Err(_) => {}
+        }
+    }
+    Uffd::new(bytes, huge_pages).map(Heap::Uffd)
+}
+
+/// Whether the kernel lets a process have private memory only as far as it could all be copied.
+fn promises_are_counted() -> bool {
+    let mut text = [0];
+    // SAFETY: reads a byte into this function's buffer.
+    unsafe {
+        let file = libc::open(c"/proc/sys/vm/overcommit_memory".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        libc::read(file, text.as_mut_ptr().cast(), 1);
+        libc::close(file);
+    }
+    text == *b"2"
 }
 
 /// Whether the engine is to be the one in ring 0.
@@ -92,7 +135,7 @@ fn heap() -> Option<&'static dyn Engine> {
     if wants_ring0() {
         return region();
     }
-    HEAPS[latest()].get_or_init(make).as_ref().ok().map(|heap| heap as &dyn Engine)
+    HEAPS[latest()].get_or_init(make).as_ref().ok().map(Heap::engine)
 }
 
 fn existing(index: usize) -> Option<&'static dyn Engine> {
@@ -100,7 +143,7 @@ fn existing(index: usize) -> Option<&'static dyn Engine> {
     if let Some(heap) = RING0_HEAP.get().filter(|_| index == 0) {
         return Some(heap);
     }
-    HEAPS[index].get()?.as_ref().ok().map(|heap| heap as &dyn Engine)
+    HEAPS[index].get()?.as_ref().ok().map(Heap::engine)
 }
 
 /// The region for new mappings, if there is one already.

@@ -23,11 +23,12 @@
 //!
 //! | | needs | what a snapshot waits for | the first write to a page after it |
 //! |---|---|---|---|
+//! | [`Kind::Remap`] | userfaultfd with write protection, Linux 5.19 | moving whole page tables, for any size alike | the kernel copies the page |
 //! | [`Kind::Uffd`] | userfaultfd with write protection, Linux 5.19 | write-protecting what was written lately | a thread keeps the old page for the snapshot |
 //! | [`Kind::Fork`] | nothing | copying the page tables | the kernel copies the page |
 //! | [`Kind::Ring0`] | ring 0 of a processor (`bedplate-ring0`), and to be asked for | an interrupt, or copying page tables without counting references | a handler in ring 0 copies the page for the snapshot |
 //!
-//! All of them copy a page at most once per snapshot. With prioritized copy-on-write (4.4), which all but `fork` do,
+//! All of them copy a page at most once per snapshot. With prioritized copy-on-write (4.4), which `uffd` and `ring0` do,
 //! the snapshot gets the copy and the database's page stays where it is.
 
 #![cfg(target_os = "linux")]
@@ -35,6 +36,7 @@
 pub mod engine;
 mod error;
 mod memory;
+pub mod remap;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
 mod running;

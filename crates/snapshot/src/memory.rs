@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 
 #[cfg(target_arch = "x86_64")]
 use crate::engine::Ring0;
-use crate::engine::{Engine, Fork, Shape, Statistics, Uffd};
+use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
 use crate::running::Snapshot;
-use crate::{Choice, Error, Kind, PAGE, View};
+use crate::{Choice, Error, Kind, PAGE, View, remap, uffd};
 
 /// How a [`Memory`] is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,8 @@ impl Builder {
         }
         let shape = Shape { bytes: shape.bytes.next_multiple_of(PAGE), ..shape };
         let (engine, why_not): (Box<dyn Engine>, _) = match self.choice {
-            Choice::Only(Kind::Uffd) => (Box::new(Uffd::new(shape)?), None),
+            Choice::Only(Kind::Remap) => (Box::new(Mapped::<remap::Service>::new(shape)?), None),
+            Choice::Only(Kind::Uffd) => (Box::new(Mapped::<uffd::Service>::new(shape)?), None),
             Choice::Only(Kind::Fork) => (Box::new(Fork::new(shape)?), None),
             #[cfg(target_arch = "x86_64")]
             Choice::Only(Kind::Ring0) => (Box::new(Ring0::new(shape)?), None),
@@ -70,13 +71,25 @@ impl Builder {
                 let reason = "it exists for x86-64 only".to_owned();
                 return Err(Error::Unavailable { engine: Kind::Ring0, reason });
             }
-            Choice::Auto => match Uffd::new(shape) {
-                Ok(uffd) => (Box::new(uffd), None),
-                Err(Error::Unavailable { reason, .. }) => (Box::new(Fork::new(shape)?), Some(reason)),
-                Err(error) => return Err(error),
-            },
+            Choice::Auto => Self::best(shape)?,
         };
         Ok(Memory { engine, bytes: shape.bytes, why_not })
+    }
+
+    /// The best engine that works here, and why there is no better one.
+    fn best(shape: Shape) -> Result<(Box<dyn Engine>, Option<String>), Error> {
+        // Of tasks in this process `remap` has one at a time.
+        let remap = shape.in_child.then(|| Mapped::<remap::Service>::new(shape));
+        match remap {
+            Some(Ok(remap)) => return Ok((Box::new(remap), None)),
+            Some(Err(Error::Unavailable { .. })) | None => {}
+            Some(Err(error)) => return Err(error),
+        }
+        match Mapped::<uffd::Service>::new(shape) {
+            Ok(uffd) => Ok((Box::new(uffd), None)),
+            Err(Error::Unavailable { reason, .. }) => Ok((Box::new(Fork::new(shape)?), Some(reason))),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -10,6 +10,10 @@ const LIBRARY: &str = "libbedplate_snapshot_preload.so";
 /// Mechanisms that give a program snapshots by `fork`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Engine {
+    /// Remap where it works, else uffd.
+    Auto,
+    /// Page tables are set aside at a snapshot, which takes as long for any size.
+    Remap,
     /// Write protection by userfaultfd.
     Uffd,
     /// Page tables of the program's own: it runs in ring 0 of its processors, by KVM.
@@ -19,7 +23,7 @@ enum Engine {
 #[derive(clap::Args)]
 pub struct Args {
     /// Which mechanism makes snapshots.
-    #[arg(long, value_enum, default_value_t = Engine::Uffd)]
+    #[arg(long, value_enum, default_value_t = Engine::Auto)]
     engine: Engine,
     /// Append what happened to a file, a line when the program ends.
     #[arg(long, value_name = "FILE")]
@@ -45,9 +49,13 @@ pub struct Args {
 /// Becomes the program; returns only if that fails.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut environment = vec![("BEDPLATE_SNAPSHOT_MINIMUM", args.minimum.to_string().into())];
-    if matches!(args.engine, Engine::Ring0) {
-        environment.push(("BEDPLATE_SNAPSHOT_ENGINE", "ring0".into()));
-    }
+    let engine = match args.engine {
+        Engine::Auto => None,
+        Engine::Remap => Some("remap"),
+        Engine::Uffd => Some("uffd"),
+        Engine::Ring0 => Some("ring0"),
+    };
+    environment.extend(engine.map(|name| ("BEDPLATE_SNAPSHOT_ENGINE", name.into())));
     if let Some(bytes) = args.memory {
         environment.push(("BEDPLATE_SNAPSHOT_BYTES", bytes.to_string().into()));
     }

@@ -1,8 +1,8 @@
 //! What the functions that this library puts before the C library's need from a snapshot engine.
 
+pub mod mapped;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
-pub mod uffd;
 
 use std::ops::Range;
 

@@ -5,9 +5,9 @@
 //! are no snapshots of snapshots.
 
 mod fork;
+mod mapped;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
-mod uffd;
 
 use std::ptr::NonNull;
 
@@ -15,9 +15,9 @@ use crate::running::Snapshot;
 use crate::{Error, View};
 
 pub(crate) use fork::Fork;
+pub(crate) use mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use ring0::{Ring0, process as ring0_process};
-pub(crate) use uffd::Uffd;
 
 /// What runs on a snapshot. It returns bytes because it may run in another process.
 pub type Work = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + Send>;
@@ -26,6 +26,13 @@ pub type Work = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + Send>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
+    /// Page tables are set aside and the memory is mapped privately in their place, which takes as long for any size; the
+    /// kernel's copy-on-write does the rest. When snapshots have ended, what the owner wrote meanwhile is folded into the
+    /// memory. The task runs in a child ([`Builder::in_child`]), or in a thread of this process, of which there is one at a
+    /// time.
+    ///
+    /// [`Builder::in_child`]: crate::Builder::in_child
+    Remap,
     /// Write protection by userfaultfd, prioritized copy-on-write in user space. The task runs in a thread of this
     /// process and sees the memory at another address, or in a child at the same one ([`Builder::in_child`]).
     ///
@@ -43,6 +50,7 @@ pub enum Kind {
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Remap => "remap",
             Self::Uffd => "uffd",
             Self::Fork => "fork",
             Self::Ring0 => "ring0",
@@ -55,10 +63,11 @@ impl std::str::FromStr for Kind {
 
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
+            "remap" => Ok(Self::Remap),
             "uffd" => Ok(Self::Uffd),
             "fork" => Ok(Self::Fork),
             "ring0" => Ok(Self::Ring0),
-            _ => Err(format!("no engine is called {name}: there are uffd, fork and ring0")),
+            _ => Err(format!("no engine is called {name}: there are remap, uffd, fork and ring0")),
         }
     }
 }

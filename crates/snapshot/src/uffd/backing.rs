@@ -16,9 +16,11 @@ use rustix::mount::{
 
 /// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
 const LARGE: usize = 2 << 20;
+/// Bytes that a page table of the level above maps: memory of this size or more lies alike to it, too.
+const GIANT: usize = 1 << 30;
 
 /// A file without a name, and whether it has large folios.
-pub(super) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), Errno> {
+pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), Errno> {
     // Not for everybody, and not in all kernels.
     let (file, large) = match large_folios.then(of_its_own_instance) {
         Some(Ok(file)) => (file, true),
@@ -39,7 +41,7 @@ fn of_its_own_instance() -> Result<OwnedFd, Errno> {
 }
 
 /// Maps the file shared, at a base if it matters, where nothing may be mapped.
-pub(super) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<usize, Errno> {
+pub(crate) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<usize, Errno> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     if let Some(base) = base {
@@ -48,22 +50,23 @@ pub(super) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<u
         return unsafe { mmap(at, bytes, protection, flags | MapFlags::FIXED_NOREPLACE, file, 0) }
             .map(|at| at as usize);
     }
+    let align = if bytes >= GIANT { GIANT } else { LARGE };
     // SAFETY: a new mapping at an address of the kernel's choice, replaced in part by one in it; the rest is unmapped.
     unsafe {
         let none = ProtFlags::empty();
-        let room = mmap_anonymous(std::ptr::null_mut(), bytes + LARGE, none, MapFlags::PRIVATE)?;
-        let start = (room as usize).next_multiple_of(LARGE);
+        let room = mmap_anonymous(std::ptr::null_mut(), bytes + align, none, MapFlags::PRIVATE)?;
+        let start = (room as usize).next_multiple_of(align);
         let before = start - room as usize;
         let mapped = mmap(room.byte_add(before), bytes, protection, flags | MapFlags::FIXED, file, 0);
         if let Err(error) = mapped {
-            let _ = munmap(room, bytes + LARGE);
+            let _ = munmap(room, bytes + align);
             return Err(error);
         }
         if before > 0 {
             let _ = munmap(room, before);
         }
-        if before < LARGE {
-            let _ = munmap(room.byte_add(before + bytes), LARGE - before);
+        if before < align {
+            let _ = munmap(room.byte_add(before + bytes), align - before);
         }
         Ok(start)
     }

@@ -12,6 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::region::{Region, now};
+use super::sets::Pages;
 use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
 use crate::{Error, PAGE};
@@ -81,16 +82,19 @@ impl Region {
 
     /// In a snapshot's process: makes every page its own, so that it needs the owner no more.
     pub fn own_everything(&self) {
-        let mut at = 0;
-        while let Some(run) = self.claimed.run(at..self.pages, true) {
-            at = run.end;
-            let start = std::ptr::without_provenance_mut(self.address(run.start));
-            // SAFETY: faults pages in as if written, which changes no content. Without memory the process is in
-            // the hands of the kernel's out-of-memory killer, as it would be writing to them.
-            while unsafe { madvise(start, run.len() * PAGE, Advice::LinuxPopulateWrite) } == Err(Errno::INTR)
-            {
-            }
-        }
+        make_own(self.base, self.pages, &self.claimed);
+    }
+}
+
+/// Makes the pages of a private mapping that are in use this process's own.
+pub(crate) fn make_own(base: usize, pages: usize, claimed: &Pages) {
+    let mut at = 0;
+    while let Some(run) = claimed.run(at..pages, true) {
+        at = run.end;
+        let start = std::ptr::without_provenance_mut(base + run.start * PAGE);
+        // SAFETY: faults pages in as if written, which changes no content. Without memory the process is in
+        // the hands of the kernel's out-of-memory killer, as it would be writing to them.
+        while unsafe { madvise(start, run.len() * PAGE, Advice::LinuxPopulateWrite) } == Err(Errno::INTR) {}
     }
 }
 

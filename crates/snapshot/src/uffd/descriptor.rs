@@ -11,6 +11,8 @@ use rustix::mm::{UserfaultfdFlags, userfaultfd};
 const GROUP: u8 = 0xaa;
 const UFFD_API: u64 = 0xaa;
 const API: Opcode = opcode::read_write::<uffdio_api>(GROUP, 0x3f);
+const UNREGISTER: Opcode = opcode::read::<uffdio_range>(GROUP, 0x01);
+const WAKE: Opcode = opcode::read::<uffdio_range>(GROUP, 0x02);
 const REGISTER: Opcode = opcode::read_write::<uffdio_register>(GROUP, 0x00);
 const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(GROUP, 0x06);
 /// Of `/dev/userfaultfd`: a new descriptor, for users who may open that file.
@@ -24,6 +26,9 @@ const EVENT_PAGEFAULT: u8 = 0x12;
 /// feature for events at `fork` stays off: with it the kernel copies the region's page tables at each.
 const FEATURES: u64 = (1 << 0) | (1 << 8) | (1 << 12);
 
+/// What fails when nothing better is known.
+const WHAT: &str = "userfaultfd";
+
 /// Why there is no descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -32,7 +37,7 @@ pub enum Refusal {
     /// The kernel is too old or was built without.
     Kernel,
     /// Something else failed.
-    Other(Errno),
+    Other(&'static str, Errno),
 }
 
 impl std::fmt::Display for Refusal {
@@ -46,7 +51,7 @@ impl std::fmt::Display for Refusal {
                 "the kernel cannot write-protect shared memory by userfaultfd: Linux 5.19 or later with \
                  CONFIG_USERFAULTFD and CONFIG_PTE_MARKER_UFFD_WP is needed",
             ),
-            Self::Other(error) => write!(f, "userfaultfd: {error}"),
+            Self::Other(what, error) => write!(f, "{what}: {error}"),
         }
     }
 }
@@ -79,7 +84,7 @@ impl Descriptor {
         match unsafe { descriptor.call::<API, _>(&mut api) } {
             Ok(()) => Ok(descriptor),
             Err(Errno::INVAL) => Err(Refusal::Kernel),
-            Err(error) => Err(Refusal::Other(error)),
+            Err(error) => Err(Refusal::Other(WHAT, error)),
         }
     }
 
@@ -99,6 +104,20 @@ impl Descriptor {
         let mut register = uffdio_register { range, mode: REGISTER_MODE_WP, ioctls: 0 };
         // SAFETY: the structure that this ioctl reads and writes.
         unsafe { self.call::<REGISTER, _>(&mut register) }
+    }
+
+    /// Faults of the range are the kernel's own matter again.
+    pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut range = uffdio_range { start: start as u64, len: len as u64 };
+        // SAFETY: the structure that this ioctl reads. It changes no content, and wakes who waits.
+        unsafe { self.call::<UNREGISTER, _>(&mut range) }
+    }
+
+    /// Wakes who waits for pages of the range, to look at them again.
+    pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut range = uffdio_range { start: start as u64, len: len as u64 };
+        // SAFETY: the structure that this ioctl reads.
+        unsafe { self.call::<WAKE, _>(&mut range) }
     }
 
     /// Write-protects pages; those that are so already stay so.
@@ -148,10 +167,10 @@ fn open() -> Result<OwnedFd, Refusal> {
         Ok(fd) => Ok(fd),
         Err(Errno::PERM) => by_device().map_err(|error| match error {
             Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO => Refusal::Permission,
-            other => Refusal::Other(other),
+            other => Refusal::Other(WHAT, other),
         }),
         Err(Errno::NOSYS) => Err(Refusal::Kernel),
-        Err(error) => Err(Refusal::Other(error)),
+        Err(error) => Err(Refusal::Other(WHAT, error)),
     }
 }
 

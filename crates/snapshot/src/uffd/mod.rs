@@ -25,7 +25,7 @@
 //!   is promised of free pages. A page that is armed shares nothing with snapshots of epochs up to its own `epoch`.
 
 mod apart;
-mod backing;
+pub(crate) mod backing;
 mod bindings;
 mod child;
 mod crew;
@@ -57,9 +57,16 @@ mod window;
 mod words;
 
 pub use child::Frozen;
+pub(crate) use child::make_own;
+pub(crate) use descriptor::Descriptor;
 pub use descriptor::Refusal;
+pub(crate) use keeper::Bell;
+pub(crate) use own::Own;
+pub(crate) use region::now;
 pub use region::{Options, Region, SnapshotId, Statistics};
+pub(crate) use sets::Pages;
 pub use threads::Service;
+pub(crate) use threads::{BlockedSignals, path};
 
 /// How many snapshots can be active at once.
 const SNAPSHOTS: usize = 16;

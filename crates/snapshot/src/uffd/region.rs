@@ -46,7 +46,7 @@ pub struct Options {
 /// A snapshot of a region's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotId {
-    slot: usize,
+    pub(crate) slot: usize,
     /// Its number: later ones have greater ones.
     pub epoch: u32,
     /// Where the owner's process sees it.
@@ -369,7 +369,7 @@ fn unavailable(refusal: Refusal) -> Error {
 }
 
 /// A monotonic clock in nanoseconds.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

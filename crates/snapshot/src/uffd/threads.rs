@@ -167,10 +167,10 @@ fn handle(shared: Shared, processor: usize) {
 }
 
 /// No signal reaches the threads that are started meanwhile.
-struct BlockedSignals(libc::sigset_t);
+pub(crate) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
-    fn new() -> Self {
+    pub fn new() -> Self {
         // SAFETY: fills in sets of this function's, and changes this thread's mask.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
@@ -189,7 +189,7 @@ impl Drop for BlockedSignals {
 }
 
 /// A path in a buffer on the stack. The arguments end with a NUL and fit.
-pub(super) fn path<'a>(buffer: &'a mut [u8; 32], arguments: std::fmt::Arguments<'_>) -> &'a CStr {
+pub(crate) fn path<'a>(buffer: &'a mut [u8; 32], arguments: std::fmt::Arguments<'_>) -> &'a CStr {
     struct To<'a>(&'a mut [u8], usize);
     impl Write for To<'_> {
         fn write_str(&mut self, text: &str) -> std::fmt::Result {

@@ -14,8 +14,9 @@ pub struct Setting {
 /// All that work everywhere with the right kernel; in the virtual machine for ring 0, the one that needs it.
 pub fn settings() -> impl Iterator<Item = Setting> {
     let ring0 = std::env::var_os("BEDPLATE_VM").is_some();
-    let uffd = [false, true].map(|in_child| (Kind::Uffd, in_child));
-    uffd.into_iter()
+    let mapped = [Kind::Remap, Kind::Uffd].into_iter();
+    mapped
+        .flat_map(|kind| [false, true].map(|in_child| (kind, in_child)))
         .chain([(Kind::Fork, true)])
         .map(move |(kind, in_child)| if ring0 { (Kind::Ring0, false) } else { (kind, in_child) })
         .take(if ring0 { 1 } else { usize::MAX })

@@ -1,0 +1,155 @@
+//! Folding: the owner's copies go into the file, and its tables back to their place.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::CHUNK;
+use super::region::{Region, State};
+use crate::PAGE;
+
+/// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: it takes some
+/// ten microseconds and a third of one for each copy, and writers to these chunks wait so long.
+const CHUNKS: usize = 16;
+const COPIES: usize = 512;
+
+/// Pages whose state the kernel is asked for at once.
+const ASKED: usize = 1024;
+
+impl Region {
+    /// Folds some chunks and says whether there are more, or whether that has to wait for snapshots to end.
+    ///
+    /// # Errors
+    /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
+    pub(super) fn fold_some(&self) -> Result<bool, Errno> {
+        let mut state = self.lock();
+        if state.private.is_empty() || state.has_snapshots() {
+            return Ok(false);
+        }
+        let group = self.next_group(&state)?;
+        let (at, len) = (self.address(group.start), group.len() * PAGE);
+        // SAFETY: who writes to it waits until the end of this function.
+        unsafe { self.descriptor.register(at, len) }?;
+        let folded = self.descriptor.protect(at, len).and_then(|()| self.fold(group.clone()));
+        match folded {
+            Ok(copies) => {
+                state.private.start = group.end;
+                self.gone.remove(group);
+                self.counters.folded.fetch_add(copies as u64, Ordering::Relaxed);
+            }
+            Err(_) => {
+                let _ = self.descriptor.unprotect(at, len);
+                let _ = self.descriptor.unregister(at, len);
+            }
+        }
+        let _ = self.descriptor.wake(at, len);
+        folded?;
+        if state.private.is_empty() {
+            state.private = 0..0;
+            if std::mem::take(&mut state.has_nothing) {
+                self.punch(&self.nothing, 0..self.pages);
+            }
+        }
+        Ok(!state.private.is_empty())
+    }
+
+    fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
+        let Range { start, end } = state.private;
+        let (mut at, mut copies) = (start, 0);
+        while at < end.min(start + CHUNKS * CHUNK) {
+            let chunk = at..end.min((at / CHUNK + 1) * CHUNK);
+            self.for_copies(chunk.clone(), |run| {
+                copies += run.len();
+                Ok(())
+            })?;
+            if copies > COPIES && at > start {
+                break;
+            }
+            at = chunk.end;
+        }
+        Ok(start..at)
+    }
+
+    /// Gives how many pages were copied. Nobody writes to these.
+    fn fold(&self, group: Range<usize>) -> Result<usize, Errno> {
+        let mut at = group.start;
+        while let Some(run) = self.gone.run(at..group.end, true) {
+            at = run.end;
+            self.punch(&self.file, run);
+        }
+        let mut copies = 0;
+        self.for_copies(group.clone(), |run| {
+            copies += run.len();
+            self.write_to_file(run)
+        })?;
+        self.make_shared(group)?;
+        Ok(copies)
+    }
+
+    fn write_to_file(&self, pages: Range<usize>) -> Result<(), Errno> {
+        let (mut at, end) = (pages.start * PAGE, pages.end * PAGE);
+        while at < end {
+            // SAFETY: the region's memory, to which nobody writes now.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.base + at), end - at)
+            };
+            match rustix::io::pwrite(&self.file, bytes, at as u64) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(written) => at += written,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with runs of private pages of which the owner has a copy of its own.
+    fn for_copies(
+        &self,
+        pages: Range<usize>,
+        mut f: impl FnMut(Range<usize>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const OF_A_FILE: u64 = 1 << 61;
+        let mut run = pages.start..pages.start;
+        let mut buffer = [0; ASKED * 8];
+        let mut at = pages.start;
+        while at < pages.end {
+            let count = ASKED.min(pages.end - at);
+            let entries = &mut buffer[..count * 8];
+            let offset = self.address(at) / PAGE * 8;
+            match rustix::io::pread(&self.pagemap, &mut *entries, offset as u64) {
+                Ok(n) if n == count * 8 => {}
+                Ok(_) => return Err(Errno::IO),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            }
+            for entry in entries.as_chunks::<8>().0 {
+                let entry = u64::from_ne_bytes(*entry);
+                if entry & (PRESENT | SWAPPED) != 0 && entry & OF_A_FILE == 0 {
+                    run.end = at + 1;
+                } else {
+                    if !run.is_empty() {
+                        f(run)?;
+                    }
+                    run = at + 1..at + 1;
+                }
+                at += 1;
+            }
+        }
+        if run.is_empty() { Ok(()) } else { f(run) }
+    }
+
+    /// Pages' memory goes from a file back to the kernel.
+    pub(super) fn punch(&self, file: &std::os::fd::OwnedFd, pages: Range<usize>) {
+        if pages.is_empty() {
+            return;
+        }
+        let (offset, len) = ((pages.start * PAGE) as u64, (pages.len() * PAGE) as u64);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        while rustix::fs::fallocate(file, hole, offset, len) == Err(Errno::INTR) {}
+    }
+}

@@ -1,0 +1,118 @@
+//! Snapshots in forked children.
+//!
+//! The region is made private before `fork`. The child inherits it as the kernel has it inherit any private memory, so
+//! what is in the region and outside of it are of the same moment, that of the fork.
+
+use std::sync::MutexGuard;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use super::life::{Anchor, Life};
+use super::region::{Region, Slot, State};
+use crate::uffd::{make_own, now};
+use crate::{Error, PAGE};
+
+/// A region that a child is about to inherit. Whoever holds this must not claim or give back anything of it.
+pub struct Frozen<'a> {
+    region: &'a Region,
+    state: MutexGuard<'a, State>,
+    slot: usize,
+    life: Life,
+    anchor: Anchor,
+    begin: u64,
+}
+
+impl Region {
+    /// Makes the region ready for a `fork` that is the next thing this thread does.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::System`]: all is as before.
+    pub fn freeze(&self) -> Result<Frozen<'_>, Error> {
+        let (life, anchor) = Life::new().map_err(Error::system("making the snapshot's file"))?;
+        let mut state = self.lock();
+        state.end_those_that_are_over();
+        let slot = state.free_slot()?;
+        let begin = now();
+        self.begin(&mut state)?;
+        Ok(Frozen { region: self, state, slot, life, anchor, begin })
+    }
+
+    /// Whether there can be one more snapshot now.
+    pub fn has_room(&self) -> bool {
+        let mut state = self.lock();
+        state.end_those_that_are_over();
+        state.free_slot().is_ok()
+    }
+
+    /// In a child that was forked when the region had no threads, and so without a snapshot: maps it, all of it the
+    /// child's own.
+    ///
+    /// # Safety
+    /// The child has one thread, which has not touched the region.
+    pub unsafe fn share_in_child(&self) -> Result<(), Error> {
+        // SAFETY: as the caller says.
+        unsafe { self.map_privately(0) }?;
+        make_own(self.base, self.pages, &self.claimed);
+        Ok(())
+    }
+
+    /// Maps pages from one on, of which the child has inherited none.
+    unsafe fn map_privately(&self, from: usize) -> Result<(), Error> {
+        if from == self.pages {
+            return Ok(());
+        }
+        // SAFETY: nothing is mapped there: children do not inherit what is shared.
+        unsafe {
+            mmap(
+                std::ptr::without_provenance_mut(self.address(from)),
+                (self.pages - from) * PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+                &self.file,
+                (from * PAGE) as u64,
+            )
+        }
+        .map_err(Error::system("mapping the region in the child"))?;
+        Ok(())
+    }
+}
+
+impl Frozen<'_> {
+    /// Its number.
+    pub fn epoch(&self) -> u32 {
+        self.state.epoch
+    }
+
+    /// In the parent, when there is no child.
+    pub fn cancel(self) {
+        self.thaw();
+    }
+
+    /// In the parent: all goes on. When there is no child after all, the snapshot ends by itself.
+    pub fn thaw(mut self) -> u32 {
+        let epoch = self.epoch();
+        self.state.slots[self.slot] = Some(Slot { epoch, life: Some(self.life) });
+        drop(self.state);
+        drop(self.anchor);
+        self.region.paused(now() - self.begin);
+        self.region.bell.ring();
+        epoch
+    }
+
+    /// In the child.
+    ///
+    /// # Safety
+    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
+    pub unsafe fn map_in_child(self) -> Result<(), Error> {
+        let Self { region, state, life, anchor, .. } = self;
+        let to = state.private.end;
+        // The lock's state is a copy of the parent's: nobody uses it here.
+        std::mem::forget(state);
+        drop(life);
+        // It stays as long as this process and those that it forks.
+        std::mem::forget(anchor);
+        // Nothing is in use there, but nobody else's must be there.
+        // SAFETY: the child's only thread.
+        unsafe { region.map_privately(to) }
+    }
+}

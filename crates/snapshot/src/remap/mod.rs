@@ -1,0 +1,44 @@
+//! Instant snapshots on a stock kernel, without KVM: page tables are set aside (4.2), and the kernel's own copy-on-write
+//! does the rest.
+//!
+//! A [`Region`] is a memory file mapped shared at one address: the owner's memory. A snapshot moves its page tables to
+//! another address, as whole tables, so that it takes as long for any size (`set_aside`), and maps the same file
+//! *privately* in their place. From that moment on nobody writes to the file: it is the snapshot. A write to a page makes
+//! the kernel copy it for the owner; what was not written is read from the file.
+//! - A child that is forked then inherits a private mapping, of which the kernel copies no page tables but those that were
+//!   filled since that moment. So whatever parent and child do afterwards is an ordinary `fork`'s matter.
+//! - A task of the same process reads the file where the tables were set aside, by these tables.
+//!
+//! When all snapshots have ended, a thread *folds*: it writes the owner's copies into the file and puts the tables back,
+//! some chunks at a time (`fold`). Writers to these chunks wait meanwhile, by userfaultfd's write protection, some
+//! hundred microseconds at most; nobody else notices.
+//!
+//! What differs from the paper: the owner's pages are copied and come back, where prioritized copy-on-write leaves them in
+//! place (4.4). That keeps everything out of user space that a write waits for. And what is shared is found again by
+//! folding: a snapshot in a child that begins before that is over copies the page tables of the rest.
+//!
+//! One lock: the *state*. Whoever holds it writes to nothing in the region, which may be the process's heap, and allocates
+//! nothing.
+//!
+//! Invariants, when the state is not locked:
+//! - Chunks of `State::private` are mapped privately in the owner, all others shared. Nobody writes to the file's part of
+//!   private ones but who folds, and that only while no snapshot is active.
+//! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
+//! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
+
+mod fold;
+mod freeze;
+mod keeper;
+mod life;
+mod region;
+mod set_aside;
+mod space;
+
+pub use freeze::Frozen;
+pub use keeper::Service;
+pub use region::{Region, Statistics};
+
+/// How many children can have snapshots at once. Of tasks in the owner's process there is one.
+const SNAPSHOTS: usize = 16;
+/// Pages of a last-level page table, which is what can be moved as a whole.
+const CHUNK: usize = 512;

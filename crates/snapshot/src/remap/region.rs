@@ -1,0 +1,301 @@
+//! The owner's memory and what is known of it.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{Advice, madvise, munmap};
+
+use super::SNAPSHOTS;
+use super::life::Life;
+use crate::uffd::{Bell, Descriptor, Options, Own, Pages, Refusal, SnapshotId, backing, now};
+use crate::{Error, Kind, PAGE};
+
+/// What a region did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Statistics {
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Snapshots that have not ended.
+    pub active: u64,
+    /// Snapshots for which nothing but page tables was moved, whose size did not matter.
+    pub instantaneous: u64,
+    /// Pages that writers had copies of and that were folded.
+    pub folded: u64,
+    /// Pages that are not folded yet, copied or not.
+    pub private: u64,
+    /// The longest and the latest time that beginning a snapshot took, in nanoseconds; of one in a child with its `fork`.
+    pub longest_pause_ns: u64,
+    /// See `longest_pause_ns`.
+    pub latest_pause_ns: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub snapshots: AtomicU64,
+    pub instantaneous: AtomicU64,
+    pub folded: AtomicU64,
+    pub longest_pause: AtomicU64,
+    pub latest_pause: AtomicU64,
+}
+
+/// A snapshot that may not have ended.
+pub(super) struct Slot {
+    pub epoch: u32,
+    /// A child's; a task's in this process has none and is ended.
+    pub life: Option<Life>,
+}
+
+/// What the lock guards.
+#[derive(Default)]
+pub(super) struct State {
+    /// The newest snapshot's number.
+    pub epoch: u32,
+    /// Pages that are mapped privately.
+    pub private: Range<usize>,
+    pub slots: [Option<Slot>; SNAPSHOTS],
+    /// Something of `nothing` is mapped.
+    pub has_nothing: bool,
+}
+
+impl State {
+    pub fn end_those_that_are_over(&mut self) {
+        for slot in &mut self.slots {
+            if slot.as_ref().and_then(|slot| slot.life.as_ref()).is_some_and(Life::is_over) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Whether any has not ended.
+    pub fn has_snapshots(&mut self) -> bool {
+        self.end_those_that_are_over();
+        self.slots.iter().any(Option::is_some)
+    }
+
+    pub fn free_slot(&self) -> Result<usize, Error> {
+        let free = self.slots.iter().position(Option::is_none);
+        free.ok_or(Error::TooManySnapshots { limit: SNAPSHOTS })
+    }
+}
+
+/// A region. See the [module](super) for its lock and invariants.
+pub struct Region {
+    pub(super) base: usize,
+    /// Where the file is mapped a second time: where tables are set aside.
+    pub(super) aside: usize,
+    pub(super) pages: usize,
+    pub(super) file: OwnedFd,
+    /// A file of holes, as large.
+    pub(super) nothing: OwnedFd,
+    pub(super) descriptor: Descriptor,
+    pub(super) pagemap: OwnedFd,
+    state: Mutex<State>,
+    pub(super) claimed: Pages,
+    pub(super) gone: Pages,
+    /// No page from this one on was ever claimed.
+    pub(super) used: AtomicUsize,
+    /// For the search of free pages.
+    pub(super) space: Mutex<()>,
+    pub(super) bell: Bell,
+    pub(super) counters: Counters,
+    /// It has a thread.
+    pub(super) served: AtomicBool,
+    /// Its thread ends.
+    pub(super) over: AtomicBool,
+}
+
+impl Region {
+    /// Maps a region. Nothing is folded until a [`Service`](super::Service) runs for it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without userfaultfd, or where page tables cannot be moved; [`Error::System`].
+    pub fn new(options: Options) -> Result<Own<Self>, Error> {
+        let descriptor = Descriptor::open().map_err(unavailable)?;
+        let (file, _) = backing::file(options.bytes, options.huge_pages)
+            .map_err(Error::system("making the region's file"))?;
+        let (nothing, _) =
+            backing::file(options.bytes, false).map_err(Error::system("making a file of holes"))?;
+        let pagemap =
+            rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|error| unavailable(Refusal::Other("/proc/self/pagemap", error)))?;
+        let Options { bytes, base, .. } = options;
+        let base = backing::map(&file, bytes, base).map_err(Error::system("mapping the region"))?;
+        let aside = backing::map(&file, bytes, None).map_err(|error| {
+            // SAFETY: the mapping made above.
+            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), bytes) };
+            Error::System { what: "mapping the region a second time", source: error }
+        })?;
+        let pages = bytes / PAGE;
+        let make = || {
+            Own::new(Self {
+                base,
+                aside,
+                pages,
+                file,
+                nothing,
+                descriptor,
+                pagemap,
+                state: Mutex::default(),
+                claimed: Pages::new(pages, true)?,
+                gone: Pages::new(pages, false)?,
+                used: AtomicUsize::new(0),
+                space: Mutex::new(()),
+                bell: Bell::new()?,
+                counters: Counters::default(),
+                served: AtomicBool::new(false),
+                over: AtomicBool::new(false),
+            })
+        };
+        let region = make().map_err(|error| {
+            // SAFETY: the mappings made above.
+            unsafe {
+                let _ = munmap(std::ptr::without_provenance_mut(base), bytes);
+                let _ = munmap(std::ptr::without_provenance_mut(aside), bytes);
+            }
+            Error::System { what: "mapping the region's tables", source: error }
+        })?;
+        region.set_up(options)?;
+        Ok(region)
+    }
+
+    fn set_up(&self, options: Options) -> Result<(), Error> {
+        for at in [self.base, self.aside] {
+            let at = std::ptr::without_provenance_mut(at);
+            if options.huge_pages {
+                // SAFETY: the region's mapping; a kernel that has no huge pages for it says no.
+                let _ = unsafe { madvise(at, options.bytes, Advice::LinuxHugepage) };
+            }
+            // SAFETY: the region's mapping. What is shared is not for children.
+            unsafe { madvise(at, options.bytes, Advice::LinuxDontFork) }
+                .map_err(Error::system("keeping the region from children"))?;
+        }
+        self.try_to_move().map_err(|error| unavailable(Refusal::Other("moving page tables", error)))?;
+        // SAFETY: nothing is protected now, and who writes is never held up.
+        unsafe { self.descriptor.register(self.base, PAGE) }
+            .and_then(|()| self.descriptor.unregister(self.base, PAGE))
+            .map_err(|_| unavailable(Refusal::Kernel))?;
+        if options.claimed {
+            self.claim(0..self.pages);
+        }
+        Ok(())
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Its size in pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Whether an address is in it.
+    pub fn contains(&self, address: usize) -> bool {
+        (self.base..self.base + self.pages * PAGE).contains(&address)
+    }
+
+    /// Whether a thread folds, so that snapshots can be taken.
+    pub fn is_served(&self) -> bool {
+        self.served.load(Ordering::Acquire)
+    }
+
+    pub(super) fn address(&self, page: usize) -> usize {
+        self.base + page * PAGE
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages up to which some were claimed.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Takes a snapshot that this process sees at another address, when the one before has been folded.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::System`].
+    pub fn snapshot(&self) -> Result<SnapshotId, Error> {
+        loop {
+            let mut state = self.lock();
+            if state.has_snapshots() {
+                return Err(Error::TooManySnapshots { limit: 1 });
+            }
+            if !state.private.is_empty() {
+                drop(state);
+                self.fold_some().map_err(Error::system("folding the snapshot before"))?;
+                continue;
+            }
+            let begin = now();
+            self.begin(&mut state)?;
+            let epoch = state.epoch;
+            state.slots[0] = Some(Slot { epoch, life: None });
+            drop(state);
+            self.paused(now() - begin);
+            return Ok(SnapshotId { slot: 0, epoch, base: self.aside });
+        }
+    }
+
+    /// Ends a snapshot of this process's.
+    ///
+    /// # Safety
+    /// Nobody reads it any more.
+    pub unsafe fn end(&self, id: SnapshotId) {
+        self.lock().slots[id.slot].take_if(|slot| slot.epoch == id.epoch);
+        self.bell.ring();
+    }
+
+    /// A snapshot begins.
+    pub(super) fn begin(&self, state: &mut State) -> Result<(), Error> {
+        let moved = self.make_private(state).map_err(Error::system("making the region private"))?;
+        state.epoch = state.epoch.wrapping_add(1);
+        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.counters.instantaneous.fetch_add(u64::from(moved), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Folds what can be.
+    pub fn settle(&self) {
+        while self.fold_some() == Ok(true) {}
+    }
+
+    pub(super) fn paused(&self, ns: u64) {
+        self.counters.latest_pause.store(ns, Ordering::Relaxed);
+        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// What has happened so far.
+    pub fn statistics(&self) -> Statistics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut state = self.lock();
+        state.end_those_that_are_over();
+        Statistics {
+            snapshots: get(&self.counters.snapshots),
+            active: state.slots.iter().flatten().count() as u64,
+            instantaneous: get(&self.counters.instantaneous),
+            folded: get(&self.counters.folded),
+            private: state.private.len() as u64,
+            longest_pause_ns: get(&self.counters.longest_pause),
+            latest_pause_ns: get(&self.counters.latest_pause),
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the region's own mappings; nobody uses them any more.
+        unsafe {
+            let _ = munmap(std::ptr::without_provenance_mut(self.base), self.pages * PAGE);
+            let _ = munmap(std::ptr::without_provenance_mut(self.aside), self.pages * PAGE);
+        }
+    }
+}
+
+fn unavailable(refusal: Refusal) -> Error {
+    Error::Unavailable { engine: Kind::Remap, reason: refusal.to_string() }
+}
