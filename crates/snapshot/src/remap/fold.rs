@@ -15,9 +15,6 @@ use crate::PAGE;
 const CHUNKS: usize = 16;
 const COPIES: usize = 512;
 
-/// Pages whose state the kernel is asked for at once.
-const ASKED: usize = 1024;
-
 impl Region {
     /// Folds some chunks and says whether there are more, or whether that has to wait for snapshots to end.
     ///
@@ -60,7 +57,7 @@ impl Region {
         let (mut at, mut copies) = (start, 0);
         while at < end.min(start + CHUNKS * CHUNK) {
             let chunk = at..end.min((at / CHUNK + 1) * CHUNK);
-            self.for_copies(chunk.clone(), |run| {
+            self.entries.for_copies(self.base, chunk.clone(), |run| {
                 copies += run.len();
                 Ok(())
             })?;
@@ -80,7 +77,7 @@ impl Region {
             self.punch(&self.file, run);
         }
         let mut copies = 0;
-        self.for_copies(group.clone(), |run| {
+        self.entries.for_copies(self.base, group.clone(), |run| {
             copies += run.len();
             self.write_to_file(run)
         })?;
@@ -103,44 +100,6 @@ impl Region {
             }
         }
         Ok(())
-    }
-
-    /// Calls `f` with runs of private pages of which the owner has a copy of its own.
-    fn for_copies(
-        &self,
-        pages: Range<usize>,
-        mut f: impl FnMut(Range<usize>) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        const PRESENT: u64 = 1 << 63;
-        const SWAPPED: u64 = 1 << 62;
-        const OF_A_FILE: u64 = 1 << 61;
-        let mut run = pages.start..pages.start;
-        let mut buffer = [0; ASKED * 8];
-        let mut at = pages.start;
-        while at < pages.end {
-            let count = ASKED.min(pages.end - at);
-            let entries = &mut buffer[..count * 8];
-            let offset = self.address(at) / PAGE * 8;
-            match rustix::io::pread(&self.pagemap, &mut *entries, offset as u64) {
-                Ok(n) if n == count * 8 => {}
-                Ok(_) => return Err(Errno::IO),
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error),
-            }
-            for entry in entries.as_chunks::<8>().0 {
-                let entry = u64::from_ne_bytes(*entry);
-                if entry & (PRESENT | SWAPPED) != 0 && entry & OF_A_FILE == 0 {
-                    run.end = at + 1;
-                } else {
-                    if !run.is_empty() {
-                        f(run)?;
-                    }
-                    run = at + 1..at + 1;
-                }
-                at += 1;
-            }
-        }
-        if run.is_empty() { Ok(()) } else { f(run) }
     }
 
     /// Pages' memory goes from a file back to the kernel.

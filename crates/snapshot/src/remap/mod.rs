@@ -26,6 +26,7 @@
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
+mod entries;
 mod fold;
 mod freeze;
 mod keeper;

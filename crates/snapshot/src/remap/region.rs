@@ -5,13 +5,17 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
 
 use super::SNAPSHOTS;
+use super::entries::Entries;
 use super::life::Life;
 use crate::uffd::{Bell, Descriptor, Options, Own, Pages, Refusal, SnapshotId, backing, now};
 use crate::{Error, Kind, PAGE};
+
+/// What is said to users whom the kernel tells too little.
+const NOT_TOLD: &str = "telling pages that were swapped out takes CAP_SYS_ADMIN";
 
 /// What a region did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,7 +95,7 @@ pub struct Region {
     /// A file of holes, as large.
     pub(super) nothing: OwnedFd,
     pub(super) descriptor: Descriptor,
-    pub(super) pagemap: OwnedFd,
+    pub(super) entries: Entries,
     state: Mutex<State>,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
@@ -118,9 +122,8 @@ impl Region {
             .map_err(Error::system("making the region's file"))?;
         let (nothing, _) =
             backing::file(options.bytes, false).map_err(Error::system("making a file of holes"))?;
-        let pagemap =
-            rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|error| unavailable(Refusal::Other("/proc/self/pagemap", error)))?;
+        let entries =
+            Entries::open().map_err(|error| unavailable(Refusal::Other("/proc/self/pagemap", error)))?;
         let Options { bytes, base, .. } = options;
         let base = backing::map(&file, bytes, base).map_err(Error::system("mapping the region"))?;
         let aside = backing::map(&file, bytes, None).map_err(|error| {
@@ -129,15 +132,15 @@ impl Region {
             Error::System { what: "mapping the region a second time", source: error }
         })?;
         let pages = bytes / PAGE;
-        let make = || {
-            Own::new(Self {
+        let make = || -> Result<Self, Errno> {
+            Ok(Self {
                 base,
                 aside,
                 pages,
                 file,
                 nothing,
                 descriptor,
-                pagemap,
+                entries,
                 state: Mutex::default(),
                 claimed: Pages::new(pages, true)?,
                 gone: Pages::new(pages, false)?,
@@ -149,19 +152,20 @@ impl Region {
                 over: AtomicBool::new(false),
             })
         };
-        let region = make().map_err(|error| {
+        let tables = "mapping the region's tables";
+        let mut region = make().map_err(|error| {
             // SAFETY: the mappings made above.
             unsafe {
                 let _ = munmap(std::ptr::without_provenance_mut(base), bytes);
                 let _ = munmap(std::ptr::without_provenance_mut(aside), bytes);
             }
-            Error::System { what: "mapping the region's tables", source: error }
+            Error::System { what: tables, source: error }
         })?;
         region.set_up(options)?;
-        Ok(region)
+        Own::new(region).map_err(Error::system(tables))
     }
 
-    fn set_up(&self, options: Options) -> Result<(), Error> {
+    fn set_up(&mut self, options: Options) -> Result<(), Error> {
         for at in [self.base, self.aside] {
             let at = std::ptr::without_provenance_mut(at);
             if options.huge_pages {
@@ -173,10 +177,12 @@ impl Region {
                 .map_err(Error::system("keeping the region from children"))?;
         }
         self.try_to_move().map_err(|error| unavailable(Refusal::Other("moving page tables", error)))?;
-        // SAFETY: nothing is protected now, and who writes is never held up.
+        // SAFETY: nobody uses the region yet.
         unsafe { self.descriptor.register(self.base, PAGE) }
-            .and_then(|()| self.descriptor.unregister(self.base, PAGE))
+            .and_then(|()| self.descriptor.protect(self.base, PAGE))
             .map_err(|_| unavailable(Refusal::Kernel))?;
+        self.entries.learn(self.base).map_err(|error| unavailable(Refusal::Other(NOT_TOLD, error)))?;
+        self.descriptor.unregister(self.base, PAGE).map_err(|_| unavailable(Refusal::Kernel))?;
         if options.claimed {
             self.claim(0..self.pages);
         }
