@@ -7,50 +7,54 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{
-    KEYS, Server, bgsave, exact_prefix, fill, free_port, library, number_of, replicate, saved, scenarios,
-    under_load, value, wait_for_replica,
+    Engine, KEYS, Server, bgsave, exact_prefix, fill, free_port, library, number_of, replicate, saved,
+    scenarios, torn, under_load, value, wait_for_replica,
 };
 use redis::Commands;
 
-#[test]
-fn bgsave_under_load_is_an_exact_image() {
+with_each_engine!(
+    bgsave_under_load_is_an_exact_image,
+    the_log_is_rewritten_under_load,
+    a_stock_replica_gets_everything,
+    memory_given_back_is_still_in_the_image,
+    children_and_parents_may_be_killed,
+    a_full_disk_is_an_error_and_no_more,
+    eviction_and_small_pages_do_no_harm,
+);
+
+fn bgsave_under_load_is_an_exact_image(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), true, &[]);
-    assert_eq!(scenarios::saves_under_load_are_exact_images(server, folder.path(), 3)["torn"], 0);
+    let server = Server::start(folder.path(), Some(engine), &[]);
+    assert_eq!(torn(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 3)), 0);
 }
 
-#[test]
-fn the_log_is_rewritten_under_load() {
-    scenarios::a_log_rewritten_under_load_is_complete(Server::stop);
+fn the_log_is_rewritten_under_load(engine: Engine) {
+    scenarios::a_log_rewritten_under_load_is_complete(engine, Server::stop);
 }
 
-#[test]
-fn a_stock_replica_gets_everything() {
+fn a_stock_replica_gets_everything(engine: Engine) {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // Both ways of a full synchronization: over a file and directly.
     for diskless in ["no", "yes"] {
-        let server = Server::start(folder.path(), true, &["--repl-diskless-sync", diskless]);
+        let server = Server::start(folder.path(), Some(engine), &["--repl-diskless-sync", diskless]);
         fill(&server);
-        let replica = Server::start(other.path(), false, &["--repl-diskless-sync-delay", "0"]);
+        let replica = Server::start(other.path(), None, &["--repl-diskless-sync-delay", "0"]);
         let ((), latest) = under_load(&server, || replicate(&server, &replica));
         wait_for_replica(&server, &replica);
         assert_eq!(exact_prefix(&mut replica.connect()), latest, "diskless {diskless}");
-        assert_eq!(server.stop(folder.path())["torn"], 0);
+        assert_eq!(torn(&server.stop(folder.path())), 0);
     }
 }
 
-#[test]
-fn memory_given_back_is_still_in_the_image() {
-    assert_eq!(scenarios::memory_given_back_is_still_in_the_image(50)["torn"], 0);
+fn memory_given_back_is_still_in_the_image(engine: Engine) {
+    assert_eq!(torn(&scenarios::memory_given_back_is_still_in_the_image(engine, 50)), 0);
 }
 
-#[test]
-fn children_and_parents_may_be_killed() {
-    scenarios::children_and_parents_may_be_killed(&[Duration::ZERO; 5]);
+fn children_and_parents_may_be_killed(engine: Engine) {
+    scenarios::children_and_parents_may_be_killed(engine, &[Duration::ZERO; 5]);
 }
 
-#[test]
-fn a_full_disk_is_an_error_and_no_more() {
+fn a_full_disk_is_an_error_and_no_more(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
@@ -60,8 +64,11 @@ fn a_full_disk_is_an_error_and_no_more() {
         println!("skipped: mounting takes privilege: {}", String::from_utf8_lossy(&mount.stderr).trim());
         return;
     }
-    let server =
-        Server::start(&disk, true, &["--stop-writes-on-bgsave-error", "no", "--rdbcompression", "no"]);
+    let server = Server::start(
+        &disk,
+        Some(engine),
+        &["--stop-writes-on-bgsave-error", "no", "--rdbcompression", "no"],
+    );
     fill(&server);
     let ((), latest) = under_load(&server, || {
         let mut connection = server.connect();
@@ -74,14 +81,13 @@ fn a_full_disk_is_an_error_and_no_more() {
 }
 
 /// Values that are evicted, moved and freed all the time, and small pages.
-#[test]
-fn eviction_and_small_pages_do_no_harm() {
+fn eviction_and_small_pages_do_no_harm(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
     // SAFETY: nothing: this test's own process has one more variable, that only the servers read.
     unsafe { std::env::set_var("BEDPLATE_SNAPSHOT_HUGE_PAGES", "0") };
     let options =
         ["--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru", "--lazyfree-lazy-eviction", "yes"];
-    let server = Server::start(folder.path(), true, &options);
+    let server = Server::start(folder.path(), Some(engine), &options);
     // SAFETY: as above.
     unsafe { std::env::remove_var("BEDPLATE_SNAPSHOT_HUGE_PAGES") };
     under_load(&server, || {
@@ -92,7 +98,7 @@ fn eviction_and_small_pages_do_no_harm() {
             assert_eq!(saved(&mut connection), "ok");
         }
     });
-    let stock = Server::start(folder.path(), false, &[]);
+    let stock = Server::start(folder.path(), None, &[]);
     let mut connection = stock.connect();
     let size: u64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
     assert!(size > 1000);
@@ -101,7 +107,7 @@ fn eviction_and_small_pages_do_no_harm() {
         let values: Vec<Option<String>> = connection.mget(keys).unwrap();
         assert!(values.iter().flatten().all(|text| *text == value(number_of(text))));
     }
-    assert_eq!(server.stop(folder.path())["torn"], 0);
+    assert_eq!(torn(&server.stop(folder.path())), 0);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn check(statistics: &Statistics) {
 fn bgsave_under_load_is_an_exact_image() {
     in_ring0(Series::V6_1, "bgsave_under_load_is_an_exact_image", || {
         let folder = tempfile::tempdir().unwrap();
-        let server = Server::start(folder.path(), true, &[]);
+        let server = Server::start(folder.path(), Some("ring0"), &[]);
         check(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 2));
     });
 }
@@ -54,7 +54,7 @@ fn bgsave_under_load_is_an_exact_image() {
 #[test]
 fn the_log_is_rewritten_under_load() {
     in_ring0(Series::V6_1, "the_log_is_rewritten_under_load", || {
-        let statistics = scenarios::a_log_rewritten_under_load_is_complete(Server::terminate);
+        let statistics = scenarios::a_log_rewritten_under_load_is_complete("ring0", Server::terminate);
         assert!(statistics["children"] >= 1 && statistics["active"] == 0, "{statistics:?}");
     });
 }
@@ -62,14 +62,14 @@ fn the_log_is_rewritten_under_load() {
 #[test]
 fn children_and_parents_may_be_killed() {
     in_ring0(Series::V6_12, "children_and_parents_may_be_killed", || {
-        scenarios::children_and_parents_may_be_killed(&[0, 20, 300].map(Duration::from_millis));
+        scenarios::children_and_parents_may_be_killed("ring0", &[0, 20, 300].map(Duration::from_millis));
     });
 }
 
 #[test]
 fn memory_given_back_is_still_in_the_image() {
     in_ring0(Series::V6_12, "memory_given_back_is_still_in_the_image", || {
-        check(&scenarios::memory_given_back_is_still_in_the_image(400));
+        check(&scenarios::memory_given_back_is_still_in_the_image("ring0", 400));
     });
 }
 

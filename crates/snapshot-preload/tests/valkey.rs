@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Server, exact_prefix, fill, replicate, rewrite_log, scenarios, under_load, wait_for_replica};
+use common::{
+    Engine, Server, exact_prefix, fill, replicate, rewrite_log, scenarios, torn, under_load, wait_for_replica,
+};
 
 const VALKEY: &str = "valkey-server";
 
@@ -15,18 +17,18 @@ fn is_there() -> bool {
     found
 }
 
-#[test]
-fn saving_under_load_is_an_exact_image() {
+with_each_engine!(saving_under_load_is_an_exact_image, the_log_and_a_replica_get_everything);
+
+fn saving_under_load_is_an_exact_image(engine: Engine) {
     if !is_there() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start_of(VALKEY, folder.path(), true, &[]);
-    assert_eq!(scenarios::saves_under_load_are_exact_images(server, folder.path(), 2)["torn"], 0);
+    let server = Server::start_of(VALKEY, folder.path(), Some(engine), &[]);
+    assert_eq!(torn(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 2)), 0);
 }
 
-#[test]
-fn the_log_and_a_replica_get_everything() {
+fn the_log_and_a_replica_get_everything(engine: Engine) {
     if !is_there() {
         return;
     }
@@ -34,9 +36,9 @@ fn the_log_and_a_replica_get_everything() {
     let options =
         "--appendonly yes --appendfsync no --auto-aof-rewrite-percentage 0 --repl-diskless-sync-delay 0";
     let options: Vec<_> = options.split(' ').collect();
-    let server = Server::start_of(VALKEY, folder.path(), true, &options);
+    let server = Server::start_of(VALKEY, folder.path(), Some(engine), &options);
     fill(&server);
-    let replica = Server::start_of(VALKEY, other.path(), false, &[]);
+    let replica = Server::start_of(VALKEY, other.path(), None, &[]);
     let ((), latest) = under_load(&server, || {
         replicate(&server, &replica);
         rewrite_log(&server);
@@ -44,7 +46,7 @@ fn the_log_and_a_replica_get_everything() {
     wait_for_replica(&server, &replica);
     assert_eq!(exact_prefix(&mut replica.connect()), latest);
     let statistics = server.stop(folder.path());
-    assert!(statistics["snapshots"] >= 2 && statistics["torn"] == 0, "{statistics:?}");
-    let stock = Server::start_of(VALKEY, folder.path(), false, &["--appendonly", "yes"]);
+    assert!(statistics["snapshots"] >= 2 && torn(&statistics) == 0, "{statistics:?}");
+    let stock = Server::start_of(VALKEY, folder.path(), None, &["--appendonly", "yes"]);
     assert_eq!(exact_prefix(&mut stock.connect()), latest);
 }

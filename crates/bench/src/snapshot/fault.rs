@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bedplate_snapshot::Memory;
 
-use super::sides::{FORK, Pattern, Side, UFFD, UFFD_CHILD, wait_for_end, write};
+use super::sides::{FORK, Pattern, REMAP, REMAP_SMALL, Side, UFFD, UFFD_CHILD, wait_for_end, write};
 use crate::latency::Latencies;
 use crate::sample::{interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
@@ -16,7 +16,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 const MEMORY: usize = 256 << 20;
-const SIDES: [Side; 3] = [FORK, UFFD, UFFD_CHILD];
+const SIDES: [Side; 5] = [FORK, UFFD, UFFD_CHILD, REMAP, REMAP_SMALL];
 
 /// The order in which pages are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         let suffix = if order == Order::Scattered { "" } else { "_ascending" };
         report.ratio(&format!("uffd_fault_over_fork_fault{suffix}"), means(1).over(&means(0)));
         report.ratio(&format!("uffd_child_fault_over_fork_fault{suffix}"), means(2).over(&means(0)));
+        report.ratio(&format!("remap_fault_over_fork_fault{suffix}"), means(3).over(&means(0)));
     }
     Ok(report)
 }

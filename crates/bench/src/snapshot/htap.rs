@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::sides::{FORK, FORK_HUGE, Side, UFFD, wait_for_end};
+use super::sides::{FORK, FORK_HUGE, REMAP_THREAD, Side, UFFD, wait_for_end};
 use crate::latency::Latencies;
 use crate::sample::{interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
@@ -21,7 +21,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-const SIDES: [Side; 3] = [FORK, FORK_HUGE, UFFD];
+const SIDES: [Side; 4] = [FORK, FORK_HUGE, UFFD, REMAP_THREAD];
 /// Words that a transaction updates.
 const UPDATES: usize = 4;
 /// Words of the array that a scan reads: one of each so many.
@@ -107,21 +107,26 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             match interval {
                 None => undisturbed[index] = p999,
                 Some(20) => {
-                    let name = side.replace(", ", "_").replace(' ', "_");
-                    report.ratio(&format!("{name}_p999_over_no_snapshot"), p999 / undisturbed[index]);
+                    report
+                        .ratio(&format!("{}_p999_over_no_snapshot", label(side)), p999 / undisturbed[index]);
                     if side == UFFD.name {
                         report.ratio("oltp_p999_over_no_snapshot", p999 / undisturbed[index]);
                     }
                 }
                 Some(0) if side == UFFD.name => report.ratio("snapshots_per_s", snapshots_per_s),
                 Some(0) if side != FORK_HUGE.name => {
-                    report.ratio(&format!("{side}_snapshots_per_s"), snapshots_per_s);
+                    report.ratio(&format!("{}_snapshots_per_s", label(side)), snapshots_per_s);
                 }
                 Some(_) => {}
             }
         }
     }
     Ok(report)
+}
+
+/// A side's name, as part of a ratio's.
+fn label(side: &str) -> String {
+    side.replace(", ", "_").replace(' ', "_")
 }
 
 /// Transactions and, in intervals, snapshots that are scanned.

@@ -1,6 +1,9 @@
 //! `snapshot-latency`: how long a memory's writers stand still for a snapshot (paper 7.3, Figure 20a).
 
-use super::sides::{FORK, FORK_HUGE, Pattern, Side, UFFD, UFFD_CHILD, UFFD_HUGE, wait_for_end, write};
+use super::sides::{
+    FORK, FORK_HUGE, Pattern, REMAP, REMAP_SMALL, REMAP_THREAD, Side, UFFD, UFFD_CHILD, UFFD_HUGE,
+    wait_for_end, write,
+};
 use crate::sample::{Samples, interleave};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 
@@ -20,7 +23,7 @@ enum Before {
     Anything,
     /// Everything was written, and nothing armed.
     Cold,
-    /// All was armed; then such a part of the pages was written.
+    /// What can be done ahead was, all armed or folded; then such a part of the pages was written.
     Armed { written: f64, pattern: Pattern },
 }
 
@@ -28,9 +31,13 @@ const fn armed(written: f64, pattern: Pattern) -> Before {
     Before::Armed { written, pattern }
 }
 
-const CASES: [(Side, Before); 13] = [
+const CASES: [(Side, Before); 17] = [
     (FORK, Before::Anything),
     (FORK_HUGE, Before::Anything),
+    (REMAP, armed(0.0, Pattern::Ranges)),
+    (REMAP, armed(0.05, Pattern::Scattered)),
+    (REMAP_SMALL, armed(0.05, Pattern::Scattered)),
+    (REMAP_THREAD, armed(0.05, Pattern::Scattered)),
     (UFFD, Before::Cold),
     (UFFD, armed(0.0, Pattern::Ranges)),
     (UFFD, armed(0.05, Pattern::Ranges)),
@@ -52,17 +59,23 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         .with("rounds", rounds)
         .with("memory", "touched before; the pages of a side stay the same for all rounds");
     let mut report = Report::new(BENCH.name, config);
-    for (done, &mib) in sizes.iter().enumerate() {
-        let bytes = mib * MIB;
-        sink(Step { done, total: sizes.len(), label: &format!("{mib} MiB") });
-        // As many memories as fit: those of the largest sizes without the least interesting sides.
-        let mut sides = vec![FORK, UFFD_HUGE];
+    // As many memories at a time as fit.
+    let groups = sizes.iter().flat_map(|&mib| {
+        let (mut remap, mut uffd) = (vec![FORK, REMAP], vec![FORK, UFFD_HUGE]);
         if mib <= 4096 {
-            sides.extend([UFFD, FORK_HUGE]);
+            remap.extend([FORK_HUGE, REMAP_THREAD]);
+            uffd.extend([FORK_HUGE, UFFD]);
         }
         if mib <= 1024 {
-            sides.push(UFFD_CHILD);
+            remap.push(REMAP_SMALL);
+            uffd.push(UFFD_CHILD);
         }
+        [(mib, remap), (mib, uffd)]
+    });
+    let mut of_remap = Vec::new();
+    for (done, (mib, sides)) in groups.enumerate() {
+        let bytes = mib * MIB;
+        sink(Step { done, total: sizes.len() * 2, label: &format!("{mib} MiB") });
         let memories =
             sides.iter().map(|side| Ok((*side, side.memory(bytes)?))).collect::<Result<Vec<_>>>()?;
         let cases: Vec<_> = CASES.into_iter().filter(|(side, _)| sides.contains(side)).collect();
@@ -111,7 +124,13 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         let find = |wanted: (Side, Before)| cases.iter().position(|case| *case == wanted).map(pauses);
         let label = if mib < 1024 { format!("{mib}m") } else { format!("{}g", mib / 1024) };
         let ahead = armed(0.05, Pattern::Ranges);
+        let settled = armed(0.05, Pattern::Scattered);
+        of_remap.extend(find((REMAP, settled)));
         for (name, over, under) in [
+            ("fork_over_remap", (FORK, Before::Anything), (REMAP, settled)),
+            ("thp_fork_over_remap", (FORK_HUGE, Before::Anything), (REMAP, settled)),
+            ("fork_over_remap_small", (FORK, Before::Anything), (REMAP_SMALL, settled)),
+            ("fork_over_remap_thread", (FORK, Before::Anything), (REMAP_THREAD, settled)),
             ("fork_over_uffd_huge_armed", (FORK, Before::Anything), (UFFD_HUGE, ahead)),
             ("thp_fork_over_uffd_huge_armed", (FORK_HUGE, Before::Anything), (UFFD_HUGE, ahead)),
             ("fork_over_uffd_huge_cold", (FORK, Before::Anything), (UFFD_HUGE, Before::Cold)),
@@ -125,6 +144,9 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 report.ratio(&format!("{name}_{label}"), over.over(&under));
             }
         }
+    }
+    if let [smallest, .., largest] = &of_remap[..] {
+        report.ratio("remap_largest_over_smallest", largest.over(smallest));
     }
     Ok(report)
 }

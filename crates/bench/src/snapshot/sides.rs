@@ -23,7 +23,12 @@ pub struct Side {
 
 pub const FORK: Side = Side { name: "fork", kind: Kind::Fork, huge_pages: false, in_child: true };
 pub const FORK_HUGE: Side = Side { name: "fork, huge pages", huge_pages: true, ..FORK };
+/// A child process reads it, at the same addresses.
+pub const REMAP: Side = Side { name: "remap", kind: Kind::Remap, huge_pages: true, in_child: true };
+pub const REMAP_SMALL: Side = Side { name: "remap, small pages", huge_pages: false, ..REMAP };
 /// A thread of the same process reads the snapshot.
+pub const REMAP_THREAD: Side = Side { name: "remap, thread", in_child: false, ..REMAP };
+/// Likewise.
 pub const UFFD: Side = Side { name: "uffd", kind: Kind::Uffd, huge_pages: false, in_child: false };
 /// On large folios.
 pub const UFFD_HUGE: Side = Side { name: "uffd, huge pages", huge_pages: true, ..UFFD };

@@ -10,9 +10,31 @@ use std::process::Command;
 
 pub use numbers::{KEYS, exact_prefix, fill, number_of, under_load, value};
 pub use server::{
-    Server, Statistics, bgsave, child_of, free_port, info, kill, replicate, rewrite_log, saved,
+    Server, Statistics, bgsave, child_of, free_port, info, kill, replicate, rewrite_log, saved, torn,
     wait_for_replica,
 };
+
+/// What `BEDPLATE_SNAPSHOT_ENGINE` names.
+pub type Engine = &'static str;
+
+/// Makes tests of functions that take an engine, one for each that every machine has.
+#[macro_export]
+macro_rules! with_each_engine {
+    ($($name:ident),+ $(,)?) => {
+        mod remap {
+            $(#[test]
+            fn $name() {
+                super::$name("remap");
+            })+
+        }
+        mod uffd {
+            $(#[test]
+            fn $name() {
+                super::$name("uffd");
+            })+
+        }
+    };
+}
 
 /// Where the guest has the library.
 pub const IN_GUEST: &str = "/lib/bedplate/preload.so";

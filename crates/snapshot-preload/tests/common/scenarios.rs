@@ -36,23 +36,26 @@ pub fn saves_under_load_are_exact_images(server: Server, folder: &Path, rounds: 
 }
 
 /// A log that is rewritten while somebody writes has everything. `end` ends the server.
-pub fn a_log_rewritten_under_load_is_complete(end: impl FnOnce(Server, &Path) -> Statistics) -> Statistics {
+pub fn a_log_rewritten_under_load_is_complete(
+    engine: Engine,
+    end: impl FnOnce(Server, &Path) -> Statistics,
+) -> Statistics {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), true, &["--appendonly", "yes", "--appendfsync", "no"]);
+    let server = Server::start(folder.path(), Some(engine), &["--appendonly", "yes", "--appendfsync", "no"]);
     fill(&server);
     let ((), latest) = under_load(&server, || rewrite_log(&server));
     let statistics = end(server, folder.path());
     assert!(statistics["snapshots"] >= 1, "{statistics:?}");
-    let stock = Server::start(folder.path(), false, &["--appendonly", "yes"]);
+    let stock = Server::start(folder.path(), None, &["--appendonly", "yes"]);
     assert_eq!(exact_prefix(&mut stock.connect()), latest);
     statistics
 }
 
 /// Memory that is given back to the kernel during a save is still in the image. Saving is slowed down by some
 /// microseconds a key, so that all is deleted before it ends.
-pub fn memory_given_back_is_still_in_the_image(delay: u32) -> Statistics {
+pub fn memory_given_back_is_still_in_the_image(engine: Engine, delay: u32) -> Statistics {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), true, &["--rdb-key-save-delay", &delay.to_string()]);
+    let server = Server::start(folder.path(), Some(engine), &["--rdb-key-save-delay", &delay.to_string()]);
     fill(&server);
     let mut connection = server.connect();
     bgsave(&mut connection);
@@ -74,9 +77,9 @@ pub fn memory_given_back_is_still_in_the_image(delay: u32) -> Statistics {
 
 /// Children are killed, each so long after its birth, and the server goes on, and so does saving; then the server is
 /// killed, and its child ends its work.
-pub fn children_and_parents_may_be_killed(ages: &[Duration]) {
+pub fn children_and_parents_may_be_killed(engine: Engine, ages: &[Duration]) {
     let folder = tempfile::tempdir().unwrap();
-    let mut server = Server::start(folder.path(), true, &["--rdb-key-save-delay", "100"]);
+    let mut server = Server::start(folder.path(), Some(engine), &["--rdb-key-save-delay", "100"]);
     fill(&server);
     let mut connection = server.connect();
     let (_, latest) = under_load(&server, || {

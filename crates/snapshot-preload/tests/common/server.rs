@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::Connection;
 
-use super::{in_guest, library};
+use super::{Engine, library};
 
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -15,6 +15,11 @@ pub fn free_port() -> u16 {
 
 /// What a server's library counted.
 pub type Statistics = HashMap<String, u64>;
+
+/// Images that were given up, of engines for which there can be any.
+pub fn torn(statistics: &Statistics) -> u64 {
+    statistics.get("torn").copied().unwrap_or(0)
+}
 
 pub struct Server {
     pub process: Child,
@@ -25,24 +30,22 @@ pub struct Server {
 }
 
 impl Server {
-    /// The distribution's Redis in a folder, with the library or without, after it answers.
-    pub fn start(folder: &Path, with_library: bool, options: &[&str]) -> Self {
-        Self::start_of("redis-server", folder, with_library, options)
+    /// The distribution's Redis in a folder, with the library and that engine or without, after it answers.
+    pub fn start(folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
+        Self::start_of("redis-server", folder, engine, options)
     }
 
     /// A program that takes Redis's options, likewise.
-    pub fn start_of(program: &str, folder: &Path, with_library: bool, options: &[&str]) -> Self {
+    pub fn start_of(program: &str, folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
         let port = free_port();
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
         command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
         command.stdout(Stdio::null()).stderr(Stdio::inherit());
-        if with_library {
+        if let Some(engine) = engine {
             command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
             command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
-            if in_guest() {
-                command.env("BEDPLATE_SNAPSHOT_ENGINE", "ring0");
-            }
+            command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
         }
         let mut server = Self::around(command.spawn().unwrap(), port);
         server.program = program.into();
@@ -57,14 +60,14 @@ impl Server {
 
     /// Another one of the same program, in a folder, without the library.
     pub fn stock(&self, folder: &Path, options: &[&str]) -> Self {
-        Self::start_of(&self.program, folder, false, options)
+        Self::start_of(&self.program, folder, None, options)
     }
 
     /// One with the library that makes itself a daemon: its parent forks and ends.
-    pub fn start_daemon(folder: &Path) -> Self {
+    pub fn start_daemon(folder: &Path, engine: Engine) -> Self {
         let pidfile = folder.join("pid");
         let options = ["--daemonize", "yes", "--pidfile", pidfile.to_str().unwrap()];
-        let mut server = Self::start(folder, true, &options);
+        let mut server = Self::start(folder, Some(engine), &options);
         // What answers is the daemon, which wrote the file before.
         server.daemon = Some(std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap());
         assert!(server.process.wait().unwrap().success());

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::fork::{Child, last_error, pipe, run_and_exit};
 use super::{Engine, Kind, Shape, Statistics, Work};
@@ -149,9 +149,8 @@ impl<R: Region> Mapped<R> {
     }
 
     fn spawn_thread(&self, work: Work) -> Result<Snapshot, Error> {
-        let begin = Instant::now();
         let id = self.service.snapshot()?;
-        let pause = begin.elapsed();
+        let pause = Duration::from_nanos(id.pause_ns);
         let held = Held { service: self.service.clone(), id: Some(id) };
         let thread = std::thread::Builder::new().name("bedplate-view".into()).spawn(move || held.run(work));
         let thread = thread.map_err(|error| Error::System {

@@ -68,6 +68,26 @@ impl Entries {
         &self,
         base: usize,
         pages: Range<usize>,
+        f: impl FnMut(Range<usize>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.for_those(base, pages, |entry| self.is_copy(entry), f)
+    }
+
+    /// The same with pages that are there.
+    pub fn for_present(
+        &self,
+        base: usize,
+        pages: Range<usize>,
+        f: impl FnMut(Range<usize>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.for_those(base, pages, |entry| entry & PRESENT != 0, f)
+    }
+
+    fn for_those(
+        &self,
+        base: usize,
+        pages: Range<usize>,
+        which: impl Fn(u64) -> bool,
         mut f: impl FnMut(Range<usize>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let mut run = pages.start..pages.start;
@@ -77,7 +97,7 @@ impl Entries {
             let entries = &mut buffer[..ASKED.min(pages.end - at) * 8];
             self.read(base + at * PAGE, entries)?;
             for entry in entries.as_chunks::<8>().0 {
-                if self.is_copy(u64::from_ne_bytes(*entry)) {
+                if which(u64::from_ne_bytes(*entry)) {
                     run.end = at + 1;
                 } else {
                     if !run.is_empty() {

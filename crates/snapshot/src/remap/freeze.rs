@@ -5,7 +5,7 @@
 
 use std::sync::MutexGuard;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use super::life::{Anchor, Life};
 use super::region::{Region, Slot, State};
@@ -111,6 +111,11 @@ impl Frozen<'_> {
         drop(life);
         // It stays as long as this process and those that it forks.
         std::mem::forget(anchor);
+        // It mostly reads, by entries that are as large as can be.
+        // SAFETY: the region's memory, whose content does not change.
+        let _ = unsafe {
+            madvise(std::ptr::without_provenance_mut(region.base), to * PAGE, Advice::LinuxHugepage)
+        };
         // Nothing is in use there, but nobody else's must be there.
         // SAFETY: the child's only thread.
         unsafe { region.map_privately(to) }

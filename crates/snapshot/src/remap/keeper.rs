@@ -13,14 +13,16 @@ use rustix::time::Timespec;
 
 use super::region::Region;
 use crate::Error;
-use crate::uffd::{BlockedSignals, Own};
+use crate::uffd::{BlockedSignals, Own, now};
 
 const STACK: usize = 128 << 10;
 /// The time between two looks at whether a child has ended.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// The time after which it is tried again when there was no memory.
 const LATER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-const REST: Timespec = Timespec { tv_sec: 3600, tv_nsec: 0 };
+/// The time between two looks at whether there are tables to make, and the longest that it goes on with that.
+const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const ROUND_NS: u64 = 50_000_000;
 
 /// A region with its thread.
 pub struct Service {
@@ -101,21 +103,34 @@ impl Region {
         loop {
             let _ = poll(&mut [self.bell.poll()], Some(rest));
             self.bell.answer();
-            if self.over.load(Ordering::Acquire) {
+            rest = self.fold_what_can_be();
+            let begin = now();
+            self.prepare_until(|| {
+                // Others may be waiting for the state's lock.
+                std::thread::yield_now();
+                self.is_over() || now() - begin > ROUND_NS
+            });
+            if self.is_over() {
                 return;
             }
-            rest = loop {
-                match self.fold_some() {
-                    // Others may be waiting for the state's lock.
-                    Ok(true) => std::thread::yield_now(),
-                    Ok(false) if self.lock().private.is_empty() => break &REST,
-                    Ok(false) => break &LOOK,
-                    Err(_) => break &LATER,
-                }
-                if self.over.load(Ordering::Acquire) {
-                    return;
-                }
-            };
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Gives the time after which it is to be looked again.
+    fn fold_what_can_be(&self) -> &'static Timespec {
+        while !self.is_over() {
+            match self.fold_some() {
+                // Others may be waiting for the state's lock.
+                Ok(true) => std::thread::yield_now(),
+                Ok(false) if self.lock().private.is_empty() => return &REST,
+                Ok(false) => return &LOOK,
+                Err(_) => return &LATER,
+            }
+        }
+        &REST
     }
 }

@@ -2,9 +2,9 @@
 //! does the rest.
 //!
 //! A [`Region`] is a memory file mapped shared at one address: the owner's memory. A snapshot moves its page tables to
-//! another address, as whole tables, so that it takes as long for any size (`set_aside`), and maps the same file
-//! *privately* in their place. From that moment on nobody writes to the file: it is the snapshot. A write to a page makes
-//! the kernel copy it for the owner; what was not written is read from the file.
+//! another address, as whole tables, so that it takes as long for any size (`set_aside`), and puts a *private* mapping of
+//! the same file in their place, with tables that were made ahead (`ahead`). From that moment on nobody writes to the file: it
+//! is the snapshot. A write to a page makes the kernel copy it for the owner; what was not written is read from the file.
 //! - A child that is forked then inherits a private mapping, of which the kernel copies no page tables but those that were
 //!   filled since that moment. So whatever parent and child do afterwards is an ordinary `fork`'s matter.
 //! - A task of the same process reads the file where the tables were set aside, by these tables.
@@ -26,6 +26,7 @@
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
+mod ahead;
 mod entries;
 mod fold;
 mod freeze;

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
 
-use super::SNAPSHOTS;
 use super::entries::Entries;
 use super::life::Life;
+use super::{CHUNK, SNAPSHOTS};
 use crate::uffd::{Bell, Descriptor, Options, Own, Pages, Refusal, SnapshotId, backing, now};
 use crate::{Error, Kind, PAGE};
 
@@ -90,6 +90,8 @@ pub struct Region {
     pub(super) base: usize,
     /// Where the file is mapped a second time: where tables are set aside.
     pub(super) aside: usize,
+    /// Where it is mapped privately, for the next snapshot.
+    pub(super) ahead: usize,
     pub(super) pages: usize,
     pub(super) file: OwnedFd,
     /// A file of holes, as large.
@@ -99,6 +101,8 @@ pub struct Region {
     state: Mutex<State>,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
+    /// Of chunks: those all of whose pages have entries in the tables made ahead.
+    pub(super) prepared: Pages,
     /// No page from this one on was ever claimed.
     pub(super) used: AtomicUsize,
     /// For the search of free pages.
@@ -126,16 +130,26 @@ impl Region {
             Entries::open().map_err(|error| unavailable(Refusal::Other("/proc/self/pagemap", error)))?;
         let Options { bytes, base, .. } = options;
         let base = backing::map(&file, bytes, base).map_err(Error::system("mapping the region"))?;
-        let aside = backing::map(&file, bytes, None).map_err(|error| {
-            // SAFETY: the mapping made above.
-            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), bytes) };
-            Error::System { what: "mapping the region a second time", source: error }
-        })?;
+        // SAFETY: mappings that are made here.
+        let unmap = |at: &[usize]| unsafe {
+            at.iter().for_each(|&at| {
+                let _ = munmap(std::ptr::without_provenance_mut(at), bytes);
+            });
+        };
+        let again = |made: &[usize]| {
+            backing::map(&file, bytes, None).map_err(|error| {
+                unmap(made);
+                Error::System { what: "mapping the region once more", source: error }
+            })
+        };
+        let aside = again(&[base])?;
+        let ahead = again(&[base, aside])?;
         let pages = bytes / PAGE;
         let make = || -> Result<Self, Errno> {
             Ok(Self {
                 base,
                 aside,
+                ahead,
                 pages,
                 file,
                 nothing,
@@ -144,6 +158,7 @@ impl Region {
                 state: Mutex::default(),
                 claimed: Pages::new(pages, true)?,
                 gone: Pages::new(pages, false)?,
+                prepared: Pages::new(pages.div_ceil(CHUNK), false)?,
                 used: AtomicUsize::new(0),
                 space: Mutex::new(()),
                 bell: Bell::new()?,
@@ -154,11 +169,7 @@ impl Region {
         };
         let tables = "mapping the region's tables";
         let mut region = make().map_err(|error| {
-            // SAFETY: the mappings made above.
-            unsafe {
-                let _ = munmap(std::ptr::without_provenance_mut(base), bytes);
-                let _ = munmap(std::ptr::without_provenance_mut(aside), bytes);
-            }
+            unmap(&[base, aside, ahead]);
             Error::System { what: tables, source: error }
         })?;
         region.set_up(options)?;
@@ -176,6 +187,7 @@ impl Region {
             unsafe { madvise(at, options.bytes, Advice::LinuxDontFork) }
                 .map_err(Error::system("keeping the region from children"))?;
         }
+        self.map_ahead(0..self.pages).map_err(Error::system("mapping the region privately"))?;
         self.try_to_move().map_err(|error| unavailable(Refusal::Other("moving page tables", error)))?;
         // SAFETY: nobody uses the region yet.
         unsafe { self.descriptor.register(self.base, PAGE) }
@@ -242,8 +254,9 @@ impl Region {
             let epoch = state.epoch;
             state.slots[0] = Some(Slot { epoch, life: None });
             drop(state);
-            self.paused(now() - begin);
-            return Ok(SnapshotId { slot: 0, epoch, base: self.aside });
+            let pause_ns = now() - begin;
+            self.paused(pause_ns);
+            return Ok(SnapshotId { slot: 0, epoch, base: self.aside, pause_ns });
         }
     }
 
@@ -265,9 +278,10 @@ impl Region {
         Ok(())
     }
 
-    /// Folds what can be.
+    /// Folds what can be, and makes tables for the next snapshot.
     pub fn settle(&self) {
         while self.fold_some() == Ok(true) {}
+        self.prepare_until(|| false);
     }
 
     pub(super) fn paused(&self, ns: u64) {
@@ -296,8 +310,9 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the region's own mappings; nobody uses them any more.
         unsafe {
-            let _ = munmap(std::ptr::without_provenance_mut(self.base), self.pages * PAGE);
-            let _ = munmap(std::ptr::without_provenance_mut(self.aside), self.pages * PAGE);
+            for at in [self.base, self.aside, self.ahead] {
+                let _ = munmap(std::ptr::without_provenance_mut(at), self.pages * PAGE);
+            }
         }
     }
 }

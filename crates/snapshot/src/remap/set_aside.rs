@@ -59,9 +59,18 @@ impl Region {
         let (at, aside, len) = (self.address(part.start), self.aside + part.start * PAGE, part.len() * PAGE);
         // SAFETY: two mappings of the region's file. Who accesses it now finds it as it is, until the next step.
         let moved = unsafe { move_tables(at, aside, len) };
+        if moved.is_ok() {
+            // SAFETY: the same content as before in the place of the region's own mapping.
+            let ahead = unsafe { move_tables(self.ahead + part.start * PAGE, at, len) };
+            if ahead.is_ok() {
+                self.prepared.remove(part.start / CHUNK..part.end.div_ceil(CHUNK));
+                return Ok(true);
+            }
+        }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let place = std::ptr::without_provenance_mut(at);
+        // Without tables.
         // SAFETY: the same content as before in the place of the region's own mapping. When the tables could not be moved,
         // this takes them down.
         match unsafe { mmap(place, len, access, flags, &self.file, (part.start * PAGE) as u64) } {

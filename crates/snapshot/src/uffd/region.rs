@@ -51,6 +51,8 @@ pub struct SnapshotId {
     pub epoch: u32,
     /// Where the owner's process sees it.
     pub base: usize,
+    /// How long it held up writers, in nanoseconds.
+    pub pause_ns: u64,
 }
 
 /// What a region's threads did.
@@ -287,9 +289,10 @@ impl Region {
         let added = self.add(&mut self.close(), Target::View(ViewTarget::new(base)));
         match added {
             Ok((slot, epoch)) => {
-                self.paused(now() - begin);
+                let pause_ns = now() - begin;
+                self.paused(pause_ns);
                 self.bell.ring();
-                Ok(SnapshotId { slot, epoch, base })
+                Ok(SnapshotId { slot, epoch, base, pause_ns })
             }
             Err(error) => {
                 // SAFETY: the mapping made above, which nobody knows.

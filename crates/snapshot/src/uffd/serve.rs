@@ -34,14 +34,14 @@ impl Region {
         if !snapshots {
             // There is nothing to keep: more pages cost hardly more.
             self.expose(&open, page..page + 1);
-            self.expose_claimed(&open, self.density.block(page, open.epoch, CHUNK), |_| true);
+            self.expose_claimed(&open, self.block(&open, page, CHUNK), |_| true);
             return false;
         }
         let chunk = page / CHUNK * CHUNK;
         let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
         // First what lets the writer go on.
         self.expose(&open, window.choose(page, armed));
-        let block = self.density.block(page, open.epoch, self.density.most(self.used()));
+        let block = self.block(&open, page, self.density.most(self.used()));
         self.density.kept(self.expose_claimed(&open, block, |_| true));
         true
     }
@@ -69,6 +69,12 @@ impl Region {
                 self.expose_claimed(&open, pages, |page| self.heat.is_hot(page));
             }
         }
+    }
+
+    /// The pages to serve with one, of which the region may not have all.
+    fn block(&self, open: &Snapshots, page: usize, most: usize) -> Range<usize> {
+        let block = self.density.block(page, open.epoch, most);
+        block.start..block.end.min(self.pages)
     }
 
     /// As [`Self::expose`], those of the pages that are in use and that `which` says, and gives how many.

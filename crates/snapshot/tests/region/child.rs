@@ -5,8 +5,9 @@
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 
-use bedplate_snapshot::uffd::Region;
 use bedplate_snapshot::{Error, PAGE};
+
+use super::subject::{Frozen, Subject};
 
 const SHOW: u8 = b's';
 const FILL: u8 = b'f';
@@ -19,10 +20,10 @@ pub struct Child {
 }
 
 impl Child {
-    pub fn fork(region: &Region) -> Result<Self, Error> {
+    pub fn fork(region: &impl Subject, bytes: usize) -> Result<Self, Error> {
         let (mine, orders) = std::io::pipe().unwrap();
         let (answers, theirs) = std::io::pipe().unwrap();
-        let (base, bytes) = (region.base(), region.pages() * PAGE);
+        let base = region.base();
         let frozen = region.freeze()?;
         // SAFETY: nothing in between touches the region; the child ends without returning.
         match unsafe { libc::fork() } {
