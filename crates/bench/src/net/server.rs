@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 pub struct Server {
     child: Child,
     address: SocketAddr,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Server {
@@ -80,7 +81,7 @@ impl Server {
             .spawn()
             .map_err(|e| Error::Missing { what: format!("{name} does not start: {e}"), hint })?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { child, address, _directory: directory };
+        let mut server = Server { child, address, directory };
         let start = Instant::now();
         while !answers_ping(address) {
             let ended = server.child.try_wait().map_err(Error::io("wait for the server"))?;
@@ -100,6 +101,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it keeps its files, until it is gone.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Its process.
