@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the tests that need a processor's ring 0, and those of kerneldb's and the buffer pool's engines for older
-# kernels, and runs them on stock kernels in virtual machines.
+# Builds the tests that need a processor's ring 0, and those of engines that older kernels may
+# treat otherwise, and runs them on stock kernels in virtual machines.
 #
 #   scripts/test-vm.sh [SERIES...]     the kernels, 6.1 and 6.12 unless told
 set -euo pipefail
@@ -24,7 +24,7 @@ while read -r test binary; do
   snapshot/ring0_load | snapshot/engines) apart+=("$binary") ;;
   snapshot/ring0_*) others+=("$binary") ;;
   bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch) pools+=("$binary") ;;
-  btree/threads | btree/limits) pools+=("$binary") ;;
+  btree/threads | btree/limits | snapshot/region_model) pools+=("$binary") ;;
   bufpool/waiting | bufpool/limits) single+=("$binary") ;;
   esac
 done < <(sort <<<"$tests")

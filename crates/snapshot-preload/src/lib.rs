@@ -7,7 +7,8 @@
 //! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc; the C library's own
 //! `malloc` does not, and a program that uses it runs as before.
 //!
-//! `BEDPLATE_SNAPSHOT_ENGINE=ring0` chooses the engine of ring 0 (`engine::ring0`), where the program then runs.
+//! `BEDPLATE_SNAPSHOT_ENGINE` chooses the engine: `remap`, `uffd` (`engine::mapped`), or `ring0` (`engine::ring0`), in which the
+//! program then runs; `remap` where it works, else `uffd`, unless told.
 //!
 //! Where userfaultfd, or ring 0, is not available the program runs as it would without the library, after one line that says why.
 //!

@@ -15,7 +15,7 @@ use clap::Parser;
 /// Updates an array by transactions and scans every snapshot of it.
 #[derive(Parser)]
 struct Options {
-    /// uffd, fork or ring0; unless told, the best one that works here.
+    /// remap, uffd, fork or ring0; unless told, the best one that works here.
     #[arg(long)]
     engine: Option<Kind>,
     /// The array's size in MiB (the paper's: 4096).

@@ -30,7 +30,8 @@ impl Builder {
         self
     }
 
-    /// Whether tasks run in a child process, where they see the memory at its own address. `fork` always does so.
+    /// Whether tasks run in a child process, where they see the memory at its own address. `fork` always does so. Unless told
+    /// otherwise, the engine is then `remap` where it works, which has one snapshot at a time in threads.
     pub fn in_child(mut self, in_child: bool) -> Self {
         self.shape.in_child = in_child;
         self

@@ -1,10 +1,11 @@
-//! What snapshot's userfaultfd engine needs: write protection of shared memory, seen by the process
-//! itself. (Its ring0 engine needs what the component ring0 needs.)
+//! What snapshot's engines need that use userfaultfd: write protection of shared memory, seen by the process
+//! itself, and page tables that can be moved. (The ring0 engine needs what the component ring0 needs.)
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use bedplate_snapshot::{Choice, Kind, Memory};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -17,6 +18,8 @@ const ARM: (&str, &str) = ("uffd-arm", "arming a memfd mapping");
 const ASYNC: (&str, &str) = ("uffd-wp-async", "asynchronous write tracking (WP_ASYNC)");
 const SCAN: (&str, &str) = ("pagemap-scan", "finding written pages (PAGEMAP_SCAN)");
 const COPY: (&str, &str) = ("process-vm-writev", "writing into the snapshot process (process_vm_writev)");
+
+const REMAP: (&str, &str) = ("remap", "setting page tables aside (mremap of shared memory)");
 
 // From linux/userfaultfd.h and linux/fs.h.
 const UFFD_API: u64 = 0xaa;
@@ -50,6 +53,7 @@ pub fn probe() -> Component {
     }
     checks.push(pagemap_scan());
     checks.push(copy());
+    checks.push(remap());
     Component {
         name: "snapshot",
         purpose: "instant memory snapshots; Redis BGSAVE without the pause",
@@ -207,6 +211,16 @@ fn pagemap_scan() -> Check {
         Ok(()) => Check::yes(SCAN.0, SCAN.1, "found a page"),
         Err(why) => Check::no(SCAN.0, SCAN.1, why)
             .advice("use Linux 6.7 or newer; without it written pages are found by their faults"),
+    }
+}
+
+/// Setting page tables aside, tried by the engine that does it.
+fn remap() -> Check {
+    let memory = Memory::builder(PAGE).engine(Choice::Only(Kind::Remap)).build();
+    match memory {
+        Ok(_) => Check::yes(REMAP.0, REMAP.1, "a page's tables were moved"),
+        Err(error) => Check::no(REMAP.0, REMAP.1, error.to_string())
+            .advice("run as root on Linux 5.19 or newer; without it snapshots take longer"),
     }
 }
 
