@@ -28,7 +28,7 @@ fn pages_that_are_swapped_out_are_folded() {
         let Some(memory) = memory(8 * MIB, setting) else { continue };
         let words = memory.words();
         // Half of the pages are written after the snapshot.
-        let is_written = |index: usize| index / 512 % 2 == 0;
+        let is_written = |index: usize| (index / 512).is_multiple_of(2);
         words.iter().for_each(|word| word.store(1, Ordering::Relaxed));
         let (go, gone) = mpsc::channel::<()>();
         let snapshot = memory
