@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the tests that need a processor's ring 0, and those of engines that older kernels may
-# treat otherwise, and runs them on stock kernels in virtual machines.
+# Builds the tests that need a processor's ring 0, and those of engines that older kernels may treat otherwise, and runs
+# them on stock kernels in virtual machines.
 #
 #   scripts/test-vm.sh [SERIES...]     the kernels, 6.1 and 6.12 unless told
 set -euo pipefail
@@ -24,7 +24,8 @@ while read -r test binary; do
   snapshot/ring0_load | snapshot/engines) apart+=("$binary") ;;
   snapshot/ring0_*) others+=("$binary") ;;
   bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch) pools+=("$binary") ;;
-  btree/threads | btree/limits | snapshot/region_model) pools+=("$binary") ;;
+  btree/threads | btree/limits) pools+=("$binary") ;;
+  snapshot/region_model) model=$binary ;;
   bufpool/waiting | bufpool/limits) single+=("$binary") ;;
   esac
 done < <(sort <<<"$tests")
@@ -35,6 +36,7 @@ for kernel in "${series[@]}"; do
   guest --kernel "$kernel" --timeout 4m --parallel "${parallel[@]}"
   guest --kernel "$kernel" --timeout 4m --parallel "${pools[@]}"
   guest --kernel "$kernel" --timeout 4m --cpus 1 "${single[@]}"
+  guest --kernel "$kernel" --timeout 4m --parallel --arg --exact --arg every_snapshot_of_remap_is_what_was "$model"
   for binary in "${apart[@]}"; do
     for name in $("$binary" --list --format terse | sed -n 's/: test$//p'); do
       guest --kernel "$kernel" --timeout 90s --parallel --arg --exact --arg "$name" "$binary"

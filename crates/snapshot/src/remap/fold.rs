@@ -29,7 +29,7 @@ impl Region {
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: who writes to it waits until the end of this function.
         unsafe { self.descriptor.register(at, len) }?;
-        let folded = self.descriptor.protect(at, len).and_then(|()| self.fold(group.clone()));
+        let folded = self.protect(group.clone()).and_then(|()| self.fold(group.clone()));
         match folded {
             Ok(copies) => {
                 state.private.start = group.end;
@@ -37,7 +37,7 @@ impl Region {
                 self.counters.folded.fetch_add(copies as u64, Ordering::Relaxed);
             }
             Err(_) => {
-                let _ = self.descriptor.unprotect(at, len);
+                // This wakes who waits, too.
                 let _ = self.descriptor.unregister(at, len);
             }
         }
@@ -50,6 +50,18 @@ impl Region {
             }
         }
         Ok(!state.private.is_empty())
+    }
+
+    /// Older kernels do that for a part of one mapping at a time only, and there may be several.
+    fn protect(&self, pages: Range<usize>) -> Result<(), Errno> {
+        match self.descriptor.protect(self.address(pages.start), pages.len() * PAGE) {
+            Err(Errno::NOENT) if pages.len() > 1 => {
+                let middle = pages.start + pages.len() / 2;
+                self.protect(pages.start..middle)?;
+                self.protect(middle..pages.end)
+            }
+            other => other,
+        }
     }
 
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {

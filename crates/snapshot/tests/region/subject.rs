@@ -32,7 +32,6 @@ pub trait Subject: Sync + Sized {
     unsafe fn end(&self, id: SnapshotId) -> bool;
     fn freeze(&self) -> Result<impl Frozen, Error>;
     fn settle(&self);
-    fn active(&self) -> u64;
     fn torn(&self) -> u64;
 }
 
@@ -93,10 +92,6 @@ macro_rules! subject {
 
             fn settle(&self) {
                 (**self).settle();
-            }
-
-            fn active(&self) -> u64 {
-                self.statistics().active
             }
 
             fn torn(&self) -> u64 {
