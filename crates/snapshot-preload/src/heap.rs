@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use bedplate_snapshot::uffd::{Refusal, Region};
 use bedplate_snapshot::{Error, PAGE};
@@ -60,6 +60,8 @@ impl Heap {
 static HEAPS: [OnceLock<Result<Heap, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
 /// Which of them is for new mappings. Those before it are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
+/// The process whose the latest one is, when its threads have been started.
+static OWNER: AtomicI32 = AtomicI32::new(0);
 static MINIMUM_BYTES: AtomicUsize = AtomicUsize::new(MINIMUM);
 
 /// The region in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
@@ -160,7 +162,11 @@ pub fn inherited() -> impl Iterator<Item = &'static dyn Engine> {
 pub fn region_of(address: usize) -> Option<(&'static dyn Engine, bool)> {
     let latest = latest();
     let index = (0..=latest).find(|&index| existing(index).is_some_and(|region| region.contains(address)))?;
-    Some((existing(index)?, index == latest && !forks::is_snapshot()))
+    // A child that was made without `fork`'s handlers is not the owner either.
+    let owner = OWNER.load(Ordering::Relaxed);
+    // SAFETY: a question.
+    let is_owner = !forks::is_snapshot() && (owner == 0 || owner == unsafe { libc::getpid() });
+    Some((existing(index)?, index == latest && is_owner))
 }
 
 /// Starts the region's threads: the program is about to begin, and may allocate.
@@ -183,6 +189,8 @@ pub fn begin_again() -> Result<(), Error> {
 }
 
 fn start_threads(index: usize) -> Result<(), Error> {
+    // SAFETY: a question.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     if wants_ring0() {
         return start_ring0(index);
     }

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_snapshot::uffd::{Options, Refusal};
 use bedplate_snapshot::{Error, PAGE, remap, uffd};
@@ -9,21 +10,41 @@ use bedplate_snapshot::{Error, PAGE, remap, uffd};
 use super::Engine;
 
 /// What is between the handlers before and after a fork.
-struct Pending<F>(UnsafeCell<Option<F>>);
-// SAFETY: only used by the thread that has the region frozen: there is one at a time.
+struct Pending<F> {
+    /// The thread that has the region frozen, or 0. Another may fork, too, for which it could not be frozen.
+    owner: AtomicUsize,
+    frozen: UnsafeCell<Option<F>>,
+}
+// SAFETY: `frozen` is only used by the owner: there is one at a time.
 unsafe impl<F> Sync for Pending<F> {}
 // SAFETY: as above: an engine is moved before anything is frozen.
 unsafe impl<F> Send for Pending<F> {}
 
 impl<F> Pending<F> {
+    fn new() -> Self {
+        Self { owner: AtomicUsize::new(0), frozen: UnsafeCell::new(None) }
+    }
+
+    /// This thread's name, which is its child's after a fork.
+    fn this() -> usize {
+        // SAFETY: a question.
+        unsafe { libc::pthread_self() as usize }
+    }
+
+    /// Called by the thread that has the region frozen.
     fn put(&self, frozen: F) {
-        // SAFETY: the thread that has the region frozen calls this.
-        unsafe { *self.0.get() = Some(frozen) };
+        // SAFETY: nobody else has it frozen, and before this thread is the owner nobody takes it.
+        unsafe { *self.frozen.get() = Some(frozen) };
+        self.owner.store(Self::this(), Ordering::Release);
     }
 
     fn take(&self) -> Option<F> {
-        // SAFETY: the thread that has the region frozen calls this, if there is anything.
-        unsafe { (*self.0.get()).take() }
+        if self.owner.load(Ordering::Acquire) != Self::this() {
+            return None;
+        }
+        self.owner.store(0, Ordering::Release);
+        // SAFETY: this thread is the owner, and has the region frozen until it drops this.
+        unsafe { (*self.frozen.get()).take() }
     }
 }
 
@@ -63,7 +84,7 @@ macro_rules! engine {
                     Error::System { what, source } => Refusal::Other(what, source),
                     _ => Refusal::Kernel,
                 })?;
-                Ok(Self { service: $of::Service::new(region), pending: Pending(UnsafeCell::new(None)) })
+                Ok(Self { service: $of::Service::new(region), pending: Pending::new() })
             }
 
             /// Starts its threads, if it has not done so: the program is about to begin, and may allocate.
@@ -115,7 +136,7 @@ macro_rules! engine {
             }
 
             fn is_served(&self) -> bool {
-                self.service.is_served()
+                $of::WITHOUT_THREADS || self.service.is_served()
             }
 
             fn has_room(&self) -> bool {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
+use crate::uffd::BlockedSignals;
 
 /// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: it takes some
 /// ten microseconds and a third of one for each copy, and writers to these chunks wait so long.
@@ -21,6 +22,8 @@ impl Region {
     /// # Errors
     /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
     pub(super) fn fold_some(&self) -> Result<bool, Errno> {
+        // A handler of theirs might write to what is protected, and wait for this thread.
+        let _blocked = BlockedSignals::new();
         let mut state = self.lock();
         if state.private.is_empty() || state.has_snapshots() {
             return Ok(false);
@@ -28,16 +31,17 @@ impl Region {
         let group = self.next_group(&state)?;
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: who writes to it waits until the end of this function.
-        unsafe { self.descriptor.register(at, len) }?;
-        let folded = self.protect(group.clone()).and_then(|()| self.fold(group.clone()));
+        let folded = unsafe { self.descriptor.register(at, len) }
+            .and_then(|()| self.protect(group.clone()))
+            .and_then(|()| self.fold(group.clone()));
         match folded {
             Ok(copies) => {
                 state.private.start = group.end;
-                self.gone.remove(group);
                 self.counters.folded.fetch_add(copies as u64, Ordering::Relaxed);
             }
             Err(_) => {
-                // This wakes who waits, too.
+                // Both lift the protection and wake who waits.
+                let _ = self.descriptor.unprotect(at, len);
                 let _ = self.descriptor.unregister(at, len);
             }
         }
@@ -45,7 +49,7 @@ impl Region {
         folded?;
         if state.private.is_empty() {
             state.private = 0..0;
-            if std::mem::take(&mut state.has_nothing) {
+            if std::mem::take(&mut state.holes) > 0 {
                 self.punch(&self.nothing, 0..self.pages);
             }
         }
@@ -86,12 +90,20 @@ impl Region {
         let mut at = group.start;
         while let Some(run) = self.gone.run(at..group.end, true) {
             at = run.end;
-            self.punch(&self.file, run);
+            self.punch(&self.file, run.clone());
+            // What was written there since is a copy.
+            self.gone.remove(run);
         }
         let mut copies = 0;
         self.entries.for_copies(self.base, group.clone(), |run| {
             copies += run.len();
-            self.write_to_file(run)
+            let mut at = run.start;
+            // Of what is not in use any more the file has holes.
+            while let Some(used) = self.claimed.run(at..run.end, true) {
+                at = used.end;
+                self.write_to_file(used)?;
+            }
+            Ok(())
         })?;
         self.make_shared(group)?;
         Ok(copies)

@@ -40,6 +40,9 @@ pub use freeze::Frozen;
 pub use keeper::Service;
 pub use region::{Region, Statistics};
 
+/// Whether snapshots can be taken before there are threads: nothing is folded then, so later ones take longer.
+pub const WITHOUT_THREADS: bool = true;
+
 /// How many children can have snapshots at once. Of tasks in the owner's process there is one.
 const SNAPSHOTS: usize = 16;
 /// Pages of a last-level page table, which is what can be moved as a whole.

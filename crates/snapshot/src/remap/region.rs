@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise, munmap};
+use rustix::mm::munmap;
 
 use super::entries::Entries;
 use super::life::Life;
@@ -60,8 +60,8 @@ pub(super) struct State {
     /// Pages that are mapped privately.
     pub private: Range<usize>,
     pub slots: [Option<Slot>; SNAPSHOTS],
-    /// Something of `nothing` is mapped.
-    pub has_nothing: bool,
+    /// How often something of `nothing` was mapped.
+    pub holes: usize,
 }
 
 impl State {
@@ -93,6 +93,7 @@ pub struct Region {
     /// Where it is mapped privately, for the next snapshot.
     pub(super) ahead: usize,
     pub(super) pages: usize,
+    pub(super) huge_pages: bool,
     pub(super) file: OwnedFd,
     /// A file of holes, as large.
     pub(super) nothing: OwnedFd,
@@ -151,6 +152,7 @@ impl Region {
                 aside,
                 ahead,
                 pages,
+                huge_pages: options.huge_pages,
                 file,
                 nothing,
                 descriptor,
@@ -178,14 +180,7 @@ impl Region {
 
     fn set_up(&mut self, options: Options) -> Result<(), Error> {
         for at in [self.base, self.aside] {
-            let at = std::ptr::without_provenance_mut(at);
-            if options.huge_pages {
-                // SAFETY: the region's mapping; a kernel that has no huge pages for it says no.
-                let _ = unsafe { madvise(at, options.bytes, Advice::LinuxHugepage) };
-            }
-            // SAFETY: the region's mapping. What is shared is not for children.
-            unsafe { madvise(at, options.bytes, Advice::LinuxDontFork) }
-                .map_err(Error::system("keeping the region from children"))?;
+            self.advise(at, options.bytes).map_err(Error::system("keeping the region from children"))?;
         }
         self.map_ahead(0..self.pages).map_err(Error::system("mapping the region privately"))?;
         self.try_to_move().map_err(|error| unavailable(Refusal::Other("moving page tables", error)))?;

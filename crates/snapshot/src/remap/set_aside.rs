@@ -66,6 +66,10 @@ impl Region {
                 self.prepared.remove(part.start / CHUNK..part.end.div_ceil(CHUNK));
                 return Ok(true);
             }
+        } else {
+            // What is moved to is unmapped first, whether it comes to moving or not.
+            // SAFETY: no snapshot reads it: one in this process begins when all is shared, and then fails.
+            unsafe { share(self, aside, len, (part.start * PAGE) as u64) }?;
         }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -96,6 +100,20 @@ impl Region {
         unsafe { share(self, at, len, (part.start * PAGE) as u64) }
     }
 
+    /// The region's flags for a shared mapping of its own.
+    ///
+    /// # Errors
+    /// Children would inherit it.
+    pub(super) fn advise(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let at = std::ptr::without_provenance_mut(at);
+        if self.huge_pages {
+            // SAFETY: the region's mapping; a kernel that has no huge pages for it says no.
+            let _ = unsafe { madvise(at, len, Advice::LinuxHugepage) };
+        }
+        // SAFETY: the region's mapping. What is shared is not for children.
+        unsafe { madvise(at, len, Advice::LinuxDontFork) }
+    }
+
     /// Whether tables of the region can be moved, by moving those of its first page there and back.
     pub(super) fn try_to_move(&self) -> Result<(), Errno> {
         // SAFETY: two mappings of the region's file, before anything is in it.
@@ -106,12 +124,19 @@ impl Region {
     }
 }
 
+/// Maps a part of the file shared.
+///
+/// # Safety
+/// It replaces a mapping of the region's that nobody relies on.
 unsafe fn share(region: &Region, at: usize, len: usize, offset: u64) -> Result<(), Errno> {
-    let at = std::ptr::without_provenance_mut(at);
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    let place = std::ptr::without_provenance_mut(at);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: as the caller says.
-    unsafe {
-        mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, &region.file, offset)?;
-        madvise(at, len, Advice::LinuxDontFork)
-    }
+    unsafe { mmap(place, len, access, flags | MapFlags::SHARED, &region.file, offset) }?;
+    region.advise(at, len).inspect_err(|_| {
+        // Children must never share it.
+        // SAFETY: the same content in its place.
+        let _ = unsafe { mmap(place, len, access, flags | MapFlags::PRIVATE, &region.file, offset) };
+    })
 }

@@ -6,8 +6,12 @@ use std::sync::atomic::Ordering;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
+use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
+
+/// Parts that are given back while they are private, until all is folded, from which on small ones are only made zero.
+const HOLES: usize = 8192;
 
 impl Region {
     /// Pages are in use from now on. They are zero if they never were before, or were released.
@@ -65,15 +69,16 @@ impl Region {
         let at = std::ptr::without_provenance_mut(self.address(private.start));
         let (len, offset) = (private.len() * PAGE, (private.start * PAGE) as u64);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // In the place of the file there is one of nothing: of a file, so that what is written to it can be held up.
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // In the place of the file there is one of nothing: of a file, so that what is written to it can be held up. A
+        // process can only have so many mappings, and it needs some for other things.
+        let is_worth_it = state.holes < HOLES || private.len() >= CHUNK;
         // SAFETY: replaces memory that the owner gives back.
-        let mapped =
-            unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, &self.nothing, offset) };
-        match mapped {
-            Ok(_) => state.has_nothing = true,
-            // There can only be so many mappings.
+        if is_worth_it && unsafe { mmap(at, len, access, flags, &self.nothing, offset) }.is_ok() {
+            state.holes += 1;
+        } else {
             // SAFETY: memory of the region that the owner gives back; nobody else changes it.
-            Err(_) => unsafe { at.cast::<u8>().write_bytes(0, len) },
+            unsafe { at.cast::<u8>().write_bytes(0, len) };
         }
     }
 }

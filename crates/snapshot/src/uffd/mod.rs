@@ -68,6 +68,9 @@ pub(crate) use sets::Pages;
 pub use threads::Service;
 pub(crate) use threads::{BlockedSignals, path};
 
+/// Whether snapshots can be taken before there are threads.
+pub const WITHOUT_THREADS: bool = false;
+
 /// How many snapshots can be active at once.
 const SNAPSHOTS: usize = 16;
 /// Pages that a latch covers: those of one last-level page table.
