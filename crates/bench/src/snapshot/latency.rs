@@ -99,6 +99,8 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 let pause = snapshot.pause().as_nanos() as f64;
                 snapshot.join()?;
                 wait_for_end(memory);
+                // What is not folded the next side's children would inherit.
+                memory.settle();
                 Ok(pause)
             })
         })?;
