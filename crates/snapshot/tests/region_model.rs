@@ -153,7 +153,8 @@ impl<S: Subject> World<'_, S> {
             Place::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
             Place::Child(child) => first_difference(&child.show(), bytes, claimed),
         };
-        prop_assert_eq!(difference, None, "snapshot {} of {}", which, self.images.len());
+        let torn = self.service.torn();
+        prop_assert_eq!(difference, None, "snapshot {} of {}, {} torn", which, self.images.len(), torn);
         Ok(())
     }
 
