@@ -10,14 +10,13 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use bedplate_snapshot::uffd::{Refusal, Region};
-use bedplate_snapshot::{Error, PAGE};
+use bedplate_snapshot::{Error, PAGE, remap, uffd};
 
 use crate::engine::Engine;
-use crate::engine::mapped::{Remap, Uffd};
+use crate::engine::mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
 use crate::engine::ring0::Ring0;
-use crate::forks;
+use crate::{forks, say};
 
 /// Mappings from this size on are placed in the region, unless told otherwise.
 const MINIMUM: usize = 1 << 20;
@@ -36,8 +35,8 @@ const MOST: usize = 4;
 
 /// A region.
 enum Heap {
-    Remap(Remap),
-    Uffd(Uffd),
+    Remap(Mapped<remap::Region>),
+    Uffd(Mapped<uffd::Region>),
 }
 
 impl Heap {
@@ -47,17 +46,10 @@ impl Heap {
             Self::Uffd(uffd) => uffd,
         }
     }
-
-    fn start_threads(&self) -> Result<(), Error> {
-        match self {
-            Self::Remap(remap) => remap.start_threads(),
-            Self::Uffd(uffd) => uffd.start_threads(),
-        }
-    }
 }
 
 /// The regions, from the first mapping on; the first one without threads until the program is about to begin.
-static HEAPS: [OnceLock<Result<Heap, Refusal>>; MOST] = [const { OnceLock::new() }; MOST];
+static HEAPS: [OnceLock<Result<Heap, Error>>; MOST] = [const { OnceLock::new() }; MOST];
 /// Which of them is for new mappings. Those before it are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 /// The process whose the latest one is, when its threads have been started.
@@ -78,21 +70,24 @@ fn set_minimum() {
     }
 }
 
-/// Makes the region. The allocator may be waiting for it, so nothing is allocated on the way to success; what is not
-/// available is found out before.
-fn make() -> Result<Heap, Refusal> {
+/// Makes the region. The program's allocator may be waiting for it.
+fn make() -> Result<Heap, Error> {
     set_minimum();
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let huge_pages = crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0");
     let wanted = crate::variable(c"BEDPLATE_SNAPSHOT_ENGINE");
     if wanted == Some(c"remap") || wanted != Some(c"uffd") && !promises_are_counted() {
-        match Remap::new(bytes, huge_pages) {
+        match Mapped::new(bytes, huge_pages) {
             Ok(remap) => return Ok(Heap::Remap(remap)),
-            Err(refusal) if wanted == Some(c"remap") => return Err(refusal),
-            Err(_) => {}
+            Err(error) if wanted == Some(c"remap") => return Err(error),
+            Err(error) => {
+                let uffd = Mapped::new(bytes, huge_pages)?;
+                say(format_args!("the engine is uffd, for {error}"));
+                return Ok(Heap::Uffd(uffd));
+            }
         }
     }
-    Uffd::new(bytes, huge_pages).map(Heap::Uffd)
+    Mapped::new(bytes, huge_pages).map(Heap::Uffd)
 }
 
 /// Whether the kernel lets a process have private memory only as far as it could all be copied.
@@ -195,8 +190,8 @@ fn start_threads(index: usize) -> Result<(), Error> {
         return start_ring0(index);
     }
     match HEAPS[index].get_or_init(make) {
-        Ok(heap) => heap.start_threads(),
-        Err(refusal) => Err(Region::unavailable(*refusal)),
+        Ok(heap) => heap.engine().start_threads(),
+        Err(error) => Err(error.clone()),
     }
 }
 

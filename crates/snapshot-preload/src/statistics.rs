@@ -16,7 +16,26 @@ pub fn at_exit() {
 extern "C" fn write() {
     let path = std::env::var_os("BEDPLATE_SNAPSHOT_STATISTICS");
     let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
-    let text = format!("pid={} {}\n", std::process::id(), region.statistics());
+    let of = region.statistics();
+    let counts = [
+        ("snapshots", of.snapshots),
+        ("active", of.active),
+        ("instantaneous", of.instantaneous),
+        ("torn", of.torn),
+        ("faults", of.faults),
+        ("pages_copied", of.pages_copied),
+        ("pages_private", of.pages_private),
+        ("pages_unarmed", of.pages_unarmed),
+        ("pages_armed_at_snapshots", of.pages_armed_at_snapshots),
+        ("pages_armed_ahead", of.pages_armed_ahead),
+        ("handler_moves", of.handler_moves),
+        ("extra_bytes", of.extra_bytes),
+        ("longest_pause_ns", of.longest_pause_ns),
+        ("latest_pause_ns", of.latest_pause_ns),
+    ];
+    let counts: String = counts.map(|(name, count)| format!(" {name}={count}")).concat();
+    let more = region.more_statistics();
+    let text = format!("pid={} engine={}{counts}{more}\n", std::process::id(), region.kind());
     // At the end of a process there is nobody to tell that it did not work.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all(text.as_bytes());

@@ -1,7 +1,7 @@
 //! What can go wrong, in one line each that says what to do.
 
 /// Why there is no memory, or no snapshot of it.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 #[cfg(target_arch = "x86_64")]
 use crate::engine::Ring0;
 use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
+use crate::region::Region;
 use crate::running::Snapshot;
 use crate::{Choice, Error, Kind, PAGE, View, remap, uffd};
 
@@ -62,8 +63,8 @@ impl Builder {
         }
         let shape = Shape { bytes: shape.bytes.next_multiple_of(PAGE), ..shape };
         let (engine, why_not): (Box<dyn Engine>, _) = match self.choice {
-            Choice::Only(Kind::Remap) => (Box::new(Mapped::<remap::Service>::new(shape)?), None),
-            Choice::Only(Kind::Uffd) => (Box::new(Mapped::<uffd::Service>::new(shape)?), None),
+            Choice::Only(Kind::Remap) => (Box::new(Mapped::<remap::Region>::new(shape)?), None),
+            Choice::Only(Kind::Uffd) => (Box::new(Mapped::<uffd::Region>::new(shape)?), None),
             Choice::Only(Kind::Fork) => (Box::new(Fork::new(shape)?), None),
             #[cfg(target_arch = "x86_64")]
             Choice::Only(Kind::Ring0) => (Box::new(Ring0::new(shape)?), None),
@@ -79,16 +80,31 @@ impl Builder {
 
     /// The best engine that works here, and why there is no better one.
     fn best(shape: Shape) -> Result<(Box<dyn Engine>, Option<String>), Error> {
+        let mut reasons = Vec::new();
         // Of tasks in this process `remap` has one at a time.
-        let remap = shape.in_child.then(|| Mapped::<remap::Service>::new(shape));
-        match remap {
-            Some(Ok(remap)) => return Ok((Box::new(remap), None)),
-            Some(Err(Error::Unavailable { .. })) | None => {}
-            Some(Err(error)) => return Err(error),
+        if shape.in_child
+            && let Some(remap) = Self::if_available::<remap::Region>(shape, &mut reasons)?
+        {
+            return Ok((remap, None));
         }
-        match Mapped::<uffd::Service>::new(shape) {
-            Ok(uffd) => Ok((Box::new(uffd), None)),
-            Err(Error::Unavailable { reason, .. }) => Ok((Box::new(Fork::new(shape)?), Some(reason))),
+        let engine = match Self::if_available::<uffd::Region>(shape, &mut reasons)? {
+            Some(uffd) => uffd,
+            None => Box::new(Fork::new(shape)?),
+        };
+        Ok((engine, (!reasons.is_empty()).then(|| reasons.join("; "))))
+    }
+
+    /// An engine, or its reason for not being available is added.
+    fn if_available<R: Region>(
+        shape: Shape,
+        reasons: &mut Vec<String>,
+    ) -> Result<Option<Box<dyn Engine>>, Error> {
+        match Mapped::<R>::new(shape) {
+            Ok(engine) => Ok(Some(Box::new(engine))),
+            Err(Error::Unavailable { engine, reason }) => {
+                reasons.push(format!("{engine}: {reason}"));
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

@@ -2,18 +2,15 @@
 
 #[path = "region/child.rs"]
 mod child;
-#[path = "region/subject.rs"]
-mod subject;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bedplate_snapshot::uffd::{Options, SnapshotId};
+use bedplate_snapshot::region::{Options, Region, Service, SnapshotId};
 use bedplate_snapshot::{Error, PAGE, remap, uffd};
 use child::{Child, filling};
 use proptest::prelude::*;
-use subject::Subject;
 
 /// Of two page tables, the second of which is not full.
 const PAGES: usize = 512 + 50;
@@ -95,8 +92,8 @@ enum Place {
     Child(Child),
 }
 
-struct World<'a, S> {
-    service: &'a S,
+struct World<'a, R: Region> {
+    service: &'a Service<R>,
     bytes: Vec<u8>,
     claimed: Vec<bool>,
     images: Vec<Image>,
@@ -119,7 +116,7 @@ fn first_difference(seen: &[u8], expected: &[u8], claimed: &[bool]) -> Option<St
     })
 }
 
-impl<S: Subject> World<'_, S> {
+impl<R: Region> World<'_, R> {
     fn address(&self, page: usize) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.service.base() + page * PAGE)
     }
@@ -153,7 +150,7 @@ impl<S: Subject> World<'_, S> {
             Place::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
             Place::Child(child) => first_difference(&child.show(), bytes, claimed),
         };
-        let torn = self.service.torn();
+        let torn = self.service.statistics().torn;
         prop_assert_eq!(difference, None, "snapshot {} of {}, {} torn", which, self.images.len(), torn);
         Ok(())
     }
@@ -216,11 +213,11 @@ impl<S: Subject> World<'_, S> {
                 }
             }
             Step::Snapshot => self.image(self.service.snapshot().map(Place::View)),
-            Step::Fork => self.image(Child::fork(self.service, PAGES * PAGE).map(Place::Child)),
+            Step::Fork => self.image(Child::fork(&**self.service, PAGES * PAGE).map(Place::Child)),
             Step::WriteInSnapshot { which, pages, value } if which < self.images.len() => {
                 let Image { place, bytes, .. } = &mut self.images[which];
                 match place {
-                    Place::View(_) if !S::WRITABLE => return Ok(()),
+                    Place::View(_) if !R::VIEWS_ARE_WRITABLE => return Ok(()),
                     Place::View(id) => {
                         let at = (id.base + pages.start * PAGE) as *mut u8;
                         // SAFETY: the snapshot's own mapping, which only this test uses.
@@ -242,9 +239,13 @@ impl<S: Subject> World<'_, S> {
 }
 
 /// A region with its threads, or `None` after a line that says why it is skipped.
-fn service<S: Subject>(claimed: bool, huge_pages: bool) -> Option<S> {
-    match S::make(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed }) {
-        Ok(service) => Some(service),
+fn service<R: Region>(claimed: bool, huge_pages: bool) -> Option<Service<R>> {
+    match R::new(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed }) {
+        Ok(region) => {
+            let service = Service::new(region);
+            service.start_threads().unwrap();
+            Some(service)
+        }
         Err(Error::Unavailable { engine, reason }) => {
             println!("skipped: the {engine} engine does not work here: {reason}");
             None
@@ -254,13 +255,13 @@ fn service<S: Subject>(claimed: bool, huge_pages: bool) -> Option<S> {
 }
 
 /// Takes the steps, while another thread does what can be done ahead if `hurried`.
-fn run<S: Subject>(
+fn run<R: Region>(
     steps: Vec<Step>,
     claimed: bool,
     huge_pages: bool,
     hurried: bool,
 ) -> Result<(), TestCaseError> {
-    let Some(service) = service::<S>(claimed, huge_pages) else { return Ok(()) };
+    let Some(service) = service::<R>(claimed, huge_pages) else { return Ok(()) };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if hurried {
@@ -285,7 +286,7 @@ fn run<S: Subject>(
         });
         over.store(true, Ordering::Relaxed);
         result?;
-        prop_assert_eq!(service.torn(), 0);
+        prop_assert_eq!(service.statistics().torn, 0);
         Ok(())
     })
 }
@@ -299,7 +300,7 @@ proptest! {
         huge_pages in any::<bool>(),
         hurried in any::<bool>(),
     ) {
-        run::<uffd::Service>(steps, claimed, huge_pages, hurried)?;
+        run::<uffd::Region>(steps, claimed, huge_pages, hurried)?;
     }
 
     #[test]
@@ -309,6 +310,6 @@ proptest! {
         huge_pages in any::<bool>(),
         hurried in any::<bool>(),
     ) {
-        run::<remap::Service>(steps, claimed, huge_pages, hurried)?;
+        run::<remap::Region>(steps, claimed, huge_pages, hurried)?;
     }
 }

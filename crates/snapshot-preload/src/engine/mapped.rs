@@ -4,8 +4,9 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bedplate_snapshot::uffd::{Options, Refusal};
-use bedplate_snapshot::{Error, PAGE, remap, uffd};
+use bedplate_snapshot::engine::Statistics;
+use bedplate_snapshot::region::{Frozen, Options, Region, Service};
+use bedplate_snapshot::{Error, Kind, PAGE, remap, uffd};
 
 use super::Engine;
 
@@ -65,168 +66,124 @@ unsafe fn empty(at: *mut libc::c_void, len: usize) {
     }
 }
 
-/// An engine by the regions of a module.
-macro_rules! engine {
-    ($(#[$about:meta])* $name:ident, $of:ident, rights: $mapped:expr, own: $own:expr, statistics: $statistics:expr) => {
-        $(#[$about])*
-        pub struct $name {
-            service: $of::Service,
-            pending: Pending<$of::Frozen<'static>>,
-        }
-
-        impl $name {
-            /// A region without threads. The allocator may be waiting for it, so nothing is allocated on the way to success;
-            /// what is not available is found out before.
-            pub fn new(bytes: usize, huge_pages: bool) -> Result<Self, Refusal> {
-                uffd::Region::probe()?;
-                let region = $of::Region::new(Options { bytes, base: None, huge_pages, claimed: false });
-                let region = region.map_err(|error| match error {
-                    Error::System { what, source } => Refusal::Other(what, source),
-                    _ => Refusal::Kernel,
-                })?;
-                Ok(Self { service: $of::Service::new(region), pending: Pending::new() })
-            }
-
-            /// Starts its threads, if it has not done so: the program is about to begin, and may allocate.
-            pub fn start_threads(&self) -> Result<(), Error> {
-                self.service.start_threads()
-            }
-
-            /// The region, which exists as long as the process.
-            fn region(&self) -> &'static $of::Region {
-                let region: *const $of::Region = &*self.service;
-                // SAFETY: engines are kept in a static and never dropped.
-                unsafe { &*region }
-            }
-        }
-
-        impl Engine for $name {
-            fn base(&self) -> usize {
-                self.service.base()
-            }
-
-            fn pages(&self) -> usize {
-                self.service.pages()
-            }
-
-            fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
-                self.service.claim_anywhere(count, align)
-            }
-
-            fn claim_exactly(&self, pages: Range<usize>) -> bool {
-                self.service.claim_exactly(pages)
-            }
-
-            fn release(&self, pages: Range<usize>) {
-                self.service.release(pages);
-            }
-
-            fn discard(&self, pages: Range<usize>) {
-                self.service.discard(pages);
-            }
-
-            fn empty_in_snapshot(&self, pages: Range<usize>) {
-                let (at, len) = ((self.base() + pages.start * PAGE) as *mut libc::c_void, pages.len() * PAGE);
-                // SAFETY: memory of the region's that this process, which is not its owner, has given up.
-                unsafe { empty(at, len) };
-            }
-
-            fn is_mapped(&self) -> bool {
-                $mapped
-            }
-
-            fn is_served(&self) -> bool {
-                $of::WITHOUT_THREADS || self.service.is_served()
-            }
-
-            fn has_room(&self) -> bool {
-                self.service.has_room()
-            }
-
-            fn before_fork(&self) -> Result<(), Error> {
-                let frozen = self.region().freeze()?;
-                self.pending.put(frozen);
-                Ok(())
-            }
-
-            fn after_fork_in_parent(&self) {
-                if let Some(frozen) = self.pending.take() {
-                    frozen.thaw();
-                }
-            }
-
-            fn after_fork_in_child(&self) -> Result<(), Error> {
-                match self.pending.take() {
-                    // SAFETY: the child of a fork that froze the region.
-                    Some(frozen) => unsafe { frozen.map_in_child() },
-                    // The region has no threads, so nobody froze it.
-                    // SAFETY: the only thread of a child that has not touched it.
-                    None if !self.is_served() => unsafe { self.service.share_in_child() },
-                    None => Err(Error::OfASnapshot),
-                }
-            }
-
-            fn lets_snapshots_fork(&self) -> bool {
-                true
-            }
-
-            fn own_everything(&self) {
-                let own: fn(&$of::Region) = $own;
-                own(&self.service);
-            }
-
-            fn statistics(&self) -> String {
-                let text: fn($of::Statistics) -> String = $statistics;
-                text(self.service.statistics())
-            }
-        }
-    };
+/// What of a region matters here and nowhere else.
+pub trait Kept: Region {
+    /// Whether parts of it may have rights of their own. Page tables are moved in one piece only from few mappings.
+    const HAS_RIGHTS: bool;
 }
 
-engine!(
-    /// Page tables are set aside.
-    Remap,
-    remap,
-    // The region's mappings must stay in few pieces, that its tables can be moved.
-    rights: false,
-    // A grandchild's memory is the kernel's matter.
-    own: |_| {},
-    statistics: |of| {
-        format!(
-            "snapshots={} active={} instantaneous={} pages_copied={} pages_private={} longest_pause_ns={} \
-             latest_pause_ns={}",
-            of.snapshots,
-            of.active,
-            of.instantaneous,
-            of.folded,
-            of.private,
-            of.longest_pause_ns,
-            of.latest_pause_ns,
-        )
-    }
-);
+impl Kept for remap::Region {
+    const HAS_RIGHTS: bool = false;
+}
 
-engine!(
-    /// Pages are write-protected.
-    Uffd,
-    uffd,
-    rights: true,
-    own: uffd::Region::own_everything,
-    statistics: |of| {
-            format!(
-                "snapshots={} active={} torn={} faults={} pages_copied={} armed_at_snapshots={} armed_ahead={} unarmed={} \
-                 handler_moves={} longest_pause_ns={} latest_pause_ns={}",
-                of.snapshots,
-                of.active,
-                of.torn,
-                of.faults,
-                of.pages_copied,
-                of.armed_at_snapshots,
-                of.armed_ahead,
-                of.unarmed,
-                of.moves,
-                of.longest_pause_ns,
-                of.latest_pause_ns,
-            )
+impl Kept for uffd::Region {
+    const HAS_RIGHTS: bool = true;
+}
+
+/// An engine by a region.
+pub struct Mapped<R: Kept> {
+    service: Service<R>,
+    pending: Pending<R::Frozen<'static>>,
+}
+
+impl<R: Kept> Mapped<R> {
+    /// A region without threads. The program's allocator may be waiting for it.
+    pub fn new(bytes: usize, huge_pages: bool) -> Result<Self, Error> {
+        let region = R::new(Options { bytes, base: None, huge_pages, claimed: false })?;
+        Ok(Self { service: Service::new(region), pending: Pending::new() })
     }
-);
+
+    /// The region, which exists as long as the process.
+    fn region(&self) -> &'static R {
+        let region: *const R = &*self.service;
+        // SAFETY: engines are kept in a static and never dropped.
+        unsafe { &*region }
+    }
+}
+
+impl<R: Kept> Engine for Mapped<R> {
+    fn kind(&self) -> Kind {
+        R::KIND
+    }
+
+    fn base(&self) -> usize {
+        self.service.base()
+    }
+
+    fn pages(&self) -> usize {
+        self.service.pages()
+    }
+
+    fn start_threads(&self) -> Result<(), Error> {
+        self.service.start_threads()
+    }
+
+    fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
+        self.service.claim_anywhere(count, align)
+    }
+
+    fn claim_exactly(&self, pages: Range<usize>) -> bool {
+        self.service.claim_exactly(pages)
+    }
+
+    fn release(&self, pages: Range<usize>) {
+        self.service.release(pages);
+    }
+
+    fn discard(&self, pages: Range<usize>) {
+        self.service.discard(pages);
+    }
+
+    fn empty_in_snapshot(&self, pages: Range<usize>) {
+        let (at, len) = ((self.base() + pages.start * PAGE) as *mut libc::c_void, pages.len() * PAGE);
+        // SAFETY: memory of the region's that this process, which is not its owner, has given up.
+        unsafe { empty(at, len) };
+    }
+
+    fn has_rights(&self) -> bool {
+        R::HAS_RIGHTS
+    }
+
+    fn is_served(&self) -> bool {
+        self.service.is_served()
+    }
+
+    fn has_room(&self) -> bool {
+        self.service.has_room()
+    }
+
+    fn before_fork(&self) -> Result<(), Error> {
+        let frozen = self.region().freeze()?;
+        self.pending.put(frozen);
+        Ok(())
+    }
+
+    fn after_fork_in_parent(&self) {
+        if let Some(frozen) = self.pending.take() {
+            frozen.thaw();
+        }
+    }
+
+    fn after_fork_in_child(&self) -> Result<(), Error> {
+        match self.pending.take() {
+            // SAFETY: the child of a fork that froze the region.
+            Some(frozen) => unsafe { frozen.map_in_child() },
+            // The region has no threads, so nobody froze it.
+            // SAFETY: the only thread of a child that has not touched it.
+            None if !self.is_served() => unsafe { self.service.share_in_child() },
+            None => Err(Error::OfASnapshot),
+        }
+    }
+
+    fn lets_snapshots_fork(&self) -> bool {
+        true
+    }
+
+    fn own_everything(&self) {
+        self.service.own_everything();
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.service.statistics()
+    }
+}

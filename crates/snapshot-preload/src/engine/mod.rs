@@ -6,15 +6,20 @@ pub mod ring0;
 
 use std::ops::Range;
 
-use bedplate_snapshot::{Error, PAGE};
+use bedplate_snapshot::engine::Statistics;
+use bedplate_snapshot::{Error, Kind, PAGE};
 
 /// A region for large mappings, of which `fork` takes a snapshot. Usable from any thread; nothing here allocates by the
 /// program's allocator.
 pub trait Engine: Sync {
+    /// Which one it is.
+    fn kind(&self) -> Kind;
     /// Where it begins.
     fn base(&self) -> usize;
     /// Its size in pages.
     fn pages(&self) -> usize;
+    /// Starts its threads: the program is about to begin, and may allocate.
+    fn start_threads(&self) -> Result<(), Error>;
     /// Claims so many pages, aligned to so many, or none.
     fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>>;
     /// Claims these pages if they are free.
@@ -26,7 +31,7 @@ pub trait Engine: Sync {
     /// The same in a snapshot's process.
     fn empty_in_snapshot(&self, pages: Range<usize>);
     /// Whether the kernel has the region's rights, so that it may change them.
-    fn is_mapped(&self) -> bool;
+    fn has_rights(&self) -> bool;
     /// Whether snapshots can be taken.
     fn is_served(&self) -> bool;
     /// Whether there can be one more.
@@ -41,8 +46,13 @@ pub trait Engine: Sync {
     fn lets_snapshots_fork(&self) -> bool;
     /// Before it does: nobody keeps pages for the grandchild, so it gets all of its own.
     fn own_everything(&self);
-    /// What happened, in words of the form `name=value`.
-    fn statistics(&self) -> String;
+    /// What happened.
+    fn statistics(&self) -> Statistics;
+
+    /// What else did, in words of the form `name=value`, each after a space.
+    fn more_statistics(&self) -> String {
+        String::new()
+    }
 
     /// Whether an address is in it.
     fn contains(&self, address: usize) -> bool {

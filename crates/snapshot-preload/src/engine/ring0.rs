@@ -6,8 +6,9 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use bedplate_snapshot::Error;
+use bedplate_snapshot::engine::Statistics;
 use bedplate_snapshot::ring0::{Frozen, Region};
+use bedplate_snapshot::{Error, Kind};
 
 use super::Engine;
 use crate::{allocator, signals};
@@ -46,12 +47,20 @@ impl Ring0 {
 }
 
 impl Engine for Ring0 {
+    fn kind(&self) -> Kind {
+        Kind::Ring0
+    }
+
     fn base(&self) -> usize {
         self.region.base()
     }
 
     fn pages(&self) -> usize {
         self.region.pages()
+    }
+
+    fn start_threads(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
@@ -74,7 +83,7 @@ impl Engine for Ring0 {
         self.region.discard(pages);
     }
 
-    fn is_mapped(&self) -> bool {
+    fn has_rights(&self) -> bool {
         false
     }
 
@@ -120,23 +129,15 @@ impl Engine for Ring0 {
 
     fn own_everything(&self) {}
 
-    fn statistics(&self) -> String {
-        let (of, children) = self.region.statistics();
+    fn statistics(&self) -> Statistics {
+        self.region.statistics().0
+    }
+
+    fn more_statistics(&self) -> String {
+        let (_, children) = self.region.statistics();
         format!(
-            "snapshots={} active={} faults={} pages_copied={} protected_at_snapshots={} protected_ahead={} \
-             instantaneous={} extra_bytes={} children={} child_pages={} child_pages_let_go={} longest_pause_ns={}",
-            of.snapshots,
-            of.active,
-            of.faults,
-            of.pages_copied,
-            of.pages_armed_at_snapshots,
-            of.pages_armed_ahead,
-            of.instantaneous,
-            of.extra_bytes,
-            children.children,
-            children.pages_used,
-            children.pages_let_go,
-            children.longest_pause.as_nanos(),
+            " children={} child_pages={} child_pages_let_go={}",
+            children.children, children.pages_used, children.pages_let_go
         )
     }
 }

@@ -113,7 +113,8 @@ impl Server {
             let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
             if let Some(line) = text.lines().find(|line| line.starts_with(&format!("pid={pid} "))) {
                 let words = line.split_whitespace().filter_map(|word| word.split_once('='));
-                return words.map(|(name, value)| (name.into(), value.parse().unwrap())).collect();
+                let counts = words.filter(|(name, _)| *name != "engine");
+                return counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect();
             }
             // Whose child a daemon is, nobody here can wait for it.
             assert!(self.daemon.is_some() && Instant::now() < limit, "no statistics of {pid}: {text}");

@@ -9,139 +9,23 @@ use std::time::{Duration, Instant};
 
 use super::fork::{Child, last_error, pipe, run_and_exit};
 use super::{Engine, Kind, Shape, Statistics, Work};
+use crate::region::{Frozen, Options, Region, Service, SnapshotId};
 use crate::running::{Snapshot, Task};
-use crate::uffd::{Options, SnapshotId};
-use crate::{Error, PAGE, View, remap, uffd};
+use crate::{Error, PAGE, View};
 
-/// A region with its threads.
-pub(crate) trait Region: Send + Sync + Sized + 'static {
-    /// What stands still from before a `fork` until after it.
-    type Frozen<'a>;
-
-    const KIND: Kind;
-
-    fn make(options: Options) -> Result<Self, Error>;
-    fn base(&self) -> usize;
-    fn pages(&self) -> usize;
-    fn snapshot(&self) -> Result<SnapshotId, Error>;
-    /// Ends a snapshot and says whether it was whole.
-    ///
-    /// # Safety
-    /// Nobody reads it any more.
-    unsafe fn end(&self, id: SnapshotId) -> bool;
-    fn freeze(&self) -> Result<Self::Frozen<'_>, Error>;
-    fn cancel(frozen: Self::Frozen<'_>);
-    fn thaw(frozen: Self::Frozen<'_>) -> u32;
-    /// # Safety
-    /// This is the child of a `fork` that followed [`Self::freeze`] immediately.
-    unsafe fn map_in_child(frozen: Self::Frozen<'_>) -> Result<(), Error>;
-    fn settle(&self);
-    fn statistics(&self) -> Statistics;
-}
-
-/// What both kinds of regions call alike.
-macro_rules! the_same {
-    ($of:ident) => {
-        type Frozen<'a> = $of::Frozen<'a>;
-
-        fn make(options: Options) -> Result<Self, Error> {
-            let service = Self::new($of::Region::new(options)?);
-            service.start_threads()?;
-            Ok(service)
-        }
-
-        fn base(&self) -> usize {
-            (**self).base()
-        }
-
-        fn pages(&self) -> usize {
-            (**self).pages()
-        }
-
-        fn snapshot(&self) -> Result<SnapshotId, Error> {
-            (**self).snapshot()
-        }
-
-        fn freeze(&self) -> Result<Self::Frozen<'_>, Error> {
-            (**self).freeze()
-        }
-
-        fn cancel(frozen: Self::Frozen<'_>) {
-            frozen.cancel();
-        }
-
-        fn thaw(frozen: Self::Frozen<'_>) -> u32 {
-            frozen.thaw()
-        }
-
-        unsafe fn map_in_child(frozen: Self::Frozen<'_>) -> Result<(), Error> {
-            // SAFETY: as the caller says.
-            unsafe { frozen.map_in_child() }
-        }
-
-        fn settle(&self) {
-            (**self).settle();
-        }
-    };
-}
-
-impl Region for uffd::Service {
-    the_same!(uffd);
-
-    const KIND: Kind = Kind::Uffd;
-
-    unsafe fn end(&self, id: SnapshotId) -> bool {
-        // SAFETY: as the caller says.
-        unsafe { (**self).end(id) }
-    }
-
-    fn statistics(&self) -> Statistics {
-        let of = (**self).statistics();
-        Statistics {
-            snapshots: of.snapshots,
-            active: of.active,
-            faults: of.faults,
-            pages_copied: of.pages_copied,
-            pages_armed_at_snapshots: of.armed_at_snapshots,
-            pages_armed_ahead: of.armed_ahead,
-            ..Statistics::default()
-        }
-    }
-}
-
-impl Region for remap::Service {
-    the_same!(remap);
-
-    const KIND: Kind = Kind::Remap;
-
-    unsafe fn end(&self, id: SnapshotId) -> bool {
-        // SAFETY: as the caller says.
-        unsafe { (**self).end(id) };
-        true
-    }
-
-    fn statistics(&self) -> Statistics {
-        let of = (**self).statistics();
-        Statistics {
-            snapshots: of.snapshots,
-            active: of.active,
-            pages_copied: of.folded,
-            instantaneous: of.instantaneous,
-            ..Statistics::default()
-        }
-    }
-}
-
-pub(crate) struct Mapped<R> {
+/// An engine by a region.
+pub(crate) struct Mapped<R: Region> {
     /// Shared with the tasks in this process.
-    service: Arc<R>,
+    service: Arc<Service<R>>,
     in_child: bool,
 }
 
 impl<R: Region> Mapped<R> {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
         let options = Options { bytes: shape.bytes, base: None, huge_pages: shape.huge_pages, claimed: true };
-        Ok(Self { service: Arc::new(R::make(options)?), in_child: shape.in_child })
+        let service = Service::new(R::new(options)?);
+        service.start_threads()?;
+        Ok(Self { service: Arc::new(service), in_child: shape.in_child })
     }
 
     fn home(&self) -> *const u8 {
@@ -168,12 +52,12 @@ impl<R: Region> Mapped<R> {
         match unsafe { libc::fork() } {
             -1 => {
                 let source = last_error();
-                R::cancel(frozen);
+                frozen.cancel();
                 Err(Error::System { what: "fork", source })
             }
             0 => {
                 // SAFETY: the child of the fork above.
-                let mapped = unsafe { R::map_in_child(frozen) };
+                let mapped = unsafe { frozen.map_in_child() };
                 drop(read);
                 let work = match mapped {
                     Ok(()) => work,
@@ -184,7 +68,7 @@ impl<R: Region> Mapped<R> {
                 run_and_exit(work, &view, &write)
             }
             pid => {
-                let epoch = R::thaw(frozen);
+                let epoch = frozen.thaw();
                 let pause = begin.elapsed();
                 Ok(Snapshot::new(Box::new(Child::new(pid, read, None)), epoch.into(), pause))
             }
@@ -216,7 +100,7 @@ impl<R: Region> Engine for Mapped<R> {
 
 /// A snapshot that ends when this does.
 struct Held<R: Region> {
-    service: Arc<R>,
+    service: Arc<Service<R>>,
     id: Option<SnapshotId>,
 }
 

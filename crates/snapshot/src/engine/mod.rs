@@ -128,14 +128,27 @@ pub struct Statistics {
     pub active: u64,
     /// Write faults that the engine handled.
     pub faults: u64,
-    /// Pages whose old content was kept for a snapshot.
+    /// Snapshots that were given up because a page could not be kept for them.
+    pub torn: u64,
+    /// Pages whose old content was kept for a snapshot; of `remap`: of which writers got copies.
     pub pages_copied: u64,
     /// Pages that were write-protected during snapshots' pauses.
     pub pages_armed_at_snapshots: u64,
     /// Pages that were write-protected ahead of time.
     pub pages_armed_ahead: u64,
+    /// Pages that are not write-protected now.
+    pub pages_unarmed: u64,
+    /// Pages that are mapped privately now, copied or not.
+    pub pages_private: u64,
+    /// Times at which a handler of faults on another processor took over.
+    pub handler_moves: u64,
     /// Snapshots for which everything had been made ready before.
     pub instantaneous: u64,
     /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
     pub extra_bytes: u64,
+    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds. Counted by
+    /// `remap`, of snapshots in children with the `fork` itself; by `uffd`, without it; by `ring0` of forked servers.
+    pub longest_pause_ns: u64,
+    /// See `longest_pause_ns`.
+    pub latest_pause_ns: u64,
 }

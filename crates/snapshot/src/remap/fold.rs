@@ -9,24 +9,36 @@ use rustix::io::Errno;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::uffd::BlockedSignals;
 
-/// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: it takes some
-/// ten microseconds and a third of one for each copy, and writers to these chunks wait so long.
+/// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: writers to
+/// these chunks wait for as long as it takes.
 const CHUNKS: usize = 16;
 const COPIES: usize = 512;
 
+/// What a step of folding did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Folded {
+    /// Some chunks were folded, and there may be more.
+    Some,
+    /// All is shared.
+    All,
+    /// Snapshots have to end first.
+    Waits,
+}
+
 impl Region {
-    /// Folds some chunks and says whether there are more, or whether that has to wait for snapshots to end.
+    /// Folds some chunks. Signals are blocked meanwhile: a handler of theirs might write to what is protected, and wait for
+    /// this thread.
     ///
     /// # Errors
     /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
-    pub(super) fn fold_some(&self) -> Result<bool, Errno> {
-        // A handler of theirs might write to what is protected, and wait for this thread.
-        let _blocked = BlockedSignals::new();
+    pub(super) fn fold_some(&self) -> Result<Folded, Errno> {
         let mut state = self.lock();
-        if state.private.is_empty() || state.has_snapshots() {
-            return Ok(false);
+        if state.private.is_empty() {
+            return Ok(Folded::All);
+        }
+        if state.has_snapshots() {
+            return Ok(Folded::Waits);
         }
         let group = self.next_group(&state)?;
         let (at, len) = (self.address(group.start), group.len() * PAGE);
@@ -53,7 +65,7 @@ impl Region {
                 self.punch(&self.nothing, 0..self.pages);
             }
         }
-        Ok(!state.private.is_empty())
+        Ok(Folded::Some)
     }
 
     /// Older kernels do that for a part of one mapping at a time only, and there may be several.

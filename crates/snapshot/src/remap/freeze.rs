@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use super::life::{Anchor, Life};
 use super::region::{Region, Slot, State};
-use crate::uffd::{make_own, now};
+use crate::region::now;
 use crate::{Error, PAGE};
 
 /// A region that a child is about to inherit. Whoever holds this must not claim or give back anything of it.
@@ -23,40 +23,10 @@ pub struct Frozen<'a> {
 }
 
 impl Region {
-    /// Makes the region ready for a `fork` that is the next thing this thread does.
-    ///
-    /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`]: all is as before.
-    pub fn freeze(&self) -> Result<Frozen<'_>, Error> {
-        let (life, anchor) = Life::new().map_err(Error::system("making the snapshot's file"))?;
-        let mut state = self.lock();
-        state.end_those_that_are_over();
-        let slot = state.free_slot()?;
-        let begin = now();
-        self.begin(&mut state)?;
-        Ok(Frozen { region: self, state, slot, life, anchor, begin })
-    }
-
-    /// Whether there can be one more snapshot now.
-    pub fn has_room(&self) -> bool {
-        let mut state = self.lock();
-        state.end_those_that_are_over();
-        state.free_slot().is_ok()
-    }
-
-    /// In a child that was forked when the region had no threads, and so without a snapshot: maps it, all of it the
-    /// child's own.
+    /// Maps pages from one on, of which the child has inherited none.
     ///
     /// # Safety
-    /// The child has one thread, which has not touched the region.
-    pub unsafe fn share_in_child(&self) -> Result<(), Error> {
-        // SAFETY: as the caller says.
-        unsafe { self.map_privately(0) }?;
-        make_own(self.base, self.pages, &self.claimed);
-        Ok(())
-    }
-
-    /// Maps pages from one on, of which the child has inherited none.
+    /// The child has one thread.
     unsafe fn map_privately(&self, from: usize) -> Result<(), Error> {
         if from == self.pages {
             return Ok(());
@@ -77,20 +47,26 @@ impl Region {
     }
 }
 
-impl Frozen<'_> {
-    /// Its number.
-    pub fn epoch(&self) -> u32 {
-        self.state.epoch
+impl<'a> Frozen<'a> {
+    pub(super) fn new(region: &'a Region) -> Result<Self, Error> {
+        let (life, anchor) = Life::new().map_err(Error::system("making the snapshot's file"))?;
+        let mut state = region.lock();
+        state.end_those_that_are_over();
+        let slot = state.free_slot()?;
+        let begin = now();
+        region.begin(&mut state)?;
+        Ok(Self { region, state, slot, life, anchor, begin })
     }
+}
 
-    /// In the parent, when there is no child.
-    pub fn cancel(self) {
+impl crate::region::Frozen for Frozen<'_> {
+    fn cancel(self) {
         self.thaw();
     }
 
-    /// In the parent: all goes on. When there is no child after all, the snapshot ends by itself.
-    pub fn thaw(mut self) -> u32 {
-        let epoch = self.epoch();
+    // When there is no child after all, the snapshot ends by itself.
+    fn thaw(mut self) -> u32 {
+        let epoch = self.state.epoch;
         self.state.slots[self.slot] = Some(Slot { epoch, life: Some(self.life) });
         drop(self.state);
         drop(self.anchor);
@@ -99,11 +75,7 @@ impl Frozen<'_> {
         epoch
     }
 
-    /// In the child.
-    ///
-    /// # Safety
-    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
-    pub unsafe fn map_in_child(self) -> Result<(), Error> {
+    unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, state, life, anchor, .. } = self;
         let to = state.private.end;
         // The lock's state is a copy of the parent's: nobody uses it here.

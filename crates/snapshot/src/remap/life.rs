@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::PAGE;
-use crate::uffd::path;
+use crate::region::path;
 
 /// The owner's end.
 pub(super) struct Life(OwnedFd);

@@ -10,8 +10,8 @@
 //! - A task of the same process reads the file where the tables were set aside, by these tables.
 //!
 //! When all snapshots have ended, a thread *folds*: it writes the owner's copies into the file and puts the tables back,
-//! some chunks at a time (`fold`). Writers to these chunks wait meanwhile, by userfaultfd's write protection, some
-//! hundred microseconds at most; nobody else notices.
+//! some chunks at a time (`fold`). Writers to these chunks wait meanwhile, by userfaultfd's write protection; nobody else
+//! does.
 //!
 //! What differs from the paper: the owner's pages are copied and come back, where prioritized copy-on-write leaves them in
 //! place (4.4). That keeps everything out of user space that a write waits for. And what is shared is found again by
@@ -37,11 +37,7 @@ mod set_aside;
 mod space;
 
 pub use freeze::Frozen;
-pub use keeper::Service;
-pub use region::{Region, Statistics};
-
-/// Whether snapshots can be taken before there are threads: nothing is folded then, so later ones take longer.
-pub const WITHOUT_THREADS: bool = true;
+pub use region::Region;
 
 /// How many children can have snapshots at once. Of tasks in the owner's process there is one.
 const SNAPSHOTS: usize = 16;

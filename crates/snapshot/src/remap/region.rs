@@ -9,32 +9,19 @@ use rustix::io::Errno;
 use rustix::mm::munmap;
 
 use super::entries::Entries;
+use super::fold::Folded;
+use super::freeze::Frozen;
 use super::life::Life;
 use super::{CHUNK, SNAPSHOTS};
-use crate::uffd::{Bell, Descriptor, Options, Own, Pages, Refusal, SnapshotId, backing, now};
+use crate::engine::Statistics;
+use crate::region::{
+    Bell, BlockedSignals, Descriptor, Options, Own, Pages, Refusal, SnapshotId, Thread, backing, now,
+    own_methods,
+};
 use crate::{Error, Kind, PAGE};
 
 /// What is said to users whom the kernel tells too little.
 const NOT_TOLD: &str = "telling pages that were swapped out takes CAP_SYS_ADMIN";
-
-/// What a region did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Statistics {
-    /// Snapshots taken.
-    pub snapshots: u64,
-    /// Snapshots that have not ended.
-    pub active: u64,
-    /// Snapshots for which nothing but page tables was moved, whose size did not matter.
-    pub instantaneous: u64,
-    /// Pages that writers had copies of and that were folded.
-    pub folded: u64,
-    /// Pages that are not folded yet, copied or not.
-    pub private: u64,
-    /// The longest and the latest time that beginning a snapshot took, in nanoseconds; of one in a child with its `fork`.
-    pub longest_pause_ns: u64,
-    /// See `longest_pause_ns`.
-    pub latest_pause_ns: u64,
-}
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -110,25 +97,73 @@ pub struct Region {
     pub(super) space: Mutex<()>,
     pub(super) bell: Bell,
     pub(super) counters: Counters,
-    /// It has a thread.
-    pub(super) served: AtomicBool,
     /// Its thread ends.
     pub(super) over: AtomicBool,
 }
 
 impl Region {
-    /// Maps a region. Nothing is folded until a [`Service`](super::Service) runs for it.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] without userfaultfd, or where page tables cannot be moved; [`Error::System`].
-    pub fn new(options: Options) -> Result<Own<Self>, Error> {
-        let descriptor = Descriptor::open().map_err(unavailable)?;
+    fn set_up(&mut self, options: Options) -> Result<(), Error> {
+        for at in [self.base, self.aside] {
+            self.advise(at, options.bytes).map_err(Error::system("keeping the region from children"))?;
+        }
+        self.map_ahead(0..self.pages).map_err(Error::system("mapping the region privately"))?;
+        self.try_to_move().map_err(|error| Refusal::Other("moving page tables", error).of(Kind::Remap))?;
+        // SAFETY: nobody uses the region yet.
+        unsafe { self.descriptor.register(self.base, PAGE) }
+            .and_then(|()| self.descriptor.protect(self.base, PAGE))
+            .map_err(|_| Refusal::Kernel.of(Kind::Remap))?;
+        self.entries.learn(self.base).map_err(|error| Refusal::Other(NOT_TOLD, error).of(Kind::Remap))?;
+        self.descriptor.unregister(self.base, PAGE).map_err(|_| Refusal::Kernel.of(Kind::Remap))?;
+        if options.claimed {
+            self.claim(0..self.pages);
+        }
+        Ok(())
+    }
+
+    pub(super) fn address(&self, page: usize) -> usize {
+        self.base + page * PAGE
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages up to which some were claimed.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// A snapshot begins.
+    pub(super) fn begin(&self, state: &mut State) -> Result<(), Error> {
+        let moved = self.make_private(state).map_err(Error::system("making the region private"))?;
+        state.epoch = state.epoch.wrapping_add(1);
+        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.counters.instantaneous.fetch_add(u64::from(moved), Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn paused(&self, ns: u64) {
+        self.counters.latest_pause.store(ns, Ordering::Relaxed);
+        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    }
+}
+
+impl crate::region::Region for Region {
+    type Frozen<'a> = Frozen<'a>;
+
+    const KIND: Kind = Kind::Remap;
+
+    /// They are the file itself.
+    const VIEWS_ARE_WRITABLE: bool = false;
+
+    fn new(options: Options) -> Result<Own<Self>, Error> {
+        let descriptor = Descriptor::open().map_err(|refusal| refusal.of(Kind::Remap))?;
         let (file, _) = backing::file(options.bytes, options.huge_pages)
             .map_err(Error::system("making the region's file"))?;
         let (nothing, _) =
             backing::file(options.bytes, false).map_err(Error::system("making a file of holes"))?;
         let entries =
-            Entries::open().map_err(|error| unavailable(Refusal::Other("/proc/self/pagemap", error)))?;
+            Entries::open().map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Remap))?;
         let Options { bytes, base, .. } = options;
         let base = backing::map(&file, bytes, base).map_err(Error::system("mapping the region"))?;
         // SAFETY: mappings that are made here.
@@ -165,7 +200,6 @@ impl Region {
                 space: Mutex::new(()),
                 bell: Bell::new()?,
                 counters: Counters::default(),
-                served: AtomicBool::new(false),
                 over: AtomicBool::new(false),
             })
         };
@@ -178,62 +212,19 @@ impl Region {
         Own::new(region).map_err(Error::system(tables))
     }
 
-    fn set_up(&mut self, options: Options) -> Result<(), Error> {
-        for at in [self.base, self.aside] {
-            self.advise(at, options.bytes).map_err(Error::system("keeping the region from children"))?;
-        }
-        self.map_ahead(0..self.pages).map_err(Error::system("mapping the region privately"))?;
-        self.try_to_move().map_err(|error| unavailable(Refusal::Other("moving page tables", error)))?;
-        // SAFETY: nobody uses the region yet.
-        unsafe { self.descriptor.register(self.base, PAGE) }
-            .and_then(|()| self.descriptor.protect(self.base, PAGE))
-            .map_err(|_| unavailable(Refusal::Kernel))?;
-        self.entries.learn(self.base).map_err(|error| unavailable(Refusal::Other(NOT_TOLD, error)))?;
-        self.descriptor.unregister(self.base, PAGE).map_err(|_| unavailable(Refusal::Kernel))?;
-        if options.claimed {
-            self.claim(0..self.pages);
-        }
-        Ok(())
+    own_methods!();
+
+    fn release(&self, pages: Range<usize>) {
+        self.release(pages);
     }
 
-    /// Where it begins.
-    pub fn base(&self) -> usize {
-        self.base
+    fn discard(&self, pages: Range<usize>) {
+        self.discard(pages);
     }
 
-    /// Its size in pages.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// Whether an address is in it.
-    pub fn contains(&self, address: usize) -> bool {
-        (self.base..self.base + self.pages * PAGE).contains(&address)
-    }
-
-    /// Whether a thread folds, so that snapshots can be taken.
-    pub fn is_served(&self) -> bool {
-        self.served.load(Ordering::Acquire)
-    }
-
-    pub(super) fn address(&self, page: usize) -> usize {
-        self.base + page * PAGE
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Pages up to which some were claimed.
-    pub(super) fn used(&self) -> usize {
-        self.used.load(Ordering::Acquire)
-    }
-
-    /// Takes a snapshot that this process sees at another address, when the one before has been folded.
-    ///
-    /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`].
-    pub fn snapshot(&self) -> Result<SnapshotId, Error> {
+    /// One at a time: when the one before has ended, and has been folded.
+    fn snapshot(&self) -> Result<SnapshotId, Error> {
+        let _blocked = BlockedSignals::new();
         loop {
             let mut state = self.lock();
             if state.has_snapshots() {
@@ -255,37 +246,31 @@ impl Region {
         }
     }
 
-    /// Ends a snapshot of this process's.
-    ///
-    /// # Safety
-    /// Nobody reads it any more.
-    pub unsafe fn end(&self, id: SnapshotId) {
+    unsafe fn end(&self, id: SnapshotId) -> bool {
         self.lock().slots[id.slot].take_if(|slot| slot.epoch == id.epoch);
         self.bell.ring();
+        // The file has all of it.
+        true
     }
 
-    /// A snapshot begins.
-    pub(super) fn begin(&self, state: &mut State) -> Result<(), Error> {
-        let moved = self.make_private(state).map_err(Error::system("making the region private"))?;
-        state.epoch = state.epoch.wrapping_add(1);
-        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
-        self.counters.instantaneous.fetch_add(u64::from(moved), Ordering::Relaxed);
-        Ok(())
+    fn freeze(&self) -> Result<Frozen<'_>, Error> {
+        Frozen::new(self)
+    }
+
+    fn has_room(&self) -> bool {
+        let mut state = self.lock();
+        state.end_those_that_are_over();
+        state.free_slot().is_ok()
     }
 
     /// Folds what can be, and makes tables for the next snapshot.
-    pub fn settle(&self) {
-        while self.fold_some() == Ok(true) {}
+    fn settle(&self) {
+        let _blocked = BlockedSignals::new();
+        while self.fold_some() == Ok(Folded::Some) {}
         self.prepare_until(|| false);
     }
 
-    pub(super) fn paused(&self, ns: u64) {
-        self.counters.latest_pause.store(ns, Ordering::Relaxed);
-        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
-    }
-
-    /// What has happened so far.
-    pub fn statistics(&self) -> Statistics {
+    fn statistics(&self) -> Statistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut state = self.lock();
         state.end_those_that_are_over();
@@ -293,11 +278,21 @@ impl Region {
             snapshots: get(&self.counters.snapshots),
             active: state.slots.iter().flatten().count() as u64,
             instantaneous: get(&self.counters.instantaneous),
-            folded: get(&self.counters.folded),
-            private: state.private.len() as u64,
+            pages_copied: get(&self.counters.folded),
+            pages_private: state.private.len() as u64,
             longest_pause_ns: get(&self.counters.longest_pause),
             latest_pause_ns: get(&self.counters.latest_pause),
+            ..Statistics::default()
         }
+    }
+
+    fn threads(&self) -> Vec<Thread<Self>> {
+        vec![Thread { name: "bedplate-keep", life: Box::new(Self::keep) }]
+    }
+
+    fn end_threads(&self) {
+        self.over.store(true, Ordering::Release);
+        self.bell.ring();
     }
 }
 
@@ -310,8 +305,4 @@ impl Drop for Region {
             }
         }
     }
-}
-
-fn unavailable(refusal: Refusal) -> Error {
-    Error::Unavailable { engine: Kind::Remap, reason: refusal.to_string() }
 }

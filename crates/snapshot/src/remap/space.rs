@@ -1,7 +1,6 @@
 //! Which pages are in use, for owners that use parts of a region as they need them.
 
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -20,24 +19,6 @@ impl Region {
         let _state = self.lock();
         self.claimed.insert(pages.clone());
         self.used.fetch_max(pages.end, Ordering::AcqRel);
-    }
-
-    /// Claims so many pages at the lowest free place that is aligned to `align` pages.
-    pub fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
-        let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-        let pages = self.claimed.gap(self.used(), self.pages, count, align)?;
-        self.claim(pages.clone());
-        Some(pages)
-    }
-
-    /// Claims these pages if they are all free.
-    pub fn claim_exactly(&self, pages: Range<usize>) -> bool {
-        let _space = self.space.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = pages.end <= self.pages && self.claimed.first(pages.clone(), true).is_none();
-        if free {
-            self.claim(pages);
-        }
-        free
     }
 
     /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.

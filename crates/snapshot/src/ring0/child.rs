@@ -27,7 +27,7 @@ use super::region::{Pool, unavailable};
 use super::space::{Space, table_frames};
 use super::tables::{Table, entry_of};
 use super::{registry, staging};
-use crate::uffd::sets::Pages;
+use crate::region::Pages;
 use crate::{Error, PAGE};
 
 /// Pages that a child keeps that it has only read: 16 MiB.

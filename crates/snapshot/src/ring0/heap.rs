@@ -1,4 +1,4 @@
-//! A program's memory of which snapshots are taken by `fork`, as [`uffd::Region`](crate::uffd::Region) is, for
+//! A program's memory of which snapshots are taken by `fork`, as [`region::Region`](crate::region::Region) is, for
 //! programs that run in ring 0: [`Region`].
 //!
 //! It is a [`Space`] whose frames forked children share, so that `fork` copies no page tables of it. Parts of it are
@@ -10,7 +10,6 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bedplate_ring0::InterruptsOff;
 use bedplate_ring0::frames::Backing;
@@ -25,7 +24,7 @@ use super::region::unavailable;
 use super::space::Space;
 use super::{child, protocol};
 use crate::engine::{Shape, Statistics};
-use crate::uffd::sets::Pages;
+use crate::region::Pages;
 use crate::{Error, PAGE};
 
 /// Pages that are given up between two moments in which snapshots can be taken: those of a table.
@@ -55,8 +54,6 @@ pub struct ChildStatistics {
     pub pages_used: u64,
     /// Pages that they let go of again, unchanged, to use others.
     pub pages_let_go: u64,
-    /// The longest time for which a snapshot held up writers, without `fork`'s own.
-    pub longest_pause: Duration,
 }
 
 impl Region {
@@ -183,8 +180,8 @@ impl Region {
             children: read(&self.control.children),
             pages_used: read(&self.control.brought),
             pages_let_go: read(&self.control.dropped),
-            longest_pause: Duration::from_nanos(read(&self.longest_pause)),
         };
-        (self.space.statistics(), children)
+        let longest_pause_ns = read(&self.longest_pause);
+        (Statistics { longest_pause_ns, ..self.space.statistics() }, children)
     }
 }

@@ -285,6 +285,7 @@ impl Space {
             pages_armed_ahead: read(&self.counters.protected_ahead),
             instantaneous: read(&self.counters.without_copying),
             extra_bytes: self.pool.in_use() * PAGE as u64,
+            ..Statistics::default()
         }
     }
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-use super::own::Table;
-use super::{CHUNK, region};
+use super::CHUNK;
 use crate::PAGE;
+use crate::region::{Table, now};
 
 /// Nothing of the chunk was armed yet.
 const WHOLE: u8 = 0;
@@ -42,14 +42,14 @@ impl Apart {
 
     /// Maps chunks again, of the pages up to `used` from `base` on.
     pub(super) fn map_again(&self, base: usize, used: usize) {
-        let begin = region::now();
+        let begin = now();
         for chunk in 0..used / CHUNK {
             if self.0[chunk].load(Ordering::Relaxed) != UNMAPPED {
                 continue;
             }
             self.0[chunk].store(MAPPED, Ordering::Relaxed);
             map(base + chunk * CHUNK * PAGE);
-            if region::now() - begin > ROUND_NS {
+            if now() - begin > ROUND_NS {
                 return;
             }
         }

@@ -5,16 +5,16 @@
 //! address. The parent need not wait for that; its first write to a page does.
 
 use std::os::fd::OwnedFd;
-use std::sync::{PoisonError, RwLockWriteGuard};
+use std::sync::RwLockWriteGuard;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::region::{Region, now};
-use super::sets::Pages;
+use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
+use crate::region::now;
 use crate::{Error, PAGE};
 
 /// A region all of whose pages are armed and whose faults wait. Whoever holds this must not write to it.
@@ -29,30 +29,11 @@ pub struct Frozen<'a> {
 }
 
 impl Region {
-    /// Freezes the region, for a `fork` that is the next thing this thread does.
-    ///
-    /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`]: nothing is frozen.
-    pub fn freeze(&self) -> Result<Frozen<'_>, Error> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
-        let begin = now();
-        let mut snapshots = self.close();
-        // The child must not inherit a binding. Nobody is bound again before this thaws.
-        self.crew.unbind();
-        let (slot, epoch) = self.begin(&mut snapshots)?;
-        Ok(Frozen { region: self, snapshots, slot, epoch, read, write, begin })
-    }
-
-    /// Whether there can be one more snapshot now.
-    pub fn has_room(&self) -> bool {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner).free().is_ok()
-    }
-
     /// Maps the region where the parent has it.
     ///
     /// # Safety
     /// This is a child of the owner's with one thread, which has not mapped it yet.
-    unsafe fn map_privately(&self) -> Result<(), Error> {
+    pub(super) unsafe fn map_privately(&self) -> Result<(), Error> {
         // SAFETY: nothing is mapped there: children do not inherit the region.
         unsafe {
             mmap(
@@ -68,49 +49,40 @@ impl Region {
         Ok(())
     }
 
-    /// In a child that was forked when the region had no threads, and so without a snapshot: maps it, all of it the
-    /// child's own.
-    ///
-    /// # Safety
-    /// The child has one thread, which has not touched the region.
-    pub unsafe fn share_in_child(&self) -> Result<(), Error> {
-        // SAFETY: as the caller says.
-        unsafe { self.map_privately() }?;
-        self.own_everything();
-        Ok(())
-    }
-
-    /// In a snapshot's process: makes every page its own, so that it needs the owner no more.
-    pub fn own_everything(&self) {
-        make_own(self.base, self.pages, &self.claimed);
+    /// Makes the pages that are in use this process's own.
+    pub(super) fn make_own(&self) {
+        let mut at = 0;
+        while let Some(run) = self.claimed.run(at..self.pages, true) {
+            at = run.end;
+            let start = std::ptr::without_provenance_mut(self.address(run.start));
+            // SAFETY: faults pages in as if written, which changes no content. Without memory the process is in
+            // the hands of the kernel's out-of-memory killer, as it would be writing to them.
+            while unsafe { madvise(start, run.len() * PAGE, Advice::LinuxPopulateWrite) } == Err(Errno::INTR)
+            {
+            }
+        }
     }
 }
 
-/// Makes the pages of a private mapping that are in use this process's own.
-pub(crate) fn make_own(base: usize, pages: usize, claimed: &Pages) {
-    let mut at = 0;
-    while let Some(run) = claimed.run(at..pages, true) {
-        at = run.end;
-        let start = std::ptr::without_provenance_mut(base + run.start * PAGE);
-        // SAFETY: faults pages in as if written, which changes no content. Without memory the process is in
-        // the hands of the kernel's out-of-memory killer, as it would be writing to them.
-        while unsafe { madvise(start, run.len() * PAGE, Advice::LinuxPopulateWrite) } == Err(Errno::INTR) {}
+impl<'a> Frozen<'a> {
+    pub(super) fn new(region: &'a Region) -> Result<Self, Error> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
+        let begin = now();
+        let mut snapshots = region.close();
+        // The child must not inherit a binding. Nobody is bound again before this thaws.
+        region.crew.unbind();
+        let (slot, epoch) = region.begin(&mut snapshots)?;
+        Ok(Self { region, snapshots, slot, epoch, read, write, begin })
     }
 }
 
-impl Frozen<'_> {
-    /// Its number.
-    pub fn epoch(&self) -> u32 {
-        self.epoch
-    }
-
-    /// In the parent, when there is no child: all is as before.
-    pub fn cancel(self) {
+impl crate::region::Frozen for Frozen<'_> {
+    fn cancel(self) {
         drop(self);
     }
 
-    /// In the parent: its threads go on. When there is no child after all, the snapshot ends by itself.
-    pub fn thaw(mut self) -> u32 {
+    // When there is no child after all, the snapshot ends by itself.
+    fn thaw(mut self) -> u32 {
         // Only the child has the other end now: when it ends, so does the pipe.
         drop(self.write);
         let target = Target::Child(ChildTarget::new(self.read));
@@ -121,11 +93,7 @@ impl Frozen<'_> {
         self.epoch
     }
 
-    /// In the child, before anything touches the region: maps it.
-    ///
-    /// # Safety
-    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
-    pub unsafe fn map_in_child(self) -> Result<(), Error> {
+    unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, snapshots, read, write, .. } = self;
         // The lock's state is a copy of the parent's: nobody uses it here.
         std::mem::forget(snapshots);

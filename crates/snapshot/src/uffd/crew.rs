@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid};
 
 use super::bindings::Binding;
-use super::keeper::Bell;
 use super::tasks;
+use crate::region::{Bell, now};
 
 /// The most handlers. Machines with more processors have several of them share one.
 pub const MOST: usize = 64;
@@ -157,7 +157,7 @@ pub struct Lookout {
 impl Lookout {
     /// A thread's fault was served, while there were snapshots or not.
     pub fn saw(&mut self, crew: &Crew, thread: u32, snapshots: bool) {
-        let now = super::region::now();
+        let now = now();
         let pause = now - std::mem::replace(&mut self.latest, now);
         if self.faults.is_multiple_of(LOOK_EVERY) || pause > LOOK_AFTER_NS {
             self.faults = 0;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use rustix::io::Errno;
 
 use super::CHUNK;
-use super::own::Table;
+use crate::region::Table;
 
 /// Faults in a chunk from one size of block to the next.
 const STEP: u32 = 4;

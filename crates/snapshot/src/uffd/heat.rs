@@ -11,9 +11,8 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
+use crate::region::Table;
 use rustix::io::Errno;
-
-use super::own::Table;
 
 const LEVELS: u16 = 6;
 const LEVEL_SHIFT: u32 = 13;

@@ -1,39 +1,15 @@
 //! The thread that works ahead: it arms what has become cold, keeps for a new snapshot what will be written at once, and
 //! lets go of snapshots whose process has ended.
 
-use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno;
+use rustix::event::poll;
 use rustix::time::Timespec;
 
 use super::region::Region;
 use super::target::Target;
-
-/// Wakes a thread that waits for descriptors.
-pub struct Bell(OwnedFd);
-
-impl Bell {
-    pub fn new() -> Result<Self, Errno> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub fn ring(&self) {
-        // It only fails when it has been rung 2^64 times.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    /// Makes it quiet again.
-    pub fn answer(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-
-    pub fn poll(&self) -> PollFd<'_> {
-        PollFd::new(&self.0, PollFlags::IN)
-    }
-}
+use crate::region::{Region as _, now};
 
 /// The time between two sweeps while there is something to do, and while there is not.
 const SWEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -50,11 +26,11 @@ fn work() -> u64 {
 
 impl Region {
     /// The keeper's life.
-    pub(super) fn keep_ahead(&self, is_over: impl Fn() -> bool) {
+    pub(super) fn keep_ahead(&self) {
         let mut faults = self.counters.faults.load(Ordering::Relaxed);
-        let (mut swept, mut worked) = (super::region::now(), work());
+        let (mut swept, mut worked) = (now(), work());
         let (mut latest, mut next) = (0, 0);
-        while !is_over() {
+        while !self.is_over() {
             let busy = self.unarmed_count.load(Ordering::Relaxed) > 0 || self.has_children();
             let mut rung = [self.bell.poll()];
             let _ = poll(&mut rung, Some(if busy { &SWEEP } else { &REST }));
@@ -67,11 +43,11 @@ impl Region {
             if std::mem::replace(&mut latest, newest) != newest {
                 self.keep_hot();
             }
-            let now = super::region::now();
-            if now - swept < SWEEP.tv_nsec as u64 || !self.is_served() {
+            let time = now();
+            if time - swept < SWEEP.tv_nsec as u64 || !self.is_served() {
                 continue;
             }
-            swept = now;
+            swept = time;
             if let Some(apart) = &self.apart {
                 apart.map_again(self.base, self.used());
             }

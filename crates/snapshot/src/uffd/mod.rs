@@ -25,12 +25,10 @@
 //!   is promised of free pages. A page that is armed shares nothing with snapshots of epochs up to its own `epoch`.
 
 mod apart;
-pub(crate) mod backing;
 mod bindings;
 mod child;
 mod crew;
 mod density;
-mod descriptor;
 mod heat;
 mod keeper;
 #[cfg(test)]
@@ -40,36 +38,20 @@ mod keeper;
     reason = "the protocol's files are in it a second time, and not all is used"
 )]
 mod model;
-mod own;
 mod region;
 mod serve;
-pub(crate) mod sets;
-#[cfg(test)]
-mod sets_tests;
 mod snapshots;
-mod space;
 mod states;
 mod target;
 mod tasks;
 mod team;
 mod threads;
 mod window;
-mod words;
 
 pub use child::Frozen;
-pub(crate) use child::make_own;
-pub(crate) use descriptor::Descriptor;
-pub use descriptor::Refusal;
-pub(crate) use keeper::Bell;
-pub(crate) use own::Own;
-pub(crate) use region::now;
-pub use region::{Options, Region, SnapshotId, Statistics};
-pub(crate) use sets::Pages;
-pub use threads::Service;
-pub(crate) use threads::{BlockedSignals, path};
+pub use region::Region;
 
-/// Whether snapshots can be taken before there are threads.
-pub const WITHOUT_THREADS: bool = false;
+use crate::region::descriptor;
 
 /// How many snapshots can be active at once.
 const SNAPSHOTS: usize = 16;

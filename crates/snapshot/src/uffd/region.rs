@@ -11,76 +11,22 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use super::CHUNK;
 use super::apart::Apart;
-use super::backing;
+use super::child::Frozen;
 use super::crew::Crew;
 use super::density::Density;
-use super::descriptor::{Descriptor, Refusal};
 use super::heat::Heat;
-use super::keeper::Bell;
-use super::own::{Own, Table};
-use super::sets::Pages;
 use super::snapshots::Snapshots;
 use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::team::Team;
 use super::window;
+use crate::engine::Statistics;
+use crate::region::{
+    Bell, Descriptor, Options, Own, Pages, Refusal, SnapshotId, Table, Thread, backing, now, own_methods,
+};
 use crate::{Error, Kind, PAGE};
 
 const LATCHES: usize = 256;
-
-/// How a region is to be made.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Its size in bytes, a multiple of the page's.
-    pub bytes: usize,
-    /// Its address, if it matters; nothing may be mapped there.
-    pub base: Option<usize>,
-    /// Whether the kernel may back it with huge pages, which are armed faster: on a file system of its own if that is
-    /// allowed (CAP_SYS_ADMIN), else where `shmem_enabled` lets memory files have them. They are copied page by page all
-    /// the same.
-    pub huge_pages: bool,
-    /// Whether all of it is in use from the beginning. Otherwise [`Region::claim`] says what is.
-    pub claimed: bool,
-}
-
-/// A snapshot of a region's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotId {
-    pub(crate) slot: usize,
-    /// Its number: later ones have greater ones.
-    pub epoch: u32,
-    /// Where the owner's process sees it.
-    pub base: usize,
-    /// How long it held up writers, in nanoseconds.
-    pub pause_ns: u64,
-}
-
-/// What a region's threads did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Statistics {
-    /// Snapshots taken.
-    pub snapshots: u64,
-    /// Snapshots that have not ended.
-    pub active: u64,
-    /// Snapshots that were given up because a page could not be kept for them.
-    pub torn: u64,
-    /// Write faults served.
-    pub faults: u64,
-    /// Pages whose old content was kept for a snapshot.
-    pub pages_copied: u64,
-    /// Pages armed while a snapshot was made.
-    pub armed_at_snapshots: u64,
-    /// Pages armed ahead.
-    pub armed_ahead: u64,
-    /// Pages that are not armed.
-    pub unarmed: u64,
-    /// Times at which a handler on another processor took over.
-    pub moves: u64,
-    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds; without `fork`'s own.
-    pub longest_pause_ns: u64,
-    /// See `longest_pause_ns`.
-    pub latest_pause_ns: u64,
-}
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -131,39 +77,6 @@ pub struct Region {
 const NOTHING: usize = super::target::MOST * PAGE;
 
 impl Region {
-    /// Maps a region. Nothing is armed until a [`Service`](super::Service) runs for it.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] without userfaultfd; [`Error::System`].
-    pub fn new(options: Options) -> Result<Own<Self>, Error> {
-        let descriptor = Descriptor::open().map_err(unavailable)?;
-        let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
-            .map_err(Error::system("making the region's file"))?;
-        let base = backing::map(&memory, options.bytes, options.base)
-            .map_err(Error::system("mapping the region"))?;
-        // From here on the mapping is the region's, which unmaps it.
-        let region = Self::around(base, options, (memory, large_folios), descriptor);
-        let region = region.inspect_err(|_| {
-            // SAFETY: the mapping made above.
-            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), options.bytes) };
-        })?;
-        region.set_up(options)?;
-        Ok(region)
-    }
-
-    /// Whether there can be regions here, without allocating.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn probe() -> Result<(), Refusal> {
-        Descriptor::open().map(drop)
-    }
-
-    /// The error for a refusal.
-    pub fn unavailable(refusal: Refusal) -> Error {
-        unavailable(refusal)
-    }
-
     fn around(
         base: usize,
         options: Options,
@@ -216,28 +129,13 @@ impl Region {
             .map_err(Error::system("keeping the region from children"))?;
         // SAFETY: nothing is protected before there are threads that serve faults.
         unsafe { self.descriptor.register(self.base, options.bytes) }.map_err(|error| match error {
-            Errno::INVAL => unavailable(Refusal::Kernel),
+            Errno::INVAL => Refusal::Kernel.of(Kind::Uffd),
             error => Error::System { what: "registering the region", source: error },
         })?;
         if options.claimed {
             self.claim(0..self.pages);
         }
         Ok(())
-    }
-
-    /// Where it begins.
-    pub fn base(&self) -> usize {
-        self.base
-    }
-
-    /// Its size in pages.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// Whether an address is in it.
-    pub fn contains(&self, address: usize) -> bool {
-        (self.base..self.base + self.pages * PAGE).contains(&address)
     }
 
     pub(super) fn address(&self, page: usize) -> usize {
@@ -267,11 +165,58 @@ impl Region {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Takes a snapshot that this process sees at another address.
-    ///
-    /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`].
-    pub fn snapshot(&self) -> Result<SnapshotId, Error> {
+    /// The gate, for a snapshot that begins.
+    pub(super) fn close(&self) -> RwLockWriteGuard<'_, Snapshots> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages' memory goes back to the kernel, in this process and in snapshots that share it.
+    pub(super) fn empty(&self, pages: Range<usize>) {
+        let (offset, len) = (pages.start * PAGE, pages.len() * PAGE);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        while fallocate(&self.memory, hole, offset as u64, len as u64) == Err(Errno::INTR) {}
+    }
+
+    pub(super) fn paused(&self, ns: u64) {
+        self.counters.latest_pause.store(ns, Ordering::Relaxed);
+        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    }
+}
+
+impl crate::region::Region for Region {
+    type Frozen<'a> = Frozen<'a>;
+
+    const KIND: Kind = Kind::Uffd;
+
+    const VIEWS_ARE_WRITABLE: bool = true;
+
+    fn new(options: Options) -> Result<Own<Self>, Error> {
+        let descriptor = Descriptor::open().map_err(|refusal| refusal.of(Kind::Uffd))?;
+        let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
+            .map_err(Error::system("making the region's file"))?;
+        let base = backing::map(&memory, options.bytes, options.base)
+            .map_err(Error::system("mapping the region"))?;
+        // From here on the mapping is the region's, which unmaps it.
+        let region = Self::around(base, options, (memory, large_folios), descriptor);
+        let region = region.inspect_err(|_| {
+            // SAFETY: the mapping made above.
+            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), options.bytes) };
+        })?;
+        region.set_up(options)?;
+        Ok(region)
+    }
+
+    own_methods!();
+
+    fn release(&self, pages: Range<usize>) {
+        self.release(pages);
+    }
+
+    fn discard(&self, pages: Range<usize>) {
+        self.discard(pages);
+    }
+
+    fn snapshot(&self) -> Result<SnapshotId, Error> {
         // A thread or process that the caller starts for it must not inherit a binding.
         self.crew.unbind();
         // Private from the start: what it shares with the owner is what it has not got itself.
@@ -302,11 +247,7 @@ impl Region {
         }
     }
 
-    /// Ends a snapshot of this process's, and says whether it was whole.
-    ///
-    /// # Safety
-    /// Nobody reads it any more.
-    pub unsafe fn end(&self, id: SnapshotId) -> bool {
+    unsafe fn end(&self, id: SnapshotId) -> bool {
         let slot = {
             let mut snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
             snapshots.slots[id.slot].take()
@@ -316,25 +257,34 @@ impl Region {
         slot.is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
     }
 
-    /// The gate, for a snapshot that begins.
-    pub(super) fn close(&self) -> RwLockWriteGuard<'_, Snapshots> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    fn freeze(&self) -> Result<Frozen<'_>, Error> {
+        Frozen::new(self)
     }
 
-    /// Pages' memory goes back to the kernel, in this process and in snapshots that share it.
-    pub(super) fn empty(&self, pages: Range<usize>) {
-        let (offset, len) = (pages.start * PAGE, pages.len() * PAGE);
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        while fallocate(&self.memory, hole, offset as u64, len as u64) == Err(Errno::INTR) {}
+    fn has_room(&self) -> bool {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner).free().is_ok()
     }
 
-    pub(super) fn paused(&self, ns: u64) {
-        self.counters.latest_pause.store(ns, Ordering::Relaxed);
-        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    fn is_served(&self) -> bool {
+        self.served.load(Ordering::Acquire)
     }
 
-    /// What has happened so far.
-    pub fn statistics(&self) -> Statistics {
+    unsafe fn share_in_child(&self) -> Result<(), Error> {
+        // SAFETY: as the caller says.
+        unsafe { self.map_privately() }?;
+        self.make_own();
+        Ok(())
+    }
+
+    fn own_everything(&self) {
+        self.make_own();
+    }
+
+    fn settle(&self) {
+        self.settle();
+    }
+
+    fn statistics(&self) -> Statistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         let active = {
@@ -347,13 +297,27 @@ impl Region {
             torn: get(&counters.torn),
             faults: get(&counters.faults),
             pages_copied: get(&counters.copied),
-            armed_at_snapshots: get(&counters.armed_at_snapshots),
-            armed_ahead: get(&counters.armed_ahead),
-            unarmed: self.unarmed_count.load(Ordering::Relaxed) as u64,
-            moves: self.crew.moves(),
+            pages_armed_at_snapshots: get(&counters.armed_at_snapshots),
+            pages_armed_ahead: get(&counters.armed_ahead),
+            pages_unarmed: self.unarmed_count.load(Ordering::Relaxed) as u64,
+            handler_moves: self.crew.moves(),
             longest_pause_ns: get(&counters.longest_pause),
             latest_pause_ns: get(&counters.latest_pause),
+            ..Statistics::default()
         }
+    }
+
+    fn threads(&self) -> Vec<Thread<Self>> {
+        self.all_threads()
+    }
+
+    fn threads_run(&self) {
+        self.served.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    fn end_threads(&self) {
+        self.dismiss_threads();
     }
 }
 
@@ -365,16 +329,6 @@ impl Drop for Region {
             let _ = munmap(std::ptr::without_provenance_mut(self.nothing), NOTHING);
         }
     }
-}
-
-fn unavailable(refusal: Refusal) -> Error {
-    Error::Unavailable { engine: Kind::Uffd, reason: refusal.to_string() }
-}
-
-/// A monotonic clock in nanoseconds.
-pub(crate) fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 const _: () = assert!(window::MOST <= super::target::MOST);

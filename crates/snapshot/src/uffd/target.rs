@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::region::Region;
 use crate::PAGE;
+use crate::region::path;
 
 /// The most pages of one step.
 pub const MOST: usize = 64;
@@ -149,8 +150,8 @@ fn establish(pipe: &OwnedFd) -> Link {
         return Link::Gone;
     }
     let Some(pid) = Pid::from_raw(i32::from_ne_bytes(bytes)) else { return Link::Gone };
-    let mut path = [0; 32];
-    let path = super::threads::path(&mut path, format_args!("/proc/{}/pagemap\0", pid.as_raw_nonzero()));
+    let mut name = [0; 32];
+    let path = path(&mut name, format_args!("/proc/{}/pagemap\0", pid.as_raw_nonzero()));
     match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(pagemap) => Link::Alive { pid, pagemap },
         Err(Errno::NOENT | Errno::SRCH) => Link::Gone,

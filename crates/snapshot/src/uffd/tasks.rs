@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::thread::Pid;
 
-use super::threads::path;
+use crate::region::path;
 
 /// Fields of a thread's `stat`, counted from what follows the name in parentheses.
 const PROCESSOR: usize = 39 - 3;

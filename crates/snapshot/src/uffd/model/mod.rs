@@ -8,7 +8,7 @@ mod machine;
 mod region;
 #[path = "../serve.rs"]
 mod serve;
-#[path = "../sets.rs"]
+#[path = "../../region/sets.rs"]
 mod sets;
 #[path = "../snapshots.rs"]
 mod snapshots;

@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
+use crate::{Error, Kind};
+
 const GROUP: u8 = 0xaa;
 const UFFD_API: u64 = 0xaa;
 const API: Opcode = opcode::read_write::<uffdio_api>(GROUP, 0x3f);
@@ -38,6 +40,13 @@ pub enum Refusal {
     Kernel,
     /// Something else failed.
     Other(&'static str, Errno),
+}
+
+impl Refusal {
+    /// The error of an engine that needs one.
+    pub fn of(self, engine: Kind) -> Error {
+        Error::Unavailable { engine, reason: self.to_string() }
+    }
 }
 
 impl std::fmt::Display for Refusal {

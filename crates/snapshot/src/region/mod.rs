@@ -1,0 +1,201 @@
+//! Memory files of which snapshots are taken on a stock kernel, without KVM: what is common to the ways of doing it,
+//! which are [`crate::uffd`] and [`crate::remap`].
+//!
+//! A [`Region`] is a file without a name that is mapped at one address: the owner's memory. It may be the owner's heap.
+//! So its threads ([`Service`]) allocate nothing once they run and have all signals blocked, for signals' handlers are the
+//! program's; and what is known of it is in mappings of its own (`own`).
+
+pub(crate) mod backing;
+mod bell;
+mod clock;
+pub(crate) mod descriptor;
+mod own;
+mod path;
+mod service;
+pub(crate) mod sets;
+#[cfg(test)]
+mod sets_tests;
+mod signals;
+mod words;
+
+use std::ops::Range;
+
+pub(crate) use bell::Bell;
+pub(crate) use clock::now;
+pub(crate) use descriptor::{Descriptor, Refusal};
+pub(crate) use own::{Own, Table};
+pub(crate) use path::path;
+pub use service::{Service, Thread};
+pub(crate) use sets::Pages;
+pub(crate) use signals::BlockedSignals;
+
+use crate::engine::Statistics;
+use crate::{Error, Kind};
+
+/// How a region is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Its size in bytes, a multiple of the page's.
+    pub bytes: usize,
+    /// Its address, if it matters; nothing may be mapped there.
+    pub base: Option<usize>,
+    /// Whether the kernel may back it with huge pages, which are protected and moved faster: on a file system of its own if
+    /// that is allowed (CAP_SYS_ADMIN), else where `shmem_enabled` lets memory files have them. They are copied page by page
+    /// all the same.
+    pub huge_pages: bool,
+    /// Whether all of it is in use from the beginning. Otherwise pages are claimed.
+    pub claimed: bool,
+}
+
+/// A snapshot that the owner's process sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotId {
+    pub(crate) slot: usize,
+    /// Its number: later ones have greater ones.
+    pub epoch: u32,
+    /// Where the owner's process sees it.
+    pub base: usize,
+    /// How long it held up writers, in nanoseconds.
+    pub pause_ns: u64,
+}
+
+/// What its owner does with memory of which snapshots are taken, whichever way that is done. Any thread may call all of
+/// it. Nothing but [`new`](Self::new), [`threads`](Self::threads) and errors allocates.
+pub trait Region: Sized + Send + Sync + 'static {
+    /// What it has become for a `fork`.
+    type Frozen<'a>: Frozen;
+
+    /// Which engine's it is.
+    const KIND: Kind;
+
+    /// Whether snapshots in the owner's process are mappings of their own, which whoever reads them may write to.
+    const VIEWS_ARE_WRITABLE: bool;
+
+    /// Maps it. Snapshots need the threads of a [`Service`], unless [`is_served`](Self::is_served) says otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it does not work; [`Error::System`].
+    fn new(options: Options) -> Result<Own<Self>, Error>;
+
+    /// Where it begins.
+    fn base(&self) -> usize;
+
+    /// Its size in pages.
+    fn pages(&self) -> usize;
+
+    /// Claims so many pages at the lowest free place that is aligned to `align` pages. They are zero.
+    fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>>;
+
+    /// Claims these pages if they are all free.
+    fn claim_exactly(&self, pages: Range<usize>) -> bool;
+
+    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    fn release(&self, pages: Range<usize>);
+
+    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    fn discard(&self, pages: Range<usize>);
+
+    /// Takes a snapshot that this process sees at another address.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::System`].
+    fn snapshot(&self) -> Result<SnapshotId, Error>;
+
+    /// Ends a snapshot of this process's, and says whether it was whole: whether all its pages could be kept.
+    ///
+    /// # Safety
+    /// Nobody reads it any more.
+    unsafe fn end(&self, id: SnapshotId) -> bool;
+
+    /// Takes a snapshot for the child of a `fork` that is the next thing this thread does.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`], [`Error::System`]: all is as before.
+    fn freeze(&self) -> Result<Self::Frozen<'_>, Error>;
+
+    /// Whether there can be one more snapshot now.
+    fn has_room(&self) -> bool;
+
+    /// Whether snapshots can be taken yet. Children that are forked before call [`share_in_child`](Self::share_in_child).
+    fn is_served(&self) -> bool {
+        true
+    }
+
+    /// In a child that was forked when the region was not served: maps it, all of it the child's own.
+    ///
+    /// # Errors
+    /// [`Error::System`]; [`Error::OfASnapshot`] where regions are always served.
+    ///
+    /// # Safety
+    /// The child has one thread, which has not touched the region.
+    unsafe fn share_in_child(&self) -> Result<(), Error> {
+        Err(Error::OfASnapshot)
+    }
+
+    /// In a snapshot's process, before it forks: makes every page its own, where nobody would keep pages for its child.
+    fn own_everything(&self) {}
+
+    /// Does all that can be done ahead of the next snapshot.
+    fn settle(&self);
+
+    /// What has happened so far.
+    fn statistics(&self) -> Statistics;
+
+    /// The threads that it needs.
+    fn threads(&self) -> Vec<Thread<Self>>;
+
+    /// All of them run.
+    fn threads_run(&self) {}
+
+    /// They are to end.
+    fn end_threads(&self);
+}
+
+/// A region of which a child is about to be forked. Whoever holds it must not write to the region, claim or give back
+/// anything of it.
+pub trait Frozen {
+    /// In the parent, when there is no child.
+    fn cancel(self);
+
+    /// In the parent: all goes on. Gives the snapshot's number.
+    fn thaw(self) -> u32;
+
+    /// In the child, before anything touches the region.
+    ///
+    /// # Errors
+    /// [`Error::System`]: the region is not there.
+    ///
+    /// # Safety
+    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
+    unsafe fn map_in_child(self) -> Result<(), Error>;
+}
+
+/// The trait's methods that a region has of its own, by the same names.
+macro_rules! own_methods {
+    () => {
+        fn base(&self) -> usize {
+            self.base
+        }
+
+        fn pages(&self) -> usize {
+            self.pages
+        }
+
+        fn claim_anywhere(&self, count: usize, align: usize) -> Option<std::ops::Range<usize>> {
+            let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let pages = self.claimed.gap(self.used(), self.pages, count, align)?;
+            self.claim(pages.clone());
+            Some(pages)
+        }
+
+        fn claim_exactly(&self, pages: std::ops::Range<usize>) -> bool {
+            let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let free = pages.end <= self.pages && self.claimed.first(pages.clone(), true).is_none();
+            if free {
+                self.claim(pages);
+            }
+            free
+        }
+    };
+}
+pub(crate) use own_methods;
