@@ -52,6 +52,9 @@ const FULL: &[Cell] = &[
     cell(Distribution::Uniform, 50, 10_000.0),
 ];
 
+/// Which engine the server with snapshots gets, unless it is to be the default one.
+const ENGINE: &str = "BEDPLATE_SNAPSHOT_ENGINE";
+
 struct Round {
     /// While it saves.
     saving: Seen,
@@ -67,8 +70,10 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let rounds = 3;
     let cells = options.pick(QUICK, FULL);
     let library = library(options)?;
+    let engine = std::env::var(ENGINE).unwrap_or_else(|_| "remap".to_owned());
     let config = Fields::new()
         .with("mode", options.mode.name())
+        .with("engine", engine.as_str())
         .with("rounds", rounds)
         .with("keys", keys)
         .with("value_bytes", VALUE)
@@ -82,7 +87,11 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         Server::redis(options)?,
         Server::redis_with(
             options,
-            &[("LD_PRELOAD", library.as_os_str()), ("BEDPLATE_SNAPSHOT_REQUIRED", "1".as_ref())],
+            &[
+                ("LD_PRELOAD", library.as_os_str()),
+                (ENGINE, engine.as_ref()),
+                ("BEDPLATE_SNAPSHOT_REQUIRED", "1".as_ref()),
+            ],
         )?,
     ];
     for server in &servers {

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
+use crate::region::protect;
 
 /// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: writers to
 /// these chunks wait for as long as it takes.
@@ -44,7 +45,7 @@ impl Region {
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: who writes to it waits until the end of this function.
         let folded = unsafe { self.descriptor.register(at, len) }
-            .and_then(|()| self.protect(group.clone()))
+            .and_then(|()| protect(&self.descriptor, &self.entries, self.base, group.clone()))
             .and_then(|()| self.fold(group.clone()));
         match folded {
             Ok(copies) => {
@@ -66,18 +67,6 @@ impl Region {
             }
         }
         Ok(Folded::Some)
-    }
-
-    /// Older kernels do that for a part of one mapping at a time only, and there may be several.
-    fn protect(&self, pages: Range<usize>) -> Result<(), Errno> {
-        match self.descriptor.protect(self.address(pages.start), pages.len() * PAGE) {
-            Err(Errno::NOENT) if pages.len() > 1 => {
-                let middle = pages.start + pages.len() / 2;
-                self.protect(pages.start..middle)?;
-                self.protect(middle..pages.end)
-            }
-            other => other,
-        }
     }
 
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {

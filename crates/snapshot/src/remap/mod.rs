@@ -27,7 +27,6 @@
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
 mod ahead;
-mod entries;
 mod fold;
 mod freeze;
 mod keeper;

@@ -8,15 +8,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::mm::munmap;
 
-use super::entries::Entries;
 use super::fold::Folded;
 use super::freeze::Frozen;
 use super::life::Life;
 use super::{CHUNK, SNAPSHOTS};
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, BlockedSignals, Descriptor, Options, Own, Pages, Refusal, SnapshotId, Thread, backing, now,
-    own_methods,
+    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Thread, backing,
+    now, own_methods,
 };
 use crate::{Error, Kind, PAGE};
 

@@ -22,7 +22,8 @@ use super::team::Team;
 use super::window;
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, Descriptor, Options, Own, Pages, Refusal, SnapshotId, Table, Thread, backing, now, own_methods,
+    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, Thread, backing, kernel, now,
+    own_methods, protect,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -48,6 +49,8 @@ pub struct Region {
     /// With large folios: the huge pages that arming has taken apart.
     pub(super) apart: Option<Apart>,
     pub(super) descriptor: Descriptor,
+    /// Where what the kernel says of protecting huge pages is not to be relied on.
+    entries: Option<Entries>,
     pub(super) gate: RwLock<Snapshots>,
     latches: [Mutex<()>; LATCHES],
     pub(super) claimed: Pages,
@@ -85,6 +88,8 @@ impl Region {
     ) -> Result<Own<Self>, Error> {
         let pages = options.bytes / PAGE;
         let tables = Error::system("mapping the region's tables");
+        let entries = (options.huge_pages && !kernel::is_at_least(6, 5)).then(Entries::open).transpose();
+        let entries = entries.map_err(Error::system("/proc/self/pagemap"))?;
         let make = || {
             // SAFETY: a new mapping at an address of the kernel's choice.
             let nothing = unsafe {
@@ -96,6 +101,7 @@ impl Region {
                 memory,
                 apart: large_folios.then(|| Apart::new(pages)).transpose()?,
                 descriptor,
+                entries,
                 gate: RwLock::new(Snapshots::default()),
                 latches: [const { Mutex::new(()) }; LATCHES],
                 claimed: Pages::new(pages, true)?,
@@ -151,6 +157,14 @@ impl Region {
     pub(super) fn took_apart(&self, pages: &Range<usize>) {
         if let Some(apart) = &self.apart {
             apart.armed(pages);
+        }
+    }
+
+    /// Write-protects pages.
+    pub(super) fn protect(&self, pages: Range<usize>) -> Result<(), Errno> {
+        match &self.entries {
+            Some(entries) => protect(&self.descriptor, entries, self.base, pages),
+            None => self.descriptor.protect(self.address(pages.start), pages.len() * PAGE),
         }
     }
 

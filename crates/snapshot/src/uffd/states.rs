@@ -11,7 +11,7 @@ use super::CHUNK;
 use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use super::target::Target;
-use crate::{Error, PAGE};
+use crate::Error;
 
 /// Protecting a page that is protected costs as much as protecting one that is not; a call costs about as much as this
 /// many, or this many of large folios.
@@ -140,7 +140,7 @@ impl Region {
     }
 
     fn arm_run(&self, run: Range<usize>) -> Result<usize, Errno> {
-        self.descriptor.protect(self.address(run.start), run.len() * PAGE)?;
+        self.protect(run.clone())?;
         let new = self.unarmed.remove(run.clone());
         self.unarmed_count.fetch_sub(new, Ordering::Relaxed);
         self.took_apart(&run);

@@ -62,6 +62,10 @@ impl Region {
         super::states::GAP
     }
 
+    pub fn protect(&self, pages: Range<usize>) -> Result<(), rustix::io::Errno> {
+        self.descriptor.protect(self.address(pages.start), pages.len() * PAGE)
+    }
+
     /// Pages here are small.
     pub fn took_apart(&self, _: &Range<usize>) {}
 

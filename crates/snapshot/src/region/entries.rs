@@ -11,6 +11,7 @@ use crate::PAGE;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_A_FILE: u64 = 1 << 61;
+const PROTECTED: u64 = 1 << 57;
 /// Changes by itself.
 const SOFT_DIRTY: u64 = 1 << 55;
 /// Where a page is, for those who may know.
@@ -20,7 +21,7 @@ const PLACE: u64 = (1 << 55) - 1;
 const ASKED: usize = 1024;
 
 /// `/proc/self/pagemap`.
-pub(super) struct Entries {
+pub struct Entries {
     file: OwnedFd,
     /// Protected pages that are not there have an entry, too, which looks like one of a page that was swapped out. This is
     /// what it is.
@@ -46,6 +47,13 @@ impl Entries {
         }
         self.marker = entry;
         Ok(())
+    }
+
+    /// Whether the page at an address is write-protected by userfaultfd.
+    pub fn is_protected(&self, address: usize) -> Result<bool, Errno> {
+        let mut entry = [0; 8];
+        self.read(address, &mut entry)?;
+        Ok(u64::from_ne_bytes(entry) & PROTECTED != 0)
     }
 
     fn read(&self, address: usize, entries: &mut [u8]) -> Result<(), Errno> {
