@@ -112,6 +112,20 @@ fn a_scratch_disk_has_direct_access() {
 }
 
 #[test]
+fn an_nvme_device_is_there_on_request() {
+    let script = "echo content | dd of=/dev/nvme0n1 conv=notrunc,sync bs=4096 oflag=direct && \
+                  dd if=/dev/nvme0n1 bs=4096 count=1 iflag=direct | head -n1 && \
+                  cat /sys/block/nvme0n1/size && ls -d /dev/ng0n1";
+    for series in Series::ALL {
+        let (report, out, err) = run(&machine(series).nvme(16 << 20), &[sh(script)]);
+        assert!(report.unwrap().succeeded(), "{out}{err}");
+        assert_eq!(out, "content\n32768\n/dev/ng0n1\n");
+        let (report, ..) = run(&machine(series), &[sh("[ -e /dev/nvme0n1 ]")]);
+        assert_eq!(report.unwrap().statuses, [1], "only on request");
+    }
+}
+
+#[test]
 fn what_is_missing_is_said() {
     let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["/no/such/program"])]);
     assert!(matches!(report, Err(Error::NotFound { .. })));

@@ -19,8 +19,6 @@ const MIB: usize = 1 << 20;
 /// What happened to a memory before its snapshot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Before {
-    /// Nothing that matters: `fork` copies all page tables whatever happened.
-    Anything,
     /// Everything was written, and nothing armed.
     Cold,
     /// What can be done ahead was, all armed or folded; then such a part of the pages was written.
@@ -31,23 +29,26 @@ const fn armed(written: f64, pattern: Pattern) -> Before {
     Before::Armed { written, pattern }
 }
 
+/// What sides are compared by that do not arm; so processors' caches are as cold for all of them.
+const SETTLED: Before = armed(0.05, Pattern::Scattered);
+
 const CASES: [(Side, Before); 17] = [
-    (FORK, Before::Anything),
-    (FORK_HUGE, Before::Anything),
+    (FORK, SETTLED),
+    (FORK_HUGE, SETTLED),
     (REMAP, armed(0.0, Pattern::Ranges)),
-    (REMAP, armed(0.05, Pattern::Scattered)),
-    (REMAP_SMALL, armed(0.05, Pattern::Scattered)),
-    (REMAP_THREAD, armed(0.05, Pattern::Scattered)),
+    (REMAP, SETTLED),
+    (REMAP_SMALL, SETTLED),
+    (REMAP_THREAD, SETTLED),
     (UFFD, Before::Cold),
     (UFFD, armed(0.0, Pattern::Ranges)),
     (UFFD, armed(0.05, Pattern::Ranges)),
     (UFFD, armed(0.01, Pattern::Scattered)),
-    (UFFD, armed(0.05, Pattern::Scattered)),
+    (UFFD, SETTLED),
     (UFFD_HUGE, Before::Cold),
     (UFFD_HUGE, armed(0.0, Pattern::Ranges)),
     (UFFD_HUGE, armed(0.01, Pattern::Ranges)),
     (UFFD_HUGE, armed(0.05, Pattern::Ranges)),
-    (UFFD_HUGE, armed(0.05, Pattern::Scattered)),
+    (UFFD_HUGE, SETTLED),
     (UFFD_CHILD, armed(0.05, Pattern::Ranges)),
 ];
 
@@ -86,7 +87,6 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             let pages = bytes / PAGE;
             seed += 1;
             match before {
-                Before::Anything => {}
                 Before::Cold => (0..pages).for_each(|page| write(memory, page, seed)),
                 Before::Armed { written, pattern } => {
                     memory.settle();
@@ -107,7 +107,6 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         let pauses = |case: usize| results[case].iter().copied().collect::<Samples>();
         for (case, (side, before)) in cases.iter().enumerate() {
             let (before, written) = match before {
-                Before::Anything => ("", None),
                 Before::Cold => ("cold", None),
                 Before::Armed { written, pattern } => (pattern.name(), Some(written * 100.0)),
             };
@@ -126,21 +125,20 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         let find = |wanted: (Side, Before)| cases.iter().position(|case| *case == wanted).map(pauses);
         let label = if mib < 1024 { format!("{mib}m") } else { format!("{}g", mib / 1024) };
         let ahead = armed(0.05, Pattern::Ranges);
-        let settled = armed(0.05, Pattern::Scattered);
-        of_remap.extend(find((REMAP, settled)));
+        of_remap.extend(find((REMAP, SETTLED)));
         for (name, over, under) in [
-            ("fork_over_remap", (FORK, Before::Anything), (REMAP, settled)),
-            ("thp_fork_over_remap", (FORK_HUGE, Before::Anything), (REMAP, settled)),
-            ("fork_over_remap_small", (FORK, Before::Anything), (REMAP_SMALL, settled)),
-            ("fork_over_remap_thread", (FORK, Before::Anything), (REMAP_THREAD, settled)),
-            ("fork_over_uffd_huge_armed", (FORK, Before::Anything), (UFFD_HUGE, ahead)),
-            ("thp_fork_over_uffd_huge_armed", (FORK_HUGE, Before::Anything), (UFFD_HUGE, ahead)),
-            ("fork_over_uffd_huge_cold", (FORK, Before::Anything), (UFFD_HUGE, Before::Cold)),
-            ("fork_over_uffd_armed", (FORK, Before::Anything), (UFFD, ahead)),
-            ("thp_fork_over_uffd_armed", (FORK_HUGE, Before::Anything), (UFFD, ahead)),
-            ("fork_over_uffd_cold", (FORK, Before::Anything), (UFFD, Before::Cold)),
-            ("fork_over_uffd_scattered", (FORK, Before::Anything), (UFFD, armed(0.05, Pattern::Scattered))),
-            ("fork_over_uffd_untouched", (FORK, Before::Anything), (UFFD, armed(0.0, Pattern::Ranges))),
+            ("fork_over_remap", (FORK, SETTLED), (REMAP, SETTLED)),
+            ("thp_fork_over_remap", (FORK_HUGE, SETTLED), (REMAP, SETTLED)),
+            ("fork_over_remap_small", (FORK, SETTLED), (REMAP_SMALL, SETTLED)),
+            ("fork_over_remap_thread", (FORK, SETTLED), (REMAP_THREAD, SETTLED)),
+            ("fork_over_uffd_huge_armed", (FORK, SETTLED), (UFFD_HUGE, ahead)),
+            ("thp_fork_over_uffd_huge_armed", (FORK_HUGE, SETTLED), (UFFD_HUGE, ahead)),
+            ("fork_over_uffd_huge_cold", (FORK, SETTLED), (UFFD_HUGE, Before::Cold)),
+            ("fork_over_uffd_armed", (FORK, SETTLED), (UFFD, ahead)),
+            ("thp_fork_over_uffd_armed", (FORK_HUGE, SETTLED), (UFFD, ahead)),
+            ("fork_over_uffd_cold", (FORK, SETTLED), (UFFD, Before::Cold)),
+            ("fork_over_uffd_scattered", (FORK, SETTLED), (UFFD, SETTLED)),
+            ("fork_over_uffd_untouched", (FORK, SETTLED), (UFFD, armed(0.0, Pattern::Ranges))),
         ] {
             if let (Some(over), Some(under)) = (find(over), find(under)) {
                 report.ratio(&format!("{name}_{label}"), over.over(&under));

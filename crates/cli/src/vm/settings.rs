@@ -33,6 +33,9 @@ pub struct Settings {
     /// A scratch disk of this size at /disk: ext4 on a loop device in the guest's memory.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     disk: Option<u64>,
+    /// An NVMe device of this size, all zero: /dev/nvme0n1, and /dev/ng0n1 for its own commands.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    nvme: Option<u64>,
     /// A further kernel module to load.
     #[arg(long = "module", value_name = "NAME")]
     modules: Vec<String>,
@@ -54,6 +57,9 @@ impl Settings {
         }
         if let Some(bytes) = self.disk {
             machine = machine.disk(bytes);
+        }
+        if let Some(bytes) = self.nvme {
+            machine = machine.nvme(bytes);
         }
         machine = machine.append(&self.append);
         machine = self.modules.iter().fold(machine, |machine, name| machine.module(name));

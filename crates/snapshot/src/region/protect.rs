@@ -15,7 +15,7 @@ use crate::PAGE;
 
 /// Pages of a last-level page table.
 const TABLE: usize = 512;
-/// How often it is tried. Once more was always enough.
+/// How often it is tried.
 const TRIES: usize = 1000;
 
 /// Protects pages of a region that begins at `base`.

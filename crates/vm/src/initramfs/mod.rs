@@ -40,6 +40,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) modules: &'a [String],
     /// The size of the scratch disk, if there is to be one.
     pub(crate) disk: Option<u64>,
+    /// Whether there is an NVMe device.
+    pub(crate) nvme: bool,
     pub(crate) files: &'a [File],
     pub(crate) jobs: &'a [Job],
     /// Whether the guest's KVM is to be kept from rewriting itself: see [`pin`].
@@ -61,6 +63,10 @@ impl Contents<'_> {
         if let Some(bytes) = self.disk {
             names.extend(DISK_MODULES);
             archive.add_bytes("/bedplate/disk", bytes.to_string().as_bytes(), 0o644)?;
+        }
+        if self.nvme {
+            names.push("nvme");
+            archive.add_bytes("/bedplate/nvme", b"", 0o644)?;
         }
         let mut order = String::new();
         for module in self.kernel.modules(&names)? {

@@ -6,7 +6,7 @@ mod lost;
 mod qemu;
 
 use std::io::{PipeReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,7 @@ pub struct Machine {
     append: String,
     modules: Vec<String>,
     disk: Option<u64>,
+    nvme: Option<u64>,
     files: Vec<File>,
     environment: Vec<(String, String)>,
 }
@@ -88,6 +89,7 @@ impl Machine {
             append: String::new(),
             modules: Vec::new(),
             disk: None,
+            nvme: None,
             files: Vec::new(),
             environment: vec![(MARK.into(), "1".into())],
         }
@@ -155,6 +157,14 @@ impl Machine {
         self
     }
 
+    /// An NVMe device of so many bytes, all zero and gone with the guest: `/dev/nvme0n1`, and `/dev/ng0n1` for its own
+    /// commands. QEMU keeps it in a sparse file.
+    #[must_use]
+    pub fn nvme(mut self, bytes: u64) -> Machine {
+        self.nvme = Some(bytes);
+        self
+    }
+
     /// A file of the host that the jobs find.
     #[must_use]
     pub fn file(mut self, file: File) -> Machine {
@@ -195,10 +205,12 @@ impl Machine {
     pub fn run(&self, jobs: &[Job], out: &mut dyn Write, err: &mut dyn Write) -> Result<Report> {
         let folder = tempfile::tempdir().map_err(Error::io("create a temporary folder"))?;
         let initramfs = folder.path().join("initramfs");
+        let nvme = self.nvme.map(|bytes| sparse(&folder.path().join("nvme"), bytes)).transpose()?;
         let contents = Contents {
             kernel: &self.kernel,
             modules: &self.modules,
             disk: self.disk,
+            nvme: self.nvme.is_some(),
             files: &self.files,
             jobs,
             pin: self.acceleration == Acceleration::Software && self.cpus > 1,
@@ -209,6 +221,7 @@ impl Machine {
         let qemu = Qemu::start(&Settings {
             kernel: &self.kernel,
             initramfs: &initramfs,
+            nvme: nvme.as_deref(),
             acceleration: self.acceleration,
             cpus: self.cpus,
             memory: self.memory,
@@ -220,6 +233,13 @@ impl Machine {
             Session { start, deadline: start + BOOT_LIMIT, limit: self.limit, said: Said::default() };
         session.listen(qemu, jobs.len(), out, err)
     }
+}
+
+/// Makes a file of holes.
+fn sparse(path: &Path, bytes: u64) -> Result<PathBuf> {
+    let what = Error::io(format!("create {}", path.display()));
+    std::fs::File::create(path).and_then(|file| file.set_len(bytes)).map_err(what)?;
+    Ok(path.to_owned())
 }
 
 /// A piece of what came out of a port.

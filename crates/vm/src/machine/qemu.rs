@@ -42,6 +42,8 @@ impl Acceleration {
 pub(super) struct Settings<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) initramfs: &'a Path,
+    /// The file behind the NVMe device, if there is to be one.
+    pub(super) nvme: Option<&'a Path>,
     pub(super) acceleration: Acceleration,
     pub(super) cpus: u32,
     pub(super) memory: u64,
@@ -72,6 +74,13 @@ impl Qemu {
         command.args(["-m", &format!("{}M", settings.memory >> 20)]);
         if settings.count_instructions {
             command.args(["-icount", "shift=0,sleep=off"]);
+        }
+        if let Some(file) = settings.nvme {
+            command.args([
+                "-drive",
+                &format!("file={},format=raw,if=none,id=nvme,cache=unsafe", file.display()),
+            ]);
+            command.args(["-device", "nvme,serial=bedplate,drive=nvme"]);
         }
         command.arg("-kernel").arg(settings.kernel.image()).arg("-initrd").arg(settings.initramfs);
         // Without mitigations TCG is twice as fast; a panic ends QEMU.

@@ -29,6 +29,9 @@ use crate::plan::{Chunk, Plan};
 
 /// Chunks that a stream reads at a time before anything is known of its worker.
 const FIRST: usize = 2;
+/// Chunks that may be there or on their way for the slowest worker. The loop does not know when a worker takes a page: one
+/// more than the next has the time of a page to come in.
+const LEAST: usize = 3;
 /// Chunks that a stream may read at a time.
 const MOST: usize = 8;
 /// How often the loop looks for a worker that does not return its page, before it lets it ring.
@@ -71,6 +74,9 @@ pub struct Stream {
     allowed: usize,
     flying: usize,
     resting: usize,
+    /// The watermark. What was released under it does not go away when the worker turns out to be slower, so it comes down
+    /// as that is read.
+    watermark: usize,
     /// When the loop looks at the board again though nothing happened.
     look_at: Option<u64>,
     looks: u32,
@@ -129,6 +135,7 @@ impl Stream {
             allowed: FIRST,
             flying: 0,
             resting: 0,
+            watermark: 0,
             look_at: None,
             looks: 0,
             armed: None,
@@ -227,7 +234,8 @@ impl Stream {
     /// Orders what is due.
     fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
         let (low, high, lanes) = self.marks(now, device);
-        self.board.service().watermark.store(high as u64, Relaxed);
+        self.watermark = high.max(self.watermark.min(self.pending()));
+        self.board.service().watermark.store(self.watermark as u64, Relaxed);
         let missing = lanes.saturating_sub(self.allowed + self.flying + self.resting);
         self.allowed += missing;
         while self.next - self.oldest < self.slots.len() as u64 && self.flying < MOST && !device.is_full() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{FIRST, LOOKS, MOST, Stream};
+use super::{FIRST, LEAST, LOOKS, MOST, Stream};
 use crate::board::{State, Want};
 use crate::service::AGE;
 use crate::service::device::Device;
@@ -43,7 +43,7 @@ impl Stream {
         let Some(pace) = self.pace(now) else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
         let Some(speed) = device.rate.per_second() else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
         let latency = (bytes as f64 / speed * 1e9) as u64;
-        let high = ahead(bytes, latency, pace, 2).clamp(2, slots);
+        let high = ahead(bytes, latency, pace, 2).max(LEAST).min(slots);
         let low = ahead(bytes, latency, pace, 0).min(high - 1);
         (low, high, reward(speed, pace, MOST.min(slots)))
     }
