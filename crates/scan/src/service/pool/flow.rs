@@ -22,14 +22,22 @@ impl Pool {
         of(false).or_else(|| of(true))
     }
 
+    /// Whether one member is at most half as fast as another.
+    fn somebody_lags(&self) -> bool {
+        let rates = || self.members.values().filter_map(|member| member.ingest.per_second());
+        2.0 * rates().fold(f64::INFINITY, f64::min) <= rates().fold(0.0, f64::max)
+    }
+
     /// How many chunks may wait for the fastest member; how many frames there may be in use; how many lanes.
     pub(super) fn marks(&self, device: &Device) -> (usize, usize, usize) {
         let most = self.state.len();
         let (Some(pace), Some(speed)) = (self.pace(), device.rate.per_second()) else { return (2, most, 2) };
         let latency = (FRAME as f64 / speed * 1e9) as u64;
         let high = ahead(FRAME as u64, latency, pace, 2).clamp(2, most);
-        // β·3Δ, and what members hold beside it: one chunk each.
-        let capacity = ahead(FRAME as u64, latency, pace, 3) + self.members.len();
+        // β·3Δ, and what members hold beside it: one chunk each. What a slow one loses would be read again for it, so before
+        // that its pool has all its memory.
+        let enough = ahead(FRAME as u64, latency, pace, 3) + self.members.len();
+        let capacity = if self.somebody_lags() { most } else { enough };
         (high, capacity.clamp(LEAST.min(most), most), reward(speed, pace, MOST.min(most)))
     }
 
