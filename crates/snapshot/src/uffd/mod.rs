@@ -2,10 +2,10 @@
 //!
 //! A [`Region`] is a memfd mapped shared at one address: the owner's memory. Its pages are either *armed*,
 //! write-protected by userfaultfd, or not. A snapshot is a private mapping of the same memfd, in the same process
-//! ([`Region::snapshot`]) or in a forked child ([`Region::freeze`]); at first it shares every page with the owner.
-//! For the moment in which it is made all pages are armed. The first write to one wakes a handler thread, which has
-//! the kernel break the sharing *in the snapshot's mapping*, and only then lifts the protection: the owner's page
-//! stays where it is and none of its translations but that one is touched.
+//! ([`snapshot`](crate::region::Region::snapshot)) or in a forked child ([`freeze`](crate::region::Region::freeze)); at
+//! first it shares every page with the owner. For the moment in which it is made all pages are armed. The first write to
+//! one wakes a handler thread, which has the kernel break the sharing *in the snapshot's mapping*, and only then lifts the
+//! protection: the owner's page stays where it is and none of its translations but that one is touched.
 //!
 //! What makes it fast:
 //! - Arming ahead. Outside of snapshots cold pages are armed in the background, so that a snapshot arms fewer (`heat`);
