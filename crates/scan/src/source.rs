@@ -17,6 +17,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, openat, seek, statx};
 use rustix::io::Errno;
 
+use crate::memory::FRAME;
 use crate::{Error, Result};
 
 /// What is to be scanned.
@@ -128,14 +129,15 @@ impl File {
         let failed = |error: Errno| Error::File { path: name.to_owned(), source: error.into() };
         // A FIFO must not block; it is refused below.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let (file, direct) = match openat(CWD, path, flags | OFlags::DIRECT, Mode::empty()) {
-            Ok(file) => (file, Ok(())),
-            Err(refused @ Errno::INVAL) => {
-                (openat(CWD, path, flags, Mode::empty()).map_err(failed)?, Err(refused))
+        let open = |flags| openat(CWD, path, flags, Mode::empty());
+        let direct = open(flags | OFlags::DIRECT).and_then(|file| Self::opened(file, Ok(())));
+        match direct {
+            Err(refused @ (Errno::INVAL | TOO_COARSE)) => {
+                open(flags).and_then(|file| Self::opened(file, Err(refused)))
             }
-            Err(error) => return Err(failed(error)),
-        };
-        Self::opened(file, direct).map_err(failed)
+            other => other,
+        }
+        .map_err(failed)
     }
 
     /// One that another process opened for reading, with its own rights: what it must not read nobody reads for it.
@@ -157,7 +159,6 @@ impl File {
     }
 
     fn opened(file: OwnedFd, direct: std::result::Result<(), Errno>) -> rustix::io::Result<Self> {
-        const UNIT: u32 = 4096;
         let flags = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, flags)?;
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
@@ -174,10 +175,11 @@ impl File {
             _ => return Err(Errno::SPIPE),
         };
         let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
-        let unit = if known { stat.stx_dio_offset_align.next_power_of_two() } else { UNIT };
+        let wanted = (known && direct.is_ok()).then_some(stat.stx_dio_offset_align);
+        let unit = unit(wanted)?;
         let identity = Identity { device, inode };
         let descriptor = Arc::new(file);
-        Ok(Self { descriptor, size, unit: unit.max(UNIT), direct, device, stamp, identity })
+        Ok(Self { descriptor, size, unit, direct, device, stamp, identity })
     }
 
     /// The stamp now; `None` of what has none.
@@ -199,6 +201,16 @@ impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
+}
+
+/// What is said of a file that goes past the page cache in larger pieces than a frame only.
+const TOO_COARSE: Errno = Errno::OPNOTSUPP;
+
+/// What reads are multiples of, where the file system says what it wants.
+fn unit(wanted: Option<u32>) -> rustix::io::Result<u32> {
+    const LEAST: u32 = 4096;
+    let unit = wanted.map_or(LEAST, |unit| unit.max(LEAST).checked_next_power_of_two().unwrap_or(u32::MAX));
+    if unit as usize > FRAME { Err(TOO_COARSE) } else { Ok(unit) }
 }
 
 fn stamp_of(stat: &rustix::fs::Statx) -> Stamp {
@@ -245,6 +257,16 @@ mod tests {
         assert!(refused(Path::new("/no/such/file")).contains("/no/such/file: No such file"));
         assert!(refused(Path::new("/")).contains("directory"));
         assert!(refused(Path::new("/dev/null")).contains("/dev/null"));
+    }
+
+    #[test]
+    fn reads_fit_into_frames() {
+        assert_eq!(unit(None), Ok(4096));
+        assert_eq!(unit(Some(512)), Ok(4096));
+        assert_eq!(unit(Some(65_536)), Ok(65_536));
+        assert_eq!(unit(Some(3 << 19)), Ok(2 << 20));
+        assert_eq!(unit(Some((2 << 20) + 1)), Err(TOO_COARSE));
+        assert_eq!(unit(Some(u32::MAX)), Err(TOO_COARSE));
     }
 
     #[test]

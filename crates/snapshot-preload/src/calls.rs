@@ -181,7 +181,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
         libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
         // SAFETY: the caller's arguments.
-        _ if there.region.has_rights() => return unsafe { real::madvise(at, len, advice) },
+        _ if there.region.parts_have_rights() => return unsafe { real::madvise(at, len, advice) },
         _ => {}
     }
     0
@@ -191,7 +191,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
-    if inside(at, len).is_some_and(|there| !there.owned || !there.region.has_rights()) {
+    if inside(at, len).is_some_and(|there| !there.owned || !there.region.parts_have_rights()) {
         // What is kept for this process is written to it.
         return 0;
     }

@@ -36,14 +36,15 @@ const MOST: usize = 4;
 /// A region.
 enum Heap {
     Remap(Mapped<remap::Region>),
-    Uffd(Mapped<uffd::Region>),
+    /// And why it is not the other one, if that is to be said.
+    Uffd(Mapped<uffd::Region>, Option<Error>),
 }
 
 impl Heap {
     fn engine(&self) -> &dyn Engine {
         match self {
             Self::Remap(remap) => remap,
-            Self::Uffd(uffd) => uffd,
+            Self::Uffd(uffd, _) => uffd,
         }
     }
 }
@@ -81,13 +82,15 @@ fn make() -> Result<Heap, Error> {
             Ok(remap) => return Ok(Heap::Remap(remap)),
             Err(error) if wanted == Some(c"remap") => return Err(error),
             Err(error) => {
+                // Where nobody has that descriptor the region's file may get it.
+                // SAFETY: a question.
+                let somebody_listens = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_GETFD) } != -1;
                 let uffd = Mapped::new(bytes, huge_pages)?;
-                say(format_args!("the engine is uffd, for {error}"));
-                return Ok(Heap::Uffd(uffd));
+                return Ok(Heap::Uffd(uffd, somebody_listens.then_some(error)));
             }
         }
     }
-    Mapped::new(bytes, huge_pages).map(Heap::Uffd)
+    Mapped::new(bytes, huge_pages).map(|uffd| Heap::Uffd(uffd, None))
 }
 
 /// Whether the kernel lets a process have private memory only as far as it could all be copied.
@@ -190,7 +193,13 @@ fn start_threads(index: usize) -> Result<(), Error> {
         return start_ring0(index);
     }
     match HEAPS[index].get_or_init(make) {
-        Ok(heap) => heap.engine().start_threads(),
+        Ok(heap) => {
+            heap.engine().start_threads()?;
+            if let Heap::Uffd(_, Some(error)) = heap {
+                say(format_args!("the engine is uffd: {error}"));
+            }
+            Ok(())
+        }
         Err(error) => Err(error.clone()),
     }
 }

@@ -8,6 +8,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bedplate_snapshot::{Memory, PAGE};
+
 use crate::keys::Distribution;
 use crate::net::load::{self, Load, Loop, Seen};
 use crate::net::server::Server;
@@ -52,7 +54,7 @@ const FULL: &[Cell] = &[
     cell(Distribution::Uniform, 50, 10_000.0),
 ];
 
-/// Which engine the server with snapshots gets, unless it is to be the default one.
+/// The variable that says which engine a server gets, where it is not to be the one that it would get by itself.
 const ENGINE: &str = "BEDPLATE_SNAPSHOT_ENGINE";
 
 struct Round {
@@ -70,7 +72,9 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let rounds = 3;
     let cells = options.pick(QUICK, FULL);
     let library = library(options)?;
-    let engine = std::env::var(ENGINE).unwrap_or_else(|_| "remap".to_owned());
+    let by_itself = || Memory::builder(PAGE).in_child(true).build().map(|memory| memory.kind().to_string());
+    let engine =
+        std::env::var(ENGINE).or_else(|_| by_itself().map_err(|error| Error::engine(error.to_string())))?;
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("engine", engine.as_str())

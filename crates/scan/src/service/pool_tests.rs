@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::TRIES;
 use super::device::Device;
@@ -72,6 +73,36 @@ fn ready(board: &Board) -> Vec<(u64, Option<Fault>, Option<Fault>)> {
         }
     }
     all
+}
+
+/// A worker reads what it has, so many pages at most, each in such a time.
+fn read(board: &Board, most: usize, ns: u64) {
+    for entry in board.entries().iter().filter(|entry| entry.word.take()).take(most) {
+        entry.word.finish();
+        board.worker().bytes.fetch_add(FRAME as u64, Relaxed);
+        board.worker().ingest_ns.fetch_add(ns, Relaxed);
+    }
+}
+
+/// What a slow member has not read stays as long as there is memory, so nothing is read twice.
+#[test]
+fn a_slow_member_loses_nothing_while_there_is_memory() {
+    let mut scene = Scene::new(&[8 * FRAME]);
+    scene.device.rate.sample(FRAME as u64, 1_000_000);
+    let (fast, slow) = (scene.join(1), scene.join(2));
+    let mut loads = scene.second();
+    read(&slow, 1, 100_000_000);
+    for (board, ns) in [(&fast, 10_000_000), (&slow, 100_000_000)] {
+        for _ in 0..20 {
+            read(board, SLOTS, ns);
+            loads += scene.second();
+        }
+    }
+    assert_eq!(loads, 8);
+    scene.pool.leave(1);
+    scene.pool.leave(2);
+    scene.pool.check();
+    assert_eq!(scene.pool.unused(), 8);
 }
 
 const CHANGING: Option<Fault> = Some(Fault { code: error::CHANGING, detail: 0 });

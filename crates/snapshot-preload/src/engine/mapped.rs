@@ -66,27 +66,27 @@ unsafe fn empty(at: *mut libc::c_void, len: usize) {
     }
 }
 
-/// What of a region matters here and nowhere else.
-pub trait Kept: Region {
-    /// Whether parts of it may have rights of their own. Page tables are moved in one piece only from few mappings.
-    const HAS_RIGHTS: bool;
+/// A region whose parts may have rights of their own, or not: page tables are moved in one piece only from few mappings.
+pub trait Parts: Region {
+    /// See [`Engine::parts_have_rights`].
+    const HAVE_RIGHTS: bool;
 }
 
-impl Kept for remap::Region {
-    const HAS_RIGHTS: bool = false;
+impl Parts for remap::Region {
+    const HAVE_RIGHTS: bool = false;
 }
 
-impl Kept for uffd::Region {
-    const HAS_RIGHTS: bool = true;
+impl Parts for uffd::Region {
+    const HAVE_RIGHTS: bool = true;
 }
 
 /// An engine by a region.
-pub struct Mapped<R: Kept> {
+pub struct Mapped<R: Parts> {
     service: Service<R>,
     pending: Pending<R::Frozen<'static>>,
 }
 
-impl<R: Kept> Mapped<R> {
+impl<R: Parts> Mapped<R> {
     /// A region without threads. The program's allocator may be waiting for it.
     pub fn new(bytes: usize, huge_pages: bool) -> Result<Self, Error> {
         let region = R::new(Options { bytes, base: None, huge_pages, claimed: false })?;
@@ -101,7 +101,7 @@ impl<R: Kept> Mapped<R> {
     }
 }
 
-impl<R: Kept> Engine for Mapped<R> {
+impl<R: Parts> Engine for Mapped<R> {
     fn kind(&self) -> Kind {
         R::KIND
     }
@@ -140,8 +140,8 @@ impl<R: Kept> Engine for Mapped<R> {
         unsafe { empty(at, len) };
     }
 
-    fn has_rights(&self) -> bool {
-        R::HAS_RIGHTS
+    fn parts_have_rights(&self) -> bool {
+        R::HAVE_RIGHTS
     }
 
     fn is_served(&self) -> bool {

@@ -30,8 +30,8 @@ pub trait Engine: Sync {
     fn discard(&self, pages: Range<usize>);
     /// The same in a snapshot's process.
     fn empty_in_snapshot(&self, pages: Range<usize>);
-    /// Whether the kernel has the region's rights, so that it may change them.
-    fn has_rights(&self) -> bool;
+    /// Whether the program may change the rights of parts of it.
+    fn parts_have_rights(&self) -> bool;
     /// Whether snapshots can be taken.
     fn is_served(&self) -> bool;
     /// Whether there can be one more.

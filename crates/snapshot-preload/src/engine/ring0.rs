@@ -83,7 +83,7 @@ impl Engine for Ring0 {
         self.region.discard(pages);
     }
 
-    fn has_rights(&self) -> bool {
+    fn parts_have_rights(&self) -> bool {
         false
     }
 

@@ -146,8 +146,8 @@ pub struct Statistics {
     pub instantaneous: u64,
     /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
     pub extra_bytes: u64,
-    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds. Counted by
-    /// `remap`, of snapshots in children with the `fork` itself; by `uffd`, without it; by `ring0` of forked servers.
+    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds: of one in a child with its
+    /// `fork`. Of `ring0` it is that of forked servers without `fork`, and the longest only.
     pub longest_pause_ns: u64,
     /// See `longest_pause_ns`.
     pub latest_pause_ns: u64,

@@ -1,4 +1,5 @@
-//! What the kernel tells of pages' entries in the owner's tables: whether it has copies of its own.
+//! What the kernel tells of pages' entries in the owner's tables: whether it has copies of its own,
+//! and what is protected.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -72,6 +73,7 @@ impl Entries {
     }
 
     /// Calls `f` with runs of private pages, in a region that begins at `base`, of which this process has a copy of its own.
+    /// Only who has [learnt](Self::learn) can tell.
     pub fn for_copies(
         &self,
         base: usize,

@@ -30,7 +30,8 @@ pub(crate) use entries::Entries;
 pub(crate) use own::{Own, Table};
 pub(crate) use path::path;
 pub(crate) use protect::protect;
-pub use service::{Service, Thread};
+pub use service::Service;
+pub(crate) use service::{Thread, Threaded};
 pub(crate) use sets::Pages;
 pub(crate) use signals::BlockedSignals;
 
@@ -65,8 +66,8 @@ pub struct SnapshotId {
 }
 
 /// What its owner does with memory of which snapshots are taken, whichever way that is done. Any thread may call all of
-/// it. Nothing but [`new`](Self::new), [`threads`](Self::threads) and errors allocates.
-pub trait Region: Sized + Send + Sync + 'static {
+/// it. Nothing but [`new`](Self::new) and errors allocates.
+pub trait Region: service::Threaded + Send + Sync + 'static {
     /// What it has become for a `fork`.
     type Frozen<'a>: Frozen;
 
@@ -145,15 +146,6 @@ pub trait Region: Sized + Send + Sync + 'static {
 
     /// What has happened so far.
     fn statistics(&self) -> Statistics;
-
-    /// The threads that it needs.
-    fn threads(&self) -> Vec<Thread<Self>>;
-
-    /// All of them run.
-    fn threads_run(&self) {}
-
-    /// They are to end.
-    fn end_threads(&self);
 }
 
 /// A region of which a child is about to be forked. Whoever holds it must not write to the region, claim or give back
@@ -175,8 +167,8 @@ pub trait Frozen {
     unsafe fn map_in_child(self) -> Result<(), Error>;
 }
 
-/// The trait's methods that a region has of its own, by the same names.
-macro_rules! own_methods {
+/// The trait's methods that are the same for all regions.
+macro_rules! common_methods {
     () => {
         fn base(&self) -> usize {
             self.base
@@ -203,4 +195,4 @@ macro_rules! own_methods {
         }
     };
 }
-pub(crate) use own_methods;
+pub(crate) use common_methods;

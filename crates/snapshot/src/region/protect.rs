@@ -3,7 +3,7 @@
 //! Before Linux 6.5 the kernel says that it has protected pages and has not, if another thread touches a huge page of the
 //! file in the moment between its being taken apart and its small pages' getting entries: then it is mapped as one again,
 //! and passed over. (Later kernels try again by themselves.) That concerns all pages of a page table at once, so one of
-//! each is looked at.
+//! each is looked at, where it matters: by whoever has huge pages, or may have them without wanting them.
 
 use std::ops::Range;
 
@@ -18,17 +18,19 @@ const TABLE: usize = 512;
 /// How often it is tried.
 const TRIES: usize = 1000;
 
-/// Protects pages of a region that begins at `base`.
+/// Protects pages of a region that begins at `base`, and looks whether they are if there are `entries` to look at.
 ///
 /// # Errors
-/// No memory for their tables. Some may be protected.
+/// No memory for their tables; they cannot be looked at; `EBUSY`: they were mapped as huge pages again each time. Some may be
+/// protected.
 pub fn protect(
     descriptor: &Descriptor,
-    entries: &Entries,
+    entries: Option<&Entries>,
     base: usize,
     pages: Range<usize>,
 ) -> Result<(), Errno> {
     protect_once(descriptor, base, pages.clone())?;
+    let Some(entries) = entries else { return Ok(()) };
     let mut at = pages.start;
     while at < pages.end {
         let part = at..pages.end.min((at / TABLE + 1) * TABLE);
@@ -37,7 +39,7 @@ pub fn protect(
         while !entries.is_protected(base + part.start * PAGE)? {
             tries += 1;
             if tries == TRIES {
-                return Err(Errno::NOMEM);
+                return Err(Errno::BUSY);
             }
             protect_once(descriptor, base, part.clone())?;
         }

@@ -12,9 +12,21 @@ const STACK: usize = 128 << 10;
 
 /// A thread that a region needs.
 pub struct Thread<R> {
-    pub(crate) name: &'static str,
-    /// It ends some time after [`Region::end_threads`].
-    pub(crate) life: Box<dyn FnOnce(&R) + Send>,
+    pub name: &'static str,
+    /// It ends some time after [`Threaded::end_threads`].
+    pub life: Box<dyn FnOnce(&R) + Send>,
+}
+
+/// What a region's service does to it. Nobody else can, for this trait has no name outside of this crate.
+pub trait Threaded: Sized {
+    /// The threads that it needs.
+    fn threads(&self) -> Vec<Thread<Self>>;
+
+    /// All of them run.
+    fn threads_run(&self) {}
+
+    /// They are to end.
+    fn end_threads(&self);
 }
 
 /// A region with its threads.
@@ -51,35 +63,56 @@ impl<R: Region> Service<R> {
         Self { region, threads: Mutex::new(Vec::new()) }
     }
 
-    /// Starts its threads: from now on snapshots can be taken, and what can be done ahead of them is.
+    /// Starts its threads: from now on snapshots can be taken, and what can be done ahead of them is. Once is enough.
     ///
     /// # Errors
-    /// [`Error::System`] when threads cannot be had.
+    /// [`Error::System`] when threads cannot be had: it has none then.
     pub fn start_threads(&self) -> Result<(), Error> {
+        let mut running = self.lock();
+        if !running.is_empty() {
+            return Ok(());
+        }
         let started = Arc::new(AtomicUsize::new(0));
         let _blocked = BlockedSignals::new();
-        for Thread { name, life } in self.region.threads() {
-            let (shared, begun) = (Shared(&raw const *self.region), started.clone());
-            let thread = Builder::new().name(name.into()).stack_size(STACK).spawn(move || {
-                let (shared, begun) = (shared, begun);
-                begun.fetch_add(1, Ordering::AcqRel);
-                // Never freed, for this thread frees nothing while it works: a word.
-                std::mem::forget(begun);
-                life(shared.region());
-            });
-            let source = |error: std::io::Error| Error::System {
-                what: "starting a thread",
-                source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
-            };
-            self.lock().push(thread.map_err(source)?);
+        for thread in self.region.threads() {
+            match self.start(thread, &started) {
+                Ok(handle) => running.push(handle),
+                Err(error) => {
+                    drop(running);
+                    self.end();
+                    return Err(error);
+                }
+            }
         }
         // A thread allocates until it runs. None must have begun to keep writers waiting before.
-        let all = self.lock().len();
-        while started.load(Ordering::Acquire) < all {
+        while started.load(Ordering::Acquire) < running.len() {
             std::thread::yield_now();
         }
         self.region.threads_run();
         Ok(())
+    }
+
+    fn start(&self, thread: Thread<R>, started: &Arc<AtomicUsize>) -> Result<JoinHandle<()>, Error> {
+        let Thread { name, life } = thread;
+        let (shared, begun) = (Shared(&raw const *self.region), started.clone());
+        let handle = Builder::new().name(name.into()).stack_size(STACK).spawn(move || {
+            let (shared, begun) = (shared, begun);
+            begun.fetch_add(1, Ordering::AcqRel);
+            // Never freed, for this thread frees nothing while it works: a word.
+            std::mem::forget(begun);
+            life(shared.region());
+        });
+        handle.map_err(|error| Error::System {
+            what: "starting a thread",
+            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
+        })
+    }
+
+    fn end(&self) {
+        self.region.end_threads();
+        for thread in self.lock().drain(..) {
+            let _ = thread.join();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -89,9 +122,6 @@ impl<R: Region> Service<R> {
 
 impl<R: Region> Drop for Service<R> {
     fn drop(&mut self) {
-        self.region.end_threads();
-        for thread in self.lock().drain(..) {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }

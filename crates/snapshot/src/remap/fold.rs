@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::protect;
+use crate::region::{BlockedSignals, protect};
 
 /// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: writers to
 /// these chunks wait for as long as it takes.
@@ -33,7 +33,7 @@ impl Region {
     ///
     /// # Errors
     /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
-    pub(super) fn fold_some(&self) -> Result<Folded, Errno> {
+    pub(super) fn fold_some(&self, _: &BlockedSignals) -> Result<Folded, Errno> {
         let mut state = self.lock();
         if state.private.is_empty() {
             return Ok(Folded::All);
@@ -45,7 +45,9 @@ impl Region {
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: who writes to it waits until the end of this function.
         let folded = unsafe { self.descriptor.register(at, len) }
-            .and_then(|()| protect(&self.descriptor, &self.entries, self.base, group.clone()))
+            .and_then(|()| {
+                protect(&self.descriptor, self.older.then_some(&self.entries), self.base, group.clone())
+            })
             .and_then(|()| self.fold(group.clone()));
         match folded {
             Ok(copies) => {

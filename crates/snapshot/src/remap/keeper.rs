@@ -7,7 +7,7 @@ use rustix::time::Timespec;
 
 use super::fold::Folded;
 use super::region::Region;
-use crate::region::now;
+use crate::region::{BlockedSignals, now};
 
 /// The time between two looks at whether a child has ended.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -20,11 +20,13 @@ const ROUND_NS: u64 = 50_000_000;
 impl Region {
     /// The thread's life.
     pub(super) fn keep(&self) {
+        // As it was started.
+        let blocked = BlockedSignals::new();
         let mut rest = &REST;
         loop {
             let _ = poll(&mut [self.bell.poll()], Some(rest));
             self.bell.answer();
-            rest = self.fold_what_can_be();
+            rest = self.fold_what_can_be(&blocked);
             let begin = now();
             self.prepare_until(|| {
                 // Others may be waiting for the state's lock.
@@ -42,9 +44,9 @@ impl Region {
     }
 
     /// Gives the time after which it is to be looked again.
-    fn fold_what_can_be(&self) -> &'static Timespec {
+    fn fold_what_can_be(&self, blocked: &BlockedSignals) -> &'static Timespec {
         while !self.is_over() {
-            match self.fold_some() {
+            match self.fold_some(blocked) {
                 // Others may be waiting for the state's lock.
                 Ok(Folded::Some) => std::thread::yield_now(),
                 Ok(Folded::All) => return &REST,

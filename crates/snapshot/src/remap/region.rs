@@ -14,8 +14,8 @@ use super::life::Life;
 use super::{CHUNK, SNAPSHOTS};
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Thread, backing,
-    now, own_methods,
+    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Thread, Threaded,
+    backing, common_methods, kernel, now,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -85,6 +85,8 @@ pub struct Region {
     pub(super) nothing: OwnedFd,
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
+    /// What the kernel says to have protected has to be looked at.
+    pub(super) older: bool,
     state: Mutex<State>,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
@@ -191,6 +193,7 @@ impl crate::region::Region for Region {
                 nothing,
                 descriptor,
                 entries,
+                older: !kernel::is_at_least(6, 5),
                 state: Mutex::default(),
                 claimed: Pages::new(pages, true)?,
                 gone: Pages::new(pages, false)?,
@@ -211,7 +214,7 @@ impl crate::region::Region for Region {
         Own::new(region).map_err(Error::system(tables))
     }
 
-    own_methods!();
+    common_methods!();
 
     fn release(&self, pages: Range<usize>) {
         self.release(pages);
@@ -223,7 +226,6 @@ impl crate::region::Region for Region {
 
     /// One at a time: when the one before has ended, and has been folded.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
-        let _blocked = BlockedSignals::new();
         loop {
             let mut state = self.lock();
             if state.has_snapshots() {
@@ -231,7 +233,8 @@ impl crate::region::Region for Region {
             }
             if !state.private.is_empty() {
                 drop(state);
-                self.fold_some().map_err(Error::system("folding the snapshot before"))?;
+                self.fold_some(&BlockedSignals::new())
+                    .map_err(Error::system("folding the snapshot before"))?;
                 continue;
             }
             let begin = now();
@@ -264,8 +267,7 @@ impl crate::region::Region for Region {
 
     /// Folds what can be, and makes tables for the next snapshot.
     fn settle(&self) {
-        let _blocked = BlockedSignals::new();
-        while self.fold_some() == Ok(Folded::Some) {}
+        while self.fold_some(&BlockedSignals::new()) == Ok(Folded::Some) {}
         self.prepare_until(|| false);
     }
 
@@ -284,7 +286,9 @@ impl crate::region::Region for Region {
             ..Statistics::default()
         }
     }
+}
 
+impl Threaded for Region {
     fn threads(&self) -> Vec<Thread<Self>> {
         vec![Thread { name: "bedplate-keep", life: Box::new(Self::keep) }]
     }

@@ -11,8 +11,9 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-use crate::region::Table;
 use rustix::io::Errno;
+
+use crate::region::Table;
 
 const LEVELS: u16 = 6;
 const LEVEL_SHIFT: u32 = 13;

@@ -22,8 +22,8 @@ use super::team::Team;
 use super::window;
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, Thread, backing, kernel, now,
-    own_methods, protect,
+    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, Thread, Threaded, backing,
+    common_methods, kernel, now, protect,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -89,7 +89,7 @@ impl Region {
         let pages = options.bytes / PAGE;
         let tables = Error::system("mapping the region's tables");
         let entries = (options.huge_pages && !kernel::is_at_least(6, 5)).then(Entries::open).transpose();
-        let entries = entries.map_err(Error::system("/proc/self/pagemap"))?;
+        let entries = entries.map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Uffd))?;
         let make = || {
             // SAFETY: a new mapping at an address of the kernel's choice.
             let nothing = unsafe {
@@ -162,10 +162,7 @@ impl Region {
 
     /// Write-protects pages.
     pub(super) fn protect(&self, pages: Range<usize>) -> Result<(), Errno> {
-        match &self.entries {
-            Some(entries) => protect(&self.descriptor, entries, self.base, pages),
-            None => self.descriptor.protect(self.address(pages.start), pages.len() * PAGE),
-        }
+        protect(&self.descriptor, self.entries.as_ref(), self.base, pages)
     }
 
     /// The latch of the chunk that a page is in.
@@ -220,7 +217,7 @@ impl crate::region::Region for Region {
         Ok(region)
     }
 
-    own_methods!();
+    common_methods!();
 
     fn release(&self, pages: Range<usize>) {
         self.release(pages);
@@ -320,7 +317,9 @@ impl crate::region::Region for Region {
             ..Statistics::default()
         }
     }
+}
 
+impl Threaded for Region {
     fn threads(&self) -> Vec<Thread<Self>> {
         self.all_threads()
     }

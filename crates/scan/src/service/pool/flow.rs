@@ -22,9 +22,10 @@ impl Pool {
         of(false).or_else(|| of(true))
     }
 
-    /// Whether one member is at most half as fast as another.
+    /// Whether one member is at most half as fast as another, and has not had everything.
     fn somebody_lags(&self) -> bool {
-        let rates = || self.members.values().filter_map(|member| member.ingest.per_second());
+        let missing = |member: &&Member| member.seen.count() < self.chunks.len();
+        let rates = || self.members.values().filter(missing).filter_map(|member| member.ingest.per_second());
         2.0 * rates().fold(f64::INFINITY, f64::min) <= rates().fold(0.0, f64::max)
     }
 
@@ -44,6 +45,8 @@ impl Pool {
     /// Orders what is due.
     pub(super) fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
         let (high, capacity, lanes) = self.marks(device);
+        // What is in use beyond it stays until it is read: paces are estimates, and go up and down.
+        self.capacity = capacity.max(self.capacity.min(self.state.len() - self.free.len()));
         for member in self.members.values() {
             member.board.service().watermark.store(high as u64, Relaxed);
         }
@@ -57,7 +60,7 @@ impl Pool {
             if !starving && (self.allowed == 0 || least + self.flying >= high) {
                 break;
             }
-            let Some(frame) = self.frame(capacity, now) else { break };
+            let Some(frame) = self.frame(self.capacity, now) else { break };
             self.allowed = self.allowed.saturating_sub(1);
             self.state[frame] = Frame::Loading;
             self.present.set(chunk);

@@ -69,6 +69,8 @@ pub struct Pool {
     /// The next chunk of the stream.
     head: usize,
     members: BTreeMap<usize, Member>,
+    /// How many frames may be in use.
+    capacity: usize,
     flying: usize,
     allowed: usize,
     resting: usize,
@@ -105,6 +107,7 @@ impl Pool {
             free: (0..count).rev().collect(),
             head: 0,
             members: BTreeMap::new(),
+            capacity: 0,
             flying: 0,
             allowed: 2,
             resting: 0,

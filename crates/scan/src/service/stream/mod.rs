@@ -2,8 +2,8 @@
 //!
 //! Requests are released by *lanes*. A lane is a request in flight, or the permission for one: after its request completed
 //! it rests for the delay of Equation 1. There are as many lanes as reward requests are needed. Two marks bound them:
-//! below the low one the worker would wait, so requests are released at once; at the watermark none is, for the
-//! worker does not need more yet.
+//! below the low one the worker would wait, so requests are released at once; at the high one none is, for the worker does not
+//! need more yet. The watermark that is published is the high mark, or what was released under a higher one and is not read.
 //!
 //! How fast that is follows from the worker's pace (`pace`); what the worker has, and may be old by now, is in `given`.
 //!

@@ -55,6 +55,34 @@ impl Scene {
     }
 }
 
+/// A worker turns out to be slow: what is there stays, and nothing is read until there are fewer pages than it needs.
+#[test]
+fn the_watermark_comes_down_as_pages_are_read() {
+    let mut scene = Scene::new(&[16 * FRAME]);
+    let watermark = |scene: &Scene| scene.stream.board.service().watermark.load(Relaxed);
+    let pump = |scene: &mut Scene| {
+        let orders = scene.stream.pump(0, &scene.device).orders;
+        scene.give(orders)
+    };
+    while pump(&mut scene) > 0 {}
+    assert_eq!((scene.stream.pending(), watermark(&scene)), (4, 4));
+    // Pages are on their way for 1 ms and last for a second.
+    scene.device.rate.sample(FRAME as u64, 1_000_000);
+    let board = scene.stream.board.clone();
+    board.worker().bytes.store(FRAME as u64, Relaxed);
+    board.worker().ingest_ns.store(1_000_000_000, Relaxed);
+    assert_eq!((pump(&mut scene), watermark(&scene)), (0, 4));
+    assert!(board.entries()[0].word.take());
+    assert_eq!((pump(&mut scene), watermark(&scene)), (0, LEAST as u64));
+    board.entries()[0].word.finish();
+    for slot in 1..4 {
+        assert!(board.entries()[slot].word.take());
+        assert_eq!((pump(&mut scene), watermark(&scene)), (1, LEAST as u64));
+        assert_eq!(scene.stream.pending(), LEAST);
+        board.entries()[slot].word.finish();
+    }
+}
+
 const CHANGING: Option<Fault> = Some(Fault { code: error::CHANGING, detail: 0 });
 
 #[test]
