@@ -34,7 +34,7 @@ guest() { "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test "$@"; }
 for kernel in "${series[@]}"; do
   guest --kernel "$kernel" --timeout 4m "${others[@]}"
   guest --kernel "$kernel" --timeout 4m --parallel "${parallel[@]}"
-  guest --kernel "$kernel" --timeout 4m "${pools[@]}"
+  guest --kernel "$kernel" --timeout 8m "${pools[@]}"
   guest --kernel "$kernel" --timeout 4m --cpus 1 "${single[@]}"
   for binary in "${apart[@]}"; do
     for name in $("$binary" --list --format terse | sed -n 's/: test$//p'); do
