@@ -111,6 +111,15 @@ fn a_scratch_disk_has_direct_access() {
     }
 }
 
+/// Also before there is any job: such a guest is one that can be lost.
+#[test]
+fn a_guest_that_dies_while_it_boots_has_died() {
+    let (report, ..) = run(&machine(Series::V6_1).append("rdinit=/no/such init=/no/such"), &[sh("true")]);
+    let error = report.unwrap_err();
+    assert!(matches!(error, Error::Died { .. }), "{error}");
+    assert!(error.console().is_some_and(|console| console.contains("panic")), "{error}");
+}
+
 #[test]
 fn an_nvme_device_is_there_on_request() {
     let script = "echo content | dd of=/dev/nvme0n1 conv=notrunc,sync bs=4096 oflag=direct && \

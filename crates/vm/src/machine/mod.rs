@@ -302,7 +302,7 @@ impl Session {
             let _ = qemu.child.kill();
             complete.map(|complete| (complete, words.join().unwrap_or_default()))
         })?;
-        let _ = qemu.child.wait();
+        let ended = qemu.child.wait();
         let console = || String::from_utf8_lossy(&self.said.console).into_owned();
         if !complete {
             let limit = if self.said.boot.is_some() { self.limit } else { BOOT_LIMIT };
@@ -310,7 +310,10 @@ impl Session {
         }
         let Some(boot) = self.said.boot else {
             let last = last.trim();
-            if last.is_empty() {
+            // A guest that resets or panics while it boots ends QEMU as one does that is done. What QEMU said before then were
+            // warnings.
+            let started = ended.is_ok_and(|status| status.success()) || !self.said.console.is_empty();
+            if started || last.is_empty() {
                 return Err(self.died(console()));
             }
             return Err(Error::Qemu(last.lines().last().unwrap_or(last).to_owned()));
