@@ -13,8 +13,9 @@ series=("$@")
 tests=$(cargo test --locked --workspace --no-run --message-format=json-render-diagnostics |
   sed -n 's|.*"package_id":"[^"]*#bedplate-\([^@"]*\)@.*"kind":\["test"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1/\2 \3|p')
 # Tests with many interrupts, and writers that do nothing but write, need processors that work at the same time
-# (docs/vm.md); so do kerneldb and snapshot/region_model, which do not use KVM. Guests in which snapshots are taken under load must not live
-# long: each such test has its own. Whoever waits must leave the processor to others, which shows where there is only one.
+# (docs/vm.md); so do kerneldb and snapshot/region_model, which do not use KVM. Guests in which snapshots are taken under
+# load must not live long: each such test has its own. Whoever waits must leave the processor to others, which shows where
+# there is only one.
 apart=() parallel=() pools=() single=() others=()
 while read -r test binary; do
   case $test in

@@ -82,11 +82,7 @@ fn make() -> Result<Heap, Error> {
             Ok(remap) => return Ok(Heap::Remap(remap)),
             Err(error) if wanted == Some(c"remap") => return Err(error),
             Err(error) => {
-                // Where nobody has that descriptor the region's file may get it.
-                // SAFETY: a question.
-                let somebody_listens = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_GETFD) } != -1;
-                let uffd = Mapped::new(bytes, huge_pages)?;
-                return Ok(Heap::Uffd(uffd, somebody_listens.then_some(error)));
+                return Ok(Heap::Uffd(Mapped::new(bytes, huge_pages)?, Some(error)));
             }
         }
     }

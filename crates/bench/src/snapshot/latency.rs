@@ -29,7 +29,7 @@ const fn armed(written: f64, pattern: Pattern) -> Before {
     Before::Armed { written, pattern }
 }
 
-/// What sides are compared by that do not arm; so processors' caches are as cold for all of them.
+/// The case by which sides are compared that do not arm: processors' caches are as cold for each of them.
 const SETTLED: Before = armed(0.05, Pattern::Scattered);
 
 const CASES: [(Side, Before); 17] = [

@@ -5,14 +5,17 @@
 //! their owner and to snapshots. Files get large folios by the options of their file system; so where it is allowed the
 //! file is one of an instance of tmpfs that is made for it, is mounted nowhere, and goes with it.
 
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, fallocate, ftruncate, memfd_create, openat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
+
+use crate::PAGE;
 
 /// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
 const LARGE: usize = 2 << 20;
@@ -26,8 +29,27 @@ pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), 
         Some(Ok(file)) => (file, true),
         _ => (memfd_create(c"bedplate-region", MemfdFlags::CLOEXEC)?, false),
     };
+    let file = above_standard(file)?;
     ftruncate(&file, bytes as u64)?;
     Ok((file, large))
+}
+
+/// A program that was started without some of the standard descriptors writes to whatever gets their numbers.
+fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
+    if file.as_raw_fd() > libc::STDERR_FILENO {
+        return Ok(file);
+    }
+    rustix::io::fcntl_dupfd_cloexec(&file, libc::STDERR_FILENO + 1)
+}
+
+/// Pages' memory goes from a file back to the kernel, wherever they are mapped and not copied.
+pub(crate) fn punch(file: &OwnedFd, pages: Range<usize>) {
+    if pages.is_empty() {
+        return;
+    }
+    let (offset, len) = ((pages.start * PAGE) as u64, (pages.len() * PAGE) as u64);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    while fallocate(file, hole, offset, len) == Err(Errno::INTR) {}
 }
 
 fn of_its_own_instance() -> Result<OwnedFd, Errno> {
@@ -69,5 +91,30 @@ pub(crate) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<u
             let _ = munmap(room.byte_add(before + bytes), align - before);
         }
         Ok(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_not_what_programs_write_messages_to() {
+        // SAFETY: the child makes system calls only and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let is_above = |large| file(PAGE, large).is_ok_and(|(file, _)| file.as_raw_fd() > 2);
+            // SAFETY: nobody in this process needs them.
+            unsafe {
+                for standard in 0..3 {
+                    libc::close(standard);
+                }
+                libc::_exit(i32::from(!is_above(false) || !is_above(true)));
+            }
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        assert_eq!(status, 0);
     }
 }

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 use crate::PAGE;
 
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
-const OF_A_FILE: u64 = 1 << 61;
+pub const PRESENT: u64 = 1 << 63;
+pub const SWAPPED: u64 = 1 << 62;
+pub const OF_A_FILE: u64 = 1 << 61;
 const PROTECTED: u64 = 1 << 57;
 /// Changes by itself.
 const SOFT_DIRTY: u64 = 1 << 55;

@@ -10,12 +10,12 @@ mod bell;
 mod clock;
 pub(crate) mod descriptor;
 pub(crate) mod entries;
-pub(crate) mod kernel;
+mod kernel;
 mod own;
 mod path;
-mod protect;
+pub(crate) mod protect;
 mod service;
-pub(crate) mod sets;
+mod sets;
 #[cfg(test)]
 mod sets_tests;
 mod signals;
@@ -29,7 +29,6 @@ pub(crate) use descriptor::{Descriptor, Refusal};
 pub(crate) use entries::Entries;
 pub(crate) use own::{Own, Table};
 pub(crate) use path::path;
-pub(crate) use protect::protect;
 pub use service::Service;
 pub(crate) use service::{Thread, Threaded};
 pub(crate) use sets::Pages;
@@ -167,9 +166,11 @@ pub trait Frozen {
     unsafe fn map_in_child(self) -> Result<(), Error>;
 }
 
-/// The trait's methods that are the same for all regions.
+/// The trait's methods that are the same for all regions, which have their parts by the same names.
 macro_rules! common_methods {
     () => {
+        type Frozen<'a> = Frozen<'a>;
+
         fn base(&self) -> usize {
             self.base
         }
@@ -192,6 +193,18 @@ macro_rules! common_methods {
                 self.claim(pages);
             }
             free
+        }
+
+        fn release(&self, pages: std::ops::Range<usize>) {
+            self.release(pages);
+        }
+
+        fn discard(&self, pages: std::ops::Range<usize>) {
+            self.discard(pages);
+        }
+
+        fn freeze(&self) -> Result<Frozen<'_>, crate::Error> {
+            Frozen::new(self)
         }
     };
 }

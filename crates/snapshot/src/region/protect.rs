@@ -9,14 +9,18 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-use super::Descriptor;
-use super::entries::Entries;
+use super::{Descriptor, Entries, kernel};
 use crate::PAGE;
 
 /// Pages of a last-level page table.
 const TABLE: usize = 512;
 /// How often it is tried.
 const TRIES: usize = 1000;
+
+/// Whether the kernel is one of those.
+pub fn needs_a_look() -> bool {
+    !kernel::is_at_least(6, 5)
+}
 
 /// Protects pages of a region that begins at `base`, and looks whether they are if there are `entries` to look at.
 ///

@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::{BlockedSignals, protect};
+use crate::region::{BlockedSignals, backing, protect};
 
 /// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: writers to
 /// these chunks wait for as long as it takes.
@@ -46,7 +45,8 @@ impl Region {
         // SAFETY: who writes to it waits until the end of this function.
         let folded = unsafe { self.descriptor.register(at, len) }
             .and_then(|()| {
-                protect(&self.descriptor, self.older.then_some(&self.entries), self.base, group.clone())
+                let entries = self.needs_a_look.then_some(&self.entries);
+                protect::protect(&self.descriptor, entries, self.base, group.clone())
             })
             .and_then(|()| self.fold(group.clone()));
         match folded {
@@ -65,7 +65,7 @@ impl Region {
         if state.private.is_empty() {
             state.private = 0..0;
             if std::mem::take(&mut state.holes) > 0 {
-                self.punch(&self.nothing, 0..self.pages);
+                backing::punch(&self.nothing, 0..self.pages);
             }
         }
         Ok(Folded::Some)
@@ -93,7 +93,7 @@ impl Region {
         let mut at = group.start;
         while let Some(run) = self.gone.run(at..group.end, true) {
             at = run.end;
-            self.punch(&self.file, run.clone());
+            backing::punch(&self.file, run.clone());
             // What was written there since is a copy.
             self.gone.remove(run);
         }
@@ -127,15 +127,5 @@ impl Region {
             }
         }
         Ok(())
-    }
-
-    /// Pages' memory goes from a file back to the kernel.
-    pub(super) fn punch(&self, file: &std::os::fd::OwnedFd, pages: Range<usize>) {
-        if pages.is_empty() {
-            return;
-        }
-        let (offset, len) = ((pages.start * PAGE) as u64, (pages.len() * PAGE) as u64);
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        while rustix::fs::fallocate(file, hole, offset, len) == Err(Errno::INTR) {}
     }
 }

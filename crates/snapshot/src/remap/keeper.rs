@@ -7,7 +7,7 @@ use rustix::time::Timespec;
 
 use super::fold::Folded;
 use super::region::Region;
-use crate::region::{BlockedSignals, now};
+use crate::region::{BlockedSignals, Thread, Threaded, now};
 
 /// The time between two looks at whether a child has ended.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -17,9 +17,20 @@ const LATER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const ROUND_NS: u64 = 50_000_000;
 
+impl Threaded for Region {
+    fn threads(&self) -> Vec<Thread<Self>> {
+        vec![Thread { name: "bedplate-keep", life: Box::new(Self::keep) }]
+    }
+
+    fn end_threads(&self) {
+        self.over.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
 impl Region {
     /// The thread's life.
-    pub(super) fn keep(&self) {
+    fn keep(&self) {
         // As it was started.
         let blocked = BlockedSignals::new();
         let mut rest = &REST;

@@ -14,8 +14,8 @@ use super::life::Life;
 use super::{CHUNK, SNAPSHOTS};
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Thread, Threaded,
-    backing, common_methods, kernel, now,
+    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, backing,
+    common_methods, now, protect,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -85,8 +85,8 @@ pub struct Region {
     pub(super) nothing: OwnedFd,
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
-    /// What the kernel says to have protected has to be looked at.
-    pub(super) older: bool,
+    /// See [`protect::needs_a_look`].
+    pub(super) needs_a_look: bool,
     state: Mutex<State>,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
@@ -150,8 +150,6 @@ impl Region {
 }
 
 impl crate::region::Region for Region {
-    type Frozen<'a> = Frozen<'a>;
-
     const KIND: Kind = Kind::Remap;
 
     /// They are the file itself.
@@ -193,7 +191,7 @@ impl crate::region::Region for Region {
                 nothing,
                 descriptor,
                 entries,
-                older: !kernel::is_at_least(6, 5),
+                needs_a_look: protect::needs_a_look(),
                 state: Mutex::default(),
                 claimed: Pages::new(pages, true)?,
                 gone: Pages::new(pages, false)?,
@@ -215,14 +213,6 @@ impl crate::region::Region for Region {
     }
 
     common_methods!();
-
-    fn release(&self, pages: Range<usize>) {
-        self.release(pages);
-    }
-
-    fn discard(&self, pages: Range<usize>) {
-        self.discard(pages);
-    }
 
     /// One at a time: when the one before has ended, and has been folded.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
@@ -255,10 +245,6 @@ impl crate::region::Region for Region {
         true
     }
 
-    fn freeze(&self) -> Result<Frozen<'_>, Error> {
-        Frozen::new(self)
-    }
-
     fn has_room(&self) -> bool {
         let mut state = self.lock();
         state.end_those_that_are_over();
@@ -285,17 +271,6 @@ impl crate::region::Region for Region {
             latest_pause_ns: get(&self.counters.latest_pause),
             ..Statistics::default()
         }
-    }
-}
-
-impl Threaded for Region {
-    fn threads(&self) -> Vec<Thread<Self>> {
-        vec![Thread { name: "bedplate-keep", life: Box::new(Self::keep) }]
-    }
-
-    fn end_threads(&self) {
-        self.over.store(true, Ordering::Release);
-        self.bell.ring();
     }
 }
 

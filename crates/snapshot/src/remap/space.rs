@@ -8,6 +8,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
+use crate::region::backing;
 
 /// Parts that are given back while they are private, until all is folded, from which on small ones are only made zero.
 const HOLES: usize = 8192;
@@ -36,11 +37,11 @@ impl Region {
     fn give_back(&self, state: &mut State, pages: Range<usize>) {
         let private = pages.start.max(state.private.start)..pages.end.min(state.private.end);
         if private.is_empty() {
-            self.punch(&self.file, pages);
+            backing::punch(&self.file, pages);
             return;
         }
-        self.punch(&self.file, pages.start..private.start);
-        self.punch(&self.file, private.end..pages.end);
+        backing::punch(&self.file, pages.start..private.start);
+        backing::punch(&self.file, private.end..pages.end);
         // What never was in use the file has nothing of, and nobody has written to it.
         let private = private.start..private.end.min(self.used());
         if private.is_empty() {

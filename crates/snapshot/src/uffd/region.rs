@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -22,8 +21,8 @@ use super::team::Team;
 use super::window;
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, Thread, Threaded, backing,
-    common_methods, kernel, now, protect,
+    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, backing, common_methods, now,
+    protect,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -88,7 +87,7 @@ impl Region {
     ) -> Result<Own<Self>, Error> {
         let pages = options.bytes / PAGE;
         let tables = Error::system("mapping the region's tables");
-        let entries = (options.huge_pages && !kernel::is_at_least(6, 5)).then(Entries::open).transpose();
+        let entries = (options.huge_pages && protect::needs_a_look()).then(Entries::open).transpose();
         let entries = entries.map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Uffd))?;
         let make = || {
             // SAFETY: a new mapping at an address of the kernel's choice.
@@ -162,7 +161,7 @@ impl Region {
 
     /// Write-protects pages.
     pub(super) fn protect(&self, pages: Range<usize>) -> Result<(), Errno> {
-        protect(&self.descriptor, self.entries.as_ref(), self.base, pages)
+        protect::protect(&self.descriptor, self.entries.as_ref(), self.base, pages)
     }
 
     /// The latch of the chunk that a page is in.
@@ -183,9 +182,7 @@ impl Region {
 
     /// Pages' memory goes back to the kernel, in this process and in snapshots that share it.
     pub(super) fn empty(&self, pages: Range<usize>) {
-        let (offset, len) = (pages.start * PAGE, pages.len() * PAGE);
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        while fallocate(&self.memory, hole, offset as u64, len as u64) == Err(Errno::INTR) {}
+        backing::punch(&self.memory, pages);
     }
 
     pub(super) fn paused(&self, ns: u64) {
@@ -195,8 +192,6 @@ impl Region {
 }
 
 impl crate::region::Region for Region {
-    type Frozen<'a> = Frozen<'a>;
-
     const KIND: Kind = Kind::Uffd;
 
     const VIEWS_ARE_WRITABLE: bool = true;
@@ -218,14 +213,6 @@ impl crate::region::Region for Region {
     }
 
     common_methods!();
-
-    fn release(&self, pages: Range<usize>) {
-        self.release(pages);
-    }
-
-    fn discard(&self, pages: Range<usize>) {
-        self.discard(pages);
-    }
 
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         // A thread or process that the caller starts for it must not inherit a binding.
@@ -266,10 +253,6 @@ impl crate::region::Region for Region {
         // SAFETY: the snapshot's mapping, which nobody uses any more: the target was the last to know it.
         let _ = unsafe { munmap(std::ptr::without_provenance_mut(id.base), self.pages * PAGE) };
         slot.is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
-    }
-
-    fn freeze(&self) -> Result<Frozen<'_>, Error> {
-        Frozen::new(self)
     }
 
     fn has_room(&self) -> bool {
@@ -316,21 +299,6 @@ impl crate::region::Region for Region {
             latest_pause_ns: get(&counters.latest_pause),
             ..Statistics::default()
         }
-    }
-}
-
-impl Threaded for Region {
-    fn threads(&self) -> Vec<Thread<Self>> {
-        self.all_threads()
-    }
-
-    fn threads_run(&self) {
-        self.served.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-
-    fn end_threads(&self) {
-        self.dismiss_threads();
     }
 }
 

@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::region::Region;
 use crate::PAGE;
+use crate::region::entries::{OF_A_FILE, PRESENT, SWAPPED};
 use crate::region::path;
 
 /// The most pages of one step.
@@ -185,9 +186,6 @@ enum State {
 
 /// Whether pages are a process's own, by its pagemap, which tells nothing once its memory is gone.
 fn state(region: &Region, pagemap: &OwnedFd, pages: Range<usize>) -> State {
-    const PRESENT: u64 = 1 << 63;
-    const SWAPPED: u64 = 1 << 62;
-    const FILE: u64 = 1 << 61;
     let mut buffer = [0; MOST * 8];
     let entries = &mut buffer[..pages.len() * 8];
     let offset = region.address(pages.start) / PAGE * 8;
@@ -202,7 +200,7 @@ fn state(region: &Region, pagemap: &OwnedFd, pages: Range<usize>) -> State {
         Ok(n) if n == entries.len() => {
             let is_own = |entry: &[u8; 8]| {
                 let entry = u64::from_ne_bytes(*entry);
-                entry & (PRESENT | SWAPPED) != 0 && entry & FILE == 0
+                entry & (PRESENT | SWAPPED) != 0 && entry & OF_A_FILE == 0
             };
             if entries.as_chunks::<8>().0.iter().all(is_own) { State::Own } else { State::Shared }
         }

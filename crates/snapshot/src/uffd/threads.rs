@@ -8,15 +8,15 @@ use rustix::thread::CpuSet;
 use super::crew::Lookout;
 use super::region::Region;
 use super::window::Window;
-use crate::region::Thread;
+use crate::region::{Thread, Threaded};
 
 /// Helpers that arm, at most: more would wait for the same locks.
 const HELPERS: usize = 7;
 /// What handlers are called.
 pub(super) const HANDLER: &str = "bedplate-fault";
 
-impl Region {
-    pub(super) fn all_threads(&self) -> Vec<Thread<Self>> {
+impl Threaded for Region {
+    fn threads(&self) -> Vec<Thread<Self>> {
         let handlers = self.crew.count();
         let mut threads = Vec::new();
         for processor in 0..handlers {
@@ -31,17 +31,24 @@ impl Region {
         threads
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    fn threads_run(&self) {
+        self.served.store(true, Ordering::Release);
+        self.bell.ring();
     }
 
-    pub(super) fn dismiss_threads(&self) {
+    fn end_threads(&self) {
         self.over.store(true, Ordering::Release);
         self.team.dismiss();
         self.bell.ring();
         for processor in 0..self.crew.count() {
             self.crew.post(processor).bell.ring();
         }
+    }
+}
+
+impl Region {
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 }
 
