@@ -1,9 +1,13 @@
 //! Little address space: the error names the setting, and a pool that may choose takes what works.
 
 use std::process::Command;
+use std::sync::Mutex;
 
 use bedplate_bufpool::{Choice, Error, Kind, Pool};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Held while a setting of the whole machine is another one.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 const CHILD: &str = "BEDPLATE_TEST_LIMITS";
 
@@ -42,6 +46,7 @@ fn strict_accounting_is_named_or_gone_around() {
         eprintln!("skipped: changes vm.overcommit_memory, so it needs the test machine (BEDPLATE_VM=1)");
         return;
     }
+    let _alone = MACHINE.lock();
     let setting = "/proc/sys/vm/overcommit_memory";
     let before = std::fs::read_to_string(setting).unwrap();
     std::fs::write(setting, "2").unwrap();
@@ -62,6 +67,7 @@ fn strict_accounting_is_named_or_gone_around() {
 
 #[test]
 fn a_limit_on_address_space_is_named_or_gone_around() {
+    let _alone = MACHINE.lock();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--test-threads=1"])
         .env(CHILD, "1")

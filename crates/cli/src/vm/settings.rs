@@ -12,7 +12,7 @@ pub struct Settings {
     /// Linux series, 6.1 or 6.12, from Debian's archive; or the path of a kernel image.
     #[arg(long, value_name = "SERIES|FILE", default_value = "6.1")]
     kernel: String,
-    /// Processors.
+    /// Processors of what it runs.
     #[arg(long, value_name = "N", default_value_t = 2)]
     cpus: u32,
     /// Memory, what is run included.
@@ -24,9 +24,6 @@ pub struct Settings {
     /// Let the guest's clock count instructions: one processor, the same figures in every run.
     #[arg(long, conflicts_with = "cpus")]
     icount: bool,
-    /// Where QEMU executes the guest in software: its processors at the same time. Guests are lost more often.
-    #[arg(long, conflicts_with = "icount")]
-    parallel: bool,
     /// Further arguments of the kernel.
     #[arg(long, value_name = "ARGUMENTS", default_value = "", allow_hyphen_values = true)]
     append: String,
@@ -51,9 +48,6 @@ impl Settings {
             Machine::new(kernel(&self.kernel)?).cpus(self.cpus).memory(self.memory).limit(self.timeout);
         if self.icount {
             machine = machine.count_instructions();
-        }
-        if self.parallel {
-            machine = machine.parallel();
         }
         if let Some(bytes) = self.disk {
             machine = machine.disk(bytes);

@@ -9,6 +9,7 @@ mod pin;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use archive::Archive;
@@ -44,6 +45,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) nvme: bool,
     pub(crate) files: &'a [File],
     pub(crate) jobs: &'a [Job],
+    /// The processors that jobs may use, unless they may use all.
+    pub(crate) processors: Option<RangeInclusive<u32>>,
     /// Whether the guest's KVM is to be kept from rewriting itself: see [`pin`].
     pub(crate) pin: bool,
     /// Of every job, by name.
@@ -75,6 +78,10 @@ impl Contents<'_> {
             order += &(name + "\n");
         }
         archive.add_bytes("/bedplate/modules/order", order.as_bytes(), 0o644)?;
+        if let Some(processors) = &self.processors {
+            let list = format!("{}-{}", processors.start(), processors.end());
+            archive.add_bytes("/bedplate/processors", list.as_bytes(), 0o644)?;
+        }
         if self.pin {
             archive.add_bytes("/bedplate/pin", pin::program(), 0o755)?;
         }

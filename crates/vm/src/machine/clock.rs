@@ -4,11 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-/// The kernel's argument that says how fast the processor's counter is; empty where that is not known.
+/// A kernel's clock ticks so many times a second: Debian's do. With another one, its busy waits are longer or shorter.
+const TICKS: u64 = 250;
+
+/// The kernel's arguments that say how fast the processor's counter is, in kilohertz and per tick (which Linux 6.12 takes
+/// seconds to find out for each processor); empty where that is not known.
 pub(super) fn argument(count_instructions: bool) -> String {
     // A nanosecond an instruction.
     let kilohertz = if count_instructions { Some(1_000_000) } else { measured() };
-    kilohertz.map_or(String::new(), |kilohertz| format!("tsc_early_khz={kilohertz}"))
+    kilohertz.map_or(String::new(), |kilohertz| {
+        format!("tsc_early_khz={kilohertz} lpj={}", kilohertz * 1000 / TICKS)
+    })
 }
 
 /// How fast the host's counter is.
@@ -43,7 +49,7 @@ mod tests {
 
     #[test]
     fn counted_instructions_are_nanoseconds() {
-        assert_eq!(argument(true), "tsc_early_khz=1000000");
+        assert_eq!(argument(true), "tsc_early_khz=1000000 lpj=4000000");
     }
 
     #[test]

@@ -46,9 +46,10 @@ pub(super) struct Settings<'a> {
     pub(super) nvme: Option<&'a Path>,
     pub(super) acceleration: Acceleration,
     pub(super) cpus: u32,
+    /// Whether the first processor boots alone.
+    pub(super) boots_alone: bool,
     pub(super) memory: u64,
     pub(super) count_instructions: bool,
-    pub(super) parallel: bool,
     pub(super) append: &'a str,
 }
 
@@ -61,11 +62,10 @@ pub(super) struct Qemu {
 impl Qemu {
     pub(super) fn start(settings: &Settings<'_>) -> Result<Qemu> {
         let mut command = Command::new("qemu-system-x86_64");
-        // In one thread, because guests that use KVM are lost otherwise (docs/vm.md).
-        let software = if settings.parallel { "tcg,thread=multi" } else { "tcg,thread=single" };
         let (accelerator, processor) = match settings.acceleration {
             Acceleration::Hardware => ("kvm", "host"),
-            Acceleration::Software => (software, "EPYC,+svm"),
+            Acceleration::Software if settings.count_instructions => ("tcg", "EPYC,+svm"),
+            Acceleration::Software => ("tcg,thread=multi", "EPYC,+svm"),
         };
         command.args(["-machine", "q35", "-accel", accelerator, "-cpu", processor]);
         command.args(["-display", "none", "-monitor", "none", "-vga", "none", "-nic", "none", "-no-reboot"]);
@@ -87,11 +87,14 @@ impl Qemu {
         // The console gets warnings and worse, which are all there is of them when the guest dies.
         let append = "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off tsc=reliable \
                       8250.nr_uarts=4 net.ifnames=0";
+        // QEMU up to 8.0 may translate code while another processor patches it (docs/vm.md): a kernel that boots does so a
+        // lot, and would also take its locks out for a single processor.
+        let alone = if settings.boots_alone { "maxcpus=1 noreplace-smp" } else { "" };
         let clock = match settings.acceleration {
             Acceleration::Software => clock::argument(settings.count_instructions),
             Acceleration::Hardware => String::new(),
         };
-        command.args(["-append", &format!("{append} {clock} {}", settings.append)]);
+        command.args(["-append", &format!("{append} {alone} {clock} {}", settings.append)]);
         let mut mappings = Vec::new();
         let mut ports = Vec::new();
         for port in 0..4 {
