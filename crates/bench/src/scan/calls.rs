@@ -7,6 +7,9 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
 /// `struct perf_event_attr` of linux/perf_event.h, in its first version.
 #[repr(C)]
 #[derive(Default)]
@@ -23,12 +26,24 @@ struct Attributes {
     address: u64,
 }
 
+/// The number of the tracepoint, in the kernel's file system of them.
+const ENTRY: &str = "events/raw_syscalls/sys_enter/id";
+
 const TRACEPOINT: u32 = 2;
 /// `PERF_COUNT` begins when it is told to.
 const DISABLED: u64 = 1;
 /// `_IO('$', 0)` and `_IO('$', 1)`
 const ENABLE: libc::c_ulong = 0x2400;
 const DISABLE: libc::c_ulong = 0x2401;
+
+/// What is in a file of tracefs where nobody has mounted it: it is mounted nowhere, for as long as this takes.
+fn unmounted(path: &str) -> io::Result<String> {
+    let system = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&system)?;
+    let top = fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    let file = openat(&top, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    io::read_to_string(File::from(file))
+}
 
 /// A counter of the thread that made it, and of no other.
 pub struct Calls(File);
@@ -38,9 +53,8 @@ impl Calls {
     pub fn new() -> io::Result<Self> {
         let id = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
             .iter()
-            .find_map(|tracing| {
-                fs::read_to_string(format!("{tracing}/events/raw_syscalls/sys_enter/id")).ok()
-            })
+            .find_map(|tracing| fs::read_to_string(format!("{tracing}/{ENTRY}")).ok())
+            .or_else(|| unmounted(ENTRY).ok())
             .and_then(|id| id.trim().parse().ok())
             .ok_or_else(|| io::Error::other("the kernel's tracepoints cannot be seen"))?;
         let size = size_of::<Attributes>() as u32;

@@ -124,9 +124,9 @@ impl Seen {
     }
 }
 
-/// This project's side, and of the others the one of which `of` is the best.
+/// This project's side, whose worker sleeps, and of the others the one of which `of` is the best.
 pub fn against(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> Option<(&Seen, &Seen)> {
     let ours = seen.iter().find(|seen| seen.kind == Kind::Scan)?;
-    let others = seen.iter().filter(|seen| seen.kind != Kind::Scan);
+    let others = seen.iter().filter(|seen| !seen.kind.is_ours());
     Some((ours, others.max_by(|a, b| of(a).total_cmp(&of(b)))?))
 }

@@ -4,6 +4,9 @@
 //! only small reads past the page cache need. A row has the worker's time for a GiB in parts: consuming; its other work
 //! (copies and calls); waiting. What threads beside it take is control: that of this project's service, the kernel's
 //! polling thread, the kernel's workers for a loop device.
+//!
+//! A worker that is faster than the device has to wait for it. This project's can do so in two ways: it sleeps, which takes
+//! system calls, or it asks again and again, which takes its processor.
 
 use std::time::Duration;
 
@@ -44,6 +47,14 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             match *page {
                 8192 => report.target("cpu_over_best_8k", over_best, Target::AtMost(0.5)),
                 _ => report.ratio(&format!("cpu_over_best_{name}"), over_best),
+            }
+        }
+        if let Some(polled) = seen.iter().find(|seen| seen.kind == Kind::Polled) {
+            let calls = polled.counted.calls_per_gib().unwrap_or(f64::NAN);
+            report.target(&format!("calls_per_gib_polled_{name}"), calls, Target::AtMost(2.0));
+            report.ratio(&format!("rate_over_device_polled_{name}"), polled.rate().over(&device));
+            if let Some((_, best)) = against(&seen, |seen| -seen.cpu().median()) {
+                report.ratio(&format!("cpu_over_best_polled_{name}"), polled.cpu().over(&best.cpu()));
             }
         }
         for seen in seen {

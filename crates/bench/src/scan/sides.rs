@@ -1,4 +1,4 @@
-//! The sides: five ways to read a file, or every second batch of it.
+//! The sides: six ways to read a file, or every second batch of it.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,20 @@ pub enum Kind {
     Device,
     /// io_uring past it, ahead of the worker, with a polling kernel thread.
     Uring,
-    /// This project's.
+    /// This project's, by a worker that sleeps until there is a page.
     Scan,
+    /// The same, by a worker that asks again and again.
+    Polled,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Buffered, Kind::Direct, Kind::Device, Kind::Uring, Kind::Scan];
+    pub const ALL: [Kind; 6] =
+        [Kind::Buffered, Kind::Direct, Kind::Device, Kind::Uring, Kind::Scan, Kind::Polled];
+
+    /// Whether it is this project's.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Kind::Scan | Kind::Polled)
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -39,6 +47,7 @@ impl Kind {
             Kind::Device => "pread device",
             Kind::Uring => "io_uring SQPOLL",
             Kind::Scan => "bedplate",
+            Kind::Polled => "bedplate, polled",
         }
     }
 }
@@ -101,7 +110,7 @@ pub fn start(kind: Kind, file: &Path, device: Option<&Path>, budget: u64) -> Res
 }
 
 fn begin(kind: Kind, file: PathBuf, device: Option<PathBuf>) -> Result<Serve<Question, Pass>> {
-    let service = if kind == Kind::Scan { Some(Service::start()?) } else { None };
+    let service = if kind.is_ours() { Some(Service::start()?) } else { None };
     Ok(Box::new(move |question| {
         forget(&file)?;
         measure(question.bytes(), question.most, question.count, |meter| {
@@ -111,7 +120,11 @@ fn begin(kind: Kind, file: PathBuf, device: Option<PathBuf>) -> Result<Serve<Que
                 Kind::Direct => by_calls(&file, libc::O_DIRECT, &question, take),
                 Kind::Device => by_calls(device.as_ref().unwrap_or(&file), libc::O_DIRECT, &question, take),
                 Kind::Uring => by_ring(&file, &question, take),
-                Kind::Scan => by_scan(service.as_ref().expect("it was started"), &file, &question, take),
+                Kind::Scan | Kind::Polled => {
+                    let service = service.as_ref().expect("it was started");
+                    let mut channel = channel(service, &file, &question)?;
+                    if kind == Kind::Polled { poll(&mut channel, take) } else { consume(&mut channel, take) }
+                }
             }
         })
     }))
@@ -142,18 +155,13 @@ fn by_ring(path: &Path, question: &Question, take: impl FnMut(&[u8]) -> bool) ->
     Ring::open(path, question.page, depth, true)?.read(question.requests(), take)
 }
 
-fn by_scan(
-    service: &Service,
-    path: &Path,
-    question: &Question,
-    take: impl FnMut(&[u8]) -> bool,
-) -> Result<()> {
+fn channel(service: &Service, path: &Path, question: &Question) -> Result<Channel> {
     let mut scan = Scan::of([path]).page_size(question.page.min(FRAME))?;
     if question.batch.is_some() {
         let ranges = question.ranges().into_iter().map(|(start, end)| Range { file: 0, start, end });
         scan = scan.ranges(ranges.collect::<Vec<_>>());
     }
-    consume(&mut service.open(scan)?, take)
+    Ok(service.open(scan)?)
 }
 
 /// Hands out what a channel has, as long as `take` wants more.
@@ -164,6 +172,20 @@ pub fn consume(channel: &mut Channel, mut take: impl FnMut(&[u8]) -> bool) -> Re
         }
     }
     Ok(())
+}
+
+/// The same, without ever sleeping.
+fn poll(channel: &mut Channel, mut take: impl FnMut(&[u8]) -> bool) -> Result<()> {
+    loop {
+        if !channel.wait(Some(Duration::ZERO))? {
+            std::hint::spin_loop();
+            continue;
+        }
+        match channel.next_page()? {
+            Some(page) if take(&page) => {}
+            _ => return Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl Inbox {
         self.census.iter().zip(now).for_each(|(word, now)| word.store(now, Relaxed));
     }
 
-    /// What there was at the end of the loop's last round.
+    /// What there was at the end of the loop's last round, or when it opened something since.
     pub fn census(&self) -> [u64; 3] {
         std::array::from_fn(|index| self.census[index].load(Relaxed))
     }

@@ -84,7 +84,7 @@ impl Control {
                 self.fire(timer);
             }
             self.pump();
-            self.inbox.count(self.census());
+            self.count();
             if stop {
                 break;
             }
@@ -113,6 +113,11 @@ impl Control {
         }
         self.streams.clear();
         self.pools.values_mut().for_each(Pool::expel);
+    }
+
+    /// Tells whoever asks what there is.
+    fn count(&self) {
+        self.inbox.count(self.census());
     }
 
     fn census(&self) -> [u64; 3] {

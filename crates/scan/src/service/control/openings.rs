@@ -1,7 +1,7 @@
 //! What the loop is told by others: to open and to close.
 //!
-//! Whatever is opened is taken back if a step of it fails, and if who asked for it does not hear that it is open: nobody
-//! else would ever close it.
+//! Who hears that something is open finds it counted. Whatever is opened is taken back if a step of it fails, and if who
+//! asked for it does not hear that it is open: nobody else would ever close it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ impl Control {
             match command {
                 Command::Open(opening, answer) => {
                     let opened = self.open(opening);
+                    self.count();
                     if let Err(SendError(Ok(id))) = answer.send(opened) {
                         self.close(id);
                     }
@@ -39,12 +40,14 @@ impl Control {
                 }
                 Command::Found(founding, answer) => {
                     let founded = self.found(founding);
+                    self.count();
                     if let Err(SendError(Ok(id))) = answer.send(founded) {
                         self.dissolve(id);
                     }
                 }
                 Command::Join(pool, board, answer) => {
                     let joined = self.join(pool, board);
+                    self.count();
                     if let Err(SendError(Ok(member))) = answer.send(joined) {
                         self.leave(pool, member);
                     }

@@ -96,6 +96,8 @@ fn a_step_that_fails_takes_back_those_before() {
         let opening = scene.opening();
         scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
         assert_eq!(scene.left(), ([FILES, 1], [1, 0, 0]));
+        // Who has heard of it asks for statistics.
+        assert_eq!(scene.inbox.census(), [1, 0, 0]);
     }
 }
 
@@ -118,6 +120,7 @@ fn what_nobody_hears_of_is_taken_back() {
     assert_eq!(scene.left(), ([FILES, 1], [0, 1, 0]));
     scene.ask(false, |answer| Command::Join(pool, board(), answer)).unwrap().unwrap();
     assert_eq!(scene.left(), ([FILES, 1], [1, 1, 0]));
+    assert_eq!(scene.inbox.census(), [1, 1, 0]);
 }
 
 /// Who had the key of a pool that is over, and asks too late.
