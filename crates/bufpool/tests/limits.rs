@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use bedplate_bufpool::{Choice, Error, Kind, Pool};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Held while a setting of the whole machine is another one.
+/// For who changes a setting of the whole machine, and who would notice.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 const CHILD: &str = "BEDPLATE_TEST_LIMITS";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bedplate_vm::{Error, File, Job, Kernel, Machine, Report, Series};
+use bedplate_vm::{Acceleration, Error, File, Job, Kernel, Machine, Report, Series};
 
 fn machine(series: Series) -> Machine {
     Machine::new(Kernel::get(series).unwrap()).memory(1 << 30)
@@ -51,6 +51,22 @@ fn what_a_guest_says_arrives() {
         assert!(lines[0].starts_with(&format!("{}.", series.name())), "{lines:?}");
         assert_eq!(lines[1..], ["/dev/kvm", "2"]);
         assert!(report.log.contains("Linux version"));
+    }
+}
+
+/// In software, where there are several.
+#[test]
+fn jobs_are_kept_off_the_first_processor() {
+    let script =
+        "nproc; grep -c ^processor /proc/cpuinfo; sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status";
+    for (cpus, in_software) in [(1, "1\n1\n0\n"), (3, "3\n4\n1-3\n")] {
+        let machine = machine(Series::V6_12).cpus(cpus);
+        let (report, out, err) = run(&machine, &[sh(script)]);
+        assert!(report.unwrap().succeeded(), "{err}");
+        match machine.acceleration() {
+            Acceleration::Software => assert_eq!(out, in_software),
+            Acceleration::Hardware => assert!(out.starts_with(&format!("{cpus}\n{cpus}\n0")), "{out}"),
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 //! (copies and calls); waiting. What threads beside it take is control: that of this project's service, the kernel's
 //! polling thread, the kernel's workers for a loop device.
 //!
-//! A worker that is faster than the device has to wait for it. This project's can do so in two ways: it sleeps, which takes
-//! system calls, or it asks again and again, which takes its processor.
+//! A worker that is faster than the device has to wait for it. This project's can do so in two ways: it sleeps, which
+//! takes system calls, or it asks again and again, which takes its processor.
 
 use std::time::Duration;
 

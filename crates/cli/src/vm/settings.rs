@@ -12,7 +12,7 @@ pub struct Settings {
     /// Linux series, 6.1 or 6.12, from Debian's archive; or the path of a kernel image.
     #[arg(long, value_name = "SERIES|FILE", default_value = "6.1")]
     kernel: String,
-    /// Processors of what it runs.
+    /// Processors that what it runs may use. In software the guest has one more.
     #[arg(long, value_name = "N", default_value_t = 2)]
     cpus: u32,
     /// Memory, what is run included.

@@ -41,12 +41,16 @@ impl Series {
 /// The modules' folder in a kernel's one, a file each: `kvm_amd.ko`.
 const MODULES: &str = "modules";
 
+/// How many times a second the clock of Debian's kernels ticks.
+const TICKS: u64 = 250;
+
 /// A kernel to boot.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     image: PathBuf,
     /// The folder of its modules, if it has any.
     modules: Option<PathBuf>,
+    ticks: Option<u64>,
 }
 
 impl Kernel {
@@ -98,7 +102,7 @@ impl Kernel {
         if !image.is_file() {
             return Err(Error::NotFound { path: image.into(), problem: "no such kernel image".into() });
         }
-        let mut kernel = Kernel { image: image.into(), modules: None };
+        let mut kernel = Kernel { image: image.into(), modules: None, ticks: None };
         let installed = Path::new("/lib/modules").join(kernel.version());
         if installed.is_dir() {
             let cache = cache()?;
@@ -117,12 +121,17 @@ impl Kernel {
     fn cached(series: Series) -> Result<Option<Kernel>> {
         let root = cache()?.join(series.name());
         let Some(image) = only_entry(&root.join("boot"), "vmlinuz-") else { return Ok(None) };
-        Ok(Some(Kernel { image, modules: Some(root.join(MODULES)) }))
+        Ok(Some(Kernel { image, modules: Some(root.join(MODULES)), ticks: Some(TICKS) }))
     }
 
     /// The image's file.
     pub fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// How many times a second its clock ticks, where that is known.
+    pub(crate) fn ticks(&self) -> Option<u64> {
+        self.ticks
     }
 
     /// The version, as `uname -r` says it, or the image's file name.

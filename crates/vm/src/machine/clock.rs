@@ -4,17 +4,15 @@
 
 use std::time::{Duration, Instant};
 
-/// A kernel's clock ticks so many times a second: Debian's do. With another one, its busy waits are longer or shorter.
-const TICKS: u64 = 250;
-
-/// The kernel's arguments that say how fast the processor's counter is, in kilohertz and per tick (which Linux 6.12 takes
-/// seconds to find out for each processor); empty where that is not known.
-pub(super) fn argument(count_instructions: bool) -> String {
+/// The kernel's arguments that say how fast the processor's counter is, in kilohertz; empty where that is not known. With
+/// `ticks`, how many times a second the kernel's clock ticks, also per tick: Linux 6.12 takes seconds to find that out for
+/// a processor that starts late.
+pub(super) fn arguments(count_instructions: bool, ticks: Option<u64>) -> String {
     // A nanosecond an instruction.
     let kilohertz = if count_instructions { Some(1_000_000) } else { measured() };
-    kilohertz.map_or(String::new(), |kilohertz| {
-        format!("tsc_early_khz={kilohertz} lpj={}", kilohertz * 1000 / TICKS)
-    })
+    let Some(kilohertz) = kilohertz else { return String::new() };
+    let per_tick = ticks.map_or(String::new(), |ticks| format!(" lpj={}", kilohertz * 1000 / ticks));
+    format!("tsc_early_khz={kilohertz}{per_tick}")
 }
 
 /// How fast the host's counter is.
@@ -49,7 +47,8 @@ mod tests {
 
     #[test]
     fn counted_instructions_are_nanoseconds() {
-        assert_eq!(argument(true), "tsc_early_khz=1000000 lpj=4000000");
+        assert_eq!(arguments(true, None), "tsc_early_khz=1000000");
+        assert_eq!(arguments(true, Some(250)), "tsc_early_khz=1000000 lpj=4000000");
     }
 
     #[test]

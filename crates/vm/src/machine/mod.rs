@@ -93,7 +93,7 @@ impl Machine {
         }
     }
 
-    /// How many processors the jobs have.
+    /// How many processors the jobs may use. In software the guest has one more, if they are several.
     #[must_use]
     pub fn cpus(mut self, cpus: u32) -> Machine {
         self.cpus = cpus.max(1);
@@ -196,6 +196,7 @@ impl Machine {
         let folder = tempfile::tempdir().map_err(Error::io("create a temporary folder"))?;
         let initramfs = folder.path().join("initramfs");
         let nvme = self.nvme.map(|bytes| sparse(&folder.path().join("nvme"), bytes)).transpose()?;
+        let spare = self.has_spare();
         let contents = Contents {
             kernel: &self.kernel,
             modules: &self.modules,
@@ -203,8 +204,8 @@ impl Machine {
             nvme: self.nvme.is_some(),
             files: &self.files,
             jobs,
-            processors: self.has_spare().then_some(1..=self.cpus),
-            pin: self.has_spare(),
+            processors: spare.then_some(1..=self.cpus),
+            pin: spare,
             environment: &self.environment,
         };
         contents.write(&initramfs)?;
@@ -214,8 +215,8 @@ impl Machine {
             initramfs: &initramfs,
             nvme: nvme.as_deref(),
             acceleration: self.acceleration,
-            cpus: self.cpus + u32::from(self.has_spare()),
-            boots_alone: self.has_spare(),
+            cpus: self.cpus.saturating_add(spare.into()),
+            boots_alone: spare,
             memory: self.memory,
             count_instructions: self.count_instructions,
             append: &self.append,
@@ -225,13 +226,13 @@ impl Machine {
         session.listen(qemu, jobs.len(), out, err)
     }
 
-    /// Whether the guest has one more processor than its jobs: the first, which they are kept away from. QEMU in software
-    /// (7.2 to 10.0) changes a word of that processor's state from the threads of all others, without a lock, whenever
-    /// they load the state of their floating-point unit (`cpu_clear_ignne`). In that word is whether the processor has
-    /// nested page tables and lets interrupts in: a virtual machine that runs there loses its memory now and then, and
-    /// triple-faults, or the guest's own kernel does (docs/vm.md).
+    /// Whether the guest has one more processor than its jobs: the first, which they are kept away from. QEMU in
+    /// software (7.2 to 10.0) changes a word of that processor's state from the threads of all others, without a lock,
+    /// whenever they load the state of their floating-point unit (`cpu_clear_ignne`). In that word is whether the
+    /// processor has nested page tables and lets interrupts in: a virtual machine that runs there loses its memory now
+    /// and then, and triple-faults, or the guest's own kernel does (docs/vm.md).
     fn has_spare(&self) -> bool {
-        self.acceleration == Acceleration::Software && self.cpus > 1
+        self.acceleration == Acceleration::Software && self.cpus > 1 && !self.count_instructions
     }
 }
 

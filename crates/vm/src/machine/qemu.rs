@@ -87,11 +87,14 @@ impl Qemu {
         // The console gets warnings and worse, which are all there is of them when the guest dies.
         let append = "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off tsc=reliable \
                       8250.nr_uarts=4 net.ifnames=0";
-        // QEMU up to 8.0 may translate code while another processor patches it (docs/vm.md): a kernel that boots does so a
-        // lot, and would also take its locks out for a single processor.
+        // QEMU up to 8.0 may translate code while another processor patches it (docs/vm.md): a kernel that boots does so
+        // a lot, and would also take its locks out for a single processor.
         let alone = if settings.boots_alone { "maxcpus=1 noreplace-smp" } else { "" };
         let clock = match settings.acceleration {
-            Acceleration::Software => clock::argument(settings.count_instructions),
+            Acceleration::Software => {
+                let ticks = settings.kernel.ticks().filter(|_| settings.boots_alone);
+                clock::arguments(settings.count_instructions, ticks)
+            }
             Acceleration::Hardware => String::new(),
         };
         command.args(["-append", &format!("{append} {alone} {clock} {}", settings.append)]);

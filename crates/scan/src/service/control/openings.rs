@@ -1,7 +1,7 @@
 //! What the loop is told by others: to open and to close.
 //!
-//! Who hears that something is open finds it counted. Whatever is opened is taken back if a step of it fails, and if who
-//! asked for it does not hear that it is open: nobody else would ever close it.
+//! Who hears that something is open finds it counted. Whatever is opened is taken back if a step of it fails, and if
+//! who asked for it does not hear that it is open: nobody else would ever close it.
 
 use std::rc::Rc;
 use std::sync::Arc;

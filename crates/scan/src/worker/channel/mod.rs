@@ -133,18 +133,7 @@ impl Channel {
                 Some(Closed::Broken) => return Err(broken()),
                 None => {}
             }
-            let now = self.clock.now();
-            if self.starved_since.is_none() {
-                add(&self.board.worker().starved, 1);
-                self.starved_since = Some(now);
-                self.asked = now;
-            }
-            // Who polls asks as often as who sleeps: a service that was killed has told nobody.
-            if now.saturating_sub(self.asked) < PATIENCE.as_nanos() as u64 {
-                return Ok(Got::NotYet);
-            }
-            self.asked = now;
-            if self.link.is_alive() {
+            if !self.is_missed() {
                 return Ok(Got::NotYet);
             }
             // What it published before it died is good.
@@ -153,6 +142,22 @@ impl Channel {
             }
         }
         self.next_piece()
+    }
+
+    /// The worker found nothing: whether that is because the service is gone. Who polls asks as often as who sleeps, for a
+    /// service that was killed has told nobody.
+    fn is_missed(&mut self) -> bool {
+        let now = self.clock.now();
+        if self.starved_since.is_none() {
+            add(&self.board.worker().starved, 1);
+            self.starved_since = Some(now);
+            self.asked = now;
+        }
+        if now.saturating_sub(self.asked) < PATIENCE.as_nanos() as u64 {
+            return false;
+        }
+        self.asked = now;
+        !self.link.is_alive()
     }
 
     /// Returns the page.
@@ -207,20 +212,31 @@ impl Channel {
         if self.held {
             return Err(Error::Held);
         }
+        if self.has_news() {
+            return Ok(true);
+        }
         let deadline = most.and_then(|time| Instant::now().checked_add(time));
-        while !self.has_news() {
+        loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let over = left.is_some_and(|left| left.is_zero());
+            if over {
                 // Who waits for no time polls, and the sleep of who waited is over.
                 self.poll();
-                return Ok(false);
+            } else {
+                self.sleep(left.map_or(PATIENCE, |left| left.min(PATIENCE)));
             }
-            self.sleep(left.map_or(PATIENCE, |left| left.min(PATIENCE)));
-            if !self.has_news() && !self.link.is_alive() {
+            // What it published before it died is good.
+            let gone = if over { self.is_missed() } else { !self.link.is_alive() };
+            if self.has_news() {
+                return Ok(true);
+            }
+            if gone {
                 return Err(Error::Gone);
             }
+            if over {
+                return Ok(false);
+            }
         }
-        Ok(true)
     }
 
     fn has_news(&self) -> bool {
