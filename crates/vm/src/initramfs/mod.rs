@@ -9,7 +9,6 @@ mod pin;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use archive::Archive;
@@ -45,10 +44,9 @@ pub(crate) struct Contents<'a> {
     pub(crate) nvme: bool,
     pub(crate) files: &'a [File],
     pub(crate) jobs: &'a [Job],
-    /// The processors that jobs may use, unless they may use all.
-    pub(crate) processors: Option<RangeInclusive<u32>>,
-    /// Whether the guest's KVM is to be kept from rewriting itself: see [`pin`].
-    pub(crate) pin: bool,
+    /// How many processors there are beside the first one, if jobs are to be kept off that. The guest's KVM is kept from
+    /// rewriting itself then, too: see [`pin`].
+    pub(crate) kept_off: Option<u32>,
     /// Of every job, by name.
     pub(crate) environment: &'a [(String, String)],
 }
@@ -78,11 +76,8 @@ impl Contents<'_> {
             order += &(name + "\n");
         }
         archive.add_bytes("/bedplate/modules/order", order.as_bytes(), 0o644)?;
-        if let Some(processors) = &self.processors {
-            let list = format!("{}-{}", processors.start(), processors.end());
-            archive.add_bytes("/bedplate/processors", list.as_bytes(), 0o644)?;
-        }
-        if self.pin {
+        if let Some(others) = self.kept_off {
+            archive.add_bytes("/bedplate/processors", format!("1-{others}").as_bytes(), 0o644)?;
             archive.add_bytes("/bedplate/pin", pin::program(), 0o755)?;
         }
         let mut programs = BTreeSet::new();

@@ -204,8 +204,7 @@ impl Machine {
             nvme: self.nvme.is_some(),
             files: &self.files,
             jobs,
-            processors: spare.then_some(1..=self.cpus),
-            pin: spare,
+            kept_off: spare.then_some(self.cpus),
             environment: &self.environment,
         };
         contents.write(&initramfs)?;
@@ -215,8 +214,8 @@ impl Machine {
             initramfs: &initramfs,
             nvme: nvme.as_deref(),
             acceleration: self.acceleration,
-            cpus: self.cpus.saturating_add(spare.into()),
-            boots_alone: spare,
+            cpus: self.cpus,
+            spare,
             memory: self.memory,
             count_instructions: self.count_instructions,
             append: &self.append,

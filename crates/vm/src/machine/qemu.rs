@@ -46,8 +46,8 @@ pub(super) struct Settings<'a> {
     pub(super) nvme: Option<&'a Path>,
     pub(super) acceleration: Acceleration,
     pub(super) cpus: u32,
-    /// Whether the first processor boots alone.
-    pub(super) boots_alone: bool,
+    /// Whether there is one more, which is the first and boots alone.
+    pub(super) spare: bool,
     pub(super) memory: u64,
     pub(super) count_instructions: bool,
     pub(super) append: &'a str,
@@ -64,13 +64,12 @@ impl Qemu {
         let mut command = Command::new("qemu-system-x86_64");
         let (accelerator, processor) = match settings.acceleration {
             Acceleration::Hardware => ("kvm", "host"),
-            Acceleration::Software if settings.count_instructions => ("tcg", "EPYC,+svm"),
-            Acceleration::Software => ("tcg,thread=multi", "EPYC,+svm"),
+            Acceleration::Software => ("tcg", "EPYC,+svm"),
         };
         command.args(["-machine", "q35", "-accel", accelerator, "-cpu", processor]);
         command.args(["-display", "none", "-monitor", "none", "-vga", "none", "-nic", "none", "-no-reboot"]);
         command.args(["-nodefaults", "-no-user-config"]);
-        command.args(["-smp", &settings.cpus.to_string()]);
+        command.args(["-smp", &settings.cpus.saturating_add(settings.spare.into()).to_string()]);
         command.args(["-m", &format!("{}M", settings.memory >> 20)]);
         if settings.count_instructions {
             command.args(["-icount", "shift=0,sleep=off"]);
@@ -89,10 +88,10 @@ impl Qemu {
                       8250.nr_uarts=4 net.ifnames=0";
         // QEMU up to 8.0 may translate code while another processor patches it (docs/vm.md): a kernel that boots does so
         // a lot, and would also take its locks out for a single processor.
-        let alone = if settings.boots_alone { "maxcpus=1 noreplace-smp" } else { "" };
+        let alone = if settings.spare { "maxcpus=1 noreplace-smp" } else { "" };
         let clock = match settings.acceleration {
             Acceleration::Software => {
-                let ticks = settings.kernel.ticks().filter(|_| settings.boots_alone);
+                let ticks = settings.kernel.ticks().filter(|_| settings.spare);
                 clock::arguments(settings.count_instructions, ticks)
             }
             Acceleration::Hardware => String::new(),

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
-use std::sync::mpsc::SendError;
+use std::sync::mpsc::{SendError, Sender};
 
 use super::{Control, SPARE};
 use crate::board::Board;
@@ -30,8 +30,7 @@ impl Control {
             match command {
                 Command::Open(opening, answer) => {
                     let opened = self.open(opening);
-                    self.count();
-                    if let Err(SendError(Ok(id))) = answer.send(opened) {
+                    if let Some(id) = self.answer(&answer, opened) {
                         self.close(id);
                     }
                 }
@@ -40,15 +39,13 @@ impl Control {
                 }
                 Command::Found(founding, answer) => {
                     let founded = self.found(founding);
-                    self.count();
-                    if let Err(SendError(Ok(id))) = answer.send(founded) {
+                    if let Some(id) = self.answer(&answer, founded) {
                         self.dissolve(id);
                     }
                 }
                 Command::Join(pool, board, answer) => {
                     let joined = self.join(pool, board);
-                    self.count();
-                    if let Err(SendError(Ok(member))) = answer.send(joined) {
+                    if let Some(member) = self.answer(&answer, joined) {
                         self.leave(pool, member);
                     }
                 }
@@ -58,6 +55,15 @@ impl Control {
             }
         }
         stop
+    }
+
+    /// Answers when what was opened is counted. What was opened and nobody hears of.
+    fn answer(&self, to: &Sender<Result<usize>>, with: Result<usize>) -> Option<usize> {
+        self.count();
+        match to.send(with) {
+            Err(SendError(Ok(unheard))) => Some(unheard),
+            _ => None,
+        }
     }
 
     fn open(&mut self, opening: Opening) -> Result<usize> {

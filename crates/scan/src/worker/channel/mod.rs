@@ -212,31 +212,25 @@ impl Channel {
         if self.held {
             return Err(Error::Held);
         }
+        // Before any clock is read.
         if self.has_news() {
             return Ok(true);
         }
         let deadline = most.and_then(|time| Instant::now().checked_add(time));
-        loop {
+        while !self.has_news() {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let over = left.is_some_and(|left| left.is_zero());
-            if over {
+            if left.is_some_and(|left| left.is_zero()) {
                 // Who waits for no time polls, and the sleep of who waited is over.
                 self.poll();
-            } else {
-                self.sleep(left.map_or(PATIENCE, |left| left.min(PATIENCE)));
+                return if self.is_missed() && !self.has_news() { Err(Error::Gone) } else { Ok(false) };
             }
-            // What it published before it died is good.
-            let gone = if over { self.is_missed() } else { !self.link.is_alive() };
-            if self.has_news() {
-                return Ok(true);
-            }
-            if gone {
+            self.sleep(left.map_or(PATIENCE, |left| left.min(PATIENCE)));
+            // To ask may be a system call; what it published before it died is good.
+            if !self.has_news() && !self.link.is_alive() && !self.has_news() {
                 return Err(Error::Gone);
             }
-            if over {
-                return Ok(false);
-            }
         }
+        Ok(true)
     }
 
     fn has_news(&self) -> bool {
