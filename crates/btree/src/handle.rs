@@ -65,14 +65,15 @@ impl<'p> Handle<'p> {
     /// The leaf at the end of the children that `position` chooses.
     #[inline(always)]
     pub fn leaf(self, position: impl Fn(Inner<'_>) -> usize) -> Attempt<Optimistic<'p>> {
-        self.leaf_and_parent(position).map(|(leaf, _)| leaf)
+        self.leaf_and_parent(position, |_, _| {}).map(|(leaf, _)| leaf)
     }
 
-    /// The same, and its parent with the position of the leaf in it.
+    /// The same, and its parent with the position of the leaf in it; `above` is shown both before the leaf is looked at.
     #[inline(always)]
     pub fn leaf_and_parent(
         self,
         position: impl Fn(Inner<'_>) -> usize,
+        mut above: impl FnMut(&Optimistic<'p>, usize),
     ) -> Attempt<(Optimistic<'p>, Option<(Optimistic<'p>, usize)>)> {
         let mut parent = None;
         let mut node = self.pool.optimistic(self.root)?;
@@ -81,6 +82,9 @@ impl<'p> Handle<'p> {
                 return Ok((node, parent));
             }
             let at = position(node.view().inner());
+            if node.view().level() == 1 {
+                above(&node, at);
+            }
             let child = self.child(node, at)?;
             parent = Some((node, at));
             node = child;

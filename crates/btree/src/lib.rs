@@ -37,6 +37,7 @@
 //! A tree is as durable as its pool: what a crash leaves behind, and what a log has to do about it, is in
 //! `docs/btree.md`.
 
+mod ahead;
 mod bulk;
 mod error;
 mod handle;

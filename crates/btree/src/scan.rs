@@ -4,23 +4,21 @@
 //! meanwhile does not invalidate it. From a leaf it goes on at the leaf's fence: what is in the tree during the whole scan
 //! is seen exactly once, in order, whatever splits and merges happen; what comes or goes meanwhile may be seen or not.
 //!
-//! While the parent of the last leaf is as it was, the next leaf is its next child, without a descent; and once a scan
-//! turns out to be long, the leaves after that are fetched beforehand.
+//! While the parent of the last leaf is as it was, the next leaf is its next child, without a descent. How many leaves are
+//! read at once is `ahead`'s business.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
 
 use bedplate_bufpool::{Optimistic, PageId};
 
+use crate::ahead::{Ahead, Density};
 use crate::error::{Attempt, Result, damaged};
 use crate::handle::{Handle, Mode, retry};
 use crate::latch::Readable;
 use crate::node::view::{Bytes, Inner, Page, Value};
 use crate::node::{Copied, Key, MAX_KEY};
 use crate::read::Room;
-
-/// How many leaves are fetched beforehand at most.
-const AHEAD: usize = 8;
 
 /// Which way a scan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +45,7 @@ pub struct Range<'p> {
     to: usize,
     /// Where the copied leaf is in its parent.
     parent: Option<(Optimistic<'p>, usize)>,
-    /// How many leaves after the copied one have been fetched, and how many are to be next time.
-    fetched: usize,
-    ahead: usize,
+    ahead: Ahead<'p>,
     key: Key,
     value: Current,
     room: Option<Box<Room>>,
@@ -64,7 +60,13 @@ enum Current {
 }
 
 impl<'p> Range<'p> {
-    pub(crate) fn new(tree: Handle<'p>, direction: Direction, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Self {
+    pub(crate) fn new(
+        tree: Handle<'p>,
+        density: &'p Density,
+        direction: Direction,
+        low: Bound<&[u8]>,
+        high: Bound<&[u8]>,
+    ) -> Self {
         let more = !is_empty(low, high);
         let (low, high) = (low_bound(low), high_bound(high));
         let (start, end) = if direction == Direction::Up { (low, high) } else { (high, low) };
@@ -78,12 +80,18 @@ impl<'p> Range<'p> {
             from: 0,
             to: 0,
             parent: None,
-            fetched: 0,
-            ahead: 0,
+            ahead: Ahead::new(density),
             key: Key::new(),
             value: Current::Room,
             room: None,
         }
+    }
+
+    /// Says about how many records will be asked for, as a query with a limit knows: their leaves are then read at once, and
+    /// no others. It changes nothing of what is returned, and more may be asked for.
+    pub fn expect(mut self, records: usize) -> Self {
+        self.ahead.expect(records);
+        self
     }
 
     /// The next key and its value, none at the end. After an error it can be asked again.
@@ -146,7 +154,8 @@ impl<'p> Range<'p> {
         let page = if let Ok(page) = self.load_neighbour() {
             page
         } else {
-            let (tree, leaf) = (self.tree, &mut self.leaf);
+            let (tree, leaf, ahead) = (self.tree, &mut self.leaf, &mut self.ahead);
+            ahead.restart();
             let position = |inner: Inner<'_>| match (&self.start, self.direction) {
                 (Bound::Unbounded, Direction::Up) => 0,
                 (Bound::Unbounded, Direction::Down) => inner.position_before(None),
@@ -156,7 +165,10 @@ impl<'p> Range<'p> {
             let page;
             (page, self.parent) = retry(|mode| match mode {
                 Mode::Optimistic => {
-                    let (found, parent) = tree.leaf_and_parent(position)?;
+                    let gather = |parent: &Optimistic<'_>, at| {
+                        ahead.gather(tree, parent, at, self.direction, &self.end);
+                    };
+                    let (found, parent) = tree.leaf_and_parent(position, gather)?;
                     copy(&found, found.page(), leaf)?;
                     Ok((found.page(), parent))
                 }
@@ -166,7 +178,6 @@ impl<'p> Range<'p> {
                     Ok((found.page(), None))
                 }
             })?;
-            self.fetched = 0;
             page
         };
         if !self.goes_on() {
@@ -174,7 +185,7 @@ impl<'p> Range<'p> {
             return Err(damaged(page, "has fences that a scan has passed"));
         }
         self.bound();
-        self.fetch();
+        self.ahead.come(Page::of(&self.leaf.0).leaf().count(), self.to - self.from);
         Ok(())
     }
 
@@ -186,10 +197,10 @@ impl<'p> Range<'p> {
             Direction::Down if at > 0 => at - 1,
             _ => return Err(bedplate_bufpool::Restart.into()),
         };
+        self.ahead.gather(self.tree, &parent, next, self.direction, &self.end);
         let leaf = self.tree.child(parent, next)?;
         copy(&leaf, leaf.page(), &mut self.leaf)?;
         self.parent = Some((parent, next));
-        self.fetched = self.fetched.saturating_sub(1);
         Ok(leaf.page())
     }
 
@@ -257,31 +268,6 @@ impl<'p> Range<'p> {
                     self.start = Bound::Excluded(key_of(low));
                 }
             }
-        }
-    }
-
-    /// Has the next leaves fetched, more of them the longer the scan is.
-    fn fetch(&mut self) {
-        let Some((parent, at)) = &self.parent else { return };
-        if !self.more || self.fetched > 0 {
-            return;
-        }
-        let inner = parent.view().inner();
-        let mut pages = [PageId::NONE; AHEAD];
-        let mut count = 0;
-        for step in 1..=self.ahead {
-            let child = match self.direction {
-                Direction::Up if at + step <= inner.count() => at + step,
-                Direction::Down if step <= *at => at - step,
-                _ => break,
-            };
-            pages[count] = PageId(inner.child(child));
-            count += 1;
-        }
-        self.fetched = count;
-        self.ahead = (2 * self.ahead).clamp(1, AHEAD);
-        if count > 0 && Readable::validate(parent).is_ok() {
-            self.tree.pool.prefetch(&pages[..count]);
         }
     }
 }

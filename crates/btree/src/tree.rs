@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bedplate_bufpool::{PageId, Pool};
 
+use crate::ahead::Density;
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::journal::{Journal, Logged};
@@ -29,6 +30,7 @@ pub struct Tree<P> {
     root: PageId,
     slot: usize,
     journal: Option<Arc<dyn Journal>>,
+    density: Arc<Density>,
 }
 
 impl<P: Deref<Target = Pool>> Tree<P> {
@@ -55,7 +57,7 @@ impl<P: Deref<Target = Pool>> Tree<P> {
         Logged(journal.as_deref()).images([&mut page]);
         drop(page);
         pool.set_root(slot, root.0);
-        Ok(Self { pool, root, slot, journal })
+        Ok(Self { pool, root, slot, journal, density: Arc::default() })
     }
 
     /// Opens the tree of a root slot.
@@ -70,7 +72,7 @@ impl<P: Deref<Target = Pool>> Tree<P> {
             return Err(crate::error::damaged(root, "is no node"));
         }
         drop(node);
-        Ok(Self { pool, root, slot, journal: None })
+        Ok(Self { pool, root, slot, journal: None, density: Arc::default() })
     }
 
     /// Opens the tree of a root slot, and logs its changes. After a crash, [`redo`](crate::redo) comes first.
@@ -165,7 +167,7 @@ impl<P: Deref<Target = Pool>> Tree<P> {
     }
 
     fn scan<K: AsRef<[u8]>>(&self, direction: Direction, low: Bound<&K>, high: Bound<&K>) -> Range<'_> {
-        Range::new(self.handle(), direction, low.map(AsRef::as_ref), high.map(AsRef::as_ref))
+        Range::new(self.handle(), &self.density, direction, low.map(AsRef::as_ref), high.map(AsRef::as_ref))
     }
 
     /// Fills an empty tree with records in rising order of their keys, without duplicates, and returns how many. Every page

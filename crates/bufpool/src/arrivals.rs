@@ -53,6 +53,18 @@ pub(crate) struct Arrivals {
     in_flight: AtomicUsize,
 }
 
+/// Pages that are counted as being in flight.
+struct Counted<'a> {
+    in_flight: &'a AtomicUsize,
+    pages: usize,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(self.pages, Ordering::Release);
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
@@ -88,6 +100,12 @@ impl Arrivals {
             *thread = started.ok().map(|handle| (handle, std::process::id()));
         }
         thread.is_some()
+    }
+
+    /// Counts pages that the caller has claimed and reads by himself, until the guard is dropped.
+    pub fn in_flight_while(&self, pages: usize) -> impl Drop + '_ {
+        self.in_flight.fetch_add(pages, Ordering::AcqRel);
+        Counted { in_flight: &self.in_flight, pages }
     }
 
     /// Has pages read, whose memory is the thread's until they arrive.

@@ -1,6 +1,6 @@
 //! Bringing pages in.
 
-use std::slice;
+use std::{io, slice};
 
 use crate::arrivals::{Request, verify};
 use crate::engine::{Place, Victim};
@@ -79,27 +79,38 @@ impl<'p> Claim<'p> {
     /// What is to be read for this claim, which lasts until [`Claim::of`] takes it up again: the memory is the request's.
     pub fn into_request(mut self) -> Request {
         self.done = true;
-        // SAFETY: the claim is the page's lock: nobody else writes its memory, or believes it. The pool keeps the memory
-        // until nothing is being read any more.
-        let read = unsafe { Read::into_page(self.page.0, self.place.memory) };
+        // SAFETY: the pool keeps the memory until nothing is being read any more.
+        let read = unsafe { self.reading() };
         Request { slot: self.slot, page: self.page, read }
     }
 
+    /// What is to be read for this claim, which is the page's lock: nobody else writes its memory, or believes it.
+    ///
+    /// # Safety
+    /// The page stays claimed as long as what is returned lives.
+    pub unsafe fn reading<'r>(&self) -> Read<'r> {
+        // SAFETY: as the caller promises.
+        unsafe { Read::into_page(self.page.0, self.place.memory) }
+    }
+
     fn read(&mut self) -> Result<()> {
-        // SAFETY: as above; the claim lives until it has been read.
-        let mut reads = [unsafe { Read::into_page(self.page.0, self.place.memory) }];
+        // SAFETY: the claim lives until it has been read.
+        let mut reads = [unsafe { self.reading() }];
         self.pool.home.storage.read(&mut reads);
         let [read] = reads;
-        // SAFETY: nobody writes a claim's memory any more.
-        let result =
-            unsafe { verify(self.place.memory, self.page, read.result) }.and_then(|()| self.believe());
-        if let Err(error) = result {
+        if let Err(error) = self.verify(read.result) {
             let Some(copy) = self.pool.home.copy(self.page) else { return Err(error) };
             // SAFETY: a page, which is the claim's.
             unsafe { self.place.memory.cast::<Image>().write(*copy) };
         }
         self.pool.counters.read.add(1);
         Ok(())
+    }
+
+    /// Whether what was read is the page, as it was written last. Nobody writes the claim's memory any more.
+    pub fn verify(&self, result: io::Result<()>) -> Result<()> {
+        // SAFETY: the claim's memory is a page.
+        unsafe { verify(self.place.memory, self.page, result) }.and_then(|()| self.believe())
     }
 
     /// Whether what was read, and is intact, is what was written last.

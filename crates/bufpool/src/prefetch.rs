@@ -1,10 +1,10 @@
-//! Pages that are brought in before they are needed.
+//! Pages that are brought in together, before they are needed one by one.
 //!
-//! [`Pool::prefetch`] claims pages and has a thread of the pool's read them (`arrivals`). It waits for nothing: it takes room
-//! that is free or clean, and does less where there is none. What the thread has read is published by whoever is about to
-//! wait for a page or for room ([`Pool::pause`]), or asks for more; until then it is locked like any other page that is
-//! being brought in. So a reader waits for the page it needs, and for no other, and what is in flight is room that comes
-//! back.
+//! Both ways claim what is absent, taking room that is free or clean and waiting for none, and do less where there is no
+//! room. [`Pool::fetch`] has storage read what it claimed and returns when it is there. [`Pool::prefetch`] leaves that to a
+//! thread of the pool's (`arrivals`) and returns at once. What the thread has read is published by whoever is about to wait
+//! for a page or for room ([`Pool::pause`]), or asks for more; until then it is locked like any other page that is being
+//! brought in. So a reader waits for the page it needs, and for no other, and what is in flight is room that comes back.
 
 use crate::fault::Claim;
 use crate::page::PageId;
@@ -13,6 +13,32 @@ use crate::protocol::slots::Slot;
 use crate::wait::Backoff;
 
 impl Pool {
+    /// Brings those of the pages in that are not in memory, all at once, and returns when they are there: one submission to
+    /// storage, and one wait, for as many as there are.
+    ///
+    /// It is advice like [`Pool::prefetch`], for pages that are needed right away. It does not wait for pages that others
+    /// are bringing in, and where there is no room that is free or clean, it does less; a page that it left out is brought
+    /// in when it is asked for.
+    pub fn fetch(&self, pages: &[PageId]) {
+        self.publish_arrivals();
+        let claims = self.claim_absent(pages);
+        if claims.is_empty() {
+            return;
+        }
+        let _in_flight = self.prefetched.in_flight_while(claims.len());
+        // SAFETY: each claim is a page's lock: nobody else writes its memory, or believes it; claims live longer than reads.
+        let mut reads: Vec<_> = claims.iter().map(|claim| unsafe { claim.reading() }).collect();
+        self.home.storage.read(&mut reads);
+        let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+        for (claim, result) in claims.into_iter().zip(results) {
+            // Should it be dropped: whoever needs it reads it again, and is told.
+            if claim.verify(result).is_ok() {
+                self.counters.read.add(1);
+                claim.publish();
+            }
+        }
+    }
+
     /// Begins to bring pages in that are not in memory, and returns at once: they arrive later, in any order. Whoever
     /// needs one of them earlier waits for that one.
     ///
@@ -21,30 +47,40 @@ impl Pool {
     /// for whoever needs it.
     pub fn prefetch(&self, pages: &[PageId]) {
         self.publish_arrivals();
-        let is_absent = |page: &PageId| {
-            let owner = self.layout.owner(page.0);
-            let present = self.engine.find(*page).is_some_and(|place| owner.has_in_use(place.word.load()));
-            !present && self.check(*page).is_ok()
-        };
-        let mut requests = Vec::new();
-        for page in pages.iter().copied().filter(|page| page.0 < self.limit).filter(is_absent) {
+        // Where there is no thread, nothing is claimed that nobody would read.
+        if !pages.iter().any(|page| self.is_absent(*page)) || !self.prefetched.is_running(&self.home.storage)
+        {
+            return;
+        }
+        let requests = self.claim_absent(pages).into_iter().map(Claim::into_request).collect();
+        self.prefetched.ask(requests);
+    }
+
+    /// Claims those of the pages that are not in memory, as long as there is room.
+    fn claim_absent(&self, pages: &[PageId]) -> Vec<Claim<'_>> {
+        let mut claims = Vec::new();
+        for page in pages.iter().copied().filter(|page| self.is_absent(*page)) {
             // Others need room, too.
-            if self.prefetched.in_flight() + requests.len() >= self.slots.count() / 2 {
+            if self.prefetched.in_flight() + claims.len() >= self.slots.count() / 2 {
                 break;
-            }
-            if requests.is_empty() && !self.prefetched.is_running(&self.home.storage) {
-                return;
             }
             if self.engine.refresh(page) || self.engine.is_claimed(page) {
                 continue;
             }
             let Some(slot) = self.slot_at_once() else { break };
             match self.engine.claim(&self.slots, slot, page) {
-                Some(place) => requests.push(Claim::new(self, slot, page, place).into_request()),
+                Some(place) => claims.push(Claim::new(self, slot, page, place)),
                 None => self.engine.give(&self.slots, [slot]),
             }
         }
-        self.prefetched.ask(requests);
+        claims
+    }
+
+    /// Whether a page is one, and seems not to be in memory.
+    fn is_absent(&self, page: PageId) -> bool {
+        let owner = self.layout.owner(page.0);
+        let is_present = || self.engine.find(page).is_some_and(|place| owner.has_in_use(place.word.load()));
+        page.0 < self.limit && !is_present() && self.check(page).is_ok()
     }
 
     /// A slot for which nobody has to wait.
@@ -60,7 +96,7 @@ impl Pool {
         for arrival in self.prefetched.take() {
             // Should it be dropped: what it asked for is not there, and whoever needs it asks again.
             let claim = Claim::of(self, arrival.slot, arrival.page);
-            if arrival.result.is_ok() && claim.believe().is_ok() {
+            if arrival.result.and_then(|()| claim.believe()).is_ok() {
                 self.counters.read.add(1);
                 claim.publish();
             }

@@ -72,6 +72,7 @@ fn use_it(pool: &Pool) {
         let _ = pool.optimistic_read(PageId(page), |page| page.read::<8>(0));
         let _ = pool.pin_shared(PageId(page)).map(|page| page.lsn());
     }
+    pool.fetch(&(100..200).map(PageId).collect::<Vec<_>>());
     pool.prefetch(&(200..300).map(PageId).collect::<Vec<_>>());
     for _ in 0..40 {
         let _ = pool.allocate().map(|mut page| page[0] = 1);

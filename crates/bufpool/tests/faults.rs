@@ -127,7 +127,7 @@ fn a_full_disk_is_told_and_dirty_pages_stay() {
 
 #[test]
 fn damaged_and_misplaced_pages_are_told_by_name() {
-    for kind in kinds() {
+    for (kind, together) in kinds().flat_map(|kind| [(kind, false), (kind, true)]) {
         let disk = Faulty::new(1);
         let pool = builder(&disk, kind).open().unwrap();
         let [one, two, three] = [1, 2, 3].map(|number| {
@@ -145,13 +145,49 @@ fn damaged_and_misplaced_pages_are_told_by_name() {
             Err(error) => panic!("{error}"),
             Ok(_) => panic!("page {page} is intact"),
         };
-        pool.prefetch(&[one, two, three]);
+        if together {
+            pool.fetch(&[one, two, three]);
+            assert_eq!((pool.statistics().read, pool.statistics().resident), (1, 1));
+        } else {
+            pool.prefetch(&[one, two, three]);
+        }
         assert_eq!(damage(one), Damage::Checksum);
         assert_eq!(damage(two), Damage::Identity { found: three });
         assert_eq!(pool.pin_shared(three).unwrap()[0], 3);
         assert!(matches!(pool.optimistic(one), Err(Error::Damaged { .. })));
         // Slots of pages that could not be read are not lost.
         assert_eq!(pool.statistics().resident, 1);
+    }
+}
+
+#[test]
+fn fetched_pages_are_in_memory() {
+    for kind in kinds() {
+        let (pool, folder) = common::pool(kind, FRAMES);
+        let fresh = |_| {
+            let mut page = pool.allocate().unwrap();
+            let id = page.page();
+            fill(&mut page, id.0, 3);
+            id
+        };
+        let ids: Vec<PageId> = (0..2 * FRAMES).map(fresh).collect();
+        pool.close().unwrap();
+        drop(pool);
+        let pool = common::builder(&folder, kind, FRAMES).open().unwrap();
+        let (wanted, foreign) = (&ids[..FRAMES / 4], [PageId(0), PageId(1 << 40)]);
+        pool.fetch(&[wanted, wanted, &foreign].concat());
+        let read = wanted.len() as u64;
+        assert_eq!((pool.statistics().read, pool.statistics().resident), (read, read));
+        // What is there is not read again; what is not, is, whatever leaves for it.
+        for some in ids.chunks(7).chain(ids.chunks(FRAMES)) {
+            pool.fetch(some);
+            for id in some {
+                assert_eq!(version(&pool.pin_shared(*id).unwrap(), id.0), 3);
+            }
+            let statistics = pool.statistics();
+            assert!(statistics.resident <= FRAMES as u64 && statistics.read_failed == 0);
+        }
+        assert!(pool.statistics().read <= 2 * read + 3 * ids.len() as u64);
     }
 }
 

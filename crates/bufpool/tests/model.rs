@@ -17,6 +17,7 @@ enum Step {
     Upgrade(usize),
     Read(usize),
     ReadOptimistically(usize),
+    Fetch(usize, usize),
     Prefetch(usize, usize),
     Root(usize, u64),
     Flush,
@@ -32,6 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => any::<usize>().prop_map(Step::Upgrade),
         10 => any::<usize>().prop_map(Step::Read),
         20 => any::<usize>().prop_map(Step::ReadOptimistically),
+        3 => (any::<usize>(), 1..40usize).prop_map(|(at, count)| Step::Fetch(at, count)),
         3 => (any::<usize>(), 1..40usize).prop_map(|(at, count)| Step::Prefetch(at, count)),
         2 => (0..ROOTS, any::<u64>()).prop_map(|(slot, value)| Step::Root(slot, value)),
         2 => Just(Step::Flush),
@@ -53,6 +55,12 @@ impl Model {
     fn pick(&self, index: usize) -> Option<(PageId, u64)> {
         let index = index.checked_rem(self.pages.len())?;
         self.pages.iter().nth(index).map(|(page, version)| (*page, *version))
+    }
+
+    /// Pages that are in use, or not.
+    fn pages_from(&self, index: usize, count: usize) -> Vec<PageId> {
+        let from = self.pick(index).map_or(PageId(300), |(page, _)| page);
+        (from.0..).take(count).map(PageId).collect()
     }
 
     fn next(&mut self, page: PageId) -> u64 {
@@ -103,10 +111,8 @@ fn run(pool: &Pool, model: &mut Model, step: &Step) -> Result<(), Error> {
                 assert_eq!(version(&copy, id.0), known);
             }
         }
-        Step::Prefetch(index, count) => {
-            let from = model.pick(index).map_or(PageId(300), |(page, _)| page);
-            pool.prefetch(&(from.0..).take(count).map(PageId).collect::<Vec<_>>());
-        }
+        Step::Fetch(index, count) => pool.fetch(&model.pages_from(index, count)),
+        Step::Prefetch(index, count) => pool.prefetch(&model.pages_from(index, count)),
         Step::Root(slot, value) => {
             pool.set_root(slot, value);
             model.roots[slot] = value;

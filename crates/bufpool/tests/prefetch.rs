@@ -85,6 +85,31 @@ fn a_reader_waits_for_its_page_only() {
     }
 }
 
+#[test]
+fn who_fetches_waits_for_what_others_do_not_bring_in() {
+    for kind in kinds_of_here() {
+        let (pool, disk, ids) = stored(kind);
+        disk.shut(&ids[..4]);
+        pool.prefetch(&ids[..4]);
+        soon("who fetches others", &disk, &ids, || pool.fetch(&ids[..8]));
+        assert_eq!(pool.statistics().read, 4);
+        disk.shut(&ids[8..12]);
+        thread::scope(|scope| {
+            let (told, done) = mpsc::channel();
+            let (pool, pages) = (&pool, &ids[8..16]);
+            scope.spawn(move || {
+                pool.fetch(pages);
+                told.send(()).unwrap();
+            });
+            assert!(done.recv_timeout(SHORT).is_err(), "they have not been read");
+            disk.open(&ids);
+            done.recv_timeout(ENOUGH).unwrap();
+        });
+        ids[..16].iter().for_each(|page| check(&pool, *page));
+        assert_eq!(pool.statistics().read, 16, "nothing was read twice");
+    }
+}
+
 /// Half of the memory is on its way for longer than the pool's patience, and the other half is held.
 #[test]
 fn what_is_on_its_way_is_room_for_those_who_wait() {
@@ -114,6 +139,7 @@ fn where_there_is_no_room_nothing_is_read() {
         let held: Vec<_> = ids[..FRAMES].iter().map(|page| pool.pin_shared(*page).unwrap()).collect();
         let before = pool.statistics();
         soon("who asks", &disk, &ids, || pool.prefetch(&ids[FRAMES..]));
+        soon("who fetches", &disk, &ids, || pool.fetch(&ids[FRAMES..]));
         assert_eq!(pool.statistics(), before);
         drop(held);
         // Nor where room would have to be written.
@@ -121,6 +147,7 @@ fn where_there_is_no_room_nothing_is_read() {
             pool.pin_exclusive(*page).unwrap().set_lsn(1);
         }
         pool.prefetch(&ids[FRAMES..]);
+        pool.fetch(&ids[FRAMES..]);
         let after = pool.statistics();
         assert_eq!((after.read, after.written), (before.read, before.written));
     }
