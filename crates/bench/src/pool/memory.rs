@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
 use super::plain::{Plain, PlainSession};
-use super::store::{Store, Visit};
+use super::store::{Expected, Store, Visit};
 use crate::Result;
 
 /// Keys and their values.
@@ -52,7 +52,7 @@ impl Plain for &RwLock<Map> {
         Ok(self.write().unwrap_or_else(PoisonError::into_inner).remove(key).is_some())
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         let map = self.read().unwrap_or_else(PoisonError::into_inner);
         for (key, value) in
             map.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded))

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::log::Log;
-use super::store::{Access, Body, Session, Transaction, Verdict, Visit};
+use super::store::{Access, Body, Expected, Session, Transaction, Verdict, Visit};
 use crate::{Error, Result};
 
 /// Single operations of one thread on an ordered store, each atomic.
@@ -21,8 +21,8 @@ pub trait Plain {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
     /// Removes a key; `false` if it was not there.
     fn remove(&mut self, key: &[u8]) -> Result<bool>;
-    /// Visits keys in ascending order, from the first that is not below `from`.
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()>;
+    /// Like [`Session::scan`].
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()>;
 }
 
 /// A thread's session.
@@ -53,8 +53,8 @@ impl<P: Plain> Session for PlainSession<'_, P> {
         }
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
-        self.plain.scan(from, visit)
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
+        self.plain.scan(from, expected, visit)
     }
 
     fn transaction(&mut self, access: Access, body: Body<'_>) -> Result<Verdict> {
@@ -175,7 +175,7 @@ impl<P: Plain> Transaction for Open<'_, P> {
         Ok(true)
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
-        self.plain.scan(from, visit)
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
+        self.plain.scan(from, expected, visit)
     }
 }

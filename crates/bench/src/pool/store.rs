@@ -33,6 +33,9 @@ pub trait Store: Sync {
 /// Called with each key and value of a scan; `false` ends it.
 pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> bool;
 
+/// How many records a scan will visit, where that is known: as of a query with a limit.
+pub type Expected = Option<usize>;
+
 /// What is done in a transaction. Called once.
 pub type Body<'b> = &'b mut dyn FnMut(&mut dyn Transaction) -> Result<Verdict>;
 
@@ -44,8 +47,8 @@ pub trait Session {
     /// Inserts a key or replaces its value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Visits keys in ascending order, from the first that is not below `from`.
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()>;
+    /// Visits keys in ascending order, from the first that is not below `from`; about so many as are expected.
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()>;
 
     /// Runs a transaction. It takes effect as a whole if the body says [`Verdict::Commit`]; otherwise, and on an error,
     /// not at all.
@@ -67,7 +70,7 @@ pub trait Transaction {
     fn remove(&mut self, key: &[u8]) -> Result<bool>;
 
     /// Like [`Session::scan`].
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()>;
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()>;
 }
 
 /// What a transaction may do.

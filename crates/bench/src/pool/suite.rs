@@ -6,7 +6,7 @@ use super::tpcc;
 fn keys(session: &mut impl Session, from: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     session
-        .scan(from, &mut |key, _| {
+        .scan(from, None, &mut |key, _| {
             all.push(key.to_vec());
             all.len() < 4
         })
@@ -42,7 +42,7 @@ pub fn behaves(store: &impl Store) {
             let (mut value, mut seen) = (Vec::new(), Vec::new());
             assert!(tx.get(b"c", &mut value)?);
             assert_eq!(value, b"shorter!");
-            tx.scan(b"", &mut |key, _| {
+            tx.scan(b"", Some(3), &mut |key, _| {
                 seen.push(key[0]);
                 true
             })?;

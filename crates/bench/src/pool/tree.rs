@@ -13,7 +13,7 @@ use super::log::Log;
 use super::peers::Setting;
 use super::plain::{Plain, PlainSession};
 use super::recover::recover;
-use super::store::{Store, Visit};
+use super::store::{Expected, Store, Visit};
 use crate::{Error, Result};
 
 /// Address space for the storage.
@@ -95,8 +95,11 @@ impl Plain for &Tree<Arc<Pool>> {
         Tree::remove(self, key).map_err(failed)
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
         let mut range = self.range(from..);
+        if let Some(records) = expected {
+            range = range.expect(records);
+        }
         while let Some((key, value)) = range.try_next().map_err(failed)? {
             if !visit(key, value) {
                 break;
@@ -122,7 +125,7 @@ mod tests {
             all.push((key.to_vec(), value.to_vec()));
             true
         };
-        store.session().unwrap().scan(b"", &mut visit).unwrap();
+        store.session().unwrap().scan(b"", None, &mut visit).unwrap();
         all
     }
 

@@ -10,7 +10,7 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithTls};
 
 use super::Setting;
-use crate::pool::store::{Access, Body, Session, Store, Transaction, Verdict, Visit};
+use crate::pool::store::{Access, Body, Expected, Session, Store, Transaction, Verdict, Visit};
 use crate::{Error, Result};
 
 type Database = heed::Database<'static, Bytes, Bytes>;
@@ -98,7 +98,7 @@ impl Session for LmdbSession<'_> {
         write.commit().map_err(failed)
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         self.reading(|database, read| scan(database, read, from, visit))
     }
 
@@ -162,7 +162,7 @@ impl Transaction for Reading<'_> {
         Err(read_only())
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         scan(self.database, &self.read, from, visit)
     }
 }
@@ -199,7 +199,7 @@ impl Transaction for Writing<'_> {
         self.database.delete(&mut self.write, key).map_err(failed)
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         scan(self.database, &self.write, from, visit)
     }
 }

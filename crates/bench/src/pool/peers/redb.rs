@@ -5,7 +5,7 @@ use std::path::Path;
 use redb::{Builder, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, Table, TableDefinition};
 
 use super::Setting;
-use crate::pool::store::{Access, Body, Session, Store, Transaction, Verdict, Visit};
+use crate::pool::store::{Access, Body, Expected, Session, Store, Transaction, Verdict, Visit};
 use crate::{Error, Result};
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
@@ -88,7 +88,7 @@ impl Session for &Redb {
         Ok(())
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         self.reading(|table| scan(table, from, visit))
     }
 
@@ -146,7 +146,7 @@ impl Transaction for Reading<'_> {
         Err(read_only())
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         scan(self.0, from, visit)
     }
 }
@@ -182,7 +182,7 @@ impl Transaction for Writing<'_, '_> {
         self.table.remove(key).map(|old| old.is_some()).map_err(failed)
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], _: Expected, visit: Visit<'_>) -> Result<()> {
         scan(self.table, from, visit)
     }
 }

@@ -178,7 +178,7 @@ impl<S: Session> Check<'_, S> {
 
     fn each<R: Row>(&mut self, prefix: Key, mut take: impl FnMut(&[u8], R)) -> Result<()> {
         let mut failed = None;
-        self.session.scan(&prefix, &mut |key, bytes| {
+        self.session.scan(&prefix, None, &mut |key, bytes| {
             let more = key.starts_with(&prefix);
             if more {
                 match R::decode(bytes) {
@@ -192,7 +192,7 @@ impl<S: Session> Check<'_, S> {
     }
 
     fn keys(&mut self, prefix: Key, mut take: impl FnMut(&[u8])) -> Result<()> {
-        self.session.scan(&prefix, &mut |key, _| {
+        self.session.scan(&prefix, None, &mut |key, _| {
             let more = key.starts_with(&prefix);
             if more {
                 take(key);

@@ -28,6 +28,9 @@ pub struct Shown {
     pub brands: u64,
 }
 
+/// Lines that an order has on average.
+const LINES_OF_ORDER: usize = 10;
+
 /// Runs a transaction; a new order with an item that nobody sells is rolled back.
 pub fn execute(session: &mut impl Session, input: &Input, shown: &mut Shown) -> Result<Verdict> {
     let access = match input {
@@ -86,7 +89,7 @@ impl Work<'_> {
     /// The keys and rows that begin with a prefix, until `take` has enough.
     fn each<R: Row>(&mut self, prefix: Key, mut take: impl FnMut(&[u8], R) -> bool) -> Result<()> {
         let mut failed = None;
-        self.tx.scan(&prefix, &mut |key, bytes| {
+        self.tx.scan(&prefix, None, &mut |key, bytes| {
             key.starts_with(&prefix)
                 && R::decode(bytes).map_err(|error| failed = Some(error)).is_ok_and(|row| take(key, row))
         })?;
@@ -96,7 +99,7 @@ impl Work<'_> {
     /// The first key that begins with a prefix.
     fn first(&mut self, prefix: Key) -> Result<Option<Vec<u8>>> {
         let mut first = None;
-        self.tx.scan(&prefix, &mut |key, _| {
+        self.tx.scan(&prefix, Some(1), &mut |key, _| {
             first = key.starts_with(&prefix).then(|| key.to_vec());
             false
         })?;
@@ -110,7 +113,7 @@ impl Work<'_> {
             Who::Name(name) => keys::customers_of_name(place.w, place.d, name),
         };
         let mut numbers = Vec::new();
-        self.tx.scan(&name, &mut |key, _| {
+        self.tx.scan(&name, None, &mut |key, _| {
             let same = key.starts_with(&name);
             if same {
                 numbers.push(keys::last_number(key));
@@ -272,7 +275,8 @@ impl Work<'_> {
         let next = district.next_order;
         let (district_lines, mut items) = (keys::order_lines(w, d), Vec::new());
         let mut failed = None;
-        self.tx.scan(&keys::lines_of(w, d, next.saturating_sub(20)), &mut |key, bytes| {
+        let first = keys::lines_of(w, d, next.saturating_sub(20));
+        self.tx.scan(&first, Some(20 * LINES_OF_ORDER), &mut |key, bytes| {
             if !key.starts_with(&district_lines) || keys::number_before(key, 1) >= next {
                 return false;
             }

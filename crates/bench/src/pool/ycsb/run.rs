@@ -85,7 +85,7 @@ pub fn load(store: &impl Store, records: u32) -> Result<Window> {
 /// Reads all records, of which there are at least so many.
 pub fn warm(store: &impl Store, records: u32) -> Result<Window> {
     let (start, cpu, mut seen) = (Instant::now(), CpuTime::of_process(), 0);
-    store.session()?.scan(&key(0, false), &mut |_, _| {
+    store.session()?.scan(&key(0, false), None, &mut |_, _| {
         seen += 1;
         true
     })?;
@@ -176,7 +176,7 @@ impl<S: Session> Client<S> {
     fn scan(&mut self, record: u32, count: u32) -> Result<()> {
         let (first, mut seen, mut bytes) = (key(record, false), 0, 0);
         let mut begins = true;
-        self.session.scan(&first, &mut |key, value| {
+        self.session.scan(&first, Some(count as usize), &mut |key, value| {
             begins &= seen > 0 || key == first;
             seen += 1;
             bytes += value.len();

@@ -60,6 +60,7 @@ interface! {
     cache_destroy: fn(Object);
     readoptions_create: fn() -> Object;
     readoptions_destroy: fn(Object);
+    readoptions_set_readahead_size: fn(Object, usize);
     writeoptions_create: fn() -> Object;
     writeoptions_destroy: fn(Object);
     writeoptions_set_sync: fn(Object, c_uchar);

@@ -13,8 +13,11 @@ use std::ptr::null_mut;
 
 use self::library::{Interface, Object};
 use super::Setting;
-use crate::pool::store::{Access, Body, Session, Store, Transaction, Verdict, Visit};
+use crate::pool::store::{Access, Body, Expected, Session, Store, Transaction, Verdict, Visit};
 use crate::{Error, Result};
+
+/// About what a record takes in a file, in bytes.
+const RECORD: usize = 140;
 
 /// A RocksDB database.
 pub struct RocksDb {
@@ -105,9 +108,10 @@ impl Store for RocksDb {
     type Session<'s> = RocksSession<'s>;
 
     fn session(&self) -> Result<RocksSession<'_>> {
-        // SAFETY: a batch of this session's; with overwriting, so that a key is in it once.
-        let batch = unsafe { (self.rocks.writebatch_wi_create)(0, 1) };
-        Ok(RocksSession { store: self, batch, new: Vec::new() })
+        // SAFETY: both are this session's; the batch with overwriting, so that a key is in it once.
+        let (batch, ahead) =
+            unsafe { ((self.rocks.writebatch_wi_create)(0, 1), (self.rocks.readoptions_create)()) };
+        Ok(RocksSession { store: self, batch, ahead, new: Vec::new() })
     }
 
     /// Memtables are written and compacted to the end, as they would be in time.
@@ -129,17 +133,33 @@ impl Store for RocksDb {
 pub struct RocksSession<'s> {
     store: &'s RocksDb,
     batch: Object,
+    /// How scans read.
+    ahead: Object,
     new: Vec<u8>,
 }
 
 impl Drop for RocksSession<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is the session's own.
-        unsafe { (self.store.rocks.writebatch_wi_destroy)(self.batch) };
+        // SAFETY: both are the session's own.
+        unsafe {
+            (self.store.rocks.writebatch_wi_destroy)(self.batch);
+            (self.store.rocks.readoptions_destroy)(self.ahead);
+        }
     }
 }
 
 impl RocksSession<'_> {
+    /// An iterator that reads what is expected at once, or else as RocksDB finds best.
+    fn iterator(&self, expected: Expected) -> Object {
+        let rocks = &self.store.rocks;
+        // SAFETY: the database is open, and the options are the session's, whose iterator before this one is gone.
+        unsafe {
+            let bytes = expected.map_or(0, |records| records * RECORD);
+            (rocks.readoptions_set_readahead_size)(self.ahead, bytes);
+            (rocks.create_iterator)(self.store.database, self.ahead)
+        }
+    }
+
     /// Visits the pairs of an iterator and destroys it.
     ///
     /// # Safety
@@ -207,12 +227,10 @@ impl Session for RocksSession<'_> {
         }
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
-        // SAFETY: the database is open; the iterator is new.
-        unsafe {
-            let iterator = (self.store.rocks.create_iterator)(self.store.database, self.store.read);
-            self.visit(iterator, from, visit)
-        }
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
+        let iterator = self.iterator(expected);
+        // SAFETY: the iterator is new.
+        unsafe { self.visit(iterator, from, visit) }
     }
 
     fn transaction(&mut self, _: Access, body: Body<'_>) -> Result<Verdict> {
@@ -281,10 +299,10 @@ impl Transaction for RocksSession<'_> {
         Ok(found)
     }
 
-    fn scan(&mut self, from: &[u8], visit: Visit<'_>) -> Result<()> {
+    fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
         // SAFETY: the base becomes the new iterator's, which is destroyed before the batch changes.
         unsafe {
-            let base = (self.store.rocks.create_iterator)(self.store.database, self.store.read);
+            let base = self.iterator(expected);
             let iterator = (self.store.rocks.writebatch_wi_create_iterator_with_base)(self.batch, base);
             self.visit(iterator, from, visit)
         }
