@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::arrivals::Arrivals;
 use crate::buffer::{Buffers, TOGETHER};
+use crate::credit::Credit;
 use crate::doublewrite::{self, DoubleWrite, TornPages};
 use crate::engine::{Engine, Kind, Mapped, Release, Table};
 #[cfg(target_arch = "x86_64")]
@@ -221,6 +222,7 @@ impl Builder {
             engine,
             limit,
             batch,
+            credit: Credit::new(frames),
             slots,
             space: Space::new(free, end, room, limit),
             home: Home::new(storage.into(), double, meta),

@@ -1,10 +1,12 @@
-//! Making room: a clock over the slots with a second chance for pages that were used since its hand passed.
+//! Making room: a clock over the slots with another chance for pages that were used since its hand passed, and more of them
+//! for those that were used again and again (`credit`).
 //!
 //! Whoever needs room evicts, a batch at a time. What is clean leaves first; what is dirty is written, without being
 //! locked for it, and leaves unless it was used meanwhile.
 
 use std::time::Duration;
 
+use crate::credit::ROUNDS;
 use crate::engine::Victim;
 use crate::error::{Error, Result};
 use crate::page::PageId;
@@ -38,7 +40,7 @@ impl Pool {
     /// Evicts what can go without being written, a batch at most. The clock's hand passes over a part of a large memory.
     pub(crate) fn evict_clean(&self) {
         let mut victims = Vec::new();
-        for _ in 0..(2 * self.slots.count()).min(64 * self.batch) {
+        for _ in 0..(ROUNDS * self.slots.count()).min(64 * self.batch) {
             let slot = self.slots.advance();
             self.consider(slot, &mut victims, &mut Vec::new());
             if victims.len() >= self.batch {
@@ -53,8 +55,8 @@ impl Pool {
     fn evict(&self) -> Result<usize> {
         let mut victims = Vec::with_capacity(self.batch);
         let mut dirty = Vec::new();
-        // Twice around: the first time, everything may be warm.
-        for _ in 0..2 * self.slots.count() {
+        // The first times around, everything may have been used.
+        for _ in 0..ROUNDS * self.slots.count() {
             let slot = self.slots.advance();
             self.consider(slot, &mut victims, &mut dirty);
             if victims.len() + dirty.len() >= self.batch {
@@ -77,8 +79,13 @@ impl Pool {
     }
 
     fn consider(&self, slot: Slot, victims: &mut Vec<Victim>, dirty: &mut Vec<Slot>) {
-        match sweep::consider(&self.slots, slot, |page| self.engine.word_of(slot, PageId(page))) {
+        let word = |page| self.engine.word_of(slot, PageId(page));
+        if sweep::is_cold(&self.slots, slot, word) && self.credit.spend(slot) {
+            return;
+        }
+        match sweep::consider(&self.slots, slot, word) {
             Found::Nothing => {}
+            Found::Cooled => self.credit.earn(slot),
             Found::Dirty => dirty.push(slot),
             Found::Victim(page) => victims.push(Victim { slot, page: PageId(page) }),
         }

@@ -9,6 +9,7 @@ use crate::meta::FIRST;
 use crate::page::{Image, PageId};
 use crate::pool::Pool;
 use crate::protocol::slots::Slot;
+use crate::protocol::word::Access;
 use crate::storage::Read;
 use crate::wait::Backoff;
 
@@ -18,15 +19,15 @@ impl Pool {
         if (FIRST..self.space.end()).contains(&page.0) { Ok(()) } else { Err(Error::NoSuchPage { page }) }
     }
 
-    /// Brings an absent page in, unless somebody else does: then it waits a little.
+    /// Brings an absent page in, unless somebody else does: then it waits a little. Says what the caller's access is.
     #[cold]
-    pub(crate) fn fault(&self, page: PageId, backoff: &mut Backoff) -> Result<()> {
+    pub(crate) fn fault(&self, page: PageId, backoff: &mut Backoff) -> Result<Access> {
         self.check(page)?;
-        let Some(mut claim) = self.claim(page, backoff)? else { return Ok(()) };
+        let Some(mut claim) = self.claim(page, backoff)? else { return Ok(Access::Again) };
         match claim.read() {
             Ok(()) => {
                 claim.publish();
-                Ok(())
+                Ok(Access::First)
             }
             Err(error) => {
                 self.counters.read_failed.add(1);
@@ -67,6 +68,7 @@ pub(crate) struct Claim<'p> {
 impl<'p> Claim<'p> {
     /// Of a page that the engine says is the caller's to bring in.
     pub fn new(pool: &'p Pool, slot: Slot, page: PageId, place: Place<'p>) -> Self {
+        pool.credit.begin(slot);
         Self { pool, slot, page, place, done: false }
     }
 

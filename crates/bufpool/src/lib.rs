@@ -44,6 +44,7 @@
 mod arrivals;
 mod buffer;
 mod builder;
+mod credit;
 mod doublewrite;
 mod engine;
 mod error;

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::guard::{Exclusive, Optimistic, Shared};
 use crate::page::PageId;
 use crate::pool::Pool;
-use crate::protocol::word::{Owner, Refusal, is_ready};
+use crate::protocol::word::{Access, Owner, Refusal, is_ready};
 use crate::wait::Backoff;
 
 impl Pool {
@@ -28,7 +28,8 @@ impl Pool {
 
     #[cold]
     fn optimistic_slowly(&self, page: PageId) -> Result<Optimistic<'_>> {
-        let (place, seen) = self.get(page, |place, owner| place.word.try_optimistic(owner), |_, _| {})?;
+        let (place, seen) =
+            self.get(page, |place, owner, access| place.word.try_optimistic(owner, access), |_, _| {})?;
         Ok(Optimistic::new(self, place, page, seen))
     }
 
@@ -48,7 +49,7 @@ impl Pool {
     /// Holds a page exclusively.
     #[inline]
     pub fn pin_exclusive(&self, page: PageId) -> Result<Exclusive<'_>> {
-        let attempt = |place: &Place<'_>, owner| place.word.try_exclusive(owner);
+        let attempt = |place: &Place<'_>, owner, _| place.word.try_exclusive(owner);
         let (place, before) = self.get(page, attempt, |place, _| place.word.unlock_unchanged())?;
         Ok(Exclusive::new(self, place, page, before))
     }
@@ -56,7 +57,7 @@ impl Pool {
     /// Holds a page shared: up to 255 may.
     #[inline]
     pub fn pin_shared(&self, page: PageId) -> Result<Shared<'_>> {
-        let attempt = |place: &Place<'_>, owner| place.word.try_shared(owner);
+        let attempt = |place: &Place<'_>, owner, _| place.word.try_shared(owner);
         let (place, ()) = self.get(page, attempt, |place, ()| place.word.unlock_shared())?;
         Ok(Shared::new(place, page))
     }
@@ -67,23 +68,23 @@ impl Pool {
     fn get<'p, T>(
         &'p self,
         page: PageId,
-        attempt: impl Fn(&Place<'p>, Owner) -> std::result::Result<T, Refusal>,
+        attempt: impl Fn(&Place<'p>, Owner, Access) -> std::result::Result<T, Refusal>,
         undo: impl Fn(&Place<'p>, T),
     ) -> Result<(Place<'p>, T)> {
         if page.0 >= self.limit {
             return Err(Error::NoSuchPage { page });
         }
         let owner = self.layout.owner(page.0);
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut access) = (Backoff::default(), Access::Again);
         loop {
             let Some(place) = self.engine.find(page) else {
-                self.fault(page, &mut backoff)?;
+                access = self.fault(page, &mut backoff)?;
                 continue;
             };
-            match attempt(&place, owner) {
+            match attempt(&place, owner, access) {
                 Ok(result) if self.engine.is_of(&self.slots, &place, page) => return Ok((place, result)),
                 Ok(result) => undo(&place, result),
-                Err(Refusal::Absent) => self.fault(page, &mut backoff)?,
+                Err(Refusal::Absent) => access = self.fault(page, &mut backoff)?,
                 Err(Refusal::Held) => self.pause(&mut backoff),
             }
         }

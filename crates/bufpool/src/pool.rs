@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::arrivals::Arrivals;
 use crate::buffer::Buffers;
+use crate::credit::Credit;
 use crate::engine::{Engine, Kind};
 use crate::error::{Error, Result};
 use crate::home::Home;
@@ -28,6 +29,7 @@ pub struct Pool {
     /// How many pages are evicted at once.
     pub(crate) batch: usize,
     pub(crate) slots: Slots,
+    pub(crate) credit: Credit,
     pub(crate) space: Space,
     pub(crate) home: Home,
     pub(crate) log: Option<Arc<dyn Log>>,

@@ -16,6 +16,8 @@ use super::word::{Layout, Passed, Refusal, Word};
 pub enum Found {
     /// Nothing to evict now.
     Nothing,
+    /// A page that was used since the hand passed before.
+    Cooled,
     /// A page that becomes a victim when it has been written.
     Dirty,
     /// A victim. It is locked by the caller, who releases its memory and calls [`release`], or [`spare`].
@@ -30,7 +32,8 @@ pub fn consider<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -
     }
     let word = word(page);
     match word.pass() {
-        Passed::Busy | Passed::Cooled => Found::Nothing,
+        Passed::Busy => Found::Nothing,
+        Passed::Cooled => Found::Cooled,
         Passed::Dirty if slots.is_writing(slot) => Found::Nothing,
         Passed::Dirty => Found::Dirty,
         Passed::Locked => {
@@ -43,6 +46,12 @@ pub fn consider<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -
             Found::Victim(page)
         }
     }
+}
+
+/// Whether a slot has a page that the hand would take.
+pub fn is_cold<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -> bool {
+    let page = slots.page(slot);
+    page != 0 && word(page).is_cold()
 }
 
 /// A victim's memory has been released: others may bring the page in, but not yet into its slot, which the caller gives

@@ -103,6 +103,15 @@ impl Owner {
     }
 }
 
+/// Which access it is to a page since that was brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The one for which it was brought in, which every page has had: it tells the clock nothing.
+    First,
+    /// Another one.
+    Again,
+}
+
 /// Why a page could not be had at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -149,10 +158,10 @@ impl Word {
     }
 
     /// Begins an optimistic read, and tells the clock that the page is used.
-    pub fn try_optimistic(&self, owner: Owner) -> Result<u64, Refusal> {
+    pub fn try_optimistic(&self, owner: Owner, access: Access) -> Result<u64, Refusal> {
         let now = self.load();
         owner.check(now)?;
-        if now & COLD != 0 {
+        if now & COLD != 0 && access == Access::Again {
             // When it fails, something else happened to the page, which matters more.
             let _ = self.swap(now, now & !COLD, Ordering::Relaxed);
         }
@@ -281,10 +290,10 @@ impl Word {
         true
     }
 
-    /// The claimed page is in its memory, for everybody.
+    /// The claimed page is in its memory, for everybody; nobody has used it yet.
     pub fn publish(&self, layout: Layout) {
         let now = self.0.load(Ordering::Relaxed);
-        self.0.store(layout.next(now) & !LOCKED | PRESENT, Ordering::Release);
+        self.0.store(layout.next(now) & !LOCKED | PRESENT | COLD, Ordering::Release);
     }
 
     /// The claimed page is in its memory, for the caller. The result is what [`Word::unlock_modified`] is given.
@@ -321,6 +330,11 @@ impl Word {
         }
         fence(Ordering::Release);
         Passed::Locked
+    }
+
+    /// Whether the page is there, and has not been used since the clock's hand passed.
+    pub fn is_cold(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (LOCKED | PRESENT | COLD) == PRESENT | COLD
     }
 
     /// Whether storage has not got the page's content.

@@ -8,7 +8,7 @@ use loom::thread::yield_now;
 
 use super::slots::{Slot, Slots};
 use super::sweep::{self, Found};
-use super::word::{Layout, Owner, Refusal, Word};
+use super::word::{Access, Layout, Owner, Refusal, Word};
 
 /// The protocol's words and locks.
 pub mod atomics {
@@ -141,7 +141,7 @@ impl Machine {
         for _ in 0..2 * self.slots.count() {
             let slot = self.slots.advance();
             match sweep::consider(&self.slots, slot, |page| &self.words[self.at(slot, page)]) {
-                Found::Nothing => {}
+                Found::Nothing | Found::Cooled => {}
                 Found::Dirty => self.write_back(slot, true),
                 Found::Victim(page) => victims.push((slot, page)),
             }
@@ -178,7 +178,7 @@ impl Machine {
 
     /// One attempt to read.
     pub fn read_once(&self, page: u64) -> Option<[u64; 2]> {
-        let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY), |_, _| {});
+        let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Again), |_, _| {});
         let content = self.load(at);
         self.words[at].is_unchanged(seen).then_some(content)
     }
@@ -202,7 +202,7 @@ impl Machine {
     /// Reads, and writes one more if the page is as it was read.
     pub fn increment(&self, page: u64) {
         loop {
-            let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY), |_, _| {});
+            let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Again), |_, _| {});
             let content = self.load(at);
             if let Some(before) = self.words[at].try_upgrade(seen) {
                 assert_eq!(content[0], content[1]);

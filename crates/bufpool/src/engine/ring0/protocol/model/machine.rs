@@ -11,7 +11,7 @@ use super::atomics::{AtomicU32, AtomicU64, Ordering};
 use super::mapping::{self, Entry, Machine};
 use super::slots::{Slot, Slots};
 use super::sweep::{self, Found};
-use super::word::{Layout, Owner, Refusal, Word};
+use super::word::{Access, Layout, Owner, Refusal, Word};
 
 /// Pages 1 and 2.
 const PAGES: usize = 3;
@@ -114,7 +114,7 @@ impl<'m> Cpu<'m> {
 
     /// Begins to read a page optimistically.
     pub fn begin(&self, page: usize) -> u64 {
-        self.get(page, |word| word.try_optimistic(Self::owner(page)))
+        self.get(page, |word| word.try_optimistic(Self::owner(page), Access::Again))
     }
 
     pub fn is_unchanged(&self, page: usize, seen: u64) -> bool {
