@@ -38,6 +38,7 @@
 //! `docs/btree.md`.
 
 mod ahead;
+mod balance;
 mod bulk;
 mod error;
 mod handle;

@@ -41,7 +41,15 @@ impl<'p> Handle<'p> {
                         drop((parent, family.node));
                         self.split(above, level + 1, key, need)?;
                     }
-                    Some((parent, at)) => return self.split_below(parent, at, family.node, &split),
+                    Some((mut parent, at)) => {
+                        let mut node = family.node;
+                        // Keys that arrive in order leave full leaves behind, which nobody inserts into any more.
+                        let in_order = level == 0 && (split.at == 0 || split.at == count);
+                        if level == 0 && !in_order && self.balance(&mut parent, at, &mut node, key, need)? {
+                            return Ok(());
+                        }
+                        return self.split_below(parent, at, node, &split);
+                    }
                 }
             }
             Err(damaged(page, "has no parent with room for another child").into())

@@ -33,6 +33,16 @@ impl Pool {
         Ok(Optimistic::new(self, place, page, seen))
     }
 
+    /// Begins to read a page optimistically if that needs no waiting: it is in memory, and nobody holds it exclusively.
+    /// That is no use of it that lets it stay there.
+    pub fn try_optimistic(&self, page: PageId) -> Option<Optimistic<'_>> {
+        let owner = (page.0 < self.limit).then(|| self.layout.owner(page.0))?;
+        let place = self.engine.find(page)?;
+        let seen = place.word.try_optimistic(owner, Access::First).ok()?;
+        let is_its = self.engine.is_of(&self.slots, &place, page);
+        is_its.then(|| Optimistic::new(self, place, page, seen))
+    }
+
     /// Reads a page until nobody has disturbed it. `f` may be called several times, with content that is not to be
     /// believed (see [`Optimistic`]); what its last call returned is of the page as it was at one moment.
     #[inline]

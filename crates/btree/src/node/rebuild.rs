@@ -1,7 +1,9 @@
-//! Splitting and merging: nodes that are written anew because their fences change.
+//! Splitting, merging and balancing: nodes that are written anew because their fences change.
 //!
-//! New fences mean another common prefix, so records cannot be copied as they are. Both work on copies, and the latched
+//! New fences mean another common prefix, so records cannot be copied as they are. All work on copies, and the latched
 //! pages are overwritten at the end, when nothing can fail any more.
+
+use std::ops::Range;
 
 use super::edit::{Full, NewValue, Node, record_len};
 use super::view::{Leaf, Page, Value};
@@ -98,27 +100,71 @@ fn middle(count: usize, size: impl Fn(usize) -> usize) -> usize {
 /// The two halves of `page`.
 pub fn halves(page: Page<'_>, split: &Split) -> Result<(Box<Copied>, Box<Copied>), Full> {
     let (low, high) = (fence(page.low()), fence(page.high()));
+    if page.is_leaf() {
+        return spread(&[page.leaf()], split, low.as_deref(), high.as_deref());
+    }
     let (mut left, mut right) = (Copied::boxed(), Copied::boxed());
     let separator = Some(&split.separator[..]);
-    if page.is_leaf() {
-        let leaf = page.leaf();
-        let mut node = Node::create(&mut left.0, 0, low.as_deref(), separator, 0);
-        copy_records(&mut node, leaf, 0, split.at)?;
-        node.refresh_hints();
-        let mut node = Node::create(&mut right.0, 0, separator, high.as_deref(), 0);
-        copy_records(&mut node, leaf, split.at, leaf.count())?;
-        node.refresh_hints();
-    } else {
-        let inner = page.inner();
-        let mut node = Node::create(&mut left.0, page.level(), low.as_deref(), separator, inner.child(0));
-        copy_children(&mut node, page, 0, split.at)?;
-        node.refresh_hints();
-        let first = inner.child(split.at + 1);
-        let mut node = Node::create(&mut right.0, page.level(), separator, high.as_deref(), first);
-        copy_children(&mut node, page, split.at + 1, inner.count())?;
-        node.refresh_hints();
-    }
+    let inner = page.inner();
+    let mut node = Node::create(&mut left.0, page.level(), low.as_deref(), separator, inner.child(0));
+    copy_children(&mut node, page, 0, split.at)?;
+    node.refresh_hints();
+    let first = inner.child(split.at + 1);
+    let mut node = Node::create(&mut right.0, page.level(), separator, high.as_deref(), first);
+    copy_children(&mut node, page, split.at + 1, inner.count())?;
+    node.refresh_hints();
     Ok((left, right))
+}
+
+/// The records of two neighbouring leaves in two that are about equally full, and the separator between those.
+pub fn balanced(left: Page<'_>, right: Page<'_>) -> Result<(Box<Copied>, Box<Copied>, Key), Full> {
+    let leaves = [left.leaf(), right.leaf()];
+    let count = leaves[0].count() + leaves[1].count();
+    let slot = |i: usize| match i.checked_sub(leaves[0].count()) {
+        None => (leaves[0], i),
+        Some(i) => (leaves[1], i),
+    };
+    let size = |i: usize| {
+        let (leaf, i) = slot(i);
+        LEAF_SLOT + record_len(leaf, leaf.slot(i))
+    };
+    let key = |i: usize| {
+        let ((leaf, i), mut key) = (slot(i), Key::new());
+        leaf.key(i, &mut key);
+        key
+    };
+    let at = middle(count, size);
+    if at == 0 {
+        return Err(Full);
+    }
+    let separator = Key::of(separator(&key(at - 1), &key(at)));
+    let split = Split { at, separator };
+    let (low, high) = (fence(left.low()), fence(right.high()));
+    let (left, right) = spread(&leaves, &split, low.as_deref(), high.as_deref())?;
+    Ok((left, right, split.separator))
+}
+
+/// The records of leaves that stand still in two leaves.
+fn spread(
+    leaves: &[Leaf<'_>],
+    split: &Split,
+    low: Option<&[u8]>,
+    high: Option<&[u8]>,
+) -> Result<(Box<Copied>, Box<Copied>), Full> {
+    let separator = Some(&split.separator[..]);
+    let filled = |low, high, slots: Range<usize>| {
+        let mut copy = Copied::boxed();
+        let mut node = Node::create(&mut copy.0, 0, low, high, 0);
+        let mut first = 0;
+        for leaf in leaves {
+            let [from, to] = [slots.start, slots.end].map(|at| at.saturating_sub(first).min(leaf.count()));
+            copy_records(&mut node, *leaf, from, to)?;
+            first += leaf.count();
+        }
+        node.refresh_hints();
+        Ok(copy)
+    };
+    Ok((filled(low, separator, 0..split.at)?, filled(separator, high, split.at..usize::MAX)?))
 }
 
 /// Both nodes in one, if it fits and leaves `spare` bytes; `separator` is the parent's between them.
