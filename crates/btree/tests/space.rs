@@ -68,14 +68,17 @@ fn rising_keys_and_bulk_loads_fill_their_leaves() {
 }
 
 #[test]
-fn random_keys_leave_leaves_two_thirds_full() {
-    let (_directory, pool) = common::pool(256);
-    let tree = Tree::create(&pool, 0).unwrap();
-    for n in 0..30_000 {
-        tree.insert(&common::mixed(n).to_be_bytes(), &[7; 120]).unwrap();
+fn random_keys_leave_leaves_more_than_two_thirds_full() {
+    // In memory, neighbours share what they have; where most leaves are in storage, few are at hand.
+    for (frames, percent) in [(2048, 74), (64, 62)] {
+        let (_directory, pool) = common::pool(frames);
+        let tree = Tree::create(&pool, 0).unwrap();
+        for n in 0..30_000 {
+            tree.insert(&common::mixed(n).to_be_bytes(), &[7; 120]).unwrap();
+        }
+        let shape = tree.check().unwrap();
+        assert!(shape.leaf_bytes * 100 > shape.leaf_capacity() * percent, "{frames}: {shape:?}");
     }
-    let shape = tree.check().unwrap();
-    assert!(shape.leaf_bytes * 100 > shape.leaf_capacity() * 62, "{shape:?}");
 }
 
 #[test]

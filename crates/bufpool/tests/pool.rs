@@ -126,6 +126,23 @@ fn optimistic_readers_notice_changes_and_nothing_else() {
 }
 
 #[test]
+fn who_tries_to_read_waits_for_nothing() {
+    for kind in kinds() {
+        let (pool, _folder) = pool(kind, 16);
+        let ids: Vec<_> = (0..64).map(|_| pool.allocate().unwrap().page()).collect();
+        let read = pool.statistics().read;
+        let at_hand = ids.iter().filter(|page| pool.try_optimistic(**page).is_some()).count();
+        assert_eq!((at_hand as u64, pool.statistics().read), (pool.statistics().resident, read));
+        let held = pool.pin_exclusive(ids[0]).unwrap();
+        assert!(pool.try_optimistic(ids[0]).is_none() && pool.try_optimistic(PageId(1 << 40)).is_none());
+        drop(held);
+        let seen = pool.try_optimistic(ids[0]).unwrap();
+        pool.pin_exclusive(ids[0]).unwrap()[0] = 1;
+        assert!(seen.validate().is_err() && seen.upgrade().is_err());
+    }
+}
+
+#[test]
 fn optimistic_readers_notice_eviction() {
     for kind in kinds() {
         let (pool, _folder) = pool(kind, 64);

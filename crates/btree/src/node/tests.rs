@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::arbitrary::{arbitrary_page, records};
 use super::check::check;
 use super::edit::{Full, NewValue, Node};
-use super::rebuild::{halves, merged, split_inner, split_leaf};
+use super::rebuild::{balanced, halves, merged, split_inner, split_leaf};
 use super::view::Page;
 use super::{Copied, MAX_KEY, MAX_RECORD, head, separator};
 
@@ -122,6 +122,14 @@ proptest! {
                 let upper = model.split_off(&split.separator[..]);
                 verify(&left, &model);
                 verify(&right, &upper);
+                // Neighbours that balance have what they had, each a part of it.
+                if let Ok((first, second, between)) = balanced(Page::of(&left.0), Page::of(&right.0)) {
+                    check(Page::of(&first.0), 0).unwrap();
+                    check(Page::of(&second.0), 0).unwrap();
+                    let (below, above) = (records(Page::of(&first.0)), records(Page::of(&second.0)));
+                    prop_assert!(below.last().unwrap().0 < between.to_vec() && between.to_vec() <= above[0].0);
+                    prop_assert_eq!([below, above].concat(), records(view));
+                }
                 if let Ok(both) = merged(Page::of(&left.0), Page::of(&right.0), &split.separator, 0) {
                     prop_assert_eq!(records(Page::of(&both.0)), records(view));
                 }
