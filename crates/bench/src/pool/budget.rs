@@ -10,6 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::Error;
+
 /// A control group. It is removed when this is dropped, if the process has ended.
 pub struct Group {
     directory: PathBuf,
@@ -104,6 +106,25 @@ fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, PathBuf, u8)> {
         all.push((PathBuf::from(point), own, version));
     }
     all
+}
+
+/// Takes the files in a directory out of the page cache: what is there already is counted to whoever brought it there.
+pub fn forget(directory: &Path) -> crate::Result<()> {
+    forget_files(directory).map_err(Error::io("empty the page cache"))
+}
+
+fn forget_files(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            forget_files(&path)?;
+            continue;
+        }
+        let file = std::fs::File::open(path)?;
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

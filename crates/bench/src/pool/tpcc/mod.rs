@@ -2,7 +2,8 @@
 //! thinking: five transactions, the specification's mix, population and random values, deferred deliveries, and its
 //! consistency conditions, which are checked after the run; a run after which they do not hold has no result.
 //!
-//! All sides have the same budget of memory, an eighth of the population or so, and durability is off, as in the paper.
+//! All sides have the same budget of memory, an eighth of the population or so. Durability is off at first, as in the paper;
+//! then every side is opened again and has to have on disk what it has committed.
 //! Transactions are serializable: by the store's own means where it has them (LMDB and redb have one writer at a time),
 //! elsewhere by locks that the driver takes (`locks`). Sides run in turns of one window each; a side's time goes on
 //! from window to window, so a row's `at_s` is how long that side has run.
@@ -21,6 +22,7 @@ mod transactions;
 #[cfg(test)]
 pub mod tests;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,7 @@ use self::input::KINDS;
 use self::run::{Done, Until};
 use self::scale::{Database, Scale};
 use super::apart::{Apart, Serve};
+use super::budget::forget;
 use super::peers::Setting;
 use super::side::{HASHTABLE, LMDB, STOCK, Side, VMCACHE, With};
 use super::store::Store;
@@ -73,13 +76,18 @@ impl Window {
     }
 }
 
-struct Server(Scale);
+struct Server {
+    scale: Scale,
+    /// The database has been run before.
+    again: bool,
+}
 
 impl With for Server {
     type Result = Serve<Question, Window>;
 
     fn with<S: Store + 'static>(self, store: S) -> Self::Result {
-        let database = Database::new(self.0, SEED);
+        let database = Database::new(self.scale, SEED);
+        let database = if self.again { database.again() } else { database };
         Box::new(move |question| {
             let (start, cpu) = (Instant::now(), CpuTime::of_process());
             let done = match question {
@@ -109,7 +117,20 @@ struct Size {
     budget: u64,
     window_ms: u64,
     rounds: usize,
+    durable_rounds: usize,
     sides: Vec<Side>,
+}
+
+/// Runs of all sides, and what came of them.
+struct Stage {
+    durable: bool,
+    windows: Vec<(Side, Vec<Window>)>,
+}
+
+impl Stage {
+    fn name(durable: bool) -> &'static str {
+        if durable { "on" } else { "off" }
+    }
 }
 
 impl Size {
@@ -122,6 +143,7 @@ impl Size {
             budget: (u64::from(scale.warehouses) * WAREHOUSE_BYTES + (9 << 20)) / 8,
             window_ms: options.pick(1000, 5000),
             rounds: options.pick(5, 24),
+            durable_rounds: options.pick(3, 12),
             sides: options.pick(quick, full),
         }
     }
@@ -132,14 +154,14 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 }
 
 fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
-    let &Size { scale, budget, window_ms, rounds, ref sides } = size;
+    let &Size { scale, budget, window_ms, rounds, durable_rounds, ref sides } = size;
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("warehouses", scale.warehouses)
         .with("budget_bytes", budget)
         .with("threads", THREADS)
-        .with("durability", "off")
         .with("rounds", rounds)
+        .with("durable_rounds", durable_rounds)
         .with("window_ms", window_ms)
         .with("directory", options.directory.display().to_string());
     let mut report = Report::new(BENCH.name, config);
@@ -147,69 +169,91 @@ fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
         .prefix("bedplate-tpcc-")
         .tempdir_in(&options.directory)
         .map_err(Error::io("create a directory"))?;
+    let mut sides = sides.clone();
+    for durable in [false, true] {
+        let stage = run_stage(size, durable, &sides, directory.path(), &mut report, sink)?;
+        for (side, windows) in &stage.windows {
+            rows(*side, durable, windows, &mut report);
+        }
+        ratios(&stage, &mut report);
+        // What could not go on has files that nobody knows the state of.
+        sides.retain(|side| stage.windows.iter().any(|(other, _)| other == side));
+    }
+    Ok(report)
+}
+
+/// Runs sides in turns, those that are not durable from the beginning, the others with what that has left.
+fn run_stage(
+    size: &Size,
+    durable: bool,
+    sides: &[Side],
+    directory: &Path,
+    report: &mut Report,
+    sink: Sink<'_>,
+) -> Result<Stage> {
+    let rounds = if durable { size.durable_rounds } else { size.rounds };
     let total = sides.len() * 2 + 1;
+    let name = Stage::name(durable);
+    let without = |side: Side| format!("without_{}_durability_{name}", side.name());
     let mut running = Vec::new();
     for (done, &side) in sides.iter().enumerate() {
-        sink(Step { done, total, label: &format!("{}: loading", side.name()) });
-        match start(side, &directory.path().join(side.name()), scale, budget)? {
-            Ok(mut apart) => match side.tolerate(Some(apart.ask(&Question::Load)))? {
-                Ok(_) => running.push((side, apart)),
-                Err(reason) => report.config.set(&format!("without_{}", side.name()), reason),
-            },
-            Err(reason) => report.config.set(&format!("without_{}", side.name()), reason),
+        sink(Step { done, total, label: &format!("durability {name}: opening {}", side.name()) });
+        let begun = match start(side, &directory.join(side.name()), size, durable)? {
+            Ok(mut apart) if !durable => side.tolerate(Some(apart.ask(&Question::Load)))?.map(|_| apart),
+            begun => begun,
+        };
+        match begun {
+            Ok(apart) => running.push((side, apart)),
+            Err(reason) => report.config.set(&without(side), reason),
         }
     }
-    let count = running.len();
-    sink(Step { done: sides.len(), total, label: "transactions" });
-    let results = interleave(rounds, count, |side, round| {
+    sink(Step { done: sides.len(), total, label: &format!("durability {name}: transactions") });
+    let results = interleave(rounds, running.len(), |side, round| {
         let (side, apart) = &mut running[side];
-        side.tolerate(Some(apart.ask(&Question::Run { window_ms, round: round as u64 })))
+        side.tolerate(Some(apart.ask(&Question::Run { window_ms: size.window_ms, round: round as u64 })))
     })?;
-    let mut by_side: Vec<(Side, Vec<Window>)> = Vec::new();
-    for (done, ((side, apart), windows)) in running.iter_mut().zip(results).enumerate() {
-        let windows = match windows.into_iter().collect::<std::result::Result<Vec<Window>, String>>() {
-            Ok(windows) => windows,
-            Err(reason) => {
-                report.config.set(&format!("without_{}", side.name()), reason);
-                continue;
+    let mut windows = Vec::new();
+    for (done, ((side, apart), results)) in running.iter_mut().zip(results).enumerate() {
+        match results.into_iter().collect::<std::result::Result<Vec<Window>, String>>() {
+            Ok(results) => {
+                let label = format!("durability {name}: {}: the consistency conditions", side.name());
+                sink(Step { done: sides.len() + 1 + done, total, label: &label });
+                apart.ask(&Question::Check)?;
+                windows.push((*side, results));
             }
-        };
-        let label = format!("{}: checking the consistency conditions", side.name());
-        sink(Step { done: sides.len() + 1 + done, total, label: &label });
-        apart.ask(&Question::Check)?;
-        by_side.push((*side, windows));
+            Err(reason) => report.config.set(&without(*side), reason),
+        }
     }
-    for (side, windows) in &by_side {
-        rows(*side, windows, &mut report);
-    }
-    ratios(&by_side, &mut report);
-    Ok(report)
+    Ok(Stage { durable, windows })
 }
 
 fn start(
     side: Side,
-    files: &std::path::Path,
-    scale: Scale,
-    budget: u64,
+    files: &Path,
+    size: &Size,
+    durable: bool,
 ) -> Result<std::result::Result<Apart<Question, Window>, String>> {
-    let limit = match side.limit(budget) {
+    let limit = match side.limit(size.budget) {
         Ok(limit) => limit,
         Err(reason) => return Ok(Err(reason)),
     };
     std::fs::create_dir_all(files).map_err(Error::io("create a directory"))?;
+    forget(files)?;
     let files = files.to_owned();
-    let setting = Setting { budget, durable: false };
-    Apart::start(side.name(), limit, move || side.open(&files, setting, Server(scale)))
+    let setting = Setting { budget: size.budget, durable };
+    let server = Server { scale: size.scale, again: durable };
+    Apart::start(side.name(), limit, move || side.open(&files, setting, server))
 }
 
 /// A row for each window, over time, and one for all of them.
-fn rows(side: Side, windows: &[Window], report: &mut Report) {
+fn rows(side: Side, durable: bool, windows: &[Window], report: &mut Report) {
     let (mut at, mut all) = (0.0, Done::default());
     for window in windows {
         at += window.seconds;
         all.add(&window.done);
         report.rows.push(
             Fields::new()
+                .with("durability", Stage::name(durable))
                 .with("side", side.name())
                 .with("at_s", at)
                 .with("transactions_per_s", window.rate())
@@ -217,6 +261,7 @@ fn rows(side: Side, windows: &[Window], report: &mut Report) {
         );
     }
     let mut row = Fields::new()
+        .with("durability", Stage::name(durable))
         .with("side", side.name())
         .with("consistency", "conditions 1 to 12 hold")
         .with("transactions_per_s", samples(windows, Window::rate).median())
@@ -231,19 +276,25 @@ fn rows(side: Side, windows: &[Window], report: &mut Report) {
     report.rows.push(row);
 }
 
-fn ratios(by_side: &[(Side, Vec<Window>)], report: &mut Report) {
-    let of =
-        |side: Side| by_side.iter().find(|(other, _)| *other == side).map(|(_, windows)| windows.as_slice());
+fn ratios(stage: &Stage, report: &mut Report) {
+    let of = |side: Side| {
+        stage.windows.iter().find(|(other, _)| *other == side).map(|(_, windows)| windows.as_slice())
+    };
     let Some(stock) = of(STOCK) else { return };
     let over = |others: &mut dyn Iterator<Item = &[Window]>, quantity: fn(&Window) -> f64| {
         let stock = samples(stock, quantity);
         others.map(|other| stock.over(&samples(other, quantity))).fold(f64::NAN, f64::min)
     };
-    let peers = || by_side.iter().filter(|(side, _)| side.is_peer()).map(|(_, windows)| windows.as_slice());
-    report.ratio("stock_over_vmcache", over(&mut of(VMCACHE).into_iter(), Window::per_core));
-    report.ratio("stock_over_vmcache_rate", over(&mut of(VMCACHE).into_iter(), Window::rate));
-    report.ratio("stock_over_best_peer", over(&mut peers(), Window::rate));
-    report.ratio("stock_over_best_peer_per_core", over(&mut peers(), Window::per_core));
+    let peers =
+        || stage.windows.iter().filter(|(side, _)| side.is_peer()).map(|(_, windows)| windows.as_slice());
+    let mut ratio = |name: &str, value| {
+        let durable = if stage.durable { "durable_" } else { "" };
+        report.ratio(&format!("{durable}{name}"), value);
+    };
+    ratio("stock_over_vmcache", over(&mut of(VMCACHE).into_iter(), Window::per_core));
+    ratio("stock_over_vmcache_rate", over(&mut of(VMCACHE).into_iter(), Window::rate));
+    ratio("stock_over_best_peer", over(&mut peers(), Window::rate));
+    ratio("stock_over_best_peer_per_core", over(&mut peers(), Window::per_core));
 }
 
 #[cfg(test)]
@@ -261,19 +312,20 @@ mod smoke {
         let options = Options { directory: directory.path().to_owned(), ..Options::new(Mode::Quick) };
         let scale = Scale { warehouses: 2, customers: 90, items: 300 };
         let sides = vec![STOCK, VMCACHE, Side::RocksDb];
-        let size = Size { scale, budget: 2 << 20, window_ms: 100, rounds: 2, sides };
+        let size = Size { scale, budget: 2 << 20, window_ms: 100, rounds: 2, durable_rounds: 1, sides };
         let report = run_sized(&options, &size, &mut |_| {}).unwrap();
         let of = |side: &str| -> Vec<&Fields> {
             report.rows.iter().filter(|row| row.get("side").is_some_and(|name| name == side)).collect()
         };
         for side in ["stock", "vmcache"] {
             let rows = of(side);
-            assert_eq!(rows.len(), 3, "{}", report.to_table(None));
+            // Windows, and all of them; the same once more when it is durable.
+            assert_eq!(rows.len(), 3 + 2, "{}", report.to_table(None));
             assert!(rows[0].number("at_s") < rows[1].number("at_s"));
             assert!(rows.iter().all(|row| row.number("transactions_per_s") > Some(0.0)));
             assert!(rows[2].number("new_order") > Some(0.0));
         }
-        assert!(report.ratios["stock_over_vmcache"] > 0.0);
+        assert!(report.ratios["stock_over_vmcache"] > 0.0 && report.ratios["durable_stock_over_vmcache"] > 0.0);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
     }

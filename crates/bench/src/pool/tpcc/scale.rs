@@ -11,6 +11,9 @@ use super::random::Constants;
 /// Districts of a warehouse.
 pub const DISTRICTS: u8 = 10;
 
+/// More payments than are made in a run.
+const PAYMENTS: u32 = 1 << 28;
+
 /// Cardinalities.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
@@ -58,6 +61,12 @@ impl Database {
             payments: AtomicU32::new(scale.customers + 1),
             queue: Mutex::default(),
         }
+    }
+
+    /// For a database that has been run already.
+    pub fn again(mut self) -> Self {
+        *self.payments.get_mut() += PAYMENTS;
+        self
     }
 
     /// A number for a payment that no other has.

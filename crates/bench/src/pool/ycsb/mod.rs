@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use self::run::{Plan, VALUE, Window};
 use self::trace::{Mix, Popularity, SKEW};
 use super::apart::{Apart, Serve};
+use super::budget::forget;
 use super::peers::Setting;
 use super::side::{HASHTABLE, LMDB, LMDB_LONG, STOCK, Side, VMCACHE, With};
 use super::store::Store;
@@ -207,8 +208,7 @@ fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> 
         };
         std::fs::create_dir_all(&files).map_err(Error::io("create a directory"))?;
         if limit.is_some() {
-            // What is in the page cache already is counted to whoever brought it there.
-            forget(&files).map_err(Error::io("empty the page cache"))?;
+            forget(&files)?;
         }
         let setting = Setting { budget: stage.budget, durable: stage.durable };
         let begin = {
@@ -241,21 +241,6 @@ fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> 
         running.push((side, Some(apart)));
     }
     Ok(running)
-}
-
-/// Takes the files in a directory out of the page cache.
-fn forget(directory: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            forget(&path)?;
-            continue;
-        }
-        let file = std::fs::File::open(path)?;
-        file.sync_all()?;
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-    }
-    Ok(())
 }
 
 /// What the files in a directory take on the disk.
