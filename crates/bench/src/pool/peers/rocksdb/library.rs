@@ -54,6 +54,9 @@ interface! {
     block_based_options_destroy: fn(Object);
     block_based_options_set_block_cache: fn(Object, Object);
     block_based_options_set_cache_index_and_filter_blocks: fn(Object, c_uchar);
+    block_based_options_set_index_type: fn(Object, c_int);
+    block_based_options_set_partition_filters: fn(Object, c_uchar);
+    block_based_options_set_pin_l0_filter_and_index_blocks_in_cache: fn(Object, c_uchar);
     block_based_options_set_filter_policy: fn(Object, Object);
     filterpolicy_create_bloom_full: fn(c_double) -> Object;
     cache_create_lru: fn(usize) -> Object;

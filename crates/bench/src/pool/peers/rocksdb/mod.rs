@@ -6,7 +6,7 @@
 
 mod library;
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
@@ -16,6 +16,8 @@ use super::Setting;
 use crate::pool::store::{Access, Body, Expected, Session, Store, Transaction, Verdict, Visit};
 use crate::{Error, Result};
 
+/// `kTwoLevelIndexSearch`: an index of indexes.
+const TWO_LEVELS: c_int = 2;
 /// About what a record takes in a file, in bytes.
 const RECORD: usize = 140;
 
@@ -47,6 +49,10 @@ impl RocksDb {
             (rocks.block_based_options_set_block_cache)(table, cache);
             (rocks.cache_destroy)(cache);
             (rocks.block_based_options_set_cache_index_and_filter_blocks)(table, 1);
+            // A cache so small would have room for few indexes and filters that are of a whole file each.
+            (rocks.block_based_options_set_index_type)(table, TWO_LEVELS);
+            (rocks.block_based_options_set_partition_filters)(table, 1);
+            (rocks.block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
             (rocks.block_based_options_set_filter_policy)(
                 table,
                 (rocks.filterpolicy_create_bloom_full)(10.0),
