@@ -59,7 +59,7 @@ impl Pool {
     /// Holds a page exclusively.
     #[inline]
     pub fn pin_exclusive(&self, page: PageId) -> Result<Exclusive<'_>> {
-        let attempt = |place: &Place<'_>, owner, _| place.word.try_exclusive(owner);
+        let attempt = |place: &Place<'_>, owner, access| place.word.try_exclusive(owner, access);
         let (place, before) = self.get(page, attempt, |place, _| place.word.unlock_unchanged())?;
         Ok(Exclusive::new(self, place, page, before))
     }
@@ -67,7 +67,7 @@ impl Pool {
     /// Holds a page shared: up to 255 may.
     #[inline]
     pub fn pin_shared(&self, page: PageId) -> Result<Shared<'_>> {
-        let attempt = |place: &Place<'_>, owner, _| place.word.try_shared(owner);
+        let attempt = |place: &Place<'_>, owner, access| place.word.try_shared(owner, access);
         let (place, ()) = self.get(page, attempt, |place, ()| place.word.unlock_shared())?;
         Ok(Shared::new(place, page))
     }
@@ -121,7 +121,8 @@ impl Pool {
         let owner = self.layout.owner(page.0);
         let mut backoff = Backoff::default();
         loop {
-            let attempt = self.engine.find(page).map(|place| (place, place.word.try_exclusive(owner)));
+            let attempt =
+                self.engine.find(page).map(|place| (place, place.word.try_exclusive(owner, Access::Again)));
             match attempt {
                 Some((place, Ok(before))) if self.engine.is_of(&self.slots, &place, page) => {
                     return Ok(Exclusive::new(self, place, page, before));

@@ -112,6 +112,13 @@ pub enum Access {
     Again,
 }
 
+impl Access {
+    /// The word after the clock has been told.
+    fn tell(self, word: u64) -> u64 {
+        if self == Access::Again { word & !COLD } else { word }
+    }
+}
+
 /// Why a page could not be had at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -161,24 +168,25 @@ impl Word {
     pub fn try_optimistic(&self, owner: Owner, access: Access) -> Result<u64, Refusal> {
         let now = self.load();
         owner.check(now)?;
-        if now & COLD != 0 && access == Access::Again {
+        let told = access.tell(now);
+        if told != now {
             // When it fails, something else happened to the page, which matters more.
-            let _ = self.swap(now, now & !COLD, Ordering::Relaxed);
+            let _ = self.swap(now, told, Ordering::Relaxed);
         }
         Ok(now)
     }
 
     /// Locks the page. The result is what [`Word::unlock_modified`] is given.
-    pub fn try_exclusive(&self, owner: Owner) -> Result<u64, Refusal> {
+    pub fn try_exclusive(&self, owner: Owner, access: Access) -> Result<u64, Refusal> {
         let now = self.0.load(Ordering::Relaxed);
         owner.check(now)?;
         if now & SHARED != 0 {
             return Err(Refusal::Held);
         }
-        self.lock(now)
+        self.lock(now, access)
     }
 
-    /// Locks the page if nothing has changed since an optimistic read began.
+    /// Locks the page if nothing has changed since an optimistic read began, which told the clock.
     pub fn try_upgrade(&self, seen: u64) -> Option<u64> {
         loop {
             let now = self.0.load(Ordering::Relaxed);
@@ -186,14 +194,14 @@ impl Word {
                 return None;
             }
             // It fails when only the clock's bit or the dirty bit changed, too.
-            if let Ok(before) = self.lock(now) {
+            if let Ok(before) = self.lock(now, Access::First) {
                 return Some(before);
             }
         }
     }
 
-    fn lock(&self, now: u64) -> Result<u64, Refusal> {
-        let before = now & !COLD;
+    fn lock(&self, now: u64, access: Access) -> Result<u64, Refusal> {
+        let before = access.tell(now);
         self.swap(now, before | LOCKED, Ordering::Acquire).map_err(|_| Refusal::Held)?;
         // Who reads something that is written from now on will not find the word unchanged.
         fence(Ordering::Release);
@@ -231,8 +239,8 @@ impl Word {
     }
 
     /// Holds the page shared.
-    pub fn try_shared(&self, owner: Owner) -> Result<(), Refusal> {
-        self.share(owner, |_| true)
+    pub fn try_shared(&self, owner: Owner, access: Access) -> Result<(), Refusal> {
+        self.share(owner, access, |_| true)
     }
 
     /// Holds the page shared, whichever it is, to write it: that is no use of it that the clock is told of.
@@ -245,11 +253,11 @@ impl Word {
         self.swap(now, now + 1, Ordering::Acquire).map(drop).map_err(|_| Refusal::Held)
     }
 
-    /// Holds the page shared if nothing has changed since an optimistic read began.
+    /// Holds the page shared if nothing has changed since an optimistic read began, which told the clock.
     pub fn try_share_since(&self, seen: u64) -> bool {
         loop {
             let mut changed = false;
-            let result = self.share(Owner::ANY, |now| {
+            let result = self.share(Owner::ANY, Access::First, |now| {
                 changed = is_changed(seen, now);
                 !changed
             });
@@ -263,7 +271,7 @@ impl Word {
         }
     }
 
-    fn share(&self, owner: Owner, may: impl FnOnce(u64) -> bool) -> Result<(), Refusal> {
+    fn share(&self, owner: Owner, access: Access, may: impl FnOnce(u64) -> bool) -> Result<(), Refusal> {
         let now = self.0.load(Ordering::Relaxed);
         if !may(now) {
             return Err(Refusal::Held);
@@ -272,7 +280,7 @@ impl Word {
         if now & SHARED == SHARED {
             return Err(Refusal::Held);
         }
-        self.swap(now, (now & !COLD) + 1, Ordering::Acquire).map(drop).map_err(|_| Refusal::Held)
+        self.swap(now, access.tell(now) + 1, Ordering::Acquire).map(drop).map_err(|_| Refusal::Held)
     }
 
     /// Lets go of a page held shared.
@@ -296,9 +304,9 @@ impl Word {
         self.0.store(layout.next(now) & !LOCKED | PRESENT | COLD, Ordering::Release);
     }
 
-    /// The claimed page is in its memory, for the caller. The result is what [`Word::unlock_modified`] is given.
+    /// The claimed page is in its memory, for the caller, whose use is the first. The result is what [`Word::unlock_modified`] is given.
     pub fn publish_locked(&self) -> u64 {
-        let now = self.0.load(Ordering::Relaxed) | PRESENT;
+        let now = self.0.load(Ordering::Relaxed) | PRESENT | COLD;
         self.0.store(now, Ordering::Relaxed);
         now & !LOCKED
     }

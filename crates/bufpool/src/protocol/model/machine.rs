@@ -193,8 +193,11 @@ impl Machine {
     }
 
     pub fn write(&self, page: u64, value: u64) {
-        let (at, before) =
-            self.get(page, |word| word.try_exclusive(Owner::ANY), |word, _| word.unlock_unchanged());
+        let (at, before) = self.get(
+            page,
+            |word| word.try_exclusive(Owner::ANY, Access::Again),
+            |word, _| word.unlock_unchanged(),
+        );
         self.store(at, [value; 2]);
         self.words[at].unlock_modified(before, Layout::OUTSIDE);
     }
@@ -216,7 +219,11 @@ impl Machine {
 
     /// Holds a page shared for as long as `f` runs, which is given what reads it.
     pub fn hold(&self, page: u64, f: impl FnOnce(&dyn Fn() -> [u64; 2])) {
-        let (at, ()) = self.get(page, |word| word.try_shared(Owner::ANY), |word, ()| word.unlock_shared());
+        let (at, ()) = self.get(
+            page,
+            |word| word.try_shared(Owner::ANY, Access::Again),
+            |word, ()| word.unlock_shared(),
+        );
         f(&|| self.load(at));
         self.words[at].unlock_shared();
     }

@@ -104,7 +104,7 @@ impl<'m> Cpu<'m> {
 
     /// Adds one to both numbers of a page that is held exclusively.
     pub fn add(&self, page: usize) {
-        let before = self.get(page, |word| word.try_exclusive(Self::owner(page)));
+        let before = self.get(page, |word| word.try_exclusive(Self::owner(page), Access::Again));
         for index in 0..2 {
             let value = self.content(page, index).load(Ordering::Relaxed);
             self.content(page, index).store(value + 1, Ordering::Relaxed);
