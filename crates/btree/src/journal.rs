@@ -2,8 +2,8 @@
 //!
 //! Every record is appended while the pages it is about are held exclusively, and its number is put into them before they
 //! are let go; the pool then writes none of them before the record is durable. A change of a leaf is logged as the record
-//! that was put or removed (redo repeats it on the same page); splits, merges and pages of long values are logged as
-//! images of all pages they change, in one record, so that a log has all of such a change or nothing.
+//! that was put or removed (redo repeats it on the same page); splits, merges, what neighbours share and pages of long values
+//! are logged as images of all pages they change, in one record, so that a log has all of such a change or nothing.
 //!
 //! | bytes | what |
 //! |---|---|

@@ -87,8 +87,8 @@ impl<'p> Range<'p> {
         }
     }
 
-    /// Says about how many records will be asked for, as a query with a limit knows: their leaves are then read at once, and
-    /// no others. It changes nothing of what is returned, and more may be asked for.
+    /// Says about how many records will be asked for, as a query with a limit knows: about as many leaves are then read at
+    /// once, up to eight. It changes nothing of what is returned, and more may be asked for.
     pub fn expect(mut self, records: usize) -> Self {
         self.ahead.expect(records);
         self

@@ -44,7 +44,7 @@ impl<'p> Handle<'p> {
                     Some((mut parent, at)) => {
                         let mut node = family.node;
                         // Keys that arrive in order leave full leaves behind, which nobody inserts into any more.
-                        let in_order = level == 0 && (split.at == 0 || split.at == count);
+                        let in_order = split.at == 0 || split.at == count;
                         if level == 0 && !in_order && self.balance(&mut parent, at, &mut node, key, need)? {
                             return Ok(());
                         }

@@ -53,15 +53,14 @@ pub(crate) struct Arrivals {
     in_flight: AtomicUsize,
 }
 
-/// Pages that are counted as being in flight.
-struct Counted<'a> {
-    in_flight: &'a AtomicUsize,
+struct InFlight<'a> {
+    arrivals: &'a Arrivals,
     pages: usize,
 }
 
-impl Drop for Counted<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.in_flight.fetch_sub(self.pages, Ordering::Release);
+        self.arrivals.in_flight.fetch_sub(self.pages, Ordering::Release);
     }
 }
 
@@ -102,18 +101,22 @@ impl Arrivals {
         thread.is_some()
     }
 
-    /// Counts pages that the caller has claimed and reads by himself, until the guard is dropped.
-    pub fn in_flight_while(&self, pages: usize) -> impl Drop + '_ {
-        self.in_flight.fetch_add(pages, Ordering::AcqRel);
-        Counted { in_flight: &self.in_flight, pages }
+    /// Counts a page that is about to be claimed, unless so many are in flight already.
+    pub fn begin(&self, most: usize) -> bool {
+        let more = |pages: usize| (pages < most).then_some(pages + 1);
+        self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Has pages read, whose memory is the thread's until they arrive.
+    /// Pages that the caller reads by himself are in flight until this is dropped.
+    pub fn settle_when_dropped(&self, pages: usize) -> impl Drop + '_ {
+        InFlight { arrivals: self, pages }
+    }
+
+    /// Has pages read that have begun, whose memory is the thread's until they arrive.
     pub fn ask(&self, requests: Vec<Request>) {
         if requests.is_empty() {
             return;
         }
-        self.in_flight.fetch_add(requests.len(), Ordering::AcqRel);
         lock(&self.shared.queue).requests.extend(requests);
         self.shared.bell.notify_one();
     }

@@ -1,9 +1,10 @@
-//! How much longer than others a page stays that is used again and again.
+//! How much longer than others a page stays that is used again and again: the clock with usage counts, or GCLOCK.
 //!
 //! A clock with one bit for each page knows whether a page was used since the hand passed, and nothing of before: of pages
 //! with different popularity it keeps nearly any. So each time the hand finds a page used, the page gets a credit, and
 //! each time it does not, it loses one; it goes when it has none. Accesses write no more than they did. The access that
-//! brings a page in is none that counts ([`Access`](crate::protocol::word::Access)), so what is used once goes first.
+//! brings a page in is none that counts ([`Access`](crate::protocol::word::Access)), so what is used once goes first. Of a page
+//! that was brought in unasked, the first use is seen like any other's, but earns nothing.
 //!
 //! This is advice: nothing depends on a credit being right, so nothing orders their loads and stores.
 
@@ -13,6 +14,8 @@ use crate::protocol::slots::Slot;
 
 /// The most that a page has. More gains little, and keeps what was popular once for longer.
 const MOST: u8 = 3;
+/// Of a page that was brought in unasked, and that nobody has been seen to use.
+const UNASKED: u8 = u8::MAX;
 
 /// So often the hand goes around before every page that nobody uses meanwhile is a victim.
 pub(crate) const ROUNDS: usize = 2 + MOST as usize;
@@ -35,17 +38,29 @@ impl Credit {
         self.of(slot).store(0, Ordering::Relaxed);
     }
 
+    /// It was brought in unasked.
+    pub fn begin_unasked(&self, slot: Slot) {
+        self.of(slot).store(UNASKED, Ordering::Relaxed);
+    }
+
     /// The page has been used since the hand passed.
     pub fn earn(&self, slot: Slot) {
-        let credit = self.of(slot).load(Ordering::Relaxed);
-        self.of(slot).store(MOST.min(credit + 1), Ordering::Relaxed);
+        let earned = match self.of(slot).load(Ordering::Relaxed) {
+            UNASKED => 0,
+            credit => MOST.min(credit + 1),
+        };
+        self.of(slot).store(earned, Ordering::Relaxed);
     }
 
     /// The page has not been used. Says whether it may stay for now.
     pub fn spend(&self, slot: Slot) -> bool {
-        let credit = self.of(slot).load(Ordering::Relaxed);
-        self.of(slot).store(credit.saturating_sub(1), Ordering::Relaxed);
-        credit > 0
+        match self.of(slot).load(Ordering::Relaxed) {
+            0 | UNASKED => false,
+            credit => {
+                self.of(slot).store(credit - 1, Ordering::Relaxed);
+                true
+            }
+        }
     }
 }
 
@@ -64,5 +79,11 @@ mod tests {
         credit.earn(1);
         credit.begin(1);
         assert!(!credit.spend(1) && !credit.spend(0));
+        credit.begin_unasked(1);
+        assert!(!credit.spend(1));
+        credit.earn(1);
+        assert!(!credit.spend(1), "the first use earns nothing");
+        credit.earn(1);
+        assert!(credit.spend(1) && !credit.spend(1));
     }
 }

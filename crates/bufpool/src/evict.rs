@@ -15,6 +15,9 @@ use crate::protocol::slots::Slot;
 use crate::protocol::sweep::{self, Found};
 use crate::wait::Backoff;
 
+/// So many slots are passed at most by who would rather do without room than wait: that is a fraction of a millisecond.
+const PART: usize = 1 << 14;
+
 /// How long all pages may be pinned before that is an error.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -37,10 +40,10 @@ impl Pool {
         }
     }
 
-    /// Evicts what can go without being written, a batch at most. The clock's hand passes over a part of a large memory.
+    /// Evicts what can go without being written, a batch at most. Of a large memory, the clock's hand passes over a part.
     pub(crate) fn evict_clean(&self) {
         let mut victims = Vec::new();
-        for _ in 0..(ROUNDS * self.slots.count()).min(64 * self.batch) {
+        for _ in 0..(ROUNDS * self.slots.count()).min(PART) {
             let slot = self.slots.advance();
             self.consider(slot, &mut victims, &mut Vec::new());
             if victims.len() >= self.batch {

@@ -1,6 +1,6 @@
 //! Bringing pages in.
 
-use std::{io, slice};
+use std::slice;
 
 use crate::arrivals::{Request, verify};
 use crate::engine::{Place, Victim};
@@ -46,6 +46,7 @@ impl Pool {
         if !self.engine.is_claimed(page) {
             let slot = self.take_slot()?;
             if let Some(place) = self.engine.claim(&self.slots, slot, page) {
+                self.credit.begin(slot);
                 return Ok(Some(Claim::new(self, slot, page, place)));
             }
             self.engine.give(&self.slots, [slot]);
@@ -68,7 +69,6 @@ pub(crate) struct Claim<'p> {
 impl<'p> Claim<'p> {
     /// Of a page that the engine says is the caller's to bring in.
     pub fn new(pool: &'p Pool, slot: Slot, page: PageId, place: Place<'p>) -> Self {
-        pool.credit.begin(slot);
         Self { pool, slot, page, place, done: false }
     }
 
@@ -81,7 +81,7 @@ impl<'p> Claim<'p> {
     /// What is to be read for this claim, which lasts until [`Claim::of`] takes it up again: the memory is the request's.
     pub fn into_request(mut self) -> Request {
         self.done = true;
-        // SAFETY: the pool keeps the memory until nothing is being read any more.
+        // SAFETY: nobody gives the claim up before `Claim::of` does, and the pool keeps the memory until nothing is being read.
         let read = unsafe { self.reading() };
         Request { slot: self.slot, page: self.page, read }
     }
@@ -89,18 +89,18 @@ impl<'p> Claim<'p> {
     /// What is to be read for this claim, which is the page's lock: nobody else writes its memory, or believes it.
     ///
     /// # Safety
-    /// The page stays claimed as long as what is returned lives.
+    /// The page stays claimed as long as what is returned lives, and nothing else is read into it meanwhile.
     pub unsafe fn reading<'r>(&self) -> Read<'r> {
         // SAFETY: as the caller promises.
         unsafe { Read::into_page(self.page.0, self.place.memory) }
     }
 
     fn read(&mut self) -> Result<()> {
-        // SAFETY: the claim lives until it has been read.
+        // SAFETY: the claim lives until it has been read, once.
         let mut reads = [unsafe { self.reading() }];
         self.pool.home.storage.read(&mut reads);
         let [read] = reads;
-        if let Err(error) = self.verify(read.result) {
+        if let Err(error) = self.verify(read) {
             let Some(copy) = self.pool.home.copy(self.page) else { return Err(error) };
             // SAFETY: a page, which is the claim's.
             unsafe { self.place.memory.cast::<Image>().write(*copy) };
@@ -109,10 +109,10 @@ impl<'p> Claim<'p> {
         Ok(())
     }
 
-    /// Whether what was read is the page, as it was written last. Nobody writes the claim's memory any more.
-    pub fn verify(&self, result: io::Result<()>) -> Result<()> {
-        // SAFETY: the claim's memory is a page.
-        unsafe { verify(self.place.memory, self.page, result) }.and_then(|()| self.believe())
+    /// Whether what was read for this claim is the page, as it was written last.
+    pub fn verify(&self, read: Read<'_>) -> Result<()> {
+        // SAFETY: the claim's memory is a page, which nobody writes any more.
+        unsafe { verify(self.place.memory, self.page, read.result) }.and_then(|()| self.believe())
     }
 
     /// Whether what was read, and is intact, is what was written last.

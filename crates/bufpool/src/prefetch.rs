@@ -1,10 +1,12 @@
 //! Pages that are brought in together, before they are needed one by one.
 //!
 //! Both ways claim what is absent, taking room that is free or clean and waiting for none, and do less where there is no
-//! room. [`Pool::fetch`] has storage read what it claimed and returns when it is there. [`Pool::prefetch`] leaves that to a
-//! thread of the pool's (`arrivals`) and returns at once. What the thread has read is published by whoever is about to wait
-//! for a page or for room ([`Pool::pause`]), or asks for more; until then it is locked like any other page that is being
-//! brought in. So a reader waits for the page it needs, and for no other, and what is in flight is room that comes back.
+//! room. What is in flight is room that comes back.
+//!
+//! [`Pool::fetch`] has storage read what it claimed, and publishes it when all of it is there: whoever needs one of the pages
+//! waits for the slowest. [`Pool::prefetch`] leaves that to a thread of the pool's (`arrivals`) and returns at once. What the
+//! thread has read is published by whoever is about to wait for a page or for room ([`Pool::pause`]), or asks for more; until
+//! then it is locked like any other page that is being brought in. So a reader waits for the page it needs, and for no other.
 
 use crate::fault::Claim;
 use crate::page::PageId;
@@ -25,14 +27,13 @@ impl Pool {
         if claims.is_empty() {
             return;
         }
-        let _in_flight = self.prefetched.in_flight_while(claims.len());
-        // SAFETY: each claim is a page's lock: nobody else writes its memory, or believes it; claims live longer than reads.
+        let _settled = self.prefetched.settle_when_dropped(claims.len());
+        // SAFETY: claims live longer than reads, of which each has one.
         let mut reads: Vec<_> = claims.iter().map(|claim| unsafe { claim.reading() }).collect();
         self.home.storage.read(&mut reads);
-        let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
-        for (claim, result) in claims.into_iter().zip(results) {
+        for (claim, read) in claims.into_iter().zip(reads) {
             // Should it be dropped: whoever needs it reads it again, and is told.
-            if claim.verify(result).is_ok() {
+            if claim.verify(read).is_ok() {
                 self.counters.read.add(1);
                 claim.publish();
             }
@@ -56,21 +57,30 @@ impl Pool {
         self.prefetched.ask(requests);
     }
 
-    /// Claims those of the pages that are not in memory, as long as there is room.
+    /// Claims those of the pages that are not in memory, as long as there is room. They are counted as being in flight.
     fn claim_absent(&self, pages: &[PageId]) -> Vec<Claim<'_>> {
         let mut claims = Vec::new();
         for page in pages.iter().copied().filter(|page| self.is_absent(*page)) {
-            // Others need room, too.
-            if self.prefetched.in_flight() + claims.len() >= self.slots.count() / 2 {
-                break;
-            }
             if self.engine.refresh(page) || self.engine.is_claimed(page) {
                 continue;
             }
-            let Some(slot) = self.slot_at_once() else { break };
+            // Others need room, too.
+            if !self.prefetched.begin(self.slots.count() / 2) {
+                break;
+            }
+            let Some(slot) = self.slot_at_once() else {
+                self.prefetched.settled();
+                break;
+            };
             match self.engine.claim(&self.slots, slot, page) {
-                Some(place) => claims.push(Claim::new(self, slot, page, place)),
-                None => self.engine.give(&self.slots, [slot]),
+                Some(place) => {
+                    claims.push(Claim::new(self, slot, page, place));
+                    self.credit.begin_unasked(slot);
+                }
+                None => {
+                    self.engine.give(&self.slots, [slot]);
+                    self.prefetched.settled();
+                }
             }
         }
         claims

@@ -2,8 +2,9 @@
 
 mod common;
 
-use bedplate_bufpool::{PageId, Pool};
+use bedplate_bufpool::{Kind, PageId, Pool};
 use common::{builder, kinds, pool};
+use tempfile::TempDir;
 
 const FRAMES: usize = 64;
 const HOT: usize = 16;
@@ -17,14 +18,19 @@ fn misses(pool: &Pool, pages: &[PageId]) -> u64 {
     pool.statistics().read - before
 }
 
+/// A pool with nothing in memory, and pages that it has in storage.
+fn stored(kind: Kind) -> (Pool, TempDir, Vec<PageId>) {
+    let (pool, folder) = pool(kind, FRAMES);
+    let ids = (0..20 * FRAMES).map(|_| pool.allocate().unwrap().page()).collect();
+    pool.close().unwrap();
+    drop(pool);
+    (builder(&folder, kind, FRAMES).open().unwrap(), folder, ids)
+}
+
 #[test]
 fn pages_that_are_used_again_and_again_outlast_those_that_are_used_once() {
     for kind in kinds() {
-        let (pool, folder) = pool(kind, FRAMES);
-        let ids: Vec<_> = (0..20 * FRAMES).map(|_| pool.allocate().unwrap().page()).collect();
-        pool.close().unwrap();
-        drop(pool);
-        let pool = builder(&folder, kind, FRAMES).open().unwrap();
+        let (pool, _folder, ids) = stored(kind);
         let (hot, others) = ids.split_at(HOT);
         let mut others = others.chunks(8).cycle();
         // They are used between others that come and go, twice around the clock and more.
@@ -44,5 +50,54 @@ fn pages_that_are_used_again_and_again_outlast_those_that_are_used_once() {
             assert_eq!(misses(&pool, others.next().unwrap()), 8);
         }
         assert_eq!(misses(&pool, hot), HOT as u64, "{kind}: cold pages stay");
+    }
+}
+
+/// Of pages that were brought in together and used once, none earns anything: the others outlast them.
+#[test]
+fn pages_that_were_fetched_and_used_once_leave_before_those_that_were_used_twice() {
+    for kind in kinds() {
+        let (pool, _folder, ids) = stored(kind);
+        let (twice, rest) = ids.split_at(HOT);
+        let (fetched, others) = rest.split_at(HOT);
+        misses(&pool, twice);
+        pool.fetch(fetched);
+        assert_eq!(misses(&pool, fetched) + misses(&pool, twice), 0);
+        // As many as it takes for the hand to find these, and all but the first to go.
+        misses(&pool, &others[..FRAMES]);
+        assert_eq!(misses(&pool, twice), 0, "{kind}");
+        misses(&pool, &others[FRAMES..2 * FRAMES]);
+        assert_eq!(misses(&pool, fetched), HOT as u64, "{kind}");
+    }
+}
+
+/// Whoever only tries to read a page keeps it from nothing.
+#[test]
+fn tries_are_no_uses() {
+    for kind in kinds() {
+        let (pool, _folder, ids) = stored(kind);
+        let (tried, others) = ids.split_at(HOT);
+        misses(&pool, tried);
+        for some in others.chunks(8).take(FRAMES / 8) {
+            tried.iter().for_each(|page| _ = pool.try_optimistic(*page));
+            misses(&pool, some);
+        }
+        assert_eq!(misses(&pool, tried), HOT as u64, "{kind}");
+    }
+}
+
+/// Room is found for what is fetched even if everything has been used again and again.
+#[test]
+fn there_is_room_for_what_is_fetched() {
+    for kind in kinds() {
+        let (pool, _folder, ids) = stored(kind);
+        let (used, others) = ids.split_at(FRAMES);
+        for _ in 0..5 {
+            misses(&pool, used);
+            // The hand passes.
+            misses(&pool, &others[..2]);
+        }
+        pool.fetch(&others[8..16]);
+        assert_eq!(misses(&pool, &others[8..16]), 0, "{kind}");
     }
 }

@@ -48,7 +48,7 @@ pub fn consider<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -
     }
 }
 
-/// Whether a slot has a page that the hand would take.
+/// Whether a slot has a page that is cold, and that nobody holds.
 pub fn is_cold<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -> bool {
     let page = slots.page(slot);
     page != 0 && word(page).is_cold()

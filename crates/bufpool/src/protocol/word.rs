@@ -3,7 +3,7 @@
 //! | bits | what |
 //! |---|---|
 //! | 0..8 | how many hold it shared |
-//! | 8 | cold: not used since the clock's hand passed |
+//! | 8 | cold: not used since the clock's hand passed, or since it was brought in |
 //! | 9 | dirty: storage has not got its content |
 //! | 10 | locked: somebody holds it exclusively, reads it in, or evicts it |
 //! | 11 | present: its memory has its content |
@@ -22,7 +22,7 @@
 use super::atomics::{AtomicU64, Ordering, fence};
 
 const SHARED: u64 = 0xff;
-/// Not used since the clock's hand passed.
+/// Not used since the clock's hand passed, or since the page was brought in.
 pub const COLD: u64 = 1 << 8;
 /// Storage has not got the page's content.
 pub const DIRTY: u64 = 1 << 9;
@@ -164,7 +164,7 @@ impl Word {
         !is_changed(seen, self.0.load(Ordering::Relaxed))
     }
 
-    /// Begins an optimistic read, and tells the clock that the page is used.
+    /// Begins an optimistic read, and tells the clock if that is to know.
     pub fn try_optimistic(&self, owner: Owner, access: Access) -> Result<u64, Refusal> {
         let now = self.load();
         owner.check(now)?;
@@ -186,7 +186,7 @@ impl Word {
         self.lock(now, access)
     }
 
-    /// Locks the page if nothing has changed since an optimistic read began, which told the clock.
+    /// Locks the page if nothing has changed since an optimistic read began: the clock knows what it is to know.
     pub fn try_upgrade(&self, seen: u64) -> Option<u64> {
         loop {
             let now = self.0.load(Ordering::Relaxed);
@@ -253,7 +253,7 @@ impl Word {
         self.swap(now, now + 1, Ordering::Acquire).map(drop).map_err(|_| Refusal::Held)
     }
 
-    /// Holds the page shared if nothing has changed since an optimistic read began, which told the clock.
+    /// Holds the page shared if nothing has changed since an optimistic read began: the clock knows what it is to know.
     pub fn try_share_since(&self, seen: u64) -> bool {
         loop {
             let mut changed = false;
@@ -304,7 +304,8 @@ impl Word {
         self.0.store(layout.next(now) & !LOCKED | PRESENT | COLD, Ordering::Release);
     }
 
-    /// The claimed page is in its memory, for the caller, whose use is the first. The result is what [`Word::unlock_modified`] is given.
+    /// The claimed page is in its memory, for the caller, whose use is the first. The result is what
+    /// [`Word::unlock_modified`] is given.
     pub fn publish_locked(&self) -> u64 {
         let now = self.0.load(Ordering::Relaxed) | PRESENT | COLD;
         self.0.store(now, Ordering::Relaxed);
@@ -340,9 +341,9 @@ impl Word {
         Passed::Locked
     }
 
-    /// Whether the page is there, and has not been used since the clock's hand passed.
+    /// Whether the page is there and cold, and nobody holds it.
     pub fn is_cold(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & (LOCKED | PRESENT | COLD) == PRESENT | COLD
+        self.0.load(Ordering::Relaxed) & (LOCKED | PRESENT | COLD | SHARED) == PRESENT | COLD
     }
 
     /// Whether storage has not got the page's content.

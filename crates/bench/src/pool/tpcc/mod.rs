@@ -192,12 +192,14 @@ fn run_stage(
     sink: Sink<'_>,
 ) -> Result<Stage> {
     let rounds = if durable { size.durable_rounds } else { size.rounds };
-    let total = sides.len() * 2 + 1;
+    let steps = size.sides.len() * 2 + 1;
+    let (before, total) = (if durable { steps } else { 0 }, 2 * steps);
     let name = Stage::name(durable);
     let without = |side: Side| format!("without_{}_durability_{name}", side.name());
     let mut running = Vec::new();
     for (done, &side) in sides.iter().enumerate() {
-        sink(Step { done, total, label: &format!("durability {name}: opening {}", side.name()) });
+        let label = format!("durability {name}: opening {}", side.name());
+        sink(Step { done: before + done, total, label: &label });
         let begun = match start(side, &directory.join(side.name()), size, durable)? {
             Ok(mut apart) if !durable => side.tolerate(Some(apart.ask(&Question::Load)))?.map(|_| apart),
             begun => begun,
@@ -207,17 +209,20 @@ fn run_stage(
             Err(reason) => report.config.set(&without(side), reason),
         }
     }
-    sink(Step { done: sides.len(), total, label: &format!("durability {name}: transactions") });
+    let opened = before + sides.len();
+    sink(Step { done: opened, total, label: &format!("durability {name}: transactions") });
     let results = interleave(rounds, running.len(), |side, round| {
         let (side, apart) = &mut running[side];
-        side.tolerate(Some(apart.ask(&Question::Run { window_ms: size.window_ms, round: round as u64 })))
+        // Others than before.
+        let round = round as u64 + if durable { 1 << 16 } else { 0 };
+        side.tolerate(Some(apart.ask(&Question::Run { window_ms: size.window_ms, round })))
     })?;
     let mut windows = Vec::new();
     for (done, ((side, apart), results)) in running.iter_mut().zip(results).enumerate() {
         match results.into_iter().collect::<std::result::Result<Vec<Window>, String>>() {
             Ok(results) => {
                 let label = format!("durability {name}: {}: the consistency conditions", side.name());
-                sink(Step { done: sides.len() + 1 + done, total, label: &label });
+                sink(Step { done: opened + 1 + done, total, label: &label });
                 apart.ask(&Question::Check)?;
                 windows.push((*side, results));
             }
