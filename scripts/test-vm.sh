@@ -18,7 +18,8 @@ while read -r test binary; do
   case $test in
   bufpool/waiting | bufpool/limits) all+=("$binary") single+=("$binary") ;;
   ring0/* | snapshot/ring0_* | snapshot/engines | snapshot/region_model) all+=("$binary") ;;
-  bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch | btree/threads | btree/limits) all+=("$binary") ;;
+  bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch | bufpool/replacement) all+=("$binary") ;;
+  btree/threads | btree/limits | btree/ahead) all+=("$binary") ;;
   kerneldb/hashmap | kerneldb/operators) all+=("$binary") ;;
   esac
 done < <(sort <<<"$tests")

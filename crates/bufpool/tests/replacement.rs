@@ -78,7 +78,7 @@ fn tries_are_no_uses() {
         let (pool, _folder, ids) = stored(kind);
         let (tried, others) = ids.split_at(HOT);
         misses(&pool, tried);
-        for some in others.chunks(8).take(FRAMES / 8) {
+        for some in others.chunks(8).take(2 * FRAMES / 8) {
             tried.iter().for_each(|page| _ = pool.try_optimistic(*page));
             misses(&pool, some);
         }
