@@ -77,7 +77,7 @@ impl<'p> Ahead<'p> {
         self.expected = self.expected.and_then(|left| left.checked_sub(returned)).filter(|left| *left > 0);
     }
 
-    /// Before the scan comes to child `at` of `parent`: reads it, with those after it that it will come to.
+    /// Before the scan comes to child `at` of `parent`: if that is a leaf, reads it, with those after it that it will come to.
     pub fn gather(
         &mut self,
         tree: Handle<'_>,
@@ -86,10 +86,10 @@ impl<'p> Ahead<'p> {
         direction: Direction,
         end: &Bound<Key>,
     ) {
-        if self.fetched > 0 {
+        let page = parent.view();
+        if self.fetched > 0 || page.level() != 1 {
             return;
         }
-        let page = parent.view();
         let last = last(page, direction, end);
         let behind = if direction == Direction::Up { last.checked_sub(at) } else { at.checked_sub(last) };
         let count = self.count(behind.unwrap_or(0) + 1, !matches!(end, Bound::Unbounded));

@@ -1,7 +1,7 @@
 //! Balancing: a leaf that is full shares its records with a neighbour that has room, instead of being split (the
 //! redistribution of B*-trees, without their splits of two into three).
 //!
-//! With splits alone, leaves that are filled in random order are two thirds full; with this, more than three quarters, so
+//! With splits alone, leaves that are filled in random order are two thirds full; with this, about three quarters, so
 //! memory has more of them and scans read fewer. It is not worth reading a neighbour from storage, or waiting for one.
 
 use bedplate_bufpool::{Exclusive, Optimistic, PageId};

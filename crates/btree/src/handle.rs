@@ -68,7 +68,8 @@ impl<'p> Handle<'p> {
         self.leaf_and_parent(position, |_, _| {}).map(|(leaf, _)| leaf)
     }
 
-    /// The same, and its parent with the position of the leaf in it; `above` is shown both before the leaf is looked at.
+    /// The same, and its parent with the position of the leaf in it. `above` is shown each node on the way, and which child
+    /// is next, before that is looked at.
     #[inline(always)]
     pub fn leaf_and_parent(
         self,
@@ -82,9 +83,7 @@ impl<'p> Handle<'p> {
                 return Ok((node, parent));
             }
             let at = position(node.view().inner());
-            if node.view().level() == 1 {
-                above(&node, at);
-            }
+            above(&node, at);
             let child = self.child(node, at)?;
             parent = Some((node, at));
             node = child;

@@ -89,7 +89,7 @@ impl<'p> Range<'p> {
 
     /// Says about how many records will be asked for, as a query with a limit knows: about as many leaves are then read at
     /// once, up to eight. It changes nothing of what is returned, and more may be asked for.
-    pub fn expect(mut self, records: usize) -> Self {
+    pub fn expecting(mut self, records: usize) -> Self {
         self.ahead.expect(records);
         self
     }

@@ -106,9 +106,9 @@ fn a_scan_reads_what_it_needs_at_once() {
             let bounds = (Bound::Excluded(key(low)), Bound::Included(key(high)));
             verify(scans.take(tree.range_rev(bounds), records), "backwards");
             let (low, _) = range(records);
-            verify(scans.take(tree.range(key(low)..).expect(records), records), "expected");
+            verify(scans.take(tree.range(key(low)..).expecting(records), records), "expected");
             let (_, high) = range(records);
-            verify(scans.take(tree.range_rev(..key(high)).expect(records), records), "expected backwards");
+            verify(scans.take(tree.range_rev(..key(high)).expecting(records), records), "expected backwards");
         }
         // The end is far behind what is asked for, in another part of the tree: some leaves at first, then more at once.
         let (low, _) = range(8 * density);

@@ -126,13 +126,13 @@ fn apply(tree: &Tree<&Pool>, model: &mut Model, operation: Operation) -> Result<
             let expected: Vec<_> = in_range(model, &low, &high).take(take).collect();
             // What is expected changes nothing.
             let found: Result<Vec<_>, _> =
-                tree.range((low, high)).expect(model.len() % 100).owned().take(take).collect();
+                tree.range((low, high)).expecting(model.len() % 100).owned().take(take).collect();
             prop_assert_eq!(found.unwrap(), expected);
         }
         Operation::RangeRev(low, high, take) => {
             let expected: Vec<_> = in_range(model, &low, &high).rev().take(take).collect();
             let found: Result<Vec<_>, _> =
-                tree.range_rev((low, high)).expect(model.len() % 100).owned().take(take).collect();
+                tree.range_rev((low, high)).expecting(model.len() % 100).owned().take(take).collect();
             prop_assert_eq!(found.unwrap(), expected);
         }
     }

@@ -15,7 +15,7 @@ use crate::protocol::slots::Slot;
 use crate::protocol::sweep::{self, Found};
 use crate::wait::Backoff;
 
-/// So many slots are passed at most by who would rather do without room than wait: that is a fraction of a millisecond.
+/// So many slots are passed at most by who would rather do without room than wait.
 const PART: usize = 1 << 14;
 
 /// How long all pages may be pinned before that is an error.
@@ -83,10 +83,7 @@ impl Pool {
 
     fn consider(&self, slot: Slot, victims: &mut Vec<Victim>, dirty: &mut Vec<Slot>) {
         let word = |page| self.engine.word_of(slot, PageId(page));
-        if sweep::is_cold(&self.slots, slot, word) && self.credit.spend(slot) {
-            return;
-        }
-        match sweep::consider(&self.slots, slot, word) {
+        match sweep::consider(&self.slots, slot, word, || self.credit.spend(slot)) {
             Found::Nothing => {}
             Found::Cooled => self.credit.earn(slot),
             Found::Dirty => dirty.push(slot),

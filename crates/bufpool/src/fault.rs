@@ -23,11 +23,11 @@ impl Pool {
     #[cold]
     pub(crate) fn fault(&self, page: PageId, backoff: &mut Backoff) -> Result<Access> {
         self.check(page)?;
-        let Some(mut claim) = self.claim(page, backoff)? else { return Ok(Access::Again) };
+        let Some(mut claim) = self.claim(page, backoff)? else { return Ok(Access::Counted) };
         match claim.read() {
             Ok(()) => {
                 claim.publish();
-                Ok(Access::First)
+                Ok(Access::Uncounted)
             }
             Err(error) => {
                 self.counters.read_failed.add(1);

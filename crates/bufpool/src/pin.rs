@@ -38,7 +38,7 @@ impl Pool {
     pub fn try_optimistic(&self, page: PageId) -> Option<Optimistic<'_>> {
         let owner = (page.0 < self.limit).then(|| self.layout.owner(page.0))?;
         let place = self.engine.find(page)?;
-        let seen = place.word.try_optimistic(owner, Access::First).ok()?;
+        let seen = place.word.try_optimistic(owner, Access::Uncounted).ok()?;
         let is_its = self.engine.is_of(&self.slots, &place, page);
         is_its.then(|| Optimistic::new(self, place, page, seen))
     }
@@ -85,7 +85,7 @@ impl Pool {
             return Err(Error::NoSuchPage { page });
         }
         let owner = self.layout.owner(page.0);
-        let (mut backoff, mut access) = (Backoff::default(), Access::Again);
+        let (mut backoff, mut access) = (Backoff::default(), Access::Counted);
         loop {
             let Some(place) = self.engine.find(page) else {
                 access = self.fault(page, &mut backoff)?;
@@ -122,7 +122,7 @@ impl Pool {
         let mut backoff = Backoff::default();
         loop {
             let attempt =
-                self.engine.find(page).map(|place| (place, place.word.try_exclusive(owner, Access::Again)));
+                self.engine.find(page).map(|place| (place, place.word.try_exclusive(owner, Access::Counted)));
             match attempt {
                 Some((place, Ok(before))) if self.engine.is_of(&self.slots, &place, page) => {
                     return Ok(Exclusive::new(self, place, page, before));

@@ -13,7 +13,6 @@ use common::{fill, kinds, version};
 use faulty::Faulty;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use tempfile::TempDir;
 
 const FRAMES: usize = 64;
 
@@ -161,25 +160,10 @@ fn damaged_and_misplaced_pages_are_told_by_name() {
     }
 }
 
-/// A pool with nothing in memory, and twice as many pages in storage as it has room for.
-fn stored(kind: Kind) -> (Pool, TempDir, Vec<PageId>) {
-    let (pool, folder) = common::pool(kind, FRAMES);
-    let fresh = |_| {
-        let mut page = pool.allocate().unwrap();
-        let id = page.page();
-        fill(&mut page, id.0, 3);
-        id
-    };
-    let ids = (0..2 * FRAMES).map(fresh).collect();
-    pool.close().unwrap();
-    drop(pool);
-    (common::builder(&folder, kind, FRAMES).open().unwrap(), folder, ids)
-}
-
 #[test]
 fn fetched_pages_are_in_memory() {
     for kind in kinds() {
-        let (pool, _folder, ids) = stored(kind);
+        let (pool, _folder, ids) = common::stored(kind, FRAMES, 2 * FRAMES);
         let (wanted, foreign) = (&ids[..FRAMES / 4], [PageId(0), PageId(1 << 40)]);
         pool.fetch(&[wanted, wanted, &foreign].concat());
         let read = wanted.len() as u64;
@@ -201,7 +185,7 @@ fn fetched_pages_are_in_memory() {
 #[test]
 fn prefetched_pages_are_in_memory() {
     for kind in kinds() {
-        let (pool, _folder, ids) = stored(kind);
+        let (pool, _folder, ids) = common::stored(kind, FRAMES, 2 * FRAMES);
         let (wanted, foreign) = (&ids[..FRAMES / 2], [PageId(0), PageId(1 << 40)]);
         pool.prefetch(&[wanted, wanted, &foreign].concat());
         let read = wanted.len() as u64;

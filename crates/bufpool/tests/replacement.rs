@@ -2,9 +2,8 @@
 
 mod common;
 
-use bedplate_bufpool::{Kind, PageId, Pool};
-use common::{builder, kinds, pool};
-use tempfile::TempDir;
+use bedplate_bufpool::{PageId, Pool};
+use common::{kinds, stored};
 
 const FRAMES: usize = 64;
 const HOT: usize = 16;
@@ -18,19 +17,10 @@ fn misses(pool: &Pool, pages: &[PageId]) -> u64 {
     pool.statistics().read - before
 }
 
-/// A pool with nothing in memory, and pages that it has in storage.
-fn stored(kind: Kind) -> (Pool, TempDir, Vec<PageId>) {
-    let (pool, folder) = pool(kind, FRAMES);
-    let ids = (0..20 * FRAMES).map(|_| pool.allocate().unwrap().page()).collect();
-    pool.close().unwrap();
-    drop(pool);
-    (builder(&folder, kind, FRAMES).open().unwrap(), folder, ids)
-}
-
 #[test]
 fn pages_that_are_used_again_and_again_outlast_those_that_are_used_once() {
     for kind in kinds() {
-        let (pool, _folder, ids) = stored(kind);
+        let (pool, _folder, ids) = stored(kind, FRAMES, 20 * FRAMES);
         let (hot, others) = ids.split_at(HOT);
         let mut others = others.chunks(8).cycle();
         // They are used between others that come and go, twice around the clock and more.
@@ -57,7 +47,7 @@ fn pages_that_are_used_again_and_again_outlast_those_that_are_used_once() {
 #[test]
 fn pages_that_were_fetched_and_used_once_leave_before_those_that_were_used_twice() {
     for kind in kinds() {
-        let (pool, _folder, ids) = stored(kind);
+        let (pool, _folder, ids) = stored(kind, FRAMES, 20 * FRAMES);
         let (twice, rest) = ids.split_at(HOT);
         let (fetched, others) = rest.split_at(HOT);
         misses(&pool, twice);
@@ -75,7 +65,7 @@ fn pages_that_were_fetched_and_used_once_leave_before_those_that_were_used_twice
 #[test]
 fn tries_are_no_uses() {
     for kind in kinds() {
-        let (pool, _folder, ids) = stored(kind);
+        let (pool, _folder, ids) = stored(kind, FRAMES, 20 * FRAMES);
         let (tried, others) = ids.split_at(HOT);
         misses(&pool, tried);
         for some in others.chunks(8).take(2 * FRAMES / 8) {
@@ -90,7 +80,7 @@ fn tries_are_no_uses() {
 #[test]
 fn there_is_room_for_what_is_fetched() {
     for kind in kinds() {
-        let (pool, _folder, ids) = stored(kind);
+        let (pool, _folder, ids) = stored(kind, FRAMES, 20 * FRAMES);
         let (used, others) = ids.split_at(FRAMES);
         for _ in 0..5 {
             misses(&pool, used);

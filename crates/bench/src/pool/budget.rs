@@ -113,14 +113,14 @@ pub fn forget(directory: &Path) -> crate::Result<()> {
     forget_files(directory).map_err(Error::io("empty the page cache"))
 }
 
-fn forget_files(directory: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
+fn forget_files(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
             forget_files(&path)?;
             continue;
         }
-        let file = std::fs::File::open(path)?;
+        let file = fs::File::open(path)?;
         file.sync_all()?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     }

@@ -98,7 +98,7 @@ impl Plain for &Tree<Arc<Pool>> {
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
         let mut range = self.range(from..);
         if let Some(records) = expected {
-            range = range.expect(records);
+            range = range.expecting(records);
         }
         while let Some((key, value)) = range.try_next().map_err(failed)? {
             if !visit(key, value) {

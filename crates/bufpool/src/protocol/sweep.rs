@@ -24,15 +24,21 @@ pub enum Found {
     Victim(u64),
 }
 
-/// Passes the clock's hand over a slot. `word` is the word of a page in a slot.
-pub fn consider<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -> Found {
+/// Passes the clock's hand over a slot. `word` is the word of a page in a slot; `may_stay` is asked of a page that would have
+/// to go, and is the pool's policy: the protocol is right whatever it says.
+pub fn consider<'w>(
+    slots: &Slots,
+    slot: Slot,
+    word: impl Fn(u64) -> &'w Word,
+    may_stay: impl FnOnce() -> bool,
+) -> Found {
     let page = slots.page(slot);
     if page == 0 {
         return Found::Nothing;
     }
     let word = word(page);
-    match word.pass() {
-        Passed::Busy => Found::Nothing,
+    match word.pass(may_stay) {
+        Passed::Busy | Passed::Spared => Found::Nothing,
         Passed::Cooled => Found::Cooled,
         Passed::Dirty if slots.is_writing(slot) => Found::Nothing,
         Passed::Dirty => Found::Dirty,
@@ -46,12 +52,6 @@ pub fn consider<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -
             Found::Victim(page)
         }
     }
-}
-
-/// Whether a slot has a page that is cold, and that nobody holds.
-pub fn is_cold<'w>(slots: &Slots, slot: Slot, word: impl Fn(u64) -> &'w Word) -> bool {
-    let page = slots.page(slot);
-    page != 0 && word(page).is_cold()
 }
 
 /// A victim's memory has been released: others may bring the page in, but not yet into its slot, which the caller gives

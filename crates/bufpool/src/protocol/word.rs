@@ -103,19 +103,20 @@ impl Owner {
     }
 }
 
-/// Which access it is to a page since that was brought in.
+/// Whether an access is a use that the clock is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The one for which it was brought in, which every page has had: it tells the clock nothing.
-    First,
-    /// Another one.
-    Again,
+    /// It is.
+    Counted,
+    /// It is the one for which the page was brought in, which every page has had; or it goes on with what another began; or it
+    /// is not the user's.
+    Uncounted,
 }
 
 impl Access {
     /// The word after the clock has been told.
     fn tell(self, word: u64) -> u64 {
-        if self == Access::Again { word & !COLD } else { word }
+        if self == Access::Counted { word & !COLD } else { word }
     }
 }
 
@@ -194,7 +195,7 @@ impl Word {
                 return None;
             }
             // It fails when only the clock's bit or the dirty bit changed, too.
-            if let Ok(before) = self.lock(now, Access::First) {
+            if let Ok(before) = self.lock(now, Access::Uncounted) {
                 return Some(before);
             }
         }
@@ -245,19 +246,14 @@ impl Word {
 
     /// Holds the page shared, whichever it is, to write it: that is no use of it that the clock is told of.
     pub fn try_shared_to_write(&self) -> Result<(), Refusal> {
-        let now = self.0.load(Ordering::Relaxed);
-        Owner::ANY.check(now)?;
-        if now & SHARED == SHARED {
-            return Err(Refusal::Held);
-        }
-        self.swap(now, now + 1, Ordering::Acquire).map(drop).map_err(|_| Refusal::Held)
+        self.try_shared(Owner::ANY, Access::Uncounted)
     }
 
     /// Holds the page shared if nothing has changed since an optimistic read began: the clock knows what it is to know.
     pub fn try_share_since(&self, seen: u64) -> bool {
         loop {
             let mut changed = false;
-            let result = self.share(Owner::ANY, Access::First, |now| {
+            let result = self.share(Owner::ANY, Access::Uncounted, |now| {
                 changed = is_changed(seen, now);
                 !changed
             });
@@ -319,8 +315,8 @@ impl Word {
     }
 
     /// What the clock's hand does to a page: one that was used since the hand passed becomes cold, a cold one is a
-    /// victim. A clean victim is locked when this returns.
-    pub fn pass(&self) -> Passed {
+    /// victim unless it `may_stay`. A clean victim is locked when this returns.
+    pub fn pass(&self, may_stay: impl FnOnce() -> bool) -> Passed {
         let now = self.0.load(Ordering::Relaxed);
         if now & (LOCKED | PRESENT) != PRESENT || now & SHARED != 0 {
             return Passed::Busy;
@@ -331,6 +327,9 @@ impl Word {
                 Err(_) => Passed::Busy,
             };
         }
+        if may_stay() {
+            return Passed::Spared;
+        }
         if now & DIRTY != 0 {
             return Passed::Dirty;
         }
@@ -339,11 +338,6 @@ impl Word {
         }
         fence(Ordering::Release);
         Passed::Locked
-    }
-
-    /// Whether the page is there and cold, and nobody holds it.
-    pub fn is_cold(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & (LOCKED | PRESENT | COLD | SHARED) == PRESENT | COLD
     }
 
     /// Whether storage has not got the page's content.
@@ -382,6 +376,8 @@ pub enum Passed {
     Busy,
     /// It was used since the hand passed before.
     Cooled,
+    /// It was not, and stays nevertheless.
+    Spared,
     /// It is to be evicted once it is written.
     Dirty,
     /// It is to be evicted, and locked for that.

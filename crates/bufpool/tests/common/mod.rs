@@ -1,7 +1,7 @@
 //! Pools for tests, and pages whose content tells where and when it was written.
 #![allow(dead_code, reason = "every test uses some of it")]
 
-use bedplate_bufpool::{Builder, Choice, Kind, PAGE, PAYLOAD, Pool};
+use bedplate_bufpool::{Builder, Choice, Kind, PAGE, PAYLOAD, PageId, Pool};
 use tempfile::TempDir;
 
 /// Whether this runs in a virtual machine, where there is a ring 0.
@@ -24,6 +24,22 @@ pub fn kinds() -> impl Iterator<Item = Kind> {
 /// In a virtual machine only the engine that works nowhere else: of what takes long, and is the others' natively.
 pub fn kinds_of_here() -> impl Iterator<Item = Kind> {
     kinds().take(if in_guest() { 1 } else { usize::MAX })
+}
+
+/// A pool of that many pages in memory, of which none is there, the folder of its file, and so many pages that it has in
+/// storage, of version 3.
+pub fn stored(kind: Kind, frames: usize, pages: usize) -> (Pool, TempDir, Vec<PageId>) {
+    let (pool, folder) = pool(kind, frames);
+    let fresh = |_| {
+        let mut page = pool.allocate().unwrap();
+        let id = page.page();
+        fill(&mut page, id.0, 3);
+        id
+    };
+    let ids = (0..pages).map(fresh).collect();
+    pool.close().unwrap();
+    drop(pool);
+    (builder(&folder, kind, frames).open().unwrap(), folder, ids)
 }
 
 /// A pool of that many pages in memory, and the folder of its file.

@@ -140,7 +140,7 @@ impl Machine {
         let mut victims = Vec::new();
         for _ in 0..2 * self.slots.count() {
             let slot = self.slots.advance();
-            match sweep::consider(&self.slots, slot, |page| &self.words[self.at(slot, page)]) {
+            match sweep::consider(&self.slots, slot, |page| &self.words[self.at(slot, page)], || false) {
                 Found::Nothing | Found::Cooled => {}
                 Found::Dirty => self.write_back(slot, true),
                 Found::Victim(page) => victims.push((slot, page)),
@@ -178,7 +178,7 @@ impl Machine {
 
     /// One attempt to read.
     pub fn read_once(&self, page: u64) -> Option<[u64; 2]> {
-        let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Again), |_, _| {});
+        let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Counted), |_, _| {});
         let content = self.load(at);
         self.words[at].is_unchanged(seen).then_some(content)
     }
@@ -195,7 +195,7 @@ impl Machine {
     pub fn write(&self, page: u64, value: u64) {
         let (at, before) = self.get(
             page,
-            |word| word.try_exclusive(Owner::ANY, Access::Again),
+            |word| word.try_exclusive(Owner::ANY, Access::Counted),
             |word, _| word.unlock_unchanged(),
         );
         self.store(at, [value; 2]);
@@ -205,7 +205,8 @@ impl Machine {
     /// Reads, and writes one more if the page is as it was read.
     pub fn increment(&self, page: u64) {
         loop {
-            let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Again), |_, _| {});
+            let (at, seen) =
+                self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Counted), |_, _| {});
             let content = self.load(at);
             if let Some(before) = self.words[at].try_upgrade(seen) {
                 assert_eq!(content[0], content[1]);
@@ -221,7 +222,7 @@ impl Machine {
     pub fn hold(&self, page: u64, f: impl FnOnce(&dyn Fn() -> [u64; 2])) {
         let (at, ()) = self.get(
             page,
-            |word| word.try_shared(Owner::ANY, Access::Again),
+            |word| word.try_shared(Owner::ANY, Access::Counted),
             |word, ()| word.unlock_shared(),
         );
         f(&|| self.load(at));
@@ -242,7 +243,7 @@ impl Machine {
 
     /// The clock's hand has passed.
     pub fn cool(&self, page: u64) {
-        self.words[self.find(page).expect("it is in memory")].pass();
+        self.words[self.find(page).expect("it is in memory")].pass(|| false);
     }
 
     pub fn stored(&self, page: u64) -> [u64; 2] {

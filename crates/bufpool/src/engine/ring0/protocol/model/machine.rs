@@ -104,7 +104,7 @@ impl<'m> Cpu<'m> {
 
     /// Adds one to both numbers of a page that is held exclusively.
     pub fn add(&self, page: usize) {
-        let before = self.get(page, |word| word.try_exclusive(Self::owner(page), Access::Again));
+        let before = self.get(page, |word| word.try_exclusive(Self::owner(page), Access::Counted));
         for index in 0..2 {
             let value = self.content(page, index).load(Ordering::Relaxed);
             self.content(page, index).store(value + 1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl<'m> Cpu<'m> {
 
     /// Begins to read a page optimistically.
     pub fn begin(&self, page: usize) -> u64 {
-        self.get(page, |word| word.try_optimistic(Self::owner(page), Access::Again))
+        self.get(page, |word| word.try_optimistic(Self::owner(page), Access::Counted))
     }
 
     pub fn is_unchanged(&self, page: usize, seen: u64) -> bool {
@@ -172,10 +172,10 @@ impl<'m> Cpu<'m> {
         let slots = &self.memory.slots;
         let mut evicted = false;
         for slot in 0..slots.count() as Slot {
-            let mut found = sweep::consider(slots, slot, |_| self.word(slot));
+            let mut found = sweep::consider(slots, slot, |_| self.word(slot), || false);
             if found == Found::Dirty {
                 self.write(slot);
-                found = sweep::consider(slots, slot, |_| self.word(slot));
+                found = sweep::consider(slots, slot, |_| self.word(slot), || false);
             }
             if let Found::Victim(page) = found {
                 mapping::keep_version(self, slot, page);
