@@ -8,21 +8,22 @@ use std::{
     sync::Arc,
 };
 
+use super::Procedure;
 use crate::{
-    Procedure, Result,
+    Result,
     attach::{self, Attachment, LoadedObject, MapFds},
-    database::Inner,
+    engine::Engine,
 };
 
 /// A loaded application. Its programs are unloaded when it is dropped and nothing else refers to them
 /// (program arrays, attachments).
 pub struct Application {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     object: LoadedObject,
 }
 
 impl Application {
-    pub(crate) fn load(db: Arc<Inner>, elf: &[u8], partition: u32) -> Result<Self> {
+    pub(crate) fn load(db: Arc<Engine>, elf: &[u8], partition: u32) -> Result<Self> {
         let attachment = Attachment {
             name: "kdb_application",
             elf,

@@ -11,32 +11,20 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    Application, Database, Error, Result, Session, VALUE_MAX,
-    bpf::Program,
-    database::Inner,
-    session::{self, Io},
+use super::{
+    Session,
+    operators::{Io, error},
 };
+use crate::{Error, Result, VALUE_MAX, bpf::Program, engine::Engine};
 
 /// A program of an application. `Send + Sync`: every call uses the caller's session.
 pub struct Procedure {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     program: Program,
 }
 
-impl Database {
-    /// Loads a compiled object that is one procedure, on a database with one partition: the program
-    /// `entry` of [`Database::load_application`].
-    pub fn load_procedure(&self, elf: &[u8], entry: &str) -> Result<Procedure> {
-        if self.config().partitions != 1 {
-            return Err(Error::Config("procedures need a database with one partition".into()));
-        }
-        Application::load(self.inner().clone(), elf, 0)?.procedure(entry)
-    }
-}
-
 impl Procedure {
-    pub(crate) fn new(db: Arc<Inner>, program: Program) -> Self {
+    pub(crate) fn new(db: Arc<Engine>, program: Program) -> Self {
         Procedure { db, program }
     }
 
@@ -70,7 +58,7 @@ impl Procedure {
         io.value(input)?;
         let status = self.program.run(&mut [u64::from(session.index()), u64::from(io.index())])?;
         if status != 0 {
-            return Err(session::error(status));
+            return Err(error(status));
         }
         let buffer = self.db.ios.get(io.index());
         // SAFETY: the buffer is claimed until `io` is dropped and the program is done; the length is

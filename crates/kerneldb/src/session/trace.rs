@@ -9,11 +9,14 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
+use super::{
+    Session,
+    operators::{Io, error},
+};
 use crate::{
-    Error, Result, Session, VALUE_MAX,
-    database::Inner,
+    Error, Result, VALUE_MAX,
+    engine::Engine,
     layout::{KDB_TRACE_GET, KDB_TRACE_KEY, KDB_TRACE_OPS, kdb_trace, kdb_trace_op},
-    session::{self, Io},
 };
 
 /// Most operations in one trace.
@@ -23,7 +26,7 @@ pub const TRACE_KEY: usize = KDB_TRACE_KEY as usize;
 
 /// A sequence of auto-commit operations. There are as many traces as CPUs, and two more.
 pub struct Trace {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     index: u32,
     len: usize,
     /// Bytes in the longest SET.
@@ -41,8 +44,8 @@ pub struct TraceOutcome {
 
 impl Trace {
     /// Claims a trace; [`Error::Busy`] if all are in use. Only a database with one partition has traces.
-    pub(crate) fn claim(db: Arc<Inner>) -> Result<Self> {
-        if db.config.partitions != 1 {
+    pub(crate) fn claim(db: Arc<Engine>) -> Result<Self> {
+        if db.config().partitions != 1 {
             return Err(Error::Config("traces need a database with one partition".into()));
         }
         for index in 0..db.traces.len() {
@@ -110,7 +113,7 @@ impl Trace {
         let mut args = [self.index, session.index(), io.index(), result.index()].map(u64::from);
         let status = self.db.programs(0).batch.run(&mut args)?;
         if status != 0 {
-            return Err(session::error(status));
+            return Err(error(status));
         }
         // SAFETY: as above; the program is done.
         Ok(unsafe { TraceOutcome { found: (*trace).found, errors: (*trace).errors } })
