@@ -18,6 +18,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod layout;
+pub mod limits;
 mod session;
 mod stats;
 mod types;
@@ -27,10 +28,7 @@ pub use database::Database;
 pub use durability::{Store, StoreConfig, checkpoint, recovery, store, wal};
 pub use engine::{DumpMethod, LogReader, Snapshot, SnapshotItem, Verified};
 pub use error::{Error, Result};
-pub use session::{
-    Application, Procedure, Replayer, Session, TRACE_KEY, TRACE_OPS, Trace, TraceOutcome, VOTER,
-};
+pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
+pub use session::{Application, Procedure, Replayer, Session, TRACE_KEY, Trace, TraceOutcome, VOTER};
 pub use stats::Stats;
-pub use types::{
-    Durability, KEY_MAX, LogTxn, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Value, Written,
-};
+pub use types::{Durability, LogTxn, Op, SetCondition, SetOptions, Value, Written};

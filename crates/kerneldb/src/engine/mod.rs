@@ -30,7 +30,8 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{KDB_MAX_CPUS, kdb_config, kdb_io, kdb_trace},
+    layout::{kdb_config, kdb_io, kdb_trace},
+    limits::CPUS_MAX,
     stats::Stats,
 };
 use arena::ArenaStore;
@@ -290,7 +291,7 @@ impl Programs {
 fn possible_cpus() -> Result<u32> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(|e| bpf::kernel_error("cannot count the CPUs", e))?;
     match u32::try_from(cpus) {
-        Ok(n) if (1..=KDB_MAX_CPUS).contains(&n) => Ok(n),
-        _ => Err(Error::Config(format!("{cpus} CPUs; at most {KDB_MAX_CPUS} are supported"))),
+        Ok(n) if (1..=CPUS_MAX).contains(&n) => Ok(n),
+        _ => Err(Error::Config(format!("{cpus} CPUs; at most {CPUS_MAX} are supported"))),
     }
 }

@@ -8,11 +8,11 @@ use super::{
     control::Control,
     storage::{SnapshotItem, Storage},
 };
-use crate::{Error, Result, layout::KDB_SNAPSHOTS};
+use crate::{Error, Result, limits::SNAPSHOTS_MAX};
 
 /// A registered snapshot: a consistent view of all commits up to [`Snapshot::timestamp`]. The arena engine reads it
 /// straight from the mapped arenas, without system calls. Writers are not stopped; versions it needs are kept
-/// until it is dropped. At most 1024 snapshots and read-only transactions exist at once.
+/// until it is dropped. At most [`SNAPSHOTS_MAX`] snapshots and read-only transactions exist at once.
 pub struct Snapshot<'db> {
     control: &'db Control,
     storage: &'db dyn Storage,
@@ -24,7 +24,7 @@ impl<'db> Snapshot<'db> {
     pub(super) fn register(control: &'db Control, storage: &'db dyn Storage) -> Result<Self> {
         let state = control.state();
         state.active_snapshots.fetch_add(1, Ordering::SeqCst);
-        for slot in 0..KDB_SNAPSHOTS as usize {
+        for slot in 0..SNAPSHOTS_MAX {
             if state.snapshots[slot].compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 state.snapshot_high.fetch_max(slot as u32 + 1, Ordering::SeqCst);
                 let timestamp = state.clock.load(Ordering::SeqCst);

@@ -13,4 +13,4 @@ pub use application::{Application, VOTER};
 pub use operators::Session;
 pub use procedure::Procedure;
 pub use replayer::Replayer;
-pub use trace::{TRACE_KEY, TRACE_OPS, Trace, TraceOutcome};
+pub use trace::{TRACE_KEY, Trace, TraceOutcome};

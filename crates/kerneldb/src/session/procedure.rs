@@ -15,7 +15,7 @@ use super::{
     Session,
     operators::{Io, error},
 };
-use crate::{Error, Result, VALUE_MAX, bpf::Program, engine::Engine};
+use crate::{Error, Result, VALUE_MAX, bpf::Program, engine::Engine, limits::PROCEDURE_ARGUMENTS_MAX};
 
 /// A program of an application. `Send + Sync`: every call uses the caller's session.
 pub struct Procedure {
@@ -29,16 +29,18 @@ impl Procedure {
     }
 
     /// Runs a raw tracepoint program for a session on the current CPU. It gets the session's index, the
-    /// index of an I/O buffer, and up to ten arguments; returns what it returned.
+    /// index of an I/O buffer, and up to [`PROCEDURE_ARGUMENTS_MAX`] arguments; returns what it returned.
     pub fn run(&self, session: &mut Session, arguments: &[u64]) -> Result<u32> {
         if !session.belongs_to(&self.db) {
             return Err(Error::State);
         }
-        if arguments.len() > 10 {
-            return Err(Error::Config("a procedure has at most ten arguments".into()));
+        if arguments.len() > PROCEDURE_ARGUMENTS_MAX {
+            return Err(Error::Config(format!(
+                "a procedure has at most {PROCEDURE_ARGUMENTS_MAX} arguments"
+            )));
         }
         let io = Io::claim(&self.db);
-        let mut args = [0; 12];
+        let mut args = [0; 2 + PROCEDURE_ARGUMENTS_MAX];
         args[0] = u64::from(session.index());
         args[1] = u64::from(io.index());
         args[2..2 + arguments.len()].copy_from_slice(arguments);

@@ -16,11 +16,10 @@ use super::{
 use crate::{
     Error, Result, VALUE_MAX,
     engine::Engine,
-    layout::{KDB_TRACE_GET, KDB_TRACE_KEY, KDB_TRACE_OPS, kdb_trace, kdb_trace_op},
+    layout::{KDB_TRACE_GET, KDB_TRACE_KEY, kdb_trace, kdb_trace_op},
+    limits::TRACE_OPS,
 };
 
-/// Most operations in one trace.
-pub const TRACE_OPS: usize = KDB_TRACE_OPS as usize;
 /// Bytes in a key of a trace.
 pub const TRACE_KEY: usize = KDB_TRACE_KEY as usize;
 

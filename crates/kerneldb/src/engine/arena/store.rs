@@ -10,6 +10,7 @@ use crate::{
         storage::{LogRings, SnapshotItem, Storage, Verified},
     },
     layout::kdb_config,
+    limits::PARTITION_BYTES_MAX,
     stats::Stats,
 };
 
@@ -32,7 +33,9 @@ impl ArenaStore {
         sizes: &[(&str, u32)],
         shared: &[&str],
     ) -> Result<(ArenaStore, Vec<LoadedObject>)> {
-        let limit = (config.memory_bytes / u64::from(config.partitions)).clamp(MIN_ARENA, 1 << 32) & !0xffff;
+        let limit = (config.memory_bytes / u64::from(config.partitions))
+            .clamp(MIN_ARENA, PARTITION_BYTES_MAX)
+            & !0xffff;
         let mut entries = sizes.to_vec();
         entries.push(("kdb_arena", (limit / 4096) as u32));
         let (mut partitions, mut objects, mut reuse) = (Vec::new(), Vec::new(), MapFds::new());
