@@ -73,7 +73,7 @@ pub enum RecoveryPhase {
     Log,
 }
 
-/// What recovery fills. [`Filling`] is the real one.
+/// What recovery fills. [`RecoveryTarget`] is the real one.
 pub(crate) trait ReplayTarget {
     /// See [`Database::replay`].
     fn replay(&self, txn: &LogTxn) -> Result<()>;
@@ -82,15 +82,15 @@ pub(crate) trait ReplayTarget {
 }
 
 /// A database that is being filled, through one session.
-pub(crate) struct Filling {
+pub(crate) struct RecoveryTarget {
     // Gives its session back before the database goes.
     replayer: RefCell<Replayer>,
     database: Database,
 }
 
-impl Filling {
-    pub(crate) fn new(database: Database) -> Result<Filling> {
-        Ok(Filling { replayer: RefCell::new(database.replayer()?), database })
+impl RecoveryTarget {
+    pub(crate) fn new(database: Database) -> Result<RecoveryTarget> {
+        Ok(RecoveryTarget { replayer: RefCell::new(database.replayer()?), database })
     }
 
     pub(crate) fn done(self) -> Database {
@@ -98,7 +98,7 @@ impl Filling {
     }
 }
 
-impl ReplayTarget for Filling {
+impl ReplayTarget for RecoveryTarget {
     fn replay(&self, txn: &LogTxn) -> Result<()> {
         self.replayer.borrow_mut().replay(txn)
     }
