@@ -35,7 +35,12 @@ struct Work {
 }
 
 impl Flusher {
-    pub(crate) fn new(config: WalConfig, shared: Arc<LogProgress>, files: LogFiles, report: Report) -> Flusher {
+    pub(crate) fn new(
+        config: WalConfig,
+        shared: Arc<LogProgress>,
+        files: LogFiles,
+        report: Report,
+    ) -> Flusher {
         Flusher { config, shared, files, report, oldest: None, retry_at: None, broken: false }
     }
 

@@ -18,10 +18,10 @@ mod flusher;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod progress;
 pub(crate) mod replay;
 mod segment;
 mod settle;
-mod progress;
 mod source;
 #[cfg(test)]
 pub(crate) mod testing;
