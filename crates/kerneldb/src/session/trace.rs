@@ -1,8 +1,8 @@
 //! Traces: many auto-commit operations in one call into the kernel.
 //!
-//! What the paper's local experiments (figure 6b) pay per operation is mostly the call itself. A trace runs
-//! a prepared sequence inside of one call, so that the engine is what is measured, and is how a loader can
-//! write many small keys. Keys have 16 bytes.
+//! In the paper's local experiments (figure 6b) the system call costs more than the operation. A trace runs a
+//! prepared sequence of operations in one call, so a benchmark measures the engine, and a loader writes many small
+//! keys at once. Keys have 16 bytes.
 
 use std::sync::{
     Arc,
@@ -37,7 +37,7 @@ pub struct Trace {
 pub struct TraceOutcome {
     /// GETs that found their key.
     pub found: u64,
-    /// Operations that ended in an Error state, and the last of them.
+    /// Number of operations that failed.
     pub errors: u64,
 }
 
@@ -118,7 +118,7 @@ impl Trace {
         Ok(unsafe { TraceOutcome { found: (*trace).found, errors: (*trace).errors } })
     }
 
-    /// Runs an empty program: what one call costs by itself.
+    /// Runs an empty program, which measures the cost of the call alone.
     pub fn noop(&self) -> Result<()> {
         self.db.programs(0).noop.run(&mut [0, 0, 0]).map(drop)
     }

@@ -7,7 +7,7 @@
 //! - `source`: what the log needs of the engine
 //! - `frame`: the file format; `encoder` packs transactions into frames
 //! - `files`: segments, rotation, and what happens after I/O errors
-//! - `drainer`, `flusher`, `shared`: the threads and what they share
+//! - `drainer`, `flusher`, `progress`: the threads and what they share
 //! - `segment`, `replay`, `settle`: reading of segments, telling torn writes from damage, and making
 //!   the end of the log durable before it is built upon
 
