@@ -43,6 +43,11 @@ impl Server {
         Server { child, port }
     }
 
+    /// The number of the server's process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn try_connect(&self, password: Option<&str>) -> RedisResult<Connection> {
         let password = password.map_or(String::new(), |p| format!(":{p}@"));
         redis::Client::open(format!("redis://{password}127.0.0.1:{}", self.port))?.get_connection()
