@@ -8,20 +8,15 @@
 //! `BEDPLATE_TEST_SECONDS=3600` lets it run for an hour (150 seconds by default), `BEDPLATE_TEST_SEED` repeats the choices
 //! of a run, and `BEDPLATE_TEST_CLIENTS=scans,transfers` runs these clients only.
 
-mod kill {
-    pub mod load;
-    pub mod model;
-    pub mod wire;
-}
+#[path = "kill/mod.rs"]
+mod kill;
 mod running;
-mod soak {
-    pub mod clients;
-    pub mod footprint;
-}
+#[path = "soak/mod.rs"]
+mod soak;
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kill::load::{Round, write_own};
@@ -34,9 +29,9 @@ use soak::clients::{self, Segment, Stop};
 use soak::footprint::{Footprint, kernel_objects, remains};
 
 /// The memory that the server may use, and the share of it that values of changing sizes take: with everything else,
-/// about 70 %.
+/// at most 70 %.
 const MEMORY: &str = "128M";
-const CHANGING_BYTES: usize = 56 << 20;
+const CHANGING_BYTES: usize = 40 << 20;
 /// A server that is not synchronous may lose what was acknowledged within its interval of 100 ms. The rest allows for a
 /// machine that does not run the log's writer in time.
 const ASYNC_WINDOW: Duration = Duration::from_millis(100 + 1900);
@@ -46,6 +41,8 @@ const MOST_MORE_BYTES: u64 = 8 << 20;
 /// Threads and descriptors that may come and go: a checkpoint that is just being taken has some.
 const MOST_MORE_DESCRIPTORS: usize = 16;
 const MOST_MORE_THREADS: usize = 4;
+/// Measurements after the warm-up; a run on a slow machine goes on until it has them.
+const LEAST_SAMPLES: usize = 9;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
@@ -60,7 +57,14 @@ struct Running {
 impl Running {
     fn start(data: &Path, random: &mut Random) -> Running {
         let mut options = vec!["--memory", MEMORY, "--max-clients", "256", "--durability", "sync"];
-        options.extend(["--fsync-interval-ms", "100", "--checkpoint-wal-bytes", "32M", "--wal-segment-bytes", "8M"]);
+        options.extend([
+            "--fsync-interval-ms",
+            "100",
+            "--checkpoint-wal-bytes",
+            "32M",
+            "--wal-segment-bytes",
+            "8M",
+        ]);
         options.extend_from_slice([&["--local-fast-path"][..], &[]][random.below(2) as usize]);
         let server = Server::start(data, &options);
         let objects = kernel_objects(server.process());
@@ -79,9 +83,13 @@ impl Running {
         assert!(left.is_empty(), "after the server's end there are still {left:?}");
     }
 
-    fn footprint(&self) -> Footprint {
-        let used = info(&mut self.server.connect(), "used_memory");
-        Footprint::of(self.server.process(), used)
+    /// Measures the server without the data whose size changes.
+    fn footprint(&self) -> Result<Footprint, String> {
+        let mut connection = self.server.connect();
+        clients::remove_sizes(&mut connection).unwrap();
+        expired_keys_go(&mut connection)?;
+        let used = info(&mut connection, "used_memory");
+        Ok(Footprint::of(self.server.process(), used))
     }
 }
 
@@ -108,6 +116,12 @@ fn read(wire: &mut Wire, owner: &str) -> State {
     state
 }
 
+/// Whether a client takes part in the run.
+fn runs(name: &str) -> bool {
+    let chosen = std::env::var("BEDPLATE_TEST_CLIENTS").ok();
+    chosen.is_none_or(|names| names.split(',').any(|chosen| chosen == name))
+}
+
 /// How a segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -123,10 +137,13 @@ fn segment(
     random: &mut Random,
     time: Duration,
     end: End,
+    fills: &mut usize,
 ) -> (Option<Running>, Vec<String>) {
-    let chosen = std::env::var("BEDPLATE_TEST_CLIENTS").ok();
-    let runs = |name: &str| chosen.as_ref().is_none_or(|names| names.split(',').any(|chosen| chosen == name));
-    let segment = Segment { port: running.server.port, ending: AtomicBool::new(false) };
+    let segment = Segment {
+        port: running.server.port,
+        ending: AtomicBool::new(false),
+        fills: AtomicUsize::new(*fills),
+    };
     let round = Round { port: segment.port, ..Round::default() };
     let wrong = Mutex::new(Vec::new());
     let note = |problem: Option<String>| wrong.lock().unwrap().extend(problem);
@@ -168,13 +185,20 @@ fn segment(
             End::ClientsKilled => {
                 let mut connection = running.server.connect();
                 let kill = |connection: &mut Connection| {
-                    redis::cmd("CLIENT").arg("KILL").arg("SKIPME").arg("yes").query::<u64>(connection).unwrap()
+                    redis::cmd("CLIENT")
+                        .arg("KILL")
+                        .arg("SKIPME")
+                        .arg("yes")
+                        .query::<u64>(connection)
+                        .unwrap()
                 };
                 kill(&mut connection);
                 left = Some(running);
                 // A client may have connected meanwhile.
                 let started = Instant::now();
-                while info(&mut connection, "connected_clients") > 1 && started.elapsed() < Duration::from_secs(30) {
+                while info(&mut connection, "connected_clients") > 1
+                    && started.elapsed() < Duration::from_secs(30)
+                {
                     kill(&mut connection);
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -182,6 +206,7 @@ fn segment(
         }
         Instant::now()
     });
+    *fills = segment.fills.into_inner();
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(round.unexpected.into_inner().unwrap());
     for owner in owners.iter_mut() {
@@ -235,12 +260,10 @@ fn expired_keys_go(connection: &mut Connection) -> Result<(), String> {
     }
 }
 
-/// Compares the first third of the measurements with the last one. The first fifth is the warm-up.
+/// Compares the first third of the measurements after the warm-up with the last one.
 fn growth(samples: &[Footprint]) -> Vec<String> {
-    let warm = &samples[samples.len() / 5..];
-    let third = warm.len() / 3;
-    assert!(third > 0, "only {} measurements: the run is too short", samples.len());
-    let (first, last) = (&warm[..third], &warm[warm.len() - third..]);
+    let third = samples.len() / 3;
+    let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
     let most = |part: &[Footprint], of: fn(&Footprint) -> u64| part.iter().map(of).max().unwrap_or(0);
     let mut wrong = Vec::new();
     let mut compare = |what: &str, of: fn(&Footprint) -> u64, bound: &dyn Fn(u64) -> u64| {
@@ -266,7 +289,8 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
     println!("seed {seed}, {total:?}");
     let mut random = Random::new(seed);
     let data = tempfile::tempdir().unwrap();
-    let mut owners: Vec<Owner> = (0..3).map(|i| Owner::new(format!("owner{i}"), /* may lose */ i == 2)).collect();
+    let mut owners: Vec<Owner> =
+        (0..3).map(|i| Owner::new(format!("owner{i}"), /* may lose */ i == 2)).collect();
     let started = Instant::now();
     let mut running = Running::start(data.path(), &mut random);
     let mut connection = running.server.connect();
@@ -278,7 +302,13 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
     // A segment's length grows with the run's, so that an hour has longer ones as well.
     let step = (total.as_millis() as u64 / 60).clamp(1000, 60_000);
     let (mut samples, mut ends) = (Vec::new(), Vec::new());
-    while started.elapsed() < total {
+    let (mut fills, mut fills_at_start) = (0, None);
+    while started.elapsed() < total || samples.len() < LEAST_SAMPLES {
+        assert!(
+            started.elapsed() < total * 4,
+            "seed {seed}: after {:?} only {fills} fills",
+            started.elapsed()
+        );
         let kills_server = started.elapsed() < total.mul_f64(0.4);
         let end = match random.below(4) {
             0 => End::ClientsKilled,
@@ -287,14 +317,23 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
             _ => End::ClientsKilled,
         };
         let time = Duration::from_millis(step / 2 + random.below(step * 2));
-        let (left, mut wrong) = segment(running, &mut owners, &mut random, time, end);
+        let (left, mut wrong) = segment(running, &mut owners, &mut random, time, end, &mut fills);
         running = left.unwrap_or_else(|| Running::start(data.path(), &mut random));
         wrong.extend(check(&running, &mut owners));
-        let footprint = running.footprint();
-        assert!(wrong.is_empty(), "seed {seed}, segment {}, {end:?}, {footprint:?}:\n{}", ends.len(), wrong.join("\n"));
+        let footprint = running.footprint().map_err(|problem| wrong.push(problem));
+        assert!(
+            wrong.is_empty(),
+            "seed {seed}, segment {}, {end:?}, {footprint:?}:\n{}",
+            ends.len(),
+            wrong.join("\n")
+        );
         ends.push(end);
         if !kills_server {
-            samples.push(footprint);
+            // A server is warm once it had values of all sizes, at least once since its start.
+            let start = *fills_at_start.get_or_insert(fills);
+            if fills >= start + clients::LENGTHS.len() || !runs("sizes") {
+                samples.extend(footprint);
+            }
         }
     }
     let count = |end| ends.iter().filter(|e| **e == end).count();

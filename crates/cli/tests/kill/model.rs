@@ -80,7 +80,16 @@ pub struct Owner {
 
 impl Owner {
     pub fn new(name: String, may_lose: bool) -> Owner {
-        Owner { name, may_lose, base: [None; SLOTS], units: Vec::new(), acknowledged: 0, acknowledged_at: Vec::new(), must_keep: 0, last_number: 0 }
+        Owner {
+            name,
+            may_lose,
+            base: [None; SLOTS],
+            units: Vec::new(),
+            acknowledged: 0,
+            acknowledged_at: Vec::new(),
+            must_keep: 0,
+            last_number: 0,
+        }
     }
 
     /// Notes that the next unit was acknowledged.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind};
@@ -17,6 +17,8 @@ pub struct Segment {
     pub port: u16,
     /// Set before the end, so that broken connections are expected from then on.
     pub ending: AtomicBool,
+    /// How often [`changing_sizes`] has filled its share, in all segments.
+    pub fills: AtomicUsize,
 }
 
 /// Why a client stopped: the connection broke, or what it saw is wrong.
@@ -38,7 +40,9 @@ impl From<RedisError> for Stop {
     fn from(error: RedisError) -> Stop {
         match error.kind() {
             ErrorKind::Io => Stop::Disconnected(error.to_string()),
-            _ if error.is_connection_dropped() || error.is_unrecoverable_error() => Stop::Disconnected(error.to_string()),
+            _ if error.is_connection_dropped() || error.is_unrecoverable_error() => {
+                Stop::Disconnected(error.to_string())
+            }
             _ => Stop::Wrong(error.to_string()),
         }
     }
@@ -117,7 +121,8 @@ pub fn expiring_keys(segment: &Segment, mut random: Random) -> Result {
         let sent = Instant::now();
         let () = pipeline.query(&mut connection)?;
         let acknowledged = Instant::now();
-        let key = |(name, tag, length, ttl)| Key { name, tag, length, dies: (sent + ttl, acknowledged + ttl) };
+        let key =
+            |(name, tag, length, ttl)| Key { name, tag, length, dies: (sent + ttl, acknowledged + ttl) };
         keys.extend(batch.into_iter().map(key));
         keys.drain(..keys.len().saturating_sub(5000));
         for _ in 0..20 {
@@ -166,29 +171,39 @@ pub fn deep_pipelines(segment: &Segment, mut random: Random) -> Result {
     Ok(())
 }
 
+/// The lengths of the values of [`changing_sizes`]. Together their shares are more than the server's memory.
+pub const LENGTHS: [usize; 7] = [40, 60_000, 128, 16_000, 300, 4000, 1000];
+
+/// Deletes the keys of [`changing_sizes`]. An earlier segment may have left any of them, so they are looked for.
+pub fn remove_sizes(connection: &mut Connection) -> RedisResult<()> {
+    let mut cursor = 0u64;
+    loop {
+        let (next, names): (u64, Vec<String>) = redis::cmd("SCAN")
+            .arg(cursor)
+            .arg("MATCH")
+            .arg("size:*")
+            .arg("COUNT")
+            .arg(1000)
+            .query(connection)?;
+        for names in names.chunks(100) {
+            let _: u64 = redis::cmd("DEL").arg(names).query(connection)?;
+        }
+        cursor = next;
+        if cursor == 0 {
+            return Ok(());
+        }
+    }
+}
+
 /// Fills a share of the memory with values of one size, checks them, deletes them, and goes on with another size.
 pub fn changing_sizes(segment: &Segment, mut random: Random, bytes: usize) -> Result {
-    const LENGTHS: [usize; 7] = [40, 128, 300, 1000, 4000, 16_000, 60_000];
     const BATCH: usize = 100;
     let mut connection = segment.connect()?;
-    let remove = |connection: &mut Connection| -> Result {
-        // What an earlier segment left is not known, so the keys are looked for.
-        let mut cursor = 0u64;
-        loop {
-            let (next, names): (u64, Vec<String>) =
-                redis::cmd("SCAN").arg(cursor).arg("MATCH").arg("size:*").arg("COUNT").arg(1000).query(connection)?;
-            for names in names.chunks(BATCH) {
-                let _: u64 = redis::cmd("DEL").arg(names).query(connection)?;
-            }
-            cursor = next;
-            if cursor == 0 || segment.ends() {
-                return Ok(());
-            }
-        }
-    };
-    loop {
-        remove(&mut connection)?;
-        let length = LENGTHS[random.below(LENGTHS.len() as u64) as usize];
+    // Another client checks what is durable; this one is about memory.
+    let () = redis::cmd("BEDPLATE").arg("DURABILITY").arg("ASYNC").query(&mut connection)?;
+    while !segment.ends() {
+        remove_sizes(&mut connection)?;
+        let length = LENGTHS[segment.fills.load(SeqCst) % LENGTHS.len()];
         let count = bytes / (length + 200);
         for from in (0..count).step_by(BATCH) {
             if segment.ends() {
@@ -208,7 +223,9 @@ pub fn changing_sizes(segment: &Segment, mut random: Random, bytes: usize) -> Re
             let found: Option<Vec<u8>> = redis::cmd("GET").arg(format!("size:{i}")).query(&mut connection)?;
             ensure!(found == Some(pattern(i, length)), "size:{i} does not have its value of {length} bytes");
         }
+        segment.fills.fetch_add(1, SeqCst);
     }
+    Ok(())
 }
 
 pub const ACCOUNTS: u64 = 16;
@@ -227,7 +244,11 @@ pub fn total(connection: &mut Connection) -> RedisResult<i64> {
 
 /// Opens the accounts.
 pub fn open_accounts(connection: &mut Connection) -> RedisResult<()> {
-    (0..ACCOUNTS).try_for_each(|i| redis::cmd("SET").arg(account(i)).arg(BALANCE).query(connection))
+    let mut pipeline = redis::pipe();
+    for i in 0..ACCOUNTS {
+        pipeline.cmd("SET").arg(account(i)).arg(BALANCE).ignore();
+    }
+    pipeline.query(connection)
 }
 
 /// Moves money between accounts, in both kinds of transactions; the total stays.
@@ -289,7 +310,11 @@ pub const FIXED: usize = 500;
 
 /// Writes the keys that [`scans`] looks for.
 pub fn write_fixed(connection: &mut Connection) -> RedisResult<()> {
-    (0..FIXED).try_for_each(|i| redis::cmd("SET").arg(format!("fixed:{i}")).arg(i).query(connection))
+    let mut pipeline = redis::pipe();
+    for i in 0..FIXED {
+        pipeline.cmd("SET").arg(format!("fixed:{i}")).arg(i).ignore();
+    }
+    pipeline.query(connection)
 }
 
 /// Walks through all keys: those that are always there are found every time.
@@ -331,8 +356,9 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
             // An error while another checkpoint is being taken.
             0 => drop(redis::cmd("BGSAVE").query::<String>(&mut connection)),
             1 => {
-                let (name, value) = [("lock-timeout", 500 + random.below(1000)), ("timeout", random.below(2) * 600)]
-                    [random.below(2) as usize];
+                let (name, value) =
+                    [("lock-timeout", 500 + random.below(1000)), ("timeout", random.below(2) * 600)]
+                        [random.below(2) as usize];
                 let () = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut connection)?;
                 let read: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query(&mut connection)?;
                 ensure!(read == [name.to_owned(), value.to_string()], "CONFIG GET {name} gives {read:?}");
@@ -343,7 +369,8 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
                 let _: i64 = redis::cmd("INCR").arg("administration").query(&mut connection)?;
             }
             3 => {
-                let done: Vec<i64> = redis::cmd("WAITAOF").arg(1).arg(0).arg(30_000).query(&mut connection)?;
+                let done: Vec<i64> =
+                    redis::cmd("WAITAOF").arg(1).arg(0).arg(30_000).query(&mut connection)?;
                 ensure!(done == [1, 0], "WAITAOF gives {done:?}");
             }
             4 => drop(redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection)?),
