@@ -30,8 +30,8 @@ use soak::footprint::{Footprint, kernel_objects, remains};
 
 /// The memory that the server may use, and the share of it that values of changing sizes take: with everything else,
 /// at most 70 %.
-const MEMORY: &str = "128M";
-const CHANGING_BYTES: usize = 40 << 20;
+const MEMORY: &str = "96M";
+const CHANGING_BYTES: usize = 24 << 20;
 /// A server that is not synchronous may lose what was acknowledged within its interval of 100 ms. The rest allows for a
 /// machine that does not run the log's writer in time.
 const ASYNC_WINDOW: Duration = Duration::from_millis(100 + 1900);
@@ -41,6 +41,8 @@ const MOST_MORE_BYTES: u64 = 8 << 20;
 /// Threads and descriptors that may come and go: a checkpoint that is just being taken has some.
 const MOST_MORE_DESCRIPTORS: usize = 16;
 const MOST_MORE_THREADS: usize = 4;
+/// A segment takes half of this time to two and a half times of it, so that values of one size can be written in it.
+const SHORTEST_STEP_MS: u64 = 2500;
 /// Measurements after the warm-up; a run on a slow machine goes on until it has them.
 const LEAST_SAMPLES: usize = 9;
 
@@ -300,7 +302,7 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
     drop(connection);
 
     // A segment's length grows with the run's, so that an hour has longer ones as well.
-    let step = (total.as_millis() as u64 / 60).clamp(1000, 60_000);
+    let step = (total.as_millis() as u64 / 60).clamp(SHORTEST_STEP_MS, 60_000);
     let (mut samples, mut ends) = (Vec::new(), Vec::new());
     let (mut fills, mut fills_at_start) = (0, None);
     while started.elapsed() < total || samples.len() < LEAST_SAMPLES {

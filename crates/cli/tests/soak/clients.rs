@@ -172,7 +172,7 @@ pub fn deep_pipelines(segment: &Segment, mut random: Random) -> Result {
 }
 
 /// The lengths of the values of [`changing_sizes`]. Together their shares are more than the server's memory.
-pub const LENGTHS: [usize; 7] = [40, 60_000, 128, 16_000, 300, 4000, 1000];
+pub const LENGTHS: [usize; 6] = [100, 60_000, 300, 16_000, 1000, 4000];
 
 /// Deletes the keys of [`changing_sizes`]. An earlier segment may have left any of them, so they are looked for.
 pub fn remove_sizes(connection: &mut Connection) -> RedisResult<()> {
@@ -197,7 +197,7 @@ pub fn remove_sizes(connection: &mut Connection) -> RedisResult<()> {
 
 /// Fills a share of the memory with values of one size, checks them, deletes them, and goes on with another size.
 pub fn changing_sizes(segment: &Segment, mut random: Random, bytes: usize) -> Result {
-    const BATCH: usize = 100;
+    const BATCH: usize = 400;
     let mut connection = segment.connect()?;
     // Another client checks what is durable; this one is about memory.
     let () = redis::cmd("BEDPLATE").arg("DURABILITY").arg("ASYNC").query(&mut connection)?;
