@@ -197,7 +197,7 @@ pub fn remove_sizes(connection: &mut Connection) -> RedisResult<()> {
 
 /// Fills a share of the memory with values of one size, checks them, deletes them, and goes on with another size.
 pub fn changing_sizes(segment: &Segment, mut random: Random, bytes: usize) -> Result {
-    const BATCH: usize = 400;
+    const BATCH_BYTES: usize = 256 << 10;
     let mut connection = segment.connect()?;
     // Another client checks what is durable; this one is about memory.
     let () = redis::cmd("BEDPLATE").arg("DURABILITY").arg("ASYNC").query(&mut connection)?;
@@ -205,12 +205,13 @@ pub fn changing_sizes(segment: &Segment, mut random: Random, bytes: usize) -> Re
         remove_sizes(&mut connection)?;
         let length = LENGTHS[segment.fills.load(SeqCst) % LENGTHS.len()];
         let count = bytes / (length + 200);
-        for from in (0..count).step_by(BATCH) {
+        let batch = (BATCH_BYTES / length).clamp(1, 400);
+        for from in (0..count).step_by(batch) {
             if segment.ends() {
                 return Ok(());
             }
             let mut pipeline = redis::pipe();
-            for i in from..(from + BATCH).min(count) {
+            for i in from..(from + batch).min(count) {
                 pipeline.cmd("SET").arg(format!("size:{i}")).arg(pattern(i as u64, length)).ignore();
             }
             let () = pipeline.query(&mut connection).map_err(|error| match Stop::from(error) {
