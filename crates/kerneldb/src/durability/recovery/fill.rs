@@ -20,8 +20,8 @@ use crate::bpf::ArrayMapping;
 use crate::database::Inner;
 use crate::durability::wal::OpRef;
 use crate::layout::{
-    KDB_ERR_BUSY, KDB_ERR_CONFLICT, KDB_ERR_NO_MEMORY, KDB_OK, KDB_REPLAY_BYTES, KDB_REPLAY_CHANGES, kdb_change,
-    kdb_replay,
+    KDB_ERR_BUSY, KDB_ERR_CONFLICT, KDB_ERR_NO_MEMORY, KDB_OK, KDB_REPLAY_BYTES, KDB_REPLAY_CHANGES,
+    kdb_change, kdb_replay,
 };
 use crate::replay_lanes::{lanes_per_partition, worker_count};
 use crate::session::{Io, error};
@@ -52,9 +52,7 @@ impl Filler {
                 database.begin_replay();
                 Way::Batches(Router::start(database.inner())?)
             }
-            EngineKind::HashMap => {
-                Way::Calls(database.replayer()?, LogTxn { commit_ts: 0, ops: Vec::new() })
-            }
+            EngineKind::HashMap => Way::Calls(database.replayer()?, LogTxn { commit_ts: 0, ops: Vec::new() }),
         };
         Ok(Filler { way: RefCell::new(way), database })
     }
@@ -219,8 +217,12 @@ impl Router {
         } else {
             // All changes of a transaction have one timestamp, so only the last one of each key is applied.
             let mut seen = HashSet::new();
-            let is_last: Vec<bool> =
-                transaction.changes.iter().rev().map(|change| seen.insert(&bytes[change.key.clone()])).collect();
+            let is_last: Vec<bool> = transaction
+                .changes
+                .iter()
+                .rev()
+                .map(|change| seen.insert(&bytes[change.key.clone()]))
+                .collect();
             let mut changes = transaction.changes.iter().zip(is_last.iter().rev());
             changes.try_for_each(|(change, last)| if *last { self.route(change, bytes) } else { Ok(()) })
         };
@@ -364,8 +366,9 @@ impl Worker {
                 return Err(error(refused));
             }
             // SAFETY: as above.
-            let (done, status) =
-                unsafe { ((&raw const (*replay).done).read_volatile(), (&raw const (*replay).status).read_volatile()) };
+            let (done, status) = unsafe {
+                ((&raw const (*replay).done).read_volatile(), (&raw const (*replay).status).read_volatile())
+            };
             if done >= count {
                 return Ok(());
             }

@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 
 use super::*;
-use crate::{LogTxn, Op, SnapshotItem};
 use crate::durability::checkpoint::source::SnapshotSource;
 use crate::durability::disk::faulty::{Faults, FaultyDir};
 use crate::durability::wal::remove_segments;
 use crate::durability::wal::testing::Writer;
+use crate::{LogTxn, Op, SnapshotItem};
 
 const ID: [u8; 16] = *b"id of a database";
 
