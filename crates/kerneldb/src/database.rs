@@ -143,9 +143,18 @@ impl Database {
     /// Recovery: applies logged transactions, one after the other, until it is dropped; then
     /// [`Database::set_clock`] is to follow.
     pub fn replayer(&self) -> Result<Replayer> {
-        // Nothing of this is in the log rings: what is overwritten need not wait for the log's reader.
-        self.engine.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
+        self.begin_replay();
         Ok(Replayer::new(self.session()?))
+    }
+
+    /// Recovery begins: overwritten values need not wait for the log's reader, because the rings are empty.
+    pub(crate) fn begin_replay(&self) {
+        self.engine.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// The engine below the database.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Recovery: the clock continues after `ts`, and everything up to it counts as durable.

@@ -64,10 +64,16 @@ impl Control {
 
     /// The partition of a key.
     pub(crate) fn partition_of(&self, key: &[u8]) -> u32 {
-        if self.config.partitions == 1 {
-            return 0;
-        }
-        let hash = xxhash_rust::xxh64::xxh64(key, self.seed);
+        if self.config.partitions == 1 { 0 } else { self.partition_of_hash(self.hash_of(key)) }
+    }
+
+    /// Hash of a key, as `kdb_hash()` in `bpf/engine/hash.h` computes it.
+    pub(crate) fn hash_of(&self, key: &[u8]) -> u64 {
+        xxhash_rust::xxh64::xxh64(key, self.seed)
+    }
+
+    /// Partition of a key with this hash, as `kdb_partition_of()` in `bpf/engine/hash.h` chooses it.
+    pub(crate) fn partition_of_hash(&self, hash: u64) -> u32 {
         (((hash >> 48) * u64::from(self.config.partitions)) >> 16) as u32
     }
 

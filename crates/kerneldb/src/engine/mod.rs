@@ -1,7 +1,7 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `control`, `memory_wait`, `storage` (the interface of the storage engines),
+//! each other from left to right: `log`, `control`, `replay_lanes`, `memory_wait`, `storage` (the interface of the storage engines),
 //! `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
 //! Locks, in order: `housekeeping`, `free_sessions`, a partition's growth lock; only the first is held while a
@@ -13,6 +13,7 @@ mod hashmap;
 mod log;
 mod memory_wait;
 mod merge;
+mod replay_lanes;
 mod snapshot;
 mod storage;
 
@@ -23,6 +24,7 @@ use std::sync::{
 
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
+pub(crate) use replay_lanes::{lanes_per_partition, worker_count};
 pub use snapshot::Snapshot;
 pub use storage::{DumpMethod, SnapshotItem, Verified};
 
@@ -30,7 +32,7 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{kdb_config, kdb_io, kdb_trace},
+    layout::{kdb_config, kdb_io, kdb_replay, kdb_trace},
     limits::CPUS_MAX,
     stats::Stats,
 };
@@ -49,6 +51,8 @@ pub(crate) struct Programs {
     pub local: Program,
     pub batch: Program,
     pub noop: Program,
+    /// Arena engine.
+    replay: Option<Program>,
     collect: Program,
     object: LoadedObject,
 }
@@ -217,6 +221,21 @@ impl Engine {
         Ok(more)
     }
 
+    /// Number of batches of logged changes.
+    pub(crate) fn replay_batches(&self) -> u32 {
+        self.storage.replay_batches().map_or(0, ArrayMapping::len)
+    }
+
+    /// A batch of logged changes; panics if there is none with this index.
+    pub(crate) fn replay_batch(&self, index: u32) -> *mut kdb_replay {
+        self.storage.replay_batches().expect("the storage engine has batches").get(index)
+    }
+
+    /// The program that applies batches of logged changes (arena engine).
+    pub(crate) fn replay_program(&self, partition: u32) -> Result<&Program> {
+        self.programs(partition).replay.as_ref().ok_or(Error::State)
+    }
+
     /// The statistics of the programs and of the storage engine.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
@@ -282,6 +301,7 @@ impl Programs {
             local: object.program("kdb_local")?,
             batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
+            replay: object.program("kdb_local_replay").ok(),
             collect: object.program("kdb_local_collect")?,
             object,
         })

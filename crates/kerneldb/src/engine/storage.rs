@@ -6,7 +6,12 @@
 use std::time::Duration;
 
 use super::{control::Control, log::TxnSink, memory_wait::MemoryPressure};
-use crate::{Error, Result, layout::kdb_config, stats::Stats};
+use crate::{
+    Error, Result,
+    bpf::ArrayMapping,
+    layout::{kdb_config, kdb_replay},
+    stats::Stats,
+};
 
 /// One key of a snapshot, borrowed from the storage engine.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +88,11 @@ pub(crate) trait Storage: Send + Sync {
 
     /// Whether memory of a partition waits for the log's reader.
     fn waits_for_log(&self, partition: u32) -> bool;
+
+    /// Batches of logged changes for recovery; `None` for an engine that recovers change by change.
+    fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
+        None
+    }
 
     /// Adds this engine's part of the statistics.
     fn add_statistics(&self, stats: &mut Stats);

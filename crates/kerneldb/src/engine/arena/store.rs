@@ -3,13 +3,14 @@
 use super::{Geometry, MIN_ARENA, Partition, log::ArenaLog, scan, verify};
 use crate::{
     Config, Error, Result,
-    bpf::{self, ArenaMapping, LoadedObject, MapFds, ObjectSpec, Reservation},
+    bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Reservation},
     engine::{
         control::Control,
         memory_wait::MemoryPressure,
+        replay_lanes::batch_count,
         storage::{LogRings, SnapshotItem, Storage, Verified},
     },
-    layout::kdb_config,
+    layout::{kdb_config, kdb_replay},
     limits::PARTITION_BYTES_MAX,
     stats::Stats,
 };
@@ -21,6 +22,7 @@ const LOCAL_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_arena
 pub(crate) struct ArenaStore {
     partitions: Vec<Partition>,
     seed: u64,
+    replays: ArrayMapping<kdb_replay>,
 }
 
 impl ArenaStore {
@@ -37,7 +39,8 @@ impl ArenaStore {
             .clamp(MIN_ARENA, PARTITION_BYTES_MAX)
             & !0xffff;
         let mut entries = sizes.to_vec();
-        entries.push(("kdb_arena", (limit / 4096) as u32));
+        let replays = batch_count(config.partitions);
+        entries.extend([("kdb_arena", (limit / 4096) as u32), ("kdb_replays", replays)]);
         let (mut partitions, mut objects, mut reuse) = (Vec::new(), Vec::new(), MapFds::new());
         for index in 0..config.partitions {
             let geometry =
@@ -60,14 +63,15 @@ impl ArenaStore {
                 arena_address: Some(window.address()),
             })?;
             if index == 0 {
-                for &name in shared {
+                for &name in shared.iter().chain(&["kdb_replays"]) {
                     reuse.insert(name.into(), object.share_map(name)?);
                 }
             }
             partitions.push(Partition::create(ArenaMapping::new(window, limit), geometry));
             objects.push(object);
         }
-        Ok((ArenaStore { partitions, seed }, objects))
+        let replays = ArrayMapping::new(objects[0].map_fd("kdb_replays")?, replays)?;
+        Ok((ArenaStore { partitions, seed, replays }, objects))
     }
 
     fn partition(&self, index: u32) -> &Partition {
@@ -123,6 +127,10 @@ impl Storage for ArenaStore {
 
     fn waits_for_log(&self, partition: u32) -> bool {
         self.partition(partition).has_limbo()
+    }
+
+    fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
+        Some(&self.replays)
     }
 
     fn add_statistics(&self, stats: &mut Stats) {
