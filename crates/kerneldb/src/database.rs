@@ -20,11 +20,13 @@ use crate::{
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::{Config, EngineKind},
+    hash::{self, HashKey},
     hashmap::HashStore,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
     },
     memory_wait::Seen,
+    random,
     stats::Stats,
     trace::Trace,
 };
@@ -62,7 +64,10 @@ pub(crate) struct Inner {
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<()>,
     log_reader_taken: AtomicBool,
-    pub seed: u64,
+    /// Secret of the key hash.
+    pub hash_key: HashKey,
+    /// Marks complete log records.
+    pub log_secret: u64,
 }
 
 impl Inner {
@@ -97,13 +102,12 @@ impl Inner {
         &self.programs[partition as usize]
     }
 
-    /// Partition of a key, and the key's hash.
+    /// Partition of a key.
     pub(crate) fn partition_of(&self, key: &[u8]) -> u32 {
         if self.config.partitions == 1 {
             return 0;
         }
-        let hash = xxhash_rust::xxh64::xxh64(key, self.seed);
-        (((hash >> 48) * u64::from(self.config.partitions)) >> 16) as u32
+        hash::partition_of(hash::hash(self.hash_key, key), self.config.partitions)
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<u32>> {
@@ -274,10 +278,8 @@ impl Database {
     pub fn create(config: Config) -> Result<Database> {
         config.check()?;
         let ncpus = possible_cpus()?;
-        let mut seed = [0u8; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| Error::io("cannot get random bytes", e.into()))?;
-        let seed = u64::from_ne_bytes(seed);
+        let hash_key = [random::secret_word()?, random::secret_word()?];
+        let log_secret = random::secret_word()?;
         let ios = ncpus * 8 + 16;
         let traces = ncpus + 2;
         let limit = (config.memory_bytes / u64::from(config.partitions)).clamp(MIN_ARENA, 1 << 32) & !0xffff;
@@ -306,7 +308,7 @@ impl Database {
             let object = bpf::load(&ObjectSpec {
                 name: "kdb_local",
                 elf: LOCAL_ARENA,
-                config: geometry.config(seed),
+                config: geometry.config(hash_key, log_secret),
                 constants: &[],
                 reuse: &shared,
                 entries: &[
@@ -339,13 +341,13 @@ impl Database {
             partitions,
             hash,
             programs,
-            seed,
+            hash_key,
+            log_secret,
         };
         for session in 0..inner.config.max_sessions {
             // SAFETY: in bounds, and no program runs yet.
             unsafe { (*inner.contexts.get(session)).session = session };
         }
-        inner.state().hash_seed.store(seed, Ordering::Relaxed);
         inner.update_clock_offset();
 
         let inner = Arc::new(inner);
@@ -521,7 +523,7 @@ impl Inner {
     pub(crate) fn object_config(&self, partition: u32) -> crate::layout::kdb_config {
         match &self.hash {
             Some(hash) => hash.config(),
-            None => self.partitions[partition as usize].geometry.config(self.seed),
+            None => self.partitions[partition as usize].geometry.config(self.hash_key, self.log_secret),
         }
     }
 }

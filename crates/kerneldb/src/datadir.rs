@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::disk::Dir;
 use crate::disk::real::RealDir;
+use crate::random::secret_bytes;
 use crate::{Error, Result};
 
 const ID_HEAD: &str = "kerneldb 1\n";
@@ -71,7 +72,7 @@ impl DataDir {
                 if !create {
                     return Err(io(io::ErrorKind::NotFound.into()));
                 }
-                let id = random_id().map_err(io)?;
+                let id = secret_bytes()?;
                 write_id(&root, &path, &id).map_err(io)?;
                 id
             }
@@ -108,12 +109,6 @@ fn lock(path: &Path) -> Result<File> {
     let text = format!("{}\n", std::process::id());
     let _ = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
     Ok(file)
-}
-
-fn random_id() -> io::Result<[u8; 16]> {
-    let mut id = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut id)?;
-    Ok(id)
 }
 
 fn read_id(path: &Path) -> Result<Option<[u8; 16]>> {
@@ -173,6 +168,6 @@ mod tests {
 
     #[test]
     fn identities_differ() {
-        assert_ne!(random_id().unwrap(), random_id().unwrap());
+        assert_ne!(secret_bytes::<16>().unwrap(), secret_bytes::<16>().unwrap());
     }
 }

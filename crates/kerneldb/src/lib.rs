@@ -19,10 +19,13 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hash;
 mod hashmap;
 mod layout;
+pub mod limits;
 mod memory_wait;
 mod procedure;
+mod random;
 pub mod recovery;
 mod replayer;
 pub mod resp;

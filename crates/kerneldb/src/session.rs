@@ -374,6 +374,7 @@ pub(crate) fn error(status: u32) -> Error {
         KDB_ERR_WAL_FAILED => Error::WalFailed,
         KDB_ERR_TOO_LARGE => Error::TooLarge("a key has 1 to 255 bytes, a value at most 65536"),
         KDB_ERR_TOO_MANY_LOCKS => Error::TooManyLocks,
+        KDB_ERR_CHAIN => Error::ChainFull,
         KDB_ERR_BUSY => Error::Busy,
         KDB_ERR_ABORTED => Error::Aborted,
         _ => Error::State,

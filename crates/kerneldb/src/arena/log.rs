@@ -160,7 +160,7 @@ fn read(db: &Inner, ring: &mut Ring, piece: u64, merge: &mut Merge) {
             ring.pos += room;
             continue;
         }
-        if arena.word(data + at).load(Ordering::Acquire) != (ring.pos << 1 | 1) ^ db.seed {
+        if arena.word(data + at).load(Ordering::Acquire) != (ring.pos << 1 | 1) ^ db.log_secret {
             break;
         }
         let record: *const kdb_rec = arena.at(data + at);

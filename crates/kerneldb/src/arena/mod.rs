@@ -1,6 +1,8 @@
 //! User space's view of the arena engine: formatting and growing arenas, reading snapshots straight from
 //! the mapped memory, and consuming the log rings. Writing is the operators' business alone (`bpf/`).
 
+#[cfg(test)]
+mod chain_tests;
 mod format;
 mod log;
 mod memory;

@@ -289,7 +289,7 @@ pub(crate) struct StateView {
     pub wal_failed: AtomicU32,
     pub writes_paused: AtomicU32,
     pub clock_offset_ms: AtomicU64,
-    pub hash_seed: AtomicU64,
+    _pad5: u64,
     pub drained_ts: AtomicU64,
     _pad4: [u64; 3],
     pub snapshots: [AtomicU64; KDB_SNAPSHOTS as usize],

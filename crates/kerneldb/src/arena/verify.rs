@@ -10,6 +10,7 @@ use super::{Partition, format::Geometry};
 use crate::{
     Error, Result,
     database::Inner,
+    hash,
     layout::{
         KDB_CELLS, KDB_CLASSES, KDB_LEN_CELL_SHIFT, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES,
         KDB_SUPER_OFF, MARKER, kdb_arena, kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist, kdb_version,
@@ -29,6 +30,8 @@ pub struct Verified {
     pub used_bytes: u64,
     /// Bytes on free lists and in the rests of slabs.
     pub free_bytes: u64,
+    /// Index entries in the longest hash chain (arena engine; the hash-map engine reports 0).
+    pub longest_chain: u64,
 }
 
 /// Longest value of a size class.
@@ -76,6 +79,7 @@ pub(crate) fn verify(db: &Inner) -> Result<Verified> {
         total.versions += found.versions;
         total.used_bytes += found.used_bytes;
         total.free_bytes += free;
+        total.longest_chain = total.longest_chain.max(found.longest_chain);
     }
     Ok(total)
 }
@@ -118,7 +122,7 @@ impl Checker<'_> {
                 }
                 // SAFETY: as above; `bytes` checks the bounds.
                 let key = unsafe { self.partition.arena.bytes(geometry.key_of(entry), usize::from(klen)) };
-                let full = xxhash_rust::xxh64::xxh64(key, self.db.seed);
+                let full = hash::hash(self.db.hash_key, key);
                 if full as u32 != hash || u64::from(hash & (geometry.nbuckets - 1)) != bucket {
                     return Err(format!("entry {entry:#x} is in the wrong bucket"));
                 }
@@ -144,6 +148,7 @@ impl Checker<'_> {
                 self.versions(entry, cells, &mut found)?;
                 entry = u64::from(next);
             }
+            found.longest_chain = found.longest_chain.max(keys.len() as u64);
         }
         Ok(found)
     }

@@ -236,8 +236,8 @@ impl Core {
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
         // Connections that met each other should not do so again.
-        let jitter = xxhash_rust::xxh64::xxh64(&retry.attempts.to_le_bytes(), self.client.id) % 64;
-        Some((pause.mul_f64(0.75 + jitter as f64 / 128.0)).min(left.max(FIRST_BACKOFF)))
+        let factor = rand::random_range(0.75..1.25);
+        Some((pause.mul_f64(factor)).min(left.max(FIRST_BACKOFF)))
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {

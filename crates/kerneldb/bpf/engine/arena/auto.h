@@ -35,8 +35,11 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 
 	pos.hash = io->hash;
 	index_find(io, &pos);
-	if (!pos.entry)
-		return pos_unchanged(&pos) ? KDB_NOT_FOUND : READ_AGAIN;
+	if (!pos.entry) {
+		if (!pos_unchanged(&pos))
+			return READ_AGAIN;
+		return pos.chain == CHAIN_TOO_LONG ? KDB_ERR_CHAIN : KDB_NOT_FOUND;
+	}
 	__u64 changes = LOAD(&entry_at(pos.entry)->changes);
 	barrier();
 	if (!version_find(pos.entry, snapshot, &found))
@@ -159,8 +162,12 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 	if (!pos.entry) {
 		if (!pos_unchanged(&pos))
 			return LOCK_AGAIN;
+		if (pos.chain == CHAIN_TOO_LONG)
+			return KDB_ERR_CHAIN;
 		if (flags & KDB_IO_IF_PRESENT)
 			return KDB_NOT_FOUND;
+		if (pos.chain == CHAIN_FULL)
+			return KDB_ERR_CHAIN;
 		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO, vlen);
 		if (!entry)
 			return KDB_ERR_NO_MEMORY;
