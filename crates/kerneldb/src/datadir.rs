@@ -21,7 +21,8 @@ pub(crate) struct DataDir {
     pub(crate) id: [u8; 16],
     pub(crate) wal: Arc<dyn Dir>,
     pub(crate) checkpoint: Arc<dyn Dir>,
-    _lock: File,
+    /// `None`: a simulated disk, which has one owner by contract.
+    _lock: Option<File>,
 }
 
 impl DataDir {
@@ -80,7 +81,13 @@ impl DataDir {
         let sub = |name: &str| -> Result<Arc<dyn Dir>> {
             Ok(Arc::new(RealDir::open_or_create(&path.join(name)).map_err(io)?))
         };
-        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, _lock: lock, path })
+        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, _lock: Some(lock), path })
+    }
+
+    /// The data directory of a simulated disk.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn simulated(wal: Arc<dyn Dir>, checkpoint: Arc<dyn Dir>) -> DataDir {
+        DataDir { path: "memory".into(), id: *b"a simulated disk", wal, checkpoint, _lock: None }
     }
 
     pub(crate) fn path(&self) -> &Path {

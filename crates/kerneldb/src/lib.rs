@@ -33,6 +33,8 @@ pub mod server;
 mod session;
 mod stats;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod trace;
 mod transfer;
 mod types;

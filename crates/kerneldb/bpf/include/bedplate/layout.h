@@ -25,6 +25,7 @@
 #define KDB_MAX_VERSIONS 64u
 #define KDB_SNAPSHOTS 1024u          /* read-only snapshots active at once */
 #define KDB_CACHE_LINE 64u
+#define KDB_REMOVED_SLOTS 1024u      /* power of two; see kdb_state.removed_ts */
 #define KDB_CHAIN_MAX 256u           /* index entries in one hash chain; more keys get KDB_ERR_CHAIN */
 
 /* ---- Status: what an operator returns, and which continuation it calls ------------------------ */
@@ -98,6 +99,7 @@ struct kdb_io {
 	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
 	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
+	__u64 observed_ts;        /* out: newest commit that the outcome reveals; 0 = none (arena engine) */
 	__u64 hash;               /* out: SipHash-1-3 of the key (arena engine); see engine/hash.h */
 	__u32 step;               /* loops of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
@@ -151,6 +153,9 @@ struct kdb_state {
 	 * See engine/snapshot.h for the protocol. */
 	__u64 snapshots[KDB_SNAPSHOTS];
 	struct kdb_cpu_stats stats[KDB_MAX_CPUS];
+	/* By hash: the newest commit that removed a key without a trace (its tombstone is gone) before that
+	 * commit was durable. A key that is absent may be so because of this commit. */
+	__u64 removed_ts[KDB_REMOVED_SLOTS];
 };
 
 /* ---- Arena layout ----------------------------------------------------------------------------- */
