@@ -159,6 +159,31 @@ fn a_reply_waits_for_the_commits_that_it_reveals() {
     }
 }
 
+/// Reads that reveal only durable commits are as cheap as in other modes: the kernel answers them.
+#[test]
+fn reads_of_durable_data_stay_with_the_kernel() {
+    if !can_run() {
+        return;
+    }
+    let (store, server) = open(&SimulatedDisk::new(), config());
+    let mut client = Client::new(server.local_addr());
+    client.ask("SET gone v", "+OK");
+    client.ask("DEL gone", ":1");
+    client.ask("SET durable v", "+OK");
+    let before = server.stats().unwrap();
+    for _ in 0..100 {
+        client.ask("GET durable", "$1\r\nv");
+        client.ask("GET gone", "$-1");
+        client.ask("GET never", "$-1");
+    }
+    let after = server.stats().unwrap();
+    assert_eq!(after.handed, before.handed, "requests went to user space");
+    assert_eq!(after.kernel_commands, before.kernel_commands + 300);
+    drop(client);
+    server.shutdown().unwrap();
+    store.close(false).unwrap();
+}
+
 /// The newest state of each writer's keys that some client was told, by its number.
 type Told = Arc<Mutex<[u64; WRITERS]>>;
 

@@ -34,9 +34,9 @@ pub use application::{Application, VOTER};
 pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;
-pub use durability::{Replayer, Store, StoreConfig, checkpoint, recovery, store, wal};
 #[cfg(any(test, feature = "testing"))]
 pub use durability::testing;
+pub use durability::{Replayer, Store, StoreConfig, checkpoint, recovery, store, wal};
 pub use error::{Error, Result};
 pub use hashmap::DumpMethod;
 pub use procedure::Procedure;
