@@ -257,7 +257,9 @@ fn a_crash_takes_nothing_back_that_a_reply_told() {
     let mut random = Random(seed);
     let mut disk = SimulatedDisk::new();
     let told: Told = Arc::default();
-    for round in 0..6 {
+    let rounds =
+        std::env::var("BEDPLATE_TEST_CRASHES").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
+    for round in 0..rounds {
         let (store, server) = open(&disk, ways().swap_remove(round % ways().len()));
         let addr = server.local_addr();
         let stop = AtomicBool::new(false);
