@@ -25,6 +25,7 @@ pub mod limits;
 mod memory_wait;
 mod procedure;
 mod random;
+mod replay_lanes;
 mod session;
 mod stats;
 mod trace;
