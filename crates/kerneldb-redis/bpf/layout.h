@@ -101,7 +101,7 @@ struct srv_conn {
 	__u32 _pad5[15];
 };
 #define SRV_CONN_OPEN 1u         /* in use */
-#define SRV_CONN_SYNC 2u         /* writes are acknowledged when they are on disk: not by the verdict */
+#define SRV_CONN_SYNC 2u         /* replies reveal only commits that are on disk; writes wait, so are not the verdict's */
 
 /* Replies of one verdict run; if long, until sk_msg has copied them. */
 struct srv_output {

@@ -1,9 +1,11 @@
 //! One connection from bytes to bytes: requests are run in order, and their replies leave in that order.
 //!
 //! A connection is used by one thread at a time and does no I/O: the server feeds it what it read and
-//! sends what it wrote. Replies that wait for the disk (synchronous durability) are held back here with
-//! everything behind them, while further requests are already run: that is what makes group commit work
-//! for pipelines.
+//! sends what it wrote.
+//!
+//! With synchronous durability a reply must not reveal a commit that a crash can take back. It is held back here,
+//! with everything behind it, until the newest commit that the request has made or observed is on disk. Further
+//! requests are run meanwhile, so that a pipeline's commits share fsyncs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,6 +60,8 @@ pub struct Connection {
     marks: VecDeque<Held>,
     /// The request at the front of the input could not be answered yet.
     waiting: bool,
+    /// Newest commit that this request has made or revealed so far.
+    revealed_ts: u64,
     closing: bool,
 }
 
@@ -73,6 +77,7 @@ impl Connection {
             held: Vec::new(),
             marks: VecDeque::new(),
             waiting: false,
+            revealed_ts: 0,
             closing: false,
         };
         connection.update_limits();
@@ -242,10 +247,12 @@ impl Connection {
         core.client.state.pending_output.store(mark as u64, Relaxed);
         let mut ctx = Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
         let step = core.request(&mut ctx, self.parser.args());
-        let commit_ts = ctx.commit_ts;
+        let revealed_ts = ctx.commit_ts.max(ctx.store.take_observed_ts()).max(self.revealed_ts);
+        self.revealed_ts = 0;
         if matches!(step, Step::Again(_)) {
             ctx.out.truncate(mark);
             core.reply_mode = reply_mode;
+            self.revealed_ts = revealed_ts;
             return step;
         }
         core.client.state.active_ms.store(now_ms, Relaxed);
@@ -259,7 +266,7 @@ impl Connection {
             ctx.out.truncate(mark);
         }
         let sync = core.durability == Durability::Sync && services.logged();
-        self.hold(if sync { commit_ts } else { 0 }, mark, services, out);
+        self.hold(if sync { revealed_ts } else { 0 }, mark, services, out);
         self.update_limits();
         step
     }

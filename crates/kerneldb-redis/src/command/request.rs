@@ -238,8 +238,8 @@ impl Core {
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
         // Connections that met each other should not do so again.
-        let jitter = xxhash_rust::xxh64::xxh64(&retry.attempts.to_le_bytes(), self.client.id) % 64;
-        Some((pause.mul_f64(0.75 + jitter as f64 / 128.0)).min(left.max(FIRST_BACKOFF)))
+        let factor = rand::random_range(0.75..1.25);
+        Some((pause.mul_f64(factor)).min(left.max(FIRST_BACKOFF)))
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
@@ -265,18 +265,33 @@ impl Core {
             Save | Bgsave | Lastsave | Shutdown | Wait | Waitaof | Bedplate => {
                 return admin::run(self, ctx, resolved, args);
             }
+            Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => config::run(ctx, spec, args)?,
             Command => introspect::run(ctx, spec, args)?,
             Info => info::run(self, ctx, args)?,
-            Dbsize => ctx.out.integer(ctx.services.len() as i64),
-            Keys => keyspace::keys(ctx, args)?,
-            Scan => keyspace::scan(ctx, args)?,
-            Randomkey => keyspace::random_key(ctx)?,
-            Flushall | Flushdb => return self.flush(ctx, args),
             _ => self.data(ctx, resolved, args)?,
         }
         Ok(Step::Done)
+    }
+
+    /// Runs a command on the whole key space, which may reveal every commit up to its end.
+    fn keyspace<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        cmd: Cmd,
+        args: Args<'_>,
+    ) -> Run<Step> {
+        let mut step = Ok(Step::Done);
+        match cmd {
+            Cmd::Dbsize => ctx.out.integer(ctx.services.len() as i64),
+            Cmd::Keys => keyspace::keys(ctx, args)?,
+            Cmd::Scan => keyspace::scan(ctx, args)?,
+            Cmd::Randomkey => keyspace::random_key(ctx)?,
+            _ => step = self.flush(ctx, args),
+        }
+        ctx.commit_ts = ctx.commit_ts.max(ctx.services.clock());
+        step
     }
 
     fn data<S: Operators, V: Services>(

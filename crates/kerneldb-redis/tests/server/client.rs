@@ -95,6 +95,20 @@ impl Client {
         (0..n).map(&mut line).collect()
     }
 
+    /// Reads so many lines; `None` if the server closes the connection before.
+    pub fn try_lines(&mut self, n: usize) -> Option<Vec<String>> {
+        let mut lines = Vec::new();
+        while lines.len() < n {
+            let (mut line, mut byte) = (Vec::new(), [0]);
+            while !line.ends_with(b"\r\n") {
+                self.socket.read_exact(&mut byte).ok()?;
+                line.push(byte[0]);
+            }
+            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+        Some(lines)
+    }
+
     /// Reads until the server closes the connection.
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
