@@ -56,8 +56,8 @@ pub struct Connection {
     core: Core,
     held: Vec<u8>,
     marks: VecDeque<Held>,
-    /// The request at the front of the input could not be answered yet.
-    waiting: bool,
+    /// The last call of [`Connection::process`] has executed every complete request.
+    drained: bool,
     closing: bool,
 }
 
@@ -72,7 +72,7 @@ impl Connection {
             core,
             held: Vec::new(),
             marks: VecDeque::new(),
-            waiting: false,
+            drained: true,
             closing: false,
         };
         connection.update_limits();
@@ -97,10 +97,11 @@ impl Connection {
         }
     }
 
-    /// Whether more should be read from the socket: false while a request waits and enough is there that
-    /// comes after it, and once the connection is to be closed.
+    /// Whether more should be read from the socket: false while complete requests are left, because they wait for
+    /// something or because replies must leave first, and once the connection is to be closed. A caller that
+    /// reads only then bounds the memory of the connection's input.
     pub fn wants_input(&self) -> bool {
-        !(self.closing || self.waiting && self.parser.buffered() >= READ_AHEAD)
+        self.drained && !self.closing
     }
 
     /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
@@ -181,6 +182,7 @@ impl Connection {
             store.set_durability(self.core.durability);
             self.core.durability_applied = true;
         }
+        self.drained = false;
         loop {
             self.release(services, out);
             if self.core.client.killed() {
@@ -196,6 +198,7 @@ impl Connection {
             match self.parser.poll() {
                 Ok(true) => {}
                 Ok(false) => {
+                    self.drained = true;
                     if self.parser.buffered() > self.core.shared.settings.input_limit() {
                         tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
                         self.closing = true;
@@ -210,9 +213,7 @@ impl Connection {
                     continue;
                 }
             }
-            let step = self.request(store, services, out);
-            self.waiting = matches!(step, Step::Again(_));
-            match step {
+            match self.request(store, services, out) {
                 Step::Done => self.parser.consume(),
                 Step::Again(pause) => return Progress::RetryAfter(pause),
                 Step::Close => {
@@ -316,6 +317,3 @@ impl Connection {
         self.parser.set_limits(limits);
     }
 }
-
-/// Input read while a request waits.
-const READ_AHEAD: usize = 64 << 10;

@@ -23,9 +23,6 @@ pub struct ServerConfig {
     pub keepalive: Option<Duration>,
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
-    /// Size in bytes of the ring buffer through which the kernel hands requests to the event loop: a
-    /// power of two, at least 1 MiB. A connection whose request finds it full is closed.
-    pub records_bytes: u32,
     /// Whether the kernel answers. Without it the event loop executes every command: the same replies,
     /// slower; for comparison and for tests.
     pub kernel_path: bool,
@@ -61,7 +58,6 @@ impl Default for ServerConfig {
             idle_timeout: None,
             keepalive: Some(Duration::from_secs(300)),
             password: String::new(),
-            records_bytes: 16 << 20,
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
@@ -73,9 +69,6 @@ impl ServerConfig {
     pub(super) fn check(&self) -> Result<()> {
         if !(1..=65_536).contains(&self.max_clients) {
             return Err(Error::Config("the maximum number of clients must be 1 to 65536".into()));
-        }
-        if !self.records_bytes.is_power_of_two() || self.records_bytes < 1 << 20 {
-            return Err(Error::Config("the records' buffer must be a power of two of at least 1 MiB".into()));
         }
         Ok(())
     }
