@@ -1,0 +1,386 @@
+//! One connection as the event loop sees it: its socket, its dialogue, its unsent replies.
+//!
+//! Invariants:
+//! - Bytes are only sent in the event loop's turn (`bpf/layout.h`) and when the kernel's replies are all
+//!   sent. [`Client::advance`] is the only place that reads, sends, and ends the turn.
+//! - Bytes are only read when every complete request is executed and every reply is sent. So a connection holds
+//!   one incomplete request, one portion of input and one portion of output at most; everything else stays
+//!   in the socket, and TCP slows the client down.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use rustix::event::epoll::EventFlags;
+
+use super::dialogue::Dialogue;
+use super::event_loop::NO_ENDS;
+use super::layout::srv_peer;
+use super::table::ConnSlot;
+use super::turn::Turn;
+use crate::command::Progress;
+use crate::limits::{KEPT_OUTPUT_BYTES, RETRY_MIN, TURN_END_REPLY_BYTES};
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaiting {
+    /// More requests, or it is the verdict's turn.
+    Input,
+    /// The kernel's replies to be sent.
+    Drain,
+    /// Room in the send buffer.
+    Write,
+    /// A time.
+    Until(Instant),
+    /// A commit to be on disk.
+    Durable(u64),
+    /// Other connections: it could go on at once.
+    Others,
+    /// Nothing: it is to be closed.
+    Close,
+}
+
+/// What [`Client::advance`] asks of the loop beyond the new [`Awaiting`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Fine,
+    /// A client wants the server to stop, after a checkpoint or without one.
+    Shutdown {
+        save: bool,
+    },
+}
+
+/// Result of one attempt to read.
+enum Reading {
+    /// Bytes came.
+    Bytes,
+    /// Nothing is there now; an event announces more, if there is more.
+    Nothing,
+}
+
+pub(super) struct Client {
+    pub(super) stream: TcpStream,
+    pub(super) cookie: u64,
+    pub(super) generation: u32,
+    /// Its two ends, for the local fast path.
+    pub(super) ends: srv_peer,
+    pub(super) awaiting: Awaiting,
+    /// What epoll watches it for.
+    pub(super) interest: EventFlags,
+    /// The client has shut its sending side down.
+    pub(super) half_closed: bool,
+    /// When the event loop last read from it.
+    pub(super) heard: Instant,
+    /// It is in the event loop's list of connections that can go on at once.
+    pub(super) runnable: bool,
+    /// It is in the event loop's list of connections that wait for the disk.
+    pub(super) waits_for_disk: bool,
+    dialogue: Dialogue,
+    /// Passed bytes that were read.
+    read: u64,
+    /// It is the event loop's turn, and [`Client::take_over`] was called in it.
+    my_turn: bool,
+    kernel_path: bool,
+    /// Bytes of requests yet to come that the kernel has executed.
+    skip: usize,
+    /// The socket is in the socket map: the kernel sees what arrives first.
+    mapped: bool,
+    /// All bytes that the client ever sent were read.
+    ended: bool,
+    /// It is closed when `out` is sent.
+    last: bool,
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl Client {
+    pub(super) fn new(
+        stream: TcpStream,
+        cookie: u64,
+        generation: u32,
+        dialogue: Dialogue,
+        kernel_path: bool,
+    ) -> Self {
+        Client {
+            stream,
+            cookie,
+            generation,
+            ends: NO_ENDS,
+            awaiting: Awaiting::Input,
+            interest: EventFlags::RDHUP,
+            half_closed: false,
+            heard: Instant::now(),
+            runnable: false,
+            waits_for_disk: false,
+            dialogue,
+            read: 0,
+            my_turn: false,
+            kernel_path,
+            skip: 0,
+            mapped: true,
+            ended: false,
+            last: false,
+            out: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// For a client that had shut its sending side down before its socket could be given to the kernel,
+    /// which only takes established connections: the event loop reads all there is, the ordinary way.
+    pub(super) fn serve_unmapped(&mut self) {
+        self.mapped = false;
+        self.half_closed = true;
+        self.my_turn = true;
+    }
+
+    /// Whether nothing of what the client sent is still to be answered.
+    pub(super) fn is_idle(&self, slot: ConnSlot<'_>) -> bool {
+        let turn = slot.turn();
+        let heard_all = if !self.mapped {
+            self.ended
+        } else if self.my_turn {
+            turn.passed_bytes() == self.read
+        } else {
+            !turn.is_event_loop()
+        };
+        heard_all && slot.drained() && self.out.is_empty() && self.awaiting == Awaiting::Input
+    }
+
+    /// Whether another client has asked for this connection to be closed.
+    pub(super) fn killed(&self) -> bool {
+        self.dialogue.killed()
+    }
+
+    /// Whether the kernel answers this connection now, as far as the event loop knows.
+    pub(super) fn is_with_kernel(&self) -> bool {
+        !self.my_turn
+    }
+
+    /// Works on the connection until it has to wait or others should get their turn, and sets what it waits for.
+    /// `buffer` is for reading; its length bounds the work.
+    pub(super) fn advance(&mut self, slot: ConnSlot<'_>, buffer: &mut [u8]) -> Outcome {
+        if slot.broken() != 0 {
+            self.awaiting = Awaiting::Close;
+            return Outcome::Fine;
+        }
+        let mut is_new_turn = false;
+        if !self.my_turn {
+            if !slot.turn().is_event_loop() {
+                self.awaiting = Awaiting::Input;
+                return Outcome::Fine;
+            }
+            self.take_over(slot);
+            is_new_turn = true;
+        }
+        if let Awaiting::Until(at) = self.awaiting
+            && Instant::now() < at
+        {
+            return Outcome::Fine;
+        }
+        if !slot.drained() {
+            self.awaiting = Awaiting::Drain;
+            return Outcome::Fine;
+        }
+        let mut reading = None;
+        // In a new turn, the replies that the verdict has left leave together with the next ones.
+        while std::mem::take(&mut is_new_turn) || self.flush() {
+            if self.last {
+                self.awaiting = Awaiting::Close;
+                return Outcome::Fine;
+            }
+            if reading.is_none() && self.can_read(slot) {
+                match self.read(buffer) {
+                    Ok(done) => reading = Some(done),
+                    Err(e) => {
+                        tracing::debug!(error = %e, "receiving failed");
+                        self.awaiting = Awaiting::Close;
+                        return Outcome::Fine;
+                    }
+                }
+            }
+            let progress = self.dialogue.process(&mut self.out);
+            match progress {
+                Progress::FlushOutput => {
+                    if self.flush() {
+                        self.awaiting = Awaiting::Others;
+                    }
+                    return Outcome::Fine;
+                }
+                Progress::Close => {
+                    self.last = true;
+                    continue;
+                }
+                Progress::Shutdown { save } => {
+                    self.awaiting = Awaiting::Close;
+                    return Outcome::Shutdown { save };
+                }
+                Progress::NeedInput | Progress::WaitDurable(_) | Progress::RetryAfter(_) => {}
+            }
+            if self.can_read(slot) {
+                match reading {
+                    None => continue,
+                    Some(Reading::Bytes) => {
+                        if self.flush() {
+                            self.awaiting = Awaiting::Others;
+                        }
+                        return Outcome::Fine;
+                    }
+                    Some(Reading::Nothing) => {}
+                }
+            }
+            // Replies leave before anything is waited for.
+            if self.may_end_turn(&progress, slot) && self.end_turn_with_reply(slot) {
+                return Outcome::Fine;
+            }
+            if self.flush() {
+                self.rest(progress, slot);
+            }
+            return Outcome::Fine;
+        }
+        Outcome::Fine
+    }
+
+    /// Begins the event loop's turn: takes what the verdict has left.
+    fn take_over(&mut self, slot: ConnSlot<'_>) {
+        let taken = slot.take_over();
+        self.my_turn = true;
+        self.heard = Instant::now();
+        self.skip = taken.skip;
+        if let Some(requests) = taken.queue {
+            self.dialogue.import_multi(&requests);
+        }
+        if !taken.replies.is_empty() {
+            self.dialogue.import(&taken.replies, &mut self.out);
+        }
+    }
+
+    /// Nothing is left to send: waits for what the dialogue needs, or ends the turn.
+    fn rest(&mut self, progress: Progress, slot: ConnSlot<'_>) {
+        self.awaiting = match progress {
+            Progress::RetryAfter(delay) => Awaiting::Until(Instant::now() + delay.max(RETRY_MIN)),
+            Progress::WaitDurable(ts) => Awaiting::Durable(ts),
+            _ => Awaiting::Input,
+        };
+        if self.may_end_turn(&progress, slot) {
+            if slot.end_turn(self.turn(), self.dialogue.waits_for_disk()) {
+                self.my_turn = false;
+            } else {
+                self.awaiting = Awaiting::Others;
+            }
+        }
+    }
+
+    /// The turn if nothing more was passed than was read.
+    fn turn(&self) -> Turn {
+        Turn::event_loop_after(self.read)
+    }
+
+    /// Whether the kernel may go on when all replies are sent.
+    fn may_end_turn(&self, progress: &Progress, slot: ConnSlot<'_>) -> bool {
+        let waits = matches!(progress, Progress::RetryAfter(_) | Progress::WaitDurable(_));
+        !waits
+            && self.kernel_path
+            && self.mapped
+            && self.skip == 0
+            && slot.turn() == self.turn()
+            && self.dialogue.kernel_may_answer()
+    }
+
+    /// Sends the last replies and ends the turn in the same moment: else the client's next request would be
+    /// here before that, and be passed to the event loop as well. Returns whether the turn has ended; if not,
+    /// nothing has changed except that some bytes may be sent.
+    fn end_turn_with_reply(&mut self, slot: ConnSlot<'_>) -> bool {
+        let left = &self.out[self.sent..];
+        if left.is_empty() || left.len() > TURN_END_REPLY_BYTES {
+            return false;
+        }
+        slot.end_turn_with_reply(self.turn(), self.dialogue.waits_for_disk(), left.len() as u32);
+        let sent = self.stream.write(left).unwrap_or(0);
+        let complete = sent == left.len();
+        self.sent += sent;
+        if !slot.turn_ended_with_reply() {
+            return false;
+        }
+        self.my_turn = false;
+        self.awaiting = Awaiting::Input;
+        if complete {
+            self.out.clear();
+            self.sent = 0;
+        } else {
+            // The rest cannot follow any more. Only for want of memory: there was room.
+            self.awaiting = Awaiting::Close;
+        }
+        true
+    }
+
+    /// Whether reading makes sense: the dialogue can take more, and something was passed that was not read yet.
+    fn can_read(&self, slot: ConnSlot<'_>) -> bool {
+        let has_input = if self.mapped { slot.turn().passed_bytes() != self.read } else { !self.ended };
+        has_input && self.dialogue.wants_input()
+    }
+
+    /// Reads once and gives what came to the dialogue.
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Reading> {
+        let bytes = loop {
+            match self.stream.read(buffer) {
+                // Passed bytes are still on their way from TCP to the socket when it already says that it has ended.
+                Ok(0) if self.mapped => return Ok(Reading::Nothing),
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(Reading::Nothing);
+                }
+                Ok(n) => break &buffer[..n],
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Reading::Nothing),
+                Err(e) => return Err(e),
+            }
+        };
+        self.heard = Instant::now();
+        self.read += bytes.len() as u64;
+        let executed = self.skip.min(bytes.len());
+        self.skip -= executed;
+        self.dialogue.feed(&bytes[executed..]);
+        Ok(Reading::Bytes)
+    }
+
+    /// The server did not stop as this client wished. [`Client::advance`] is to follow.
+    pub(super) fn shutdown_failed(&mut self) {
+        self.dialogue.shutdown_failed(&mut self.out);
+        self.awaiting = Awaiting::Input;
+    }
+
+    /// Sends what there is; true if nothing is left, else `awaiting` says why.
+    fn flush(&mut self) -> bool {
+        while self.sent < self.out.len() {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.awaiting = Awaiting::Write;
+                    if self.sent > KEPT_OUTPUT_BYTES {
+                        self.out.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return false;
+                }
+                Err(e) => {
+                    tracing::debug!(error = %e, "sending failed");
+                    self.awaiting = Awaiting::Close;
+                    return false;
+                }
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        if self.out.capacity() > KEPT_OUTPUT_BYTES {
+            self.out = Vec::new();
+        }
+        true
+    }
+
+    /// Closes the socket and returns the dialogue, whose session is still open.
+    pub(super) fn disconnect(self) -> Dialogue {
+        drop(self.stream);
+        self.dialogue
+    }
+}
