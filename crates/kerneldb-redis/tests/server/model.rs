@@ -8,6 +8,8 @@ use super::{Random, bulk, request, words};
 pub struct Pipeline {
     pub requests: Vec<u8>,
     pub replies: Vec<u8>,
+    /// Bytes of requests, and of the replies to them, at ends of requests.
+    pub marks: Vec<(usize, usize)>,
 }
 
 /// What one client does to keys that no other client uses.
@@ -29,7 +31,7 @@ pub fn pipeline(seed: u64, prefix: &str, bytes: usize) -> Pipeline {
         values: HashMap::new(),
         numbers: HashMap::new(),
     };
-    let (mut requests, mut replies) = (Vec::new(), Vec::new());
+    let (mut requests, mut replies, mut marks) = (Vec::new(), Vec::new(), Vec::new());
     while requests.len() < bytes {
         match model.random.below(20) {
             0 => model.queued_transaction(&mut requests, &mut replies),
@@ -46,8 +48,9 @@ pub fn pipeline(seed: u64, prefix: &str, bytes: usize) -> Pipeline {
                 model.command(kind, &mut requests, &mut replies);
             }
         }
+        marks.push((requests.len(), replies.len()));
     }
-    Pipeline { requests, replies }
+    Pipeline { requests, replies, marks }
 }
 
 impl Model {
