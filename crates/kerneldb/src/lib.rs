@@ -22,6 +22,7 @@ mod hashmap;
 mod layout;
 mod memory_wait;
 mod procedure;
+mod replay_lanes;
 mod session;
 mod stats;
 mod trace;
