@@ -58,10 +58,10 @@ pub struct Connection {
     core: Core,
     held: Vec<u8>,
     marks: VecDeque<Held>,
-    /// The request at the front of the input could not be answered yet.
-    waiting: bool,
     /// Newest commit that this request has made or revealed so far.
     revealed_ts: u64,
+    /// The last call of [`Connection::process`] has executed every complete request.
+    drained: bool,
     closing: bool,
 }
 
@@ -76,8 +76,8 @@ impl Connection {
             core,
             held: Vec::new(),
             marks: VecDeque::new(),
-            waiting: false,
             revealed_ts: 0,
+            drained: true,
             closing: false,
         };
         connection.update_limits();
@@ -102,10 +102,11 @@ impl Connection {
         }
     }
 
-    /// Whether more should be read from the socket: false while a request waits and enough is there that
-    /// comes after it, and once the connection is to be closed.
+    /// Whether more should be read from the socket: false while complete requests are left, because they wait for
+    /// something or because replies must leave first, and once the connection is to be closed. A caller that
+    /// reads only then bounds the memory of the connection's input.
     pub fn wants_input(&self) -> bool {
-        !(self.closing || self.waiting && self.parser.buffered() >= READ_AHEAD)
+        self.drained && !self.closing
     }
 
     /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
@@ -186,6 +187,7 @@ impl Connection {
             store.set_durability(self.core.durability);
             self.core.durability_applied = true;
         }
+        self.drained = false;
         loop {
             self.release(services, out);
             if self.core.client.killed() {
@@ -201,6 +203,7 @@ impl Connection {
             match self.parser.poll() {
                 Ok(true) => {}
                 Ok(false) => {
+                    self.drained = true;
                     if self.parser.buffered() > self.core.shared.settings.input_limit() {
                         tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
                         self.closing = true;
@@ -215,9 +218,7 @@ impl Connection {
                     continue;
                 }
             }
-            let step = self.request(store, services, out);
-            self.waiting = matches!(step, Step::Again(_));
-            match step {
+            match self.request(store, services, out) {
                 Step::Done => self.parser.consume(),
                 Step::Again(pause) => return Progress::RetryAfter(pause),
                 Step::Close => {
@@ -326,6 +327,3 @@ impl Connection {
         self.parser.set_limits(limits);
     }
 }
-
-/// Input read while a request waits.
-const READ_AHEAD: usize = 64 << 10;

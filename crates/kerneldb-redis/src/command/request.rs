@@ -86,6 +86,12 @@ const LAST_BACKOFF: Duration = Duration::from_millis(10);
 /// How long requests stopped by CLIENT PAUSE sleep at most: UNPAUSE may come at any time.
 const PAUSE_STEP_MS: u64 = 10;
 
+/// Whether the write goes on when the log's writer does. A disk may stand still for longer than any lock is held,
+/// and then the client is the one that has to wait. A log that cannot be written is another error.
+fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
+    matches!(error, bedplate_kerneldb::Error::WalFull | bedplate_kerneldb::Error::MemoryInLog)
+}
+
 impl Core {
     pub fn new(shared: Arc<Shared>, peer: Peer, now_ms: u64) -> Core {
         let client = shared.clients.register(peer, now_ms);
@@ -214,7 +220,7 @@ impl Core {
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
             && !in_transaction
-            && let Some(pause) = self.backoff()
+            && let Some(pause) = self.backoff(waits_for_log(&error))
         {
             return Step::Again(pause);
         }
@@ -230,11 +236,16 @@ impl Core {
         Step::Done
     }
 
-    /// How long to sleep before the next attempt; `None` when the time for attempts is over.
-    fn backoff(&mut self) -> Option<Duration> {
+    /// How long to sleep before the next attempt; `None` when the time for attempts is over. Without a time limit
+    /// there is always a next attempt.
+    fn backoff(&mut self, no_time_limit: bool) -> Option<Duration> {
         let retry = self.retry.get_or_insert_with(|| Retry { since: Instant::now(), attempts: 0 });
-        let left = Duration::from_millis(self.shared.settings.lock_timeout_ms())
-            .checked_sub(retry.since.elapsed())?;
+        let left = if no_time_limit {
+            LAST_BACKOFF
+        } else {
+            Duration::from_millis(self.shared.settings.lock_timeout_ms())
+                .checked_sub(retry.since.elapsed())?
+        };
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
         // Connections that met each other should not do so again.
