@@ -1,6 +1,8 @@
 //! How to create a database.
 
-use crate::{Error, Result, layout::KDB_MAX_PARTITIONS};
+use std::sync::Arc;
+
+use crate::{Error, Result, Timeouts, layout::KDB_MAX_PARTITIONS};
 
 /// Which storage engine holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,6 +36,8 @@ pub struct Config {
     /// Hash-map engine only: a reader that waits for the log is woken after so many bytes (paper 4.3);
     /// 0 = never.
     pub wal_notify_bytes: u32,
+    /// How long transactions and snapshots may last. The database and its server share it with the caller.
+    pub timeouts: Arc<Timeouts>,
 }
 
 impl Default for Config {
@@ -47,6 +51,7 @@ impl Default for Config {
             wal_ring_bytes: 0,
             key_bytes: 256,
             wal_notify_bytes: 64 << 10,
+            timeouts: Arc::default(),
         }
     }
 }

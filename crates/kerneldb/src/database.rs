@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    Application, Error, LogTxn, Replayer, Result, Session,
+    Application, Error, LogTxn, Replayer, Result, Session, Timeouts,
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::{Config, EngineKind},
@@ -25,6 +25,7 @@ use crate::{
         KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
     },
     memory_wait::Seen,
+    reaper::{self, CoarseClock},
     stats::Stats,
     trace::Trace,
 };
@@ -43,6 +44,7 @@ pub(crate) struct Programs {
     pub local: Program,
     pub batch: Program,
     pub noop: Program,
+    pub reap: Program,
     collect: Program,
     object: LoadedObject,
 }
@@ -61,6 +63,10 @@ pub(crate) struct Inner {
     states: ArrayMapping<kdb_state>,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<()>,
+    /// When transactions were last looked at; under `housekeeping`.
+    reaped_ns: AtomicU64,
+    clock: CoarseClock,
+    pub timeouts: Arc<Timeouts>,
     log_reader_taken: AtomicBool,
     pub seed: u64,
 }
@@ -198,6 +204,12 @@ impl Inner {
 
     fn housekeep_locked(&self) -> Result<bool> {
         let mut more = false;
+        self.apply_timeouts();
+        let now = self.clock.advance(&self.state().coarse_ns);
+        if now - self.reaped_ns.load(Ordering::Relaxed) >= self.timeouts.reap_interval().as_nanos() as u64 {
+            self.reaped_ns.store(now, Ordering::Relaxed);
+            reaper::reap(self)?;
+        }
         for (partition, programs) in self.partitions.iter().zip(&self.programs) {
             if partition.wants_memory() {
                 more |= partition.grow();
@@ -219,6 +231,19 @@ impl Inner {
         }
         self.update_clock_offset();
         Ok(more)
+    }
+
+    /// Tells the kernel side how old snapshots may become.
+    fn apply_timeouts(&self) {
+        let (snapshot, scan) = self.timeouts.grace_ns();
+        self.state().snapshot_grace_ns.store(snapshot, Ordering::Relaxed);
+        self.state().scan_grace_ns.store(scan, Ordering::Relaxed);
+    }
+
+    /// When a snapshot slot was claimed.
+    pub(crate) fn snapshot_ns(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: in bounds (the index is checked) and aligned; accessed as whole words only, as long as `self` lives.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.states.get(0)).snapshot_ns[slot]) }
     }
 
     /// Expiry compares Unix time; the kernel side only has the monotonic clock.
@@ -327,13 +352,19 @@ impl Database {
             programs.push(Programs::of(object)?);
         }
 
+        let states = ArrayMapping::<kdb_state>::new(programs[0].object.map_fd("kdb_states")?, 1)?;
+        // SAFETY: in bounds and aligned; the mapping is alive, and no program runs yet.
+        let clock = CoarseClock::new(unsafe { AtomicU64::from_ptr(&raw mut (*states.get(0)).coarse_ns) });
         let inner = Inner {
             contexts: ArrayMapping::new(programs[0].object.map_fd("kdb_contexts")?, config.max_sessions)?,
             ios: ArrayMapping::new(programs[0].object.map_fd("kdb_ios")?, ios)?,
-            states: ArrayMapping::new(programs[0].object.map_fd("kdb_states")?, 1)?,
+            states,
+            clock,
             traces: ArrayMapping::new(programs[0].object.map_fd("kdb_traces")?, traces)?,
             free_sessions: Mutex::new((0..config.max_sessions).rev().collect()),
             housekeeping: Mutex::new(()),
+            reaped_ns: AtomicU64::new(0),
+            timeouts: config.timeouts.clone(),
             log_reader_taken: AtomicBool::new(false),
             config,
             partitions,
@@ -347,6 +378,7 @@ impl Database {
         }
         inner.state().hash_seed.store(seed, Ordering::Relaxed);
         inner.update_clock_offset();
+        inner.apply_timeouts();
 
         let inner = Arc::new(inner);
         let stop = Arc::new(AtomicBool::new(false));
@@ -423,6 +455,11 @@ impl Database {
             Some(hash) => hash.verify(&self.inner),
             None => verify(&self.inner),
         }
+    }
+
+    /// How long transactions and snapshots may last; can be changed at any time.
+    pub fn timeouts(&self) -> &Arc<Timeouts> {
+        &self.inner.timeouts
     }
 
     /// How the database was created.
@@ -503,6 +540,7 @@ impl Programs {
             local: object.program("kdb_local")?,
             batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
+            reap: object.program("kdb_local_reap")?,
             collect: object.program("kdb_local_collect")?,
             object,
         })

@@ -21,8 +21,10 @@ mod error;
 pub mod fuzzing;
 mod hashmap;
 mod layout;
+pub mod limits;
 mod memory_wait;
 mod procedure;
+mod reaper;
 pub mod recovery;
 mod replayer;
 pub mod resp;
@@ -30,6 +32,7 @@ pub mod server;
 mod session;
 mod stats;
 pub mod store;
+mod timeouts;
 mod trace;
 mod transfer;
 mod types;
@@ -46,6 +49,7 @@ pub use replayer::Replayer;
 pub use session::Session;
 pub use stats::Stats;
 pub use store::{Store, StoreConfig};
+pub use timeouts::Timeouts;
 pub use trace::{TRACE_KEY, TRACE_OPS, Trace, TraceOutcome};
 pub use types::{
     Durability, KEY_MAX, LogTxn, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Value, Written,

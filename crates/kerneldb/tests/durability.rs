@@ -65,7 +65,7 @@ fn contents(database: &Database) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
     let mut all = Vec::new();
     snapshot.scan(0, snapshot.positions(), &mut |item| {
         all.push((item.key.to_vec(), item.value.to_vec(), item.expire_at_ms));
-    });
+    }).unwrap();
     all.sort();
     all
 }

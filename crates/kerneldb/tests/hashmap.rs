@@ -25,7 +25,7 @@ fn scanned(db: &Database) -> BTreeMap<Vec<u8>, Vec<u8>> {
     snapshot.scan(0, snapshot.positions(), &mut |item| {
         assert!(item.commit_ts <= snapshot.timestamp());
         assert!(all.insert(item.key.to_vec(), item.value.to_vec()).is_none(), "a key was seen twice");
-    });
+    }).unwrap();
     all
 }
 

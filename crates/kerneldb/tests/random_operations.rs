@@ -365,7 +365,7 @@ impl<'a> Test<'a> {
         snapshot.scan(0, snapshot.positions(), &mut |item| {
             let twice = found.insert(self.numbers[item.key], (item.value.to_vec(), item.expire_at_ms));
             assert!(twice.is_none(), "{}", self.name);
-        });
+        }).unwrap();
         for key in 0..KEYS {
             match self.model.read(0, key, now_ms()) {
                 Seen::Present(value, _) => {

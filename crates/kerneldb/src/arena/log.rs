@@ -4,14 +4,16 @@
 //! A record is complete when its `state` is that of its own position, which depends on the database's secret:
 //! stale bytes never look like a complete record.
 
-use std::{mem::offset_of, sync::atomic::Ordering};
+use std::{mem::offset_of, sync::atomic::Ordering, time::Instant};
 
 use super::merge::{Merge, Place, Record, header};
 use crate::{
     LogTxn,
     database::Inner,
     hashmap::LogRing,
-    layout::{KDB_REC_BY_REFERENCE, kdb_block, kdb_rec, kdb_ring},
+    layout::{KDB_MARKER_SEQ_BITS, KDB_REC_BY_REFERENCE, kdb_block, kdb_rec, kdb_ring},
+    limits::{ABANDONED_INTERVAL, UNCOMMITTED_CHECK_BYTES},
+    reaper::ContextView,
     wal::{OpRef, TxnSink},
 };
 
@@ -25,6 +27,8 @@ pub struct LogReader<'db> {
     ring: Option<LogRing>,
     merge: Merge,
     rings: Vec<Ring>,
+    /// When abandoned transactions were last looked for.
+    abandoned_at: Instant,
 }
 
 /// A ring, and how far it was read. What is read but not given back is `tail..pos`.
@@ -46,7 +50,7 @@ impl<'db> LogReader<'db> {
                 rings.push(Ring { partition, header, pos: tail.load(Ordering::Relaxed) });
             }
         }
-        LogReader { db, ring, merge: Merge::new(next_ts), rings }
+        LogReader { db, ring, merge: Merge::new(next_ts), rings, abandoned_at: Instant::now() }
     }
 
     /// Waits for the log's notification (hash-map engine, every [`crate::Config::wal_notify_bytes`] bytes) or
@@ -86,8 +90,15 @@ impl<'db> LogReader<'db> {
 
     /// [`LogReader::drain`] without copies: keys and values are borrowed from the rings.
     pub fn drain_into(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
+        self.find_abandoned();
         if let Some(ring) = &mut self.ring {
             return drain_ring(ring, &mut self.merge, max_bytes, sink);
+        }
+        // What could not be handed over the last time comes first: else copies would pile up.
+        let left_over = self.merge.emit(max_bytes, &|_| unreachable!("what is left over is copied"), sink);
+        if self.merge.is_ready() {
+            self.db.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
+            return left_over;
         }
         let piece = (max_bytes / self.rings.len().max(1)).max(MIN_PIECE) as u64;
         for ring in &mut self.rings {
@@ -118,20 +129,41 @@ impl<'db> LogReader<'db> {
         for ring in &self.rings {
             give_back(db, ring);
         }
-        count
+        left_over + count
+    }
+}
+
+impl LogReader<'_> {
+    /// Lets go of writes whose transactions were rolled back without a record of it, once there are enough of them.
+    fn find_abandoned(&mut self) {
+        if self.merge.open_bytes() < UNCOMMITTED_CHECK_BYTES || self.abandoned_at.elapsed() < ABANDONED_INTERVAL {
+            return;
+        }
+        self.abandoned_at = Instant::now();
+        let db = self.db;
+        self.merge.abandon(|(session, number)| {
+            u32::try_from(session).ok().filter(|session| *session < db.contexts.len()).is_none_or(|session| {
+                let mask = (1 << KDB_MARKER_SEQ_BITS) - 1;
+                ContextView::read(db.contexts.get(session)).has_ended(number, mask)
+            })
+        });
     }
 }
 
 /// The same for the hash-map engine: all records that there are, copied out of the ring buffer.
 fn drain_ring(ring: &mut LogRing, merge: &mut Merge, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
-    let records = ring.read();
-    records.iter().for_each(|(offset, record)| merge.accept((0, offset as u64), record));
-    // One ring, which is read in the order of reservation: what was before is known.
-    merge.settle(std::iter::empty(), Vec::new);
+    let left_over = merge.emit(max_bytes, &|_| unreachable!("what is left over is copied"), sink);
+    if merge.is_ready() {
+        return left_over;
+    }
+    ring.read().iter().for_each(|(offset, record)| merge.accept((0, offset as u64), record));
+    let (read, reserved) = ring.positions();
+    merge.settle(std::iter::once(read), || vec![reserved]);
+    let records = ring.records();
     let bytes = |(_, offset): Place| Record::from(records.at(offset as usize));
     let count = merge.emit(max_bytes, &bytes, sink);
     merge.copy_rest(&bytes);
-    count
+    left_over + count
 }
 
 /// Memory and size of a ring.

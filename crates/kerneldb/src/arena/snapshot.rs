@@ -43,12 +43,14 @@ pub struct SnapshotItem<'a> {
 impl<'db> Snapshot<'db> {
     pub(crate) fn register(db: &'db Inner) -> Result<Self> {
         let state = db.state();
+        let now = state.coarse_ns.load(Ordering::SeqCst);
         state.active_snapshots.fetch_add(1, Ordering::SeqCst);
         for slot in 0..KDB_SNAPSHOTS as usize {
             if state.snapshots[slot].compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 state.snapshot_high.fetch_max(slot as u32 + 1, Ordering::SeqCst);
+                db.snapshot_ns(slot).store(now, Ordering::SeqCst);
                 let timestamp = state.clock.load(Ordering::SeqCst);
-                state.snapshots[slot].store(timestamp + 2, Ordering::SeqCst);
+                state.snapshots[slot].store(slot_value(timestamp), Ordering::SeqCst);
                 return Ok(Snapshot { db, slot, timestamp });
             }
         }
@@ -84,7 +86,11 @@ impl<'db> Snapshot<'db> {
 
     /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
     /// position as long as it exists. Keys past their expiry that were not collected yet are included.
-    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+    ///
+    /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). What `f` was given by this call
+    /// is then not to be used: keys and values may have changed while `f` looked at them.
+    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+        self.check()?;
         if let Some(hash) = &self.db.hash
             && from == 0
             && to > 0
@@ -100,6 +106,16 @@ impl<'db> Snapshot<'db> {
             self.scan_heap(partition, begin, end, &mut ahead, f);
             first += count;
         }
+        self.check()
+    }
+
+    /// Whether all that was read so far belongs to the snapshot; [`Error::SnapshotTooOld`] if the snapshot was revoked,
+    /// because it was older than [`crate::Timeouts::scan_grace_ms`] and a writer needed one of its versions.
+    pub fn check(&self) -> Result<()> {
+        // What was read before this is valid if the slot is unchanged now: it is changed before a version leaves.
+        fence(Ordering::Acquire);
+        let value = self.db.state().snapshots[self.slot].load(Ordering::Acquire);
+        if value == slot_value(self.timestamp) { Ok(()) } else { Err(Error::SnapshotTooOld) }
     }
 
     /// Reads entries as they lie in memory. What is read a little later is fetched meanwhile, so that memory is
@@ -177,7 +193,9 @@ impl<'db> Snapshot<'db> {
         let klen = unsafe { (&raw const (*head).klen).read_volatile() };
         let block = u64::from(block);
         let data = block + size_of::<kdb_block>() as u64;
-        // SAFETY: key and block stay unchanged while this snapshot, which the slices borrow, is registered.
+        // SAFETY: the memory is mapped as long as the database. Key and block stay unchanged while this snapshot,
+        // which the slices borrow, is registered and not revoked; after that their bytes, which are plain data, may
+        // change, and `scan` says so.
         let (key, value) = unsafe {
             (
                 partition.arena.bytes(partition.geometry.key_of(entry), usize::from(klen)),
@@ -221,6 +239,14 @@ impl Drop for Snapshot<'_> {
         state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+/// What a slot holds while a scan at `timestamp` is registered in it.
+fn slot_value(timestamp: u64) -> u64 {
+    (timestamp + 2) | SNAPSHOT_SCAN
+}
+
+/// `KDB_SNAPSHOT_SCAN`, which bindgen does not evaluate.
+const SNAPSHOT_SCAN: u64 = 1 << 62;
 
 /// Scan positions of a slab: so many that few entries have the same.
 const PIECES: u64 = 64;
@@ -284,7 +310,10 @@ pub(crate) struct StateView {
     pub active_snapshots: AtomicU64,
     pub snapshot_high: AtomicU32,
     _pad2: u32,
-    _pad3: [u64; 6],
+    pub snapshot_grace_ns: AtomicU64,
+    pub scan_grace_ns: AtomicU64,
+    pub coarse_ns: AtomicU64,
+    _pad3: [u64; 3],
     pub durable_ts: AtomicU64,
     pub wal_failed: AtomicU32,
     pub writes_paused: AtomicU32,
@@ -299,6 +328,7 @@ const _: () = {
     use crate::layout::kdb_state;
     use std::mem::offset_of;
     assert!(offset_of!(StateView, active_snapshots) == offset_of!(kdb_state, active_snapshots));
+    assert!(offset_of!(StateView, coarse_ns) == offset_of!(kdb_state, coarse_ns));
     assert!(offset_of!(StateView, durable_ts) == offset_of!(kdb_state, durable_ts));
     assert!(offset_of!(StateView, drained_ts) == offset_of!(kdb_state, drained_ts));
     assert!(offset_of!(StateView, snapshots) == offset_of!(kdb_state, snapshots));

@@ -287,7 +287,7 @@ impl Core {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
         if ctx.store.is_failed() {
-            return Err(Fail::Store(crate::Error::Aborted));
+            return Err(Fail::Store(ctx.store.failure()));
         }
         exec::data(resolved.cmd, ctx, args)
     }

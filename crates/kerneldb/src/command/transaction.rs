@@ -8,6 +8,7 @@ use super::operators::Operators;
 use super::request::{Core, Step};
 use super::services::Services;
 use super::spec::Cmd;
+use crate::Error;
 use crate::resp::Args;
 
 pub(super) fn run<S: Operators, V: Services>(
@@ -40,7 +41,11 @@ pub(super) fn run<S: Operators, V: Services>(
         Cmd::Commit if !open => return Err("ERR COMMIT without BEGIN".into()),
         Cmd::Commit => {
             if ctx.store.is_failed() {
+                let failure = ctx.store.failure();
                 ctx.store.rollback()?;
+                if let Error::TimedOut = failure {
+                    return Err(failure.into());
+                }
                 return Err("TXFAILED the transaction had failed and was rolled back".into());
             }
             let commit_ts = ctx.store.commit()?;

@@ -83,8 +83,22 @@ impl LogRing {
         // SAFETY: the ring is alive, and `&mut self` makes this its only consumer. It writes to the batch,
         // to which there is no reference.
         unsafe { libbpf_sys::ring_buffer__consume(self.ring.as_ptr()) };
-        // SAFETY: the batch is alive, and only this function and the call above write to it.
+        self.records()
+    }
+
+    /// The records that were read the last time.
+    pub(crate) fn records(&self) -> &Batch {
+        // SAFETY: the batch is alive, and only `read`, which takes `&mut self`, writes to it.
         unsafe { self.batch.as_ref() }
+    }
+
+    /// How far the ring was read, and up to where records are reserved: bytes ever.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        // SAFETY: the ring is alive; it has one map, so the index is in bounds.
+        unsafe {
+            let ring = libbpf_sys::ring_buffer__ring(self.ring.as_ptr(), 0);
+            (libbpf_sys::ring__consumer_pos(ring), libbpf_sys::ring__producer_pos(ring))
+        }
     }
 
     /// Waits until the producers announce records (every [`crate::Config::wal_notify_bytes`] bytes), or for

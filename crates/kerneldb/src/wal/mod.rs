@@ -42,6 +42,7 @@ pub(crate) use files::remove_segments;
 use flusher::Flusher;
 pub(crate) use flusher::Report;
 use shared::{Shared, lock};
+pub(crate) use frame::CHANGE_HEADER_MAX;
 pub use source::{LogSource, OpRef, TxnSink};
 
 use crate::disk::Dir;

@@ -99,6 +99,8 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 		goto unlock;
 	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
 		hm_prune(state, e, work);
+	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
+		hm_reclaim(state, e, work);
 	free = READ_ONCE(work->scan.free);
 	opaque(free);
 	if (free >= kdb_config.slots) {
