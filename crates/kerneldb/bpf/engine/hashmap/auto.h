@@ -99,8 +99,6 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 		goto unlock;
 	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
 		hm_prune(state, e, work);
-	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
-		hm_reclaim(state, e, work);
 	free = READ_ONCE(work->scan.free);
 	opaque(free);
 	if (free >= kdb_config.slots) {
@@ -183,6 +181,8 @@ static long auto_step(__u32 i, struct attempt *attempt)
 			goto out;
 	}
 	status = auto_try(attempt->ctx, attempt->io, attempt->flags);
+	if (status == KDB_ERR_NO_VERSION && hm_reclaim(attempt->ctx, attempt->io))
+		status = HM_AGAIN;
 out:
 	attempt->status = status;
 	return status >= KDB_OK;

@@ -150,8 +150,6 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, _
 	}
 	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
 		hm_prune(state, e, work);
-	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
-		hm_reclaim(state, e, work);
 	slot = READ_ONCE(work->scan.free);
 	opaque(slot);
 	if (slot >= kdb_config.slots)
@@ -172,7 +170,12 @@ __noinline int tx_apply(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 	if (!ctx || !io)
 		return KDB_ERR_STATE;
 	status = tx_lock(ctx, io, MODE_EXCLUSIVE, &index);
-	return status ? status : tx_install(ctx, io, index, flags);
+	if (status)
+		return status;
+	status = tx_install(ctx, io, index, flags);
+	if (status == KDB_ERR_NO_VERSION && hm_reclaim(ctx, io))
+		status = tx_install(ctx, io, index, flags);
+	return status;
 }
 
 /* The same with a log record. */

@@ -300,13 +300,32 @@ static long revoke_step(__u32 s, struct marking *marking)
 	return 0;
 }
 
-/* Makes a version slot free if old snapshots are all that is in the way, as version_reclaim() of the arena engine
- * does. work->scan is the entry's state after it was pruned, and after this. */
-static __noinline int hm_reclaim(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
+/*
+ * Revokes snapshots that are in the way of a write to io's key, as version_reclaim() of the arena engine does; returns
+ * whether the write is worth another try. A global function, so it is verified once, and finds the entry by itself. An
+ * auto-commit writer does not hold the entry's lock here: if the entry changes meanwhile, a snapshot that has exceeded
+ * its grace period may be revoked in vain.
+ */
+__noinline int hm_reclaim(struct kdb_ctx *ctx, struct kdb_io *io)
 {
-	struct marking marking = { .state = state, .e = e, .work = work, .oldest = ~0ull };
-	__u32 high = snapshots_high(state), newest = READ_ONCE(work->scan.newest);
+	struct kdb_state *state = kdb_state();
+	struct marking marking = { .state = state, .oldest = ~0ull };
+	struct hm_work *work;
+	__u32 high, newest;
 
+	if (!ctx || !io || !state)
+		return 0;
+	io = hm_io(io);
+	if (!io)
+		return 0;
+	work = hm_work_of(ctx);
+	marking.e = hm_find(io);
+	marking.work = work;
+	if (!work || !marking.e)
+		return 0;
+	high = snapshots_high(state);
+	hm_scan(marking.e, &work->scan);
+	newest = READ_ONCE(work->scan.newest);
 	marking.now_ns = READ_ONCE(state->coarse_ns);
 	WRITE_ONCE(work->needed, 0);
 	bpf_loop(high, mark_step, &marking, 0);
@@ -316,7 +335,7 @@ static __noinline int hm_reclaim(struct kdb_state *state, struct hm_entry *e, st
 	if (!marking.version)
 		return 0;
 	bpf_loop(high, revoke_step, &marking, 0);
-	return hm_prune(state, e, work);
+	return 1;
 }
 
 /* Queues the entry for the collector, under its exclusive lock. */
