@@ -18,6 +18,7 @@ use std::{
 use crate::{
     Application, Error, LogTxn, Replayer, Result, Session, Timeouts,
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
+    attach::{self, Attachment},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::{Config, EngineKind},
     hashmap::HashStore,
@@ -208,7 +209,8 @@ impl Inner {
         let now = self.clock.advance(&self.state().coarse_ns);
         if now - self.reaped_ns.load(Ordering::Relaxed) >= self.timeouts.reap_interval().as_nanos() as u64 {
             self.reaped_ns.store(now, Ordering::Relaxed);
-            reaper::reap(self)?;
+            let run = |partition, args: &mut [u64; 3]| self.programs(partition).reap.run(args);
+            reaper::reap(&self.contexts, now, self.timeouts.transaction_ns(), &run)?;
         }
         for (partition, programs) in self.partitions.iter().zip(&self.programs) {
             if partition.wants_memory() {
@@ -414,6 +416,17 @@ impl Database {
         Application::load(self.inner.clone(), elf, partition)
     }
 
+    /// Loads a further eBPF object onto the data of one partition ([`crate::attach`]). The data stays as long as the
+    /// database or the object does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if there is no such partition or the object was compiled for the other storage engine,
+    /// [`Error::Kernel`] if the kernel refuses the object.
+    pub fn attach(&self, attachment: Attachment<'_>) -> Result<LoadedObject> {
+        attach::load(&self.inner, attachment)
+    }
+
     /// Claims a trace, for running many operations in one call. [`Error::Busy`] if all are in use.
     pub fn trace(&self) -> Result<Trace> {
         Trace::claim(self.inner.clone())
@@ -518,7 +531,7 @@ impl Database {
         self.inner.state().durable_ts.load(Ordering::Acquire)
     }
 
-    /// Internals, for the server.
+    /// What everything that works on the database shares.
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }

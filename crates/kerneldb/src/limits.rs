@@ -46,10 +46,9 @@ pub(crate) const FRAME_BYTES: usize = 1 << 20;
 /// transaction is in the log; the reader takes a longer one for damage.
 pub(crate) const FRAME_PAYLOAD_MAX: usize = 1 << 30;
 
-// A frame has less than FRAME_BYTES before its last transaction. In the log, the changes of a transaction take less
-// than what is counted for them, and one byte ends it.
+// A frame has less than FRAME_BYTES before its last transaction. In a frame, the changes of a transaction take less than
+// what is counted for them (asserted where the format is defined), and one byte ends the transaction.
 const _: () = assert!(FRAME_BYTES + TX_BYTES_MAX < FRAME_PAYLOAD_MAX);
-const _: () = assert!(TX_WRITE_BYTES > crate::wal::CHANGE_HEADER_MAX);
 // 128 keys of 64 KiB fit into one transaction.
 const _: () =
     assert!(crate::TX_KEYS_MAX * (crate::KEY_MAX + crate::VALUE_MAX + TX_WRITE_BYTES) <= TX_BYTES_MAX);

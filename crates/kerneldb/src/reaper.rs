@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::{
     Result,
-    database::Inner,
+    bpf::ArrayMapping,
     layout::{
         KDB_ERR_TX_TIMED_OUT, KDB_OK, KDB_TX_ACTIVE, KDB_TX_FAILED, KDB_TX_NONE, KDB_TX_READ_ONLY,
         KDB_TX_ROLLING_BACK, kdb_ctx,
@@ -93,13 +93,16 @@ impl ContextView {
     }
 }
 
-/// Rolls back every transaction that is over a limit now. Returns how many there were.
-pub(crate) fn reap(db: &Inner) -> Result<u64> {
-    let limits = db.timeouts.transaction_ns();
-    let now = db.state().coarse_ns.load(Ordering::SeqCst);
-    let mut reaped = 0;
-    for session in 0..db.contexts.len() {
-        let seen = ContextView::read(db.contexts.get(session));
+/// Rolls back every transaction that is over a limit (age, idleness, in nanoseconds) at `now`. `run` runs the program of a
+/// partition with arguments.
+pub(crate) fn reap(
+    contexts: &ArrayMapping<kdb_ctx>,
+    now: u64,
+    limits: (u64, u64),
+    run: &dyn Fn(u32, &mut [u64; 3]) -> Result<u32>,
+) -> Result<()> {
+    for session in 0..contexts.len() {
+        let seen = ContextView::read(contexts.get(session));
         if !seen.is_over(now, limits) {
             continue;
         }
@@ -108,12 +111,11 @@ pub(crate) fn reap(db: &Inner) -> Result<u64> {
             let partition = if held == 0 { 0 } else { held.trailing_zeros() };
             let mut args = [u64::from(session), seen.tx_seq, seen.last_ns];
             // Anything but OK: the owner goes on with it, or has ended it.
-            if db.programs(partition).reap.run(&mut args)? != KDB_OK {
+            if run(partition, &mut args)? != KDB_OK {
                 break;
             }
-            held = ContextView::read(db.contexts.get(session)).partitions;
+            held = ContextView::read(contexts.get(session)).partitions;
             if held == 0 {
-                reaped += 1;
                 tracing::warn!(
                     session,
                     age_ms = now.saturating_sub(seen.begin_ns) / 1_000_000,
@@ -124,5 +126,5 @@ pub(crate) fn reap(db: &Inner) -> Result<u64> {
             }
         }
     }
-    Ok(reaped)
+    Ok(())
 }
