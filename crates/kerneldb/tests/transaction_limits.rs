@@ -9,8 +9,10 @@ use std::{
 };
 
 use bedplate_kerneldb::{
-    Config, Database, Error, KEY_MAX, LogTxn, Op, Session, SetOptions, TX_KEYS_MAX, VALUE_MAX, Written,
+    Config, Database, Error, KEY_MAX, LogTxn, Op, Session, SetOptions, Store, StoreConfig, TX_KEYS_MAX,
+    VALUE_MAX, Written,
     limits::{TX_BYTES_MAX, TX_WRITE_BYTES},
+    wal::WalConfig,
 };
 use common::{can_run, small, variants};
 
@@ -124,6 +126,47 @@ fn the_longest_keys_and_values_fit_into_a_transaction() {
     let mut ops = 0;
     while log.drain(1 << 20, &mut |txn| ops += txn.ops.len()) > 0 {}
     assert_eq!(ops, TX_KEYS_MAX);
+}
+
+/// What was committed before the store is closed is there after it is opened again, however large: also a transaction that
+/// the log writer has not begun to read.
+#[test]
+fn the_largest_transaction_survives_an_immediate_stop() {
+    if !can_run() || !common::has_arenas() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let config = StoreConfig {
+        // The rings hold all of it, so the log writer need not keep up.
+        database: Config { memory_bytes: 160 << 20, wal_ring_bytes: 32 << 20, ..small() },
+        wal: Some(WalConfig::default()),
+        ..StoreConfig::default()
+    };
+    let open = || Store::open(config.clone(), dir.path(), &mut |_| ()).unwrap().0;
+    for round in 0..3u8 {
+        let store = open();
+        let mut s = store.database().session().unwrap();
+        s.begin().unwrap();
+        for i in 0..TX_KEYS_MAX as u8 {
+            put(&mut s, &[b'k', i], &vec![i ^ round; VALUE_MAX]).unwrap();
+        }
+        // Rewrites are a part of it.
+        for i in 0..100 {
+            put(&mut s, b"k\x07", &vec![i; VALUE_MAX]).unwrap();
+        }
+        s.commit().unwrap();
+        drop(s);
+        store.close(false).unwrap();
+        drop(store);
+        let store = open();
+        let mut s = store.database().session().unwrap();
+        for i in 0..TX_KEYS_MAX as u8 {
+            let expected = if i == 7 { 99 } else { i ^ round };
+            assert!(data(&mut s, &[b'k', i]).is_some_and(|v| v == vec![expected; VALUE_MAX]), "{round}: key {i}");
+        }
+        drop(s);
+        store.close(false).unwrap();
+    }
 }
 
 /// Four rings' worth of rewrites by transactions that are open at the same time: the reader neither waits for the
@@ -342,5 +385,78 @@ fn the_reaper_and_running_operators_do_not_disturb_each_other() {
         s.commit().unwrap();
         drop(s);
         db.verify().unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+
+/// Random transactions of every size up to the limit, many of them far above what a ring holds of rewrites: after the store
+/// is closed and opened again, exactly what was committed is there.
+#[test]
+fn every_transaction_that_commits_is_recovered() {
+    if !can_run() || !common::has_arenas() {
+        return;
+    }
+    let seed = std::env::var("BEDPLATE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
+    });
+    println!("BEDPLATE_TEST_SEED={seed}");
+    let mut random = seed | 1;
+    let mut below = move |n: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 20) as usize % n
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let config = StoreConfig {
+        database: Config { partitions: 2, memory_bytes: 160 << 20, wal_ring_bytes: 8 << 20, ..small() },
+        wal: Some(WalConfig::default()),
+        ..StoreConfig::default()
+    };
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for round in 0..4 {
+        let store = Store::open(config.clone(), dir.path(), &mut |_| ()).unwrap().0;
+        let mut s = store.database().session().unwrap();
+        for key in 0..24u8 {
+            let found = data(&mut s, &[key]);
+            assert!(found.as_ref() == model.get(&[key][..]), "seed {seed}, round {round}: key {key}");
+        }
+        for _ in 0..12 {
+            let mut writes = model.clone();
+            let mut counted = 0;
+            let longest = [100, 5000, VALUE_MAX][below(3)];
+            s.begin().unwrap();
+            let done = (0..below(600)).try_for_each(|_| {
+                let key = [below(24) as u8];
+                if below(10) == 0 {
+                    if matches!(s.delete(&key)?, Written::Done { .. }) {
+                        counted += TX_WRITE_BYTES + 1;
+                        writes.remove(&key[..]);
+                    }
+                    return Ok(());
+                }
+                let value = vec![below(256) as u8; below(longest + 1)];
+                put(&mut s, &key, &value)?;
+                counted += TX_WRITE_BYTES + 1 + value.len();
+                writes.insert(key.to_vec(), value);
+                Ok(())
+            });
+            assert!(counted <= TX_BYTES_MAX, "seed {seed}");
+            match done {
+                Ok(()) if below(4) > 0 => {
+                    if s.commit().is_ok() {
+                        model = writes;
+                    }
+                }
+                Ok(()) => s.rollback().unwrap(),
+                Err(e) => {
+                    let full = matches!(e, Error::WalFull | Error::Conflict | Error::NoMemory);
+                    let large = matches!(e, Error::TransactionTooLarge) && counted + VALUE_MAX > TX_BYTES_MAX - 100;
+                    assert!(full || large, "seed {seed}: {e} after {counted} bytes");
+                    s.rollback().unwrap();
+                }
+            }
+        }
+        drop(s);
+        store.close(false).unwrap();
     }
 }

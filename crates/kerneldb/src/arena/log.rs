@@ -90,6 +90,27 @@ impl<'db> LogReader<'db> {
 
     /// [`LogReader::drain`] without copies: keys and values are borrowed from the rings.
     pub fn drain_into(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
+        // A large transaction is handed over by the round that reads its end: only a round that has read nothing shows
+        // that nothing is left.
+        loop {
+            let before = self.read_bytes();
+            let count = self.drain_round(max_bytes, sink);
+            if count > 0 || self.read_bytes() == before {
+                return count;
+            }
+        }
+    }
+
+    /// Bytes ever read from the rings.
+    fn read_bytes(&self) -> u64 {
+        match &self.ring {
+            Some(ring) => ring.positions().0,
+            None => self.rings.iter().map(|ring| ring.pos).sum(),
+        }
+    }
+
+    /// Reads a piece of each ring and hands over what is complete then.
+    fn drain_round(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
         self.find_abandoned();
         if let Some(ring) = &mut self.ring {
             return drain_ring(ring, &mut self.merge, max_bytes, sink);
