@@ -127,10 +127,7 @@ fn an_old_snapshot_gives_way_to_a_writer() {
             reader.ask("GET k", &format!("$1\r\n{i}"));
             readers.push(reader);
         }
-        writer.ask(
-            "SET k new",
-            "-TRYAGAIN all versions of the key are in use by read-only transactions",
-        );
+        writer.ask("SET k new", "-TRYAGAIN all versions of the key are in use by read-only transactions");
         writer.ask("CONFIG SET snapshot-grace 1", "+OK");
         until(&mut writer, "SET k new", "+OK");
         assert_eq!(running.db.stats().snapshots_revoked, 1);

@@ -162,7 +162,10 @@ fn the_largest_transaction_survives_an_immediate_stop() {
         let mut s = store.database().session().unwrap();
         for i in 0..TX_KEYS_MAX as u8 {
             let expected = if i == 7 { 99 } else { i ^ round };
-            assert!(data(&mut s, &[b'k', i]).is_some_and(|v| v == vec![expected; VALUE_MAX]), "{round}: key {i}");
+            assert!(
+                data(&mut s, &[b'k', i]).is_some_and(|v| v == vec![expected; VALUE_MAX]),
+                "{round}: key {i}"
+            );
         }
         drop(s);
         store.close(false).unwrap();
@@ -295,8 +298,9 @@ fn the_limit_on_age_ends_a_busy_transaction() {
         limit(&db, 0, 10_000);
         s.begin().unwrap();
         let start = Instant::now();
+        put(&mut s, b"k", b"v").unwrap();
         while start.elapsed() < Duration::from_millis(100) {
-            put(&mut s, b"k", b"v").unwrap_or_else(|e| panic!("{name}: {e}"));
+            s.get(b"k").unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         limit(&db, 150, 0);
         eventually("the transaction times out", || match s.get(b"k") {
@@ -371,7 +375,10 @@ fn the_reaper_and_running_operators_do_not_disturb_each_other() {
             }
             stop.store(true, Relaxed);
         });
-        assert!(committed.load(Relaxed) >= 500 && timed_out.load(Relaxed) >= 20, "{name}: not within a minute");
+        assert!(
+            committed.load(Relaxed) >= 500 && timed_out.load(Relaxed) >= 20,
+            "{name}: not within a minute"
+        );
         let mut sum = 0;
         for account in 0..ACCOUNTS {
             sum += i64::from_le_bytes(data(&mut s, &account.to_le_bytes()).unwrap().try_into().unwrap());
@@ -395,9 +402,10 @@ fn every_transaction_that_commits_is_recovered() {
     if !can_run() || !common::has_arenas() {
         return;
     }
-    let seed = std::env::var("BEDPLATE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
-    });
+    let seed =
+        std::env::var("BEDPLATE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64
+        });
     println!("BEDPLATE_TEST_SEED={seed}");
     let mut random = seed | 1;
     let mut below = move |n: usize| {
@@ -450,7 +458,8 @@ fn every_transaction_that_commits_is_recovered() {
                 Ok(()) => s.rollback().unwrap(),
                 Err(e) => {
                     let full = matches!(e, Error::WalFull | Error::Conflict | Error::NoMemory);
-                    let large = matches!(e, Error::TransactionTooLarge) && counted + VALUE_MAX > TX_BYTES_MAX - 100;
+                    let large =
+                        matches!(e, Error::TransactionTooLarge) && counted + VALUE_MAX > TX_BYTES_MAX - 100;
                     assert!(full || large, "seed {seed}: {e} after {counted} bytes");
                     s.rollback().unwrap();
                 }

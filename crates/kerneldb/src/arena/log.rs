@@ -157,7 +157,9 @@ impl<'db> LogReader<'db> {
 impl LogReader<'_> {
     /// Lets go of writes whose transactions were rolled back without a record of it, once there are enough of them.
     fn find_abandoned(&mut self) {
-        if self.merge.open_bytes() < UNCOMMITTED_CHECK_BYTES || self.abandoned_at.elapsed() < ABANDONED_INTERVAL {
+        if self.merge.open_bytes() < UNCOMMITTED_CHECK_BYTES
+            || self.abandoned_at.elapsed() < ABANDONED_INTERVAL
+        {
             return;
         }
         self.abandoned_at = Instant::now();

@@ -17,11 +17,11 @@ use std::{
 
 use crate::{
     Op,
-    limits::REWRITES_BYTES,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_REC_ABORT, KDB_REC_AUTO_DEL, KDB_REC_AUTO_PUT, KDB_REC_COMMIT, KDB_REC_DEL,
         KDB_REC_LONG, KDB_REC_PUT, KDB_REC_SKIP, kdb_rec, kdb_rec_long,
     },
+    limits::REWRITES_BYTES,
     wal::{OpRef, TxnSink},
 };
 

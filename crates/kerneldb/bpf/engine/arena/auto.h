@@ -237,8 +237,8 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		goto unlock;
 	if (scan.free == NO_SLOT) {
 		version_prune(entry, &scan);
-		if (scan.free == NO_SLOT)
-			version_reclaim(entry, &scan);
+		if (scan.free == NO_SLOT && version_reclaim(entry, &scan))
+			version_prune(entry, &scan);
 		if (scan.free == NO_SLOT) {
 			status = KDB_ERR_NO_VERSION;
 			goto unlock;

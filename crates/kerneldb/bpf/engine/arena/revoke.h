@@ -38,8 +38,9 @@ __noinline __u64 revocable_version(__u32 entry, __u64 kept, __u64 now_ns)
 	return version;
 }
 
-/* Makes a version slot free under the entry's exclusive lock, if old snapshots are all that is in the way. `scan` is
- * the entry's state after it was pruned, and after this. */
+/* Revokes the snapshots that are in the way of a new version, under the entry's exclusive lock; returns whether the entry
+ * is worth being pruned again. `scan` is the entry's state after it was pruned. (The caller prunes, because calls nest
+ * as deeply here as the kernel allows.) */
 __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 {
 	struct kdb_state *state = kdb_state();
@@ -67,8 +68,7 @@ __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 		if (version_needed_at(entry, snapshot_timestamp(snapshot)) == version)
 			snapshot_revoke(state, s, snapshot);
 	}
-	version_prune(entry, scan);
-	return 0;
+	return 1;
 }
 
 #endif

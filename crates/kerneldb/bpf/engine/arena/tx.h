@@ -139,8 +139,8 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	}
 	if (scan.free == NO_SLOT) {
 		version_prune(l->entry, &scan);
-		if (scan.free == NO_SLOT)
-			version_reclaim(l->entry, &scan);
+		if (scan.free == NO_SLOT && version_reclaim(l->entry, &scan))
+			version_prune(l->entry, &scan);
 		if (scan.free == NO_SLOT)
 			return KDB_ERR_NO_VERSION;
 	}

@@ -183,13 +183,12 @@ static __always_inline void version_drop(struct kdb_state *state, __u32 entry, _
 		block_retire(state, block, len & KDB_LEN_MASK, ts);
 }
 
-/* The version that a snapshot at `ts` needs, as a bit of its slot; 0 = none. */
-__noinline __u64 version_needed_at(__u32 entry, __u64 snapshot)
+/* The version that a snapshot needs, as a bit of its slot; 0 = none. */
+static __always_inline __u64 version_needed_at(__u32 entry, __u64 snapshot)
 {
 	__u64 best_ts = 0, best = 0;
 	__u32 i;
 
-	USE_ARENA();
 	bpf_for(i, 0, kdb_config.slots) {
 		__u64 ts = slot_at(entry, i)->ts;
 		if (ts > best_ts && ts <= snapshot) {
