@@ -24,6 +24,7 @@ pub mod limits;
 mod memory_wait;
 mod procedure;
 mod reaper;
+mod replay_lanes;
 mod session;
 mod stats;
 mod timeouts;
