@@ -310,9 +310,9 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	if (r == KDB_OK) {
 		SRV_SAY(in, out, "+OK\r\n");
 	} else {
-		if (ctx->state != KDB_TX_FAILED)
+		/* The event loop waits for the reaper. */
+		if (!commit || ctx->state != KDB_TX_FAILED || kdb_rollback(ctx) != KDB_OK)
 			return SRV_UP;
-		kdb_rollback(ctx);
 		srv_say_error(in, out, r);
 	}
 	return SRV_DONE;

@@ -74,6 +74,17 @@ int kdb_local(struct local_args *args)
 	return 0;
 }
 
+/* Rolls a transaction back that has exceeded a limit; see kdb_reap(). Arguments: session, the transaction's number,
+ * the time of its last operator. */
+SEC("raw_tp")
+int kdb_local_reap(struct local_args *args)
+{
+	__u32 session = args->op;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+
+	return ctx ? kdb_reap(ctx, args->session, args->io) : KDB_ERR_STATE;
+}
+
 /* An empty call: what one BPF_PROG_TEST_RUN costs by itself. */
 SEC("raw_tp")
 int kdb_local_noop(struct local_args *args)

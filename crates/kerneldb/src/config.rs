@@ -1,7 +1,9 @@
 //! How to create a database.
 
+use std::sync::Arc;
+
 use crate::{
-    Error, Result,
+    Error, Result, Timeouts,
     limits::{
         HASH_MAP_KEY_BYTES, HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN,
         PARTITION_BYTES_MAX, PARTITIONS_MAX, SESSIONS_MAX, VERSIONS_MAX,
@@ -40,6 +42,8 @@ pub struct Config {
     /// Hash-map engine only: a reader that waits for the log is woken after so many bytes (paper 4.3);
     /// 0 = never.
     pub wal_notify_bytes: u32,
+    /// How long transactions and snapshots may last. The database and its server share it with the caller.
+    pub timeouts: Arc<Timeouts>,
 }
 
 impl Default for Config {
@@ -53,6 +57,7 @@ impl Default for Config {
             wal_ring_bytes: 0,
             key_bytes: 256,
             wal_notify_bytes: 64 << 10,
+            timeouts: Arc::default(),
         }
     }
 }

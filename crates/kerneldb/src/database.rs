@@ -10,7 +10,8 @@ use std::{
 };
 
 use crate::{
-    Application, Error, LogReader, LogTxn, Procedure, Replayer, Result, Session, Snapshot, Trace, Verified,
+    Application, Error, LogReader, LogTxn, Procedure, Replayer, Result, Session, Snapshot, Timeouts, Trace,
+    Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine},
@@ -120,6 +121,11 @@ impl Database {
     /// says what is wrong.
     pub fn verify(&self) -> Result<Verified> {
         self.engine.verify()
+    }
+
+    /// How long transactions and snapshots may last; can be changed at any time.
+    pub fn timeouts(&self) -> &Arc<Timeouts> {
+        &self.engine.control.timeouts
     }
 
     /// How the database was created.

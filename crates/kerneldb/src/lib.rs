@@ -23,6 +23,7 @@ pub mod limits;
 mod random;
 mod session;
 mod stats;
+mod timeouts;
 mod types;
 
 pub use config::{Config, EngineKind};
@@ -35,4 +36,5 @@ pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{Application, Procedure, Replayer, Session, TRACE_KEY, Trace, TraceOutcome, VOTER};
 pub use stats::Stats;
+pub use timeouts::Timeouts;
 pub use types::{Durability, LogTxn, Op, SetCondition, SetOptions, Value, Written};

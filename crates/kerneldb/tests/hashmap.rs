@@ -22,10 +22,12 @@ fn key(i: u64) -> [u8; 16] {
 fn scanned(db: &Database) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let snapshot = db.snapshot().unwrap();
     let mut all = BTreeMap::new();
-    snapshot.scan(0, snapshot.positions(), &mut |item| {
-        assert!(item.commit_ts <= snapshot.timestamp());
-        assert!(all.insert(item.key.to_vec(), item.value.to_vec()).is_none(), "a key was seen twice");
-    });
+    snapshot
+        .scan(0, snapshot.positions(), &mut |item| {
+            assert!(item.commit_ts <= snapshot.timestamp());
+            assert!(all.insert(item.key.to_vec(), item.value.to_vec()).is_none(), "a key was seen twice");
+        })
+        .unwrap();
     all
 }
 

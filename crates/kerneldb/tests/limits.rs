@@ -47,7 +47,7 @@ fn one_snapshot_more_than_there_are_slots() {
         }
         let mut keys = 0;
         let last = snapshots.pop().unwrap();
-        last.scan(0, last.positions(), &mut |_| keys += 1);
+        last.scan(0, last.positions(), &mut |_| keys += 1).unwrap();
         assert_eq!(keys, 1, "{name}");
         drop(last);
         session.begin_read_only().unwrap();

@@ -187,7 +187,7 @@ pub(super) fn error_reply(error: &Error) -> Vec<u8> {
         }
         Error::NoVersion | Error::WalFull | Error::Busy => "TRYAGAIN",
         Error::WalFailed => "MISCONF",
-        Error::Aborted => "TXFAILED",
+        Error::Aborted | Error::TimedOut | Error::SnapshotTooOld => "TXFAILED",
         _ => "ERR",
     };
     format!("{code} {error}").into_bytes()

@@ -315,7 +315,7 @@ impl Core {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
         if ctx.store.is_failed() {
-            return Err(Fail::Store(bedplate_kerneldb::Error::Aborted));
+            return Err(Fail::Store(ctx.store.failure()));
         }
         exec::data(resolved.cmd, ctx, args)
     }

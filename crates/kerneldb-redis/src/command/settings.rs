@@ -4,9 +4,9 @@
 //! without waiting for each other.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use bedplate_kerneldb::Durability;
+use bedplate_kerneldb::{Durability, Timeouts};
 use subtle::ConstantTimeEq;
 
 /// What is fixed when the server starts, and first values of what is not.
@@ -28,6 +28,8 @@ pub struct Startup {
     pub timeout_s: u64,
     /// Password, empty = none.
     pub password: String,
+    /// How long transactions and snapshots may last; the database's.
+    pub timeouts: Arc<Timeouts>,
 }
 
 impl Default for Startup {
@@ -41,6 +43,7 @@ impl Default for Startup {
             max_clients: 4096,
             timeout_s: 0,
             password: String::new(),
+            timeouts: Arc::default(),
         }
     }
 }
@@ -79,6 +82,9 @@ struct Parameter {
     get: fn(&Settings) -> String,
     change: Change,
 }
+
+/// Longest limit on transactions and snapshots in milliseconds; 0 means no limit.
+const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
 
@@ -165,9 +171,29 @@ static PARAMETERS: &[Parameter] = &[
     },
     Parameter { name: "save", get: |_| String::new(), change: Change::AtStart },
     Parameter {
+        name: "scan-grace",
+        get: |s| s.startup.timeouts.scan_grace_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.scan_grace_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
+    Parameter {
+        name: "snapshot-grace",
+        get: |s| s.startup.timeouts.snapshot_grace_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.snapshot_grace_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
+    Parameter {
         name: "timeout",
         get: |s| s.timeout_s().to_string(),
         change: Change::Now(|s, v| store(&s.timeout_s, v, 0, i32::MAX as u64)),
+    },
+    Parameter {
+        name: "transaction-idle-timeout",
+        get: |s| s.startup.timeouts.idle_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.idle_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
+    Parameter {
+        name: "transaction-timeout",
+        get: |s| s.startup.timeouts.transaction_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.transaction_ms, v, 0, TIMEOUT_MS_MAX)),
     },
 ];
 

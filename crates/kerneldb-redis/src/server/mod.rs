@@ -101,6 +101,7 @@ impl Server {
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
         let shared = Shared::new(Startup {
+            timeouts: database.timeouts().clone(),
             bind: addr.ip().to_string(),
             port: addr.port(),
             dir: store

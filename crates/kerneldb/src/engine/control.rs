@@ -1,11 +1,13 @@
 //! What both storage engines have in common: the configuration, and the maps with the engine's global state and the
 //! sessions' contexts.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::reaper::{self, CoarseClock, ContextView};
 use crate::{
-    Config, Result,
+    Config, Result, Timeouts,
     bpf::{ArrayMapping, LoadedObject},
     hash::{self, HashKey},
     layout::{KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, KDB_SNAPSHOTS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_state},
@@ -37,6 +39,11 @@ pub(crate) struct Control {
     pub contexts: ArrayMapping<kdb_ctx>,
     pub secrets: Secrets,
     states: ArrayMapping<kdb_state>,
+    /// How long transactions and snapshots may last.
+    pub timeouts: Arc<Timeouts>,
+    clock: CoarseClock,
+    /// When contexts were last searched for transactions over a limit; one thread at a time does that.
+    reaped_ns: AtomicU64,
 }
 
 impl Control {
@@ -47,9 +54,14 @@ impl Control {
             // SAFETY: in bounds, and no program runs yet.
             unsafe { (*contexts.get(session)).session = session };
         }
-        let states = ArrayMapping::new(object.map_fd("kdb_states")?, 1)?;
-        let control = Control { config, contexts, secrets, states };
+        let states = ArrayMapping::<kdb_state>::new(object.map_fd("kdb_states")?, 1)?;
+        // SAFETY: in bounds and aligned; the mapping is alive, and no program runs yet.
+        let clock = CoarseClock::new(unsafe { AtomicU64::from_ptr(&raw mut (*states.get(0)).coarse_ns) });
+        let timeouts = config.timeouts.clone();
+        let reaped_ns = AtomicU64::new(0);
+        let control = Control { config, contexts, secrets, states, timeouts, clock, reaped_ns };
         control.update_clock_offset();
+        control.apply_timeouts();
         Ok(control)
     }
 
@@ -104,6 +116,39 @@ impl Control {
         }
     }
 
+    /// Tells the programs how old snapshots may become.
+    fn apply_timeouts(&self) {
+        let (snapshot, scan) = self.timeouts.grace_ns();
+        self.state().snapshot_grace_ns.store(snapshot, Ordering::Relaxed);
+        self.state().scan_grace_ns.store(scan, Ordering::Relaxed);
+    }
+
+    /// Advances the clock of the limits and rolls back the transactions that exceed one. `run` runs the program for that in
+    /// a partition. One thread at a time calls this.
+    pub(super) fn enforce_timeouts(&self, run: &dyn Fn(u32, &mut [u64; 3]) -> Result<u32>) -> Result<()> {
+        self.apply_timeouts();
+        let now = self.clock.advance(&self.state().coarse_ns);
+        if now - self.reaped_ns.load(Ordering::Relaxed) < self.timeouts.reap_interval().as_nanos() as u64 {
+            return Ok(());
+        }
+        self.reaped_ns.store(now, Ordering::Relaxed);
+        reaper::reap(&self.contexts, now, self.timeouts.transaction_ns(), run)
+    }
+
+    /// When a snapshot slot was claimed.
+    pub(super) fn snapshot_ns(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: in bounds (the index is checked) and aligned; accessed as whole words only, as long as `self` lives.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.states.get(0)).snapshot_ns[slot]) }
+    }
+
+    /// Whether a transaction cannot commit any more unless its commit is in the log already.
+    pub(super) fn has_ended(&self, (session, number): (u64, u64)) -> bool {
+        let session = u32::try_from(session).ok().filter(|session| *session < self.contexts.len());
+        session.is_none_or(|session| {
+            ContextView::read(self.contexts.get(session)).has_ended(number, (1 << KDB_MARKER_SEQ_BITS) - 1)
+        })
+    }
+
     /// Expiry compares Unix time; the kernel side only has the monotonic clock.
     pub(super) fn update_clock_offset(&self) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
@@ -137,7 +182,10 @@ pub(crate) struct StateView {
     pub active_snapshots: AtomicU64,
     pub snapshot_high: AtomicU32,
     _pad2: u32,
-    _pad3: [u64; 6],
+    pub snapshot_grace_ns: AtomicU64,
+    pub scan_grace_ns: AtomicU64,
+    pub coarse_ns: AtomicU64,
+    _pad3: [u64; 3],
     pub durable_ts: AtomicU64,
     pub wal_failed: AtomicU32,
     pub writes_paused: AtomicU32,
@@ -151,6 +199,7 @@ pub(crate) struct StateView {
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(StateView, active_snapshots) == offset_of!(kdb_state, active_snapshots));
+    assert!(offset_of!(StateView, coarse_ns) == offset_of!(kdb_state, coarse_ns));
     assert!(offset_of!(StateView, durable_ts) == offset_of!(kdb_state, durable_ts));
     assert!(offset_of!(StateView, drained_ts) == offset_of!(kdb_state, drained_ts));
     assert!(offset_of!(StateView, snapshots) == offset_of!(kdb_state, snapshots));

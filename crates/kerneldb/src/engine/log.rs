@@ -96,6 +96,14 @@ impl<'db> LogReader<'db> {
 
     /// [`LogReader::drain`] without copies: keys and values are borrowed from the rings.
     pub fn drain_into(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
-        self.rings.drain(max_bytes, sink)
+        // A large transaction is handed over by the round that reads its end: only a round that has read nothing shows
+        // that nothing is left.
+        loop {
+            let before = self.rings.read_bytes();
+            let count = self.rings.drain(max_bytes, sink);
+            if count > 0 || self.rings.read_bytes() == before {
+                return count;
+            }
+        }
     }
 }

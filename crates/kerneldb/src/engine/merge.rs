@@ -4,10 +4,16 @@
 //! records of different rings (or of nested contexts on one CPU) may come out of order. What is complete
 //! and in sequence is handed over straight from the rings' memory. Only what has to wait is copied: the
 //! writes of open transactions, and commits whose predecessors are not complete yet.
+//!
+//! The copies are bounded. Of an open transaction only the newest write of each key counts, so its copies take at
+//! most twice what its uncommitted versions take in the database, and `REWRITES_BYTES`. Transactions that ended without
+//! a record of it are found by their sessions' contexts. So the copies of all open transactions take less than twice the
+//! database's memory limit. Nothing here waits, so the rings' space always comes back.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     mem::offset_of,
+    time::Instant,
 };
 
 use super::log::{OpRef, TxnSink};
@@ -17,6 +23,7 @@ use crate::{
         KDB_MARKER_SEQ_BITS, KDB_REC_ABORT, KDB_REC_AUTO_DEL, KDB_REC_AUTO_PUT, KDB_REC_COMMIT, KDB_REC_DEL,
         KDB_REC_LONG, KDB_REC_PUT, KDB_REC_SKIP, kdb_rec, kdb_rec_long,
     },
+    limits::{ABANDONED_INTERVAL, REWRITES_BYTES, UNCOMMITTED_CHECK_BYTES},
 };
 
 /// More commits than this are never in the rings at once: the sequence is broken.
@@ -42,7 +49,7 @@ impl<'a> From<&'a [u8]> for Record<'a> {
     }
 }
 /// A transaction: session, and its number within the session.
-type TxId = (u64, u64);
+pub(super) type TxId = (u64, u64);
 
 /// A change, in its ring or copied.
 enum Change {
@@ -60,6 +67,60 @@ enum Slot {
     Transaction(Vec<Change>),
 }
 
+/// The writes of a transaction that is not complete.
+#[derive(Default)]
+struct OpenWrites {
+    /// Writes with their index in the transaction.
+    writes: Vec<(u32, Change)>,
+    /// Number of writes seen: those in `writes`, and those that were overwritten.
+    seen: u32,
+    /// Bytes that the copies take, and what they took when the overwritten ones were last removed.
+    bytes: usize,
+    bytes_compacted: usize,
+}
+
+impl OpenWrites {
+    /// Copies what is still in the rings. Returns by how many bytes the copies have grown.
+    fn copy(&mut self, records: Records<'_>) -> isize {
+        let before = self.bytes;
+        for (_, change) in &mut self.writes {
+            if matches!(change, Change::There(_)) {
+                copy(change, records);
+                self.bytes += copied_bytes(change);
+            }
+        }
+        if self.bytes > REWRITES_BYTES + 2 * self.bytes_compacted {
+            self.remove_overwritten();
+        }
+        self.bytes as isize - before as isize
+    }
+
+    /// Keeps the newest write of each key. All writes are copies.
+    fn remove_overwritten(&mut self) {
+        fn key(change: &Change) -> &[u8] {
+            match change {
+                Change::Copied(Op::Put { key, .. } | Op::Delete { key }) => key,
+                Change::There(_) => &[],
+            }
+        }
+        self.writes.sort_unstable_by(|(i, a), (j, b)| key(a).cmp(key(b)).then(j.cmp(i)));
+        self.writes.dedup_by(|(_, later), (_, first)| key(later) == key(first));
+        self.writes.shrink_to_fit();
+        self.bytes = self.writes.iter().map(|(_, change)| copied_bytes(change)).sum();
+        self.bytes_compacted = self.bytes;
+    }
+}
+
+/// Memory that a copy takes.
+fn copied_bytes(change: &Change) -> usize {
+    size_of::<(u32, Change)>()
+        + match change {
+            Change::There(_) => 0,
+            Change::Copied(Op::Put { key, value, .. }) => key.len() + value.len(),
+            Change::Copied(Op::Delete { key }) => key.len(),
+        }
+}
+
 /// See the module's comment.
 pub(super) struct Merge {
     /// Timestamp of the first slot.
@@ -67,8 +128,10 @@ pub(super) struct Merge {
     slots: VecDeque<Slot>,
     /// Timestamps from and before which slots were filled since the last copying.
     filled: (u64, u64),
-    /// Writes, with their index, of transactions that are not complete.
-    open: BTreeMap<TxId, Vec<(u32, Change)>>,
+    /// Writes of transactions that are not complete.
+    open: BTreeMap<TxId, OpenWrites>,
+    /// Bytes that the copies in `open` take.
+    open_bytes: usize,
     /// Transactions in `open` with writes that are not copied.
     touched: Vec<TxId>,
     /// Commits whose writes have not all been seen: timestamp and number of writes.
@@ -88,6 +151,7 @@ impl Merge {
             slots: VecDeque::new(),
             filled: NONE_FILLED,
             open: BTreeMap::new(),
+            open_bytes: 0,
             touched: Vec::new(),
             committed: HashMap::new(),
             newest: Vec::new(),
@@ -111,7 +175,9 @@ impl Merge {
             KDB_REC_PUT | KDB_REC_DEL => {
                 let id = transaction(rec.stamp);
                 self.notice(id);
-                self.open.entry(id).or_default().push((rec.index, Change::There(place)));
+                let open = self.open.entry(id).or_default();
+                open.writes.push((rec.index, Change::There(place)));
+                open.seen += 1;
                 if self.touched.last() != Some(&id) {
                     self.touched.push(id);
                 }
@@ -126,7 +192,7 @@ impl Merge {
             KDB_REC_ABORT => {
                 let id = transaction(rec.stamp);
                 self.notice(id);
-                self.open.remove(&id);
+                self.forget(id);
                 self.over.push(id);
             }
             _ => {}
@@ -161,8 +227,10 @@ impl Merge {
             && until.iter().all(|until| read.next().is_some_and(|read| read >= *until))
         {
             for id in over {
-                if !self.committed.contains_key(id) {
-                    self.open.remove(id);
+                if !self.committed.contains_key(id)
+                    && let Some(open) = self.open.remove(id)
+                {
+                    self.open_bytes -= open.bytes;
                 }
             }
             self.settling = None;
@@ -170,6 +238,43 @@ impl Merge {
         if self.settling.is_none() && !self.over.is_empty() {
             self.settling = Some((heads(), std::mem::take(&mut self.over)));
         }
+    }
+
+    /// Drops the writes of a transaction.
+    fn forget(&mut self, id: TxId) -> Option<OpenWrites> {
+        let open = self.open.remove(&id)?;
+        self.open_bytes -= open.bytes;
+        Some(open)
+    }
+
+    /// Bytes that the copies of open transactions' writes take.
+    #[cfg(test)]
+    fn open_bytes(&self) -> usize {
+        self.open_bytes
+    }
+
+    /// Lets go of writes whose transactions were rolled back without a record of it, as `ended` knows, once there are
+    /// enough of them. `looked_at` is when this last looked for them.
+    pub(super) fn find_abandoned(&mut self, looked_at: &mut Instant, ended: impl FnMut(TxId) -> bool) {
+        if self.open_bytes >= UNCOMMITTED_CHECK_BYTES && looked_at.elapsed() >= ABANDONED_INTERVAL {
+            *looked_at = Instant::now();
+            self.abandon(ended);
+        }
+    }
+
+    /// Transactions that have ended without a record of it, as `ended` knows, are over once the rings have been read up
+    /// to where they are now.
+    fn abandon(&mut self, mut ended: impl FnMut(TxId) -> bool) {
+        let known = |id: &TxId| {
+            self.over.contains(id) || self.settling.as_ref().is_some_and(|(_, over)| over.contains(id))
+        };
+        let over: Vec<TxId> = self.open.keys().copied().filter(|id| !known(id) && ended(*id)).collect();
+        self.over.extend(over);
+    }
+
+    /// Whether a transaction can be handed over without reading more.
+    pub(super) fn is_ready(&self) -> bool {
+        !matches!(self.slots.front(), None | Some(Slot::Unknown))
     }
 
     fn place(&mut self, ts: u64, slot: Slot) {
@@ -190,8 +295,8 @@ impl Merge {
     /// Moves a transaction to the sequence once its commit and all of its writes were seen.
     fn finish(&mut self, id: TxId) {
         let Some(&(ts, count)) = self.committed.get(&id) else { return };
-        if self.open.get(&id).is_some_and(|writes| writes.len() as u32 == count) {
-            let mut writes = self.open.remove(&id).unwrap_or_default();
+        if self.open.get(&id).is_some_and(|open| open.seen == count) {
+            let mut writes = self.forget(id).unwrap_or_default().writes;
             self.committed.remove(&id);
             writes.sort_unstable_by_key(|&(index, _)| index);
             let writes = writes.into_iter().map(|(_, change)| change).collect();
@@ -203,7 +308,7 @@ impl Merge {
     /// transactions there were.
     pub(super) fn emit<'a>(&mut self, max_bytes: usize, bytes: Records<'a>, sink: &mut dyn TxnSink) -> usize {
         let (mut count, mut sum) = (0, 0);
-        while sum < max_bytes && !matches!(self.slots.front(), None | Some(Slot::Unknown)) {
+        while sum < max_bytes && self.is_ready() {
             sink.begin(self.next_ts);
             match self.slots.pop_front() {
                 Some(Slot::Auto(change)) => sum += hand_over(&change, bytes, sink),
@@ -234,8 +339,8 @@ impl Merge {
             }
         }
         for id in self.touched.drain(..) {
-            if let Some(writes) = self.open.get_mut(&id) {
-                writes.iter_mut().for_each(|(_, change)| copy(change, bytes));
+            if let Some(open) = self.open.get_mut(&id) {
+                self.open_bytes = self.open_bytes.saturating_add_signed(open.copy(bytes));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `control`, `replay_lanes`, `memory_wait`, `storage` (the interface of the storage engines),
+//! each other from left to right: `log`, `reaper`, `control`, `replay_lanes`, `memory_wait`, `storage` (the interface of the storage engines),
 //! `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
 //! Locks, in order: `housekeeping`, `free_sessions`, a partition's growth lock; only the first is held while a
@@ -13,6 +13,7 @@ mod hashmap;
 mod log;
 mod memory_wait;
 mod merge;
+mod reaper;
 mod replay_lanes;
 mod snapshot;
 mod storage;
@@ -51,6 +52,7 @@ pub(crate) struct Programs {
     pub local: Program,
     pub batch: Program,
     pub noop: Program,
+    reap: Program,
     /// Arena engine.
     replay: Option<Program>,
     collect: Program,
@@ -199,6 +201,7 @@ impl Engine {
 
     fn housekeep_locked(&self) -> Result<bool> {
         let mut more = false;
+        self.control.enforce_timeouts(&|partition, args| self.programs(partition).reap.run(args))?;
         for partition in 0..self.storage.partitions() {
             if self.storage.wants_memory(partition) {
                 more |= self.storage.grow(partition);
@@ -304,6 +307,7 @@ impl Programs {
             local: object.program("kdb_local")?,
             batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
+            reap: object.program("kdb_local_reap")?,
             replay: object.program("kdb_local_replay").ok(),
             collect: object.program("kdb_local_collect")?,
             object,

@@ -138,6 +138,10 @@ pub(crate) trait LogRings: Send + Sync {
     /// Waits for a notification of the producers or for the given time; returns whether there was one.
     fn wait(&self, time: Duration) -> bool;
 
-    /// Passes the complete transactions to `sink`; [`super::LogReader::drain_into`].
+    /// Bytes ever read from the rings.
+    fn read_bytes(&self) -> u64;
+
+    /// Reads a piece of each ring and passes the transactions that are complete then to `sink`. Returns how many there
+    /// were: 0 may also mean that a large transaction has been read in part.
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize;
 }

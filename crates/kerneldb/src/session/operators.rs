@@ -141,7 +141,7 @@ impl Session {
     }
 
     fn state(&self) -> u32 {
-        // SAFETY: in bounds; only this session's operators change its context.
+        // SAFETY: in bounds; the operators and the reaper store the state as a whole.
         unsafe { (&raw const (*self.ctx()).state).read_volatile() }
     }
 
@@ -245,6 +245,15 @@ impl Session {
         self.state() == KDB_TX_FAILED
     }
 
+    /// Why the open transaction can only be rolled back: [`Error::TimedOut`], else [`Error::Aborted`].
+    pub fn failure(&self) -> Error {
+        // SAFETY: in bounds; written before the state that the caller has seen.
+        match unsafe { (&raw const (*self.ctx()).error).read_volatile() } {
+            KDB_ERR_TX_TIMED_OUT => Error::TimedOut,
+            _ => Error::Aborted,
+        }
+    }
+
     /// Whether this session's writes are logged (only matters for a database with a log).
     pub fn set_logged(&mut self, logged: bool) {
         // SAFETY: in bounds; only this session's operators read the flags.
@@ -320,7 +329,11 @@ impl Session {
     /// read-only). After an error the transaction has been rolled back.
     pub fn commit(&mut self) -> Result<u64> {
         if self.state() == KDB_TX_READ_ONLY {
-            self.run_plain(KDB_OP_COMMIT_RO, self.home())?;
+            let status = self.run_plain(KDB_OP_COMMIT_RO, self.home())?;
+            if status != KDB_OK {
+                self.rollback()?;
+                return Err(error(status));
+            }
             self.finish()?;
             return Ok(0);
         }
@@ -337,7 +350,10 @@ impl Session {
 
     /// Rolls back; a no-op without a transaction.
     pub fn rollback(&mut self) -> Result<()> {
-        self.run_plain(KDB_OP_ROLLBACK, self.home())?;
+        // The reaper may be at it, for microseconds.
+        while self.run_plain(KDB_OP_ROLLBACK, self.home())? == KDB_ERR_BUSY {
+            std::thread::yield_now();
+        }
         self.finish()
     }
 
@@ -414,6 +430,9 @@ pub(crate) fn error(status: u32) -> Error {
         KDB_ERR_TOO_LARGE => Error::TooLarge("a key has 1 to 255 bytes, a value at most 65536"),
         KDB_ERR_TOO_MANY_LOCKS => Error::TooManyLocks,
         KDB_ERR_CHAIN => Error::ChainFull,
+        KDB_ERR_TX_TOO_LARGE => Error::TransactionTooLarge,
+        KDB_ERR_SNAPSHOT_TOO_OLD => Error::SnapshotTooOld,
+        KDB_ERR_TX_TIMED_OUT => Error::TimedOut,
         KDB_ERR_BUSY => Error::Busy,
         KDB_ERR_ABORTED => Error::Aborted,
         _ => Error::State,

@@ -8,6 +8,7 @@
 #ifndef BEDPLATE_ENGINE_AUTO_H
 #define BEDPLATE_ENGINE_AUTO_H
 
+#include "revoke.h"
 #include "write.h"
 
 #define READ_AGAIN (-1)
@@ -250,6 +251,8 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	}
 	if (scan.free == NO_SLOT) {
 		version_prune(entry, &scan);
+		if (scan.free == NO_SLOT && version_reclaim(entry, &scan))
+			version_prune(entry, &scan);
 		if (scan.free == NO_SLOT) {
 			status = KDB_ERR_NO_VERSION;
 			goto unlock;

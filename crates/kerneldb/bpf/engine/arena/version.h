@@ -217,12 +217,29 @@ static __always_inline void removal_note(struct kdb_state *state, __u32 entry, _
 	}
 }
 
-/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */
-__noinline __u64 versions_needed(__u32 entry)
+/* The version that a snapshot needs, as a bit of its slot; 0 = none. */
+static __always_inline __u64 version_needed_at(__u32 entry, __u64 snapshot)
+{
+	__u64 best_ts = 0, best = 0;
+	__u32 i;
+
+	bpf_for(i, 0, kdb_config.slots) {
+		__u64 ts = slot_at(entry, i)->ts;
+		if (ts > best_ts && ts <= snapshot) {
+			best_ts = ts;
+			best = 1ull << (i & 63);
+		}
+	}
+	return best;
+}
+
+/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). With `now_ns`:
+ * only those snapshots that do not give way to a writer at that time. */
+__noinline __u64 versions_needed(__u32 entry, __u64 now_ns)
 {
 	struct kdb_state *state = kdb_state();
 	__u64 needed = 0;
-	__u32 s, i, high;
+	__u32 s, high;
 
 	USE_ARENA();
 	if (!state)
@@ -232,20 +249,14 @@ __noinline __u64 versions_needed(__u32 entry)
 		high = KDB_SNAPSHOTS;
 	bpf_for(s, 0, high) {
 		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
-		__u64 best_ts = 0, best = 0;
 
-		if (!snapshot)
+		if (!snapshot || snapshot == KDB_SNAPSHOT_REVOKED)
 			continue;
 		if (snapshot == 1)
 			return ~0ull;
-		bpf_for(i, 0, kdb_config.slots) {
-			__u64 ts = slot_at(entry, i)->ts;
-			if (ts > best_ts && ts <= snapshot - 2) {
-				best_ts = ts;
-				best = 1ull << (i & 63);
-			}
-		}
-		needed |= best;
+		if (now_ns && snapshot_gives_way(state, s, snapshot, now_ns))
+			continue;
+		needed |= version_needed_at(entry, snapshot_timestamp(snapshot));
 	}
 	return needed;
 }
@@ -268,7 +279,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 		return 0;
 	if (scan->others) {
 		if (READ_ONCE(state->active_snapshots))
-			needed = versions_needed(entry);
+			needed = versions_needed(entry, 0);
 		e->changes++;
 		barrier();
 		bpf_for(i, 0, kdb_config.slots) {

@@ -12,8 +12,8 @@ pub(crate) trait SnapshotSource {
     fn positions(&self) -> u64;
     /// Number of keys, roughly; 0 = not known.
     fn expected(&self) -> u64;
-    /// Hands over the keys at positions `from..to`.
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>));
+    /// Hands over the keys at positions `from..to`. After an error nothing that was handed over is to be used.
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()>;
 }
 
 /// A snapshot of a database.
@@ -48,7 +48,7 @@ impl SnapshotSource for DatabaseSnapshot<'_> {
         self.database.len()
     }
 
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
-        self.snapshot.scan(from, to, f);
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+        self.snapshot.scan(from, to, f)
     }
 }

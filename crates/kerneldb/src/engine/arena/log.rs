@@ -4,7 +4,11 @@
 //! A record is complete when its `state` is that of its own position, which depends on the database's secret:
 //! stale bytes never look like a complete record.
 
-use std::{mem::offset_of, sync::atomic::Ordering, time::Duration};
+use std::{
+    mem::offset_of,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use super::Partition;
 use crate::{
@@ -26,6 +30,8 @@ pub(super) struct ArenaLog<'db> {
     partitions: &'db [Partition],
     merge: Merge,
     rings: Vec<Ring>,
+    /// When abandoned transactions were last looked for.
+    abandoned_at: Instant,
 }
 
 /// A ring, and how far it was read. What is read but not given back is `tail..pos`.
@@ -47,7 +53,7 @@ impl<'db> ArenaLog<'db> {
                 rings.push(Ring { partition, header, pos: tail.load(Ordering::Relaxed) });
             }
         }
-        ArenaLog { control, partitions, merge: Merge::new(next_ts), rings }
+        ArenaLog { control, partitions, merge: Merge::new(next_ts), rings, abandoned_at: Instant::now() }
     }
 }
 
@@ -58,11 +64,22 @@ impl LogRings for ArenaLog<'_> {
         false
     }
 
+    fn read_bytes(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.pos).sum()
+    }
+
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
-        let partitions = self.partitions;
+        let (control, partitions) = (self.control, self.partitions);
+        self.merge.find_abandoned(&mut self.abandoned_at, |id| control.has_ended(id));
+        // What could not be handed over the last time comes first: else copies would pile up.
+        let left_over = self.merge.emit(max_bytes, &|_| unreachable!("what is left over is copied"), sink);
+        if self.merge.is_ready() {
+            control.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
+            return left_over;
+        }
         let piece = (max_bytes / self.rings.len().max(1)).max(MIN_PIECE) as u64;
         for ring in &mut self.rings {
-            read(self.control.secrets.log_secret, partitions, ring, piece, &mut self.merge);
+            read(control.secrets.log_secret, partitions, ring, piece, &mut self.merge);
         }
         self.merge.settle(self.rings.iter().map(|ring| ring.pos), || {
             self.rings.iter().map(|ring| head(partitions, ring)).collect()
@@ -84,11 +101,11 @@ impl LogRings for ArenaLog<'_> {
         let count = self.merge.emit(max_bytes, &bytes, sink);
         self.merge.copy_rest(&bytes);
         // Only now may the blocks that records referred to go.
-        self.control.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
+        control.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
         for ring in &self.rings {
             give_back(partitions, ring);
         }
-        count
+        left_over + count
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     ffi::{c_int, c_void},
     os::fd::{AsRawFd, BorrowedFd},
     ptr::NonNull,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use libbpf_rs::libbpf_sys;
@@ -12,6 +12,7 @@ use libbpf_rs::libbpf_sys;
 use crate::{
     Error, Result,
     engine::{
+        control::Control,
         log::TxnSink,
         merge::{Merge, Place, Record},
         storage::LogRings,
@@ -90,8 +91,22 @@ impl LogRing {
         // SAFETY: the ring is alive, and `&mut self` makes this its only consumer. It writes to the batch,
         // to which there is no reference.
         unsafe { libbpf_sys::ring_buffer__consume(self.ring.as_ptr()) };
-        // SAFETY: the batch is alive, and only this function and the call above write to it.
+        self.records()
+    }
+
+    /// The records that were read the last time.
+    pub(crate) fn records(&self) -> &Batch {
+        // SAFETY: the batch is alive, and only `read`, which takes `&mut self`, writes to it.
         unsafe { self.batch.as_ref() }
+    }
+
+    /// How far the ring was read, and up to where records are reserved: bytes ever.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        // SAFETY: the ring is alive; it has one map, so the index is in bounds.
+        unsafe {
+            let ring = libbpf_sys::ring_buffer__ring(self.ring.as_ptr(), 0);
+            (libbpf_sys::ring__consumer_pos(ring), libbpf_sys::ring__producer_pos(ring))
+        }
     }
 
     /// Waits until the producers announce records (every [`crate::Config::wal_notify_bytes`] bytes), or for
@@ -121,32 +136,46 @@ impl Drop for LogRing {
 }
 
 /// The log of this engine, read in the order of reservation.
-pub(super) struct HashLog {
+pub(super) struct HashLog<'db> {
+    control: &'db Control,
     ring: LogRing,
     merge: Merge,
+    /// When abandoned transactions were last looked for.
+    abandoned_at: Instant,
 }
 
-impl HashLog {
+impl<'db> HashLog<'db> {
     /// A log whose next commit has this timestamp.
-    pub(super) fn new(ring: LogRing, next_ts: u64) -> Self {
-        HashLog { ring, merge: Merge::new(next_ts) }
+    pub(super) fn new(control: &'db Control, ring: LogRing, next_ts: u64) -> Self {
+        HashLog { control, ring, merge: Merge::new(next_ts), abandoned_at: Instant::now() }
     }
 }
 
-impl LogRings for HashLog {
+impl LogRings for HashLog<'_> {
     fn wait(&self, time: Duration) -> bool {
         self.ring.wait(time)
     }
 
-    /// All records that there are are copied out of the ring buffer.
+    fn read_bytes(&self) -> u64 {
+        self.ring.positions().0
+    }
+
+    /// All complete records are copied out of the ring buffer.
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
+        let control = self.control;
+        self.merge.find_abandoned(&mut self.abandoned_at, |id| control.has_ended(id));
+        let left_over = self.merge.emit(max_bytes, &|_| unreachable!("what is left over is copied"), sink);
+        if self.merge.is_ready() {
+            return left_over;
+        }
         let records = self.ring.read();
         records.iter().for_each(|(offset, record)| self.merge.accept((0, offset as u64), record));
-        // One ring, which is read in the order of reservation: what was before is known.
-        self.merge.settle(std::iter::empty(), Vec::new);
+        let (read, reserved) = self.ring.positions();
+        self.merge.settle(std::iter::once(read), || vec![reserved]);
+        let records = self.ring.records();
         let bytes = |(_, offset): Place| Record::from(records.at(offset as usize));
         let count = self.merge.emit(max_bytes, &bytes, sink);
         self.merge.copy_rest(&bytes);
-        count
+        left_over + count
     }
 }

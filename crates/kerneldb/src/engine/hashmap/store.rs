@@ -237,7 +237,7 @@ impl Storage for HashStore {
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {
         let ring = self.log.lock().unwrap_or_else(|e| e.into_inner()).take();
         let ring = ring.expect("the log exists and is taken once");
-        Box::new(HashLog::new(ring, control.state().durable_ts.load(Ordering::SeqCst) + 1))
+        Box::new(HashLog::new(control, ring, control.state().durable_ts.load(Ordering::SeqCst) + 1))
     }
 
     fn verify(&self, control: &Control) -> Result<Verified> {

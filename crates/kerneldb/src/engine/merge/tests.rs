@@ -275,3 +275,74 @@ fn a_repeated_timestamp_is_noticed() {
     let bytes = record(KDB_REC_SKIP, 3, (0, 0), 0, None);
     Merge::new(4).accept((0, 0), &bytes);
 }
+
+/// A place for each record, so that the reader's copies are what is tested.
+struct OneRing {
+    records: Vec<Vec<u8>>,
+}
+
+impl OneRing {
+    /// The reader accepts a record and copies what has to wait.
+    fn read(&mut self, merge: &mut Merge, bytes: Vec<u8>) {
+        let at = self.records.len() as u64;
+        merge.accept((0, at), &bytes);
+        self.records.push(bytes);
+        let place = |(_, at): Place| super::Record::from(&self.records[at as usize][..]);
+        merge.copy_rest(&place);
+    }
+}
+
+fn rewrite(value: &[u8]) -> Op {
+    Op::Put { key: b"key".to_vec(), value: value.to_vec(), expire_at_ms: None }
+}
+
+#[test]
+fn rewrites_of_an_open_transaction_take_bounded_memory_and_the_last_one_counts() {
+    let (mut merge, mut ring) = (Merge::new(1), OneRing { records: Vec::new() });
+    let other = Op::Delete { key: b"other".to_vec() };
+    ring.read(&mut merge, record(KDB_REC_DEL, 0, (3, 9), 0, Some(&other)));
+    let value = [7; 1000];
+    for i in 1..=2000u32 {
+        // Two neighbours come in the wrong order, as they do when they are in different rings.
+        let index = (i + 1) ^ 1;
+        let op = rewrite(&[&index.to_le_bytes(), &value[..]].concat());
+        ring.read(&mut merge, record(KDB_REC_PUT, 0, (3, 9), index - 1, Some(&op)));
+        assert!(merge.open_bytes() < REWRITES_BYTES + 4 * 1100, "{i}: {} bytes", merge.open_bytes());
+    }
+    assert_eq!(merge.open[&(3, 9)].seen, 2001);
+    let newest = rewrite(b"the last");
+    ring.read(&mut merge, record(KDB_REC_PUT, 0, (3, 9), 2001, Some(&newest)));
+    ring.read(&mut merge, record(KDB_REC_COMMIT, 1, (3, 9), 2002, None));
+    let mut got = Collect::default();
+    merge.emit(usize::MAX, &|_| unreachable!("everything is copied"), &mut got);
+    let ops = std::mem::take(&mut got.0[0].ops);
+    assert_eq!(ops.last(), Some(&newest));
+    assert!(ops.contains(&other));
+    assert!(ops.len() < 200, "{} changes", ops.len());
+    assert_eq!(merge.open_bytes(), 0);
+}
+
+#[test]
+fn writes_of_transactions_that_ended_without_a_record_are_forgotten() {
+    let (mut merge, mut ring) = (Merge::new(1), OneRing { records: Vec::new() });
+    for session in 0..10 {
+        ring.read(&mut merge, record(KDB_REC_PUT, 0, (session, 1), 0, Some(&rewrite(b"value"))));
+    }
+    // Of the even sessions that have ended, session 4 has committed: its record is not read yet.
+    merge.abandon(|(session, _)| session.is_multiple_of(2));
+    merge.abandon(|(session, _)| session.is_multiple_of(2));
+    merge.settle(std::iter::once(10), || vec![11]);
+    assert_eq!(merge.open.len(), 10, "the rings may hold commits");
+    ring.read(&mut merge, record(KDB_REC_COMMIT, 1, (4, 1), 1, None));
+    merge.settle(std::iter::once(11), || vec![11]);
+    let left: Vec<u64> = merge.open.keys().map(|&(session, _)| session).collect();
+    assert_eq!(left, [1, 3, 5, 7, 9]);
+    let mut got = Collect::default();
+    assert_eq!(merge.emit(usize::MAX, &|_| unreachable!("everything is copied"), &mut got), 1);
+    assert_eq!(got.0[0].ops, [rewrite(b"value")]);
+    assert!(merge.open_bytes() > 0);
+    merge.abandon(|_| true);
+    merge.settle(std::iter::once(11), || vec![11]);
+    merge.settle(std::iter::once(11), || vec![11]);
+    assert_eq!(merge.open_bytes(), 0);
+}
