@@ -38,6 +38,10 @@ pub enum Error {
     /// The transaction met an error before and can only be rolled back.
     #[error("the transaction has failed and can only be rolled back")]
     Aborted,
+    /// The key's hash chain has as many entries as a chain may have ([`crate::limits::CHAIN_ENTRIES_MAX`]).
+    /// Deleting keys makes room, but only keys of the same chain.
+    #[error("the key's hash chain is full: {} keys have the same bucket", crate::limits::CHAIN_ENTRIES_MAX)]
+    ChainFull,
     /// An internal latch could not be had; retry.
     #[error("busy, retry")]
     Busy,

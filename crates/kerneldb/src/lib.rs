@@ -17,14 +17,18 @@ mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hash;
 mod layout;
 pub mod limits;
+mod random;
 mod session;
 mod stats;
 mod types;
 
 pub use config::{Config, EngineKind};
 pub use database::Database;
+#[cfg(any(test, feature = "testing"))]
+pub use durability::testing;
 pub use durability::{Store, StoreConfig, checkpoint, recovery, store, wal};
 pub use engine::{DumpMethod, LogReader, Snapshot, SnapshotItem, Verified};
 pub use error::{Error, Result};

@@ -9,6 +9,11 @@ pub const KEY_MAX: usize = layout::KDB_KEY_MAX as usize;
 /// Longest value in bytes; the shortest is 0. Longer values are [`crate::Error::TooLarge`].
 pub const VALUE_MAX: usize = layout::KDB_VAL_MAX as usize;
 
+/// Index entries in one hash chain, 256. Reads and writes of present keys go on at the limit; an operation that
+/// would add another key to the chain ends in [`crate::Error::ChainFull`]. Random keys do not get near it: a
+/// partition has at most four keys for each chain on average.
+pub const CHAIN_ENTRIES_MAX: usize = layout::KDB_CHAIN_MAX as usize;
+
 /// Distinct keys that one transaction can read-lock or write. One more is [`crate::Error::TooManyLocks`], after which
 /// the transaction can only be rolled back.
 pub const TX_KEYS_MAX: usize = layout::KDB_TX_LOCKS as usize;

@@ -51,7 +51,7 @@ pub(super) struct Ctx<'a, S, V> {
     pub out: Writer<'a>,
     /// Time of the command, milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Newest commit that the command made.
+    /// Newest commit that the command made, or that it revealed by other means than the session's operators.
     pub commit_ts: u64,
 }
 

@@ -16,6 +16,7 @@ pub trait Operators {
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written>;
     fn commit(&mut self) -> Result<u64>;
     fn rollback(&mut self) -> Result<()>;
+    fn take_observed_ts(&mut self) -> u64;
     /// From the next transaction on: whether writes are logged. What commits wait for is the caller's
     /// business, so [`Durability::Async`] and [`Durability::Sync`] are the same here.
     fn set_durability(&mut self, durability: Durability);
@@ -60,6 +61,10 @@ impl Operators for Session {
 
     fn rollback(&mut self) -> Result<()> {
         Session::rollback(self)
+    }
+
+    fn take_observed_ts(&mut self) -> u64 {
+        Session::take_observed_ts(self)
     }
 
     fn set_durability(&mut self, durability: Durability) {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 
 use bedplate_kerneldb::Durability;
+use subtle::ConstantTimeEq;
 
 /// What is fixed when the server starts, and first values of what is not.
 #[derive(Clone, Debug)]
@@ -230,15 +231,9 @@ impl Settings {
         !self.read_password().is_empty()
     }
 
-    /// Compares in a time that depends on the length of `given` only.
+    /// Compares in a time that does not depend on where the two differ, but may depend on their lengths.
     pub(super) fn is_password(&self, given: &[u8]) -> bool {
-        let password = self.read_password();
-        let mut difference = password.len() ^ given.len();
-        for (i, byte) in given.iter().enumerate() {
-            let expected = password.get(i % password.len().max(1)).copied().unwrap_or(0);
-            difference |= usize::from(std::hint::black_box(byte ^ expected));
-        }
-        difference == 0
+        self.read_password().ct_eq(given).into()
     }
 
     fn read_password(&self) -> Vec<u8> {

@@ -24,9 +24,6 @@ pub struct ServerConfig {
     pub keepalive: Option<Duration>,
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
-    /// Size in bytes of the ring buffer through which the kernel hands requests to the event loop: a
-    /// power of two, at least 1 MiB. A connection whose request finds it full is closed.
-    pub records_bytes: u32,
     /// Whether the kernel answers. Without it the event loop executes every command: the same replies,
     /// slower; for comparison and for tests.
     pub kernel_path: bool,
@@ -62,7 +59,6 @@ impl Default for ServerConfig {
             idle_timeout: None,
             keepalive: Some(Duration::from_secs(300)),
             password: String::new(),
-            records_bytes: 16 << 20,
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
@@ -74,9 +70,6 @@ impl ServerConfig {
     pub(super) fn check(&self) -> Result<()> {
         if !(1..=CLIENTS_MAX).contains(&self.max_clients) {
             return Err(Error::Config(format!("the maximum number of clients must be 1 to {CLIENTS_MAX}")));
-        }
-        if !self.records_bytes.is_power_of_two() || self.records_bytes < 1 << 20 {
-            return Err(Error::Config("the records' buffer must be a power of two of at least 1 MiB".into()));
         }
         Ok(())
     }

@@ -37,6 +37,11 @@ impl Dialogue {
         self.connection.feed(bytes);
     }
 
+    /// Whether there is no complete request left to execute, so that more bytes are needed to go on.
+    pub(super) fn wants_input(&self) -> bool {
+        self.connection.wants_input()
+    }
+
     /// Executes what is complete and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Progress {
         self.connection.process(&mut self.session, &*self.backend, out)

@@ -10,6 +10,8 @@ mod datadir;
 pub(crate) mod disk;
 pub mod recovery;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod transfer;
 pub mod wal;
 

@@ -73,7 +73,16 @@ impl Store {
         progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
-        let data = DataDir::open_or_create(data)?;
+        Store::open_in(config, DataDir::open_or_create(data)?, progress)
+    }
+
+    /// Recovers what is in a data directory that is open already.
+    pub(crate) fn open_in(
+        config: StoreConfig,
+        data: DataDir,
+        progress: &mut dyn FnMut(RecoveryProgress),
+    ) -> Result<(Store, RecoveryReport)> {
+        config.checkpoint.check()?;
         let mut database_config = config.database.clone();
         database_config.wal_ring_bytes = match (&config.wal, config.database.wal_ring_bytes) {
             (None, _) => 0,

@@ -7,31 +7,48 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::{
     Config, Result,
     bpf::{ArrayMapping, LoadedObject},
+    hash::{self, HashKey},
     layout::{KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, KDB_SNAPSHOTS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_state},
+    random,
     stats::Stats,
 };
+
+/// What clients must not know.
+#[derive(Clone, Copy)]
+pub(crate) struct Secrets {
+    /// Key of the hash of keys.
+    pub hash_key: HashKey,
+    /// Marks complete log records.
+    pub log_secret: u64,
+}
+
+impl Secrets {
+    /// Secrets that nobody has seen.
+    pub(super) fn draw() -> Result<Secrets> {
+        let hash_key = [random::secret_word()?, random::secret_word()?];
+        Ok(Secrets { hash_key, log_secret: random::secret_word()? })
+    }
+}
 
 /// The state that is shared with the eBPF programs of either engine.
 pub(crate) struct Control {
     pub config: Config,
     /// The contexts of the sessions.
     pub contexts: ArrayMapping<kdb_ctx>,
-    /// The secret of the index hash.
-    pub seed: u64,
+    pub secrets: Secrets,
     states: ArrayMapping<kdb_state>,
 }
 
 impl Control {
     /// Maps the state of programs that do not run yet, and initializes it.
-    pub(super) fn new(config: Config, seed: u64, object: &LoadedObject) -> Result<Self> {
+    pub(super) fn new(config: Config, secrets: Secrets, object: &LoadedObject) -> Result<Self> {
         let contexts = ArrayMapping::<kdb_ctx>::new(object.map_fd("kdb_contexts")?, config.max_sessions)?;
         for session in 0..contexts.len() {
             // SAFETY: in bounds, and no program runs yet.
             unsafe { (*contexts.get(session)).session = session };
         }
         let states = ArrayMapping::new(object.map_fd("kdb_states")?, 1)?;
-        let control = Control { config, contexts, seed, states };
-        control.state().hash_seed.store(seed, Ordering::Relaxed);
+        let control = Control { config, contexts, secrets, states };
         control.update_clock_offset();
         Ok(control)
     }
@@ -69,12 +86,12 @@ impl Control {
 
     /// Hash of a key, as `kdb_hash()` in `bpf/engine/hash.h` computes it.
     pub(crate) fn hash_of(&self, key: &[u8]) -> u64 {
-        xxhash_rust::xxh64::xxh64(key, self.seed)
+        hash::hash(self.secrets.hash_key, key)
     }
 
     /// Partition of a key with this hash, as `kdb_partition_of()` in `bpf/engine/hash.h` chooses it.
     pub(crate) fn partition_of_hash(&self, hash: u64) -> u32 {
-        (((hash >> 48) * u64::from(self.config.partitions)) >> 16) as u32
+        hash::partition_of(hash, self.config.partitions)
     }
 
     /// The log's reader holds what is overwritten from now on again.
@@ -125,7 +142,7 @@ pub(crate) struct StateView {
     pub wal_failed: AtomicU32,
     pub writes_paused: AtomicU32,
     pub clock_offset_ms: AtomicU64,
-    pub hash_seed: AtomicU64,
+    _pad5: u64,
     pub drained_ts: AtomicU64,
     _pad4: [u64; 3],
     pub snapshots: [AtomicU64; KDB_SNAPSHOTS as usize],

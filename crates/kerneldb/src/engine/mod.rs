@@ -37,7 +37,7 @@ use crate::{
     stats::Stats,
 };
 use arena::ArenaStore;
-use control::{Control, StateView};
+use control::{Control, Secrets, StateView};
 use hashmap::HashStore;
 use storage::Storage;
 
@@ -74,16 +74,13 @@ impl Engine {
     pub(crate) fn create(config: Config) -> Result<Engine> {
         config.check()?;
         let ncpus = possible_cpus()?;
-        let mut seed = [0u8; 8];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| Error::io("cannot get random bytes", e.into()))?;
-        let seed = u64::from_ne_bytes(seed);
+        let secrets = Secrets::draw()?;
         let ios = ncpus * 8 + 16;
         let traces = ncpus + 2;
         let sizes = [("kdb_contexts", config.max_sessions), ("kdb_ios", ios), ("kdb_traces", traces)];
         let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
             EngineKind::Arena => {
-                let (store, objects) = ArenaStore::load(&config, ncpus, seed, &sizes, &SHARED_MAPS)?;
+                let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
                 (Box::new(store), objects)
             }
             EngineKind::HashMap => {
@@ -96,7 +93,7 @@ impl Engine {
         Ok(Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
             traces: ArrayMapping::new(object.map_fd("kdb_traces")?, traces)?,
-            control: Control::new(config, seed, object)?,
+            control: Control::new(config, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::new(()),
             log_reader_taken: AtomicBool::new(false),
@@ -234,6 +231,12 @@ impl Engine {
     /// The program that applies batches of logged changes (arena engine).
     pub(crate) fn replay_program(&self, partition: u32) -> Result<&Program> {
         self.programs(partition).replay.as_ref().ok_or(Error::State)
+    }
+
+    /// The first arena, for tests that look at its memory.
+    #[cfg(test)]
+    fn first_arena(&self) -> &arena::Partition {
+        self.storage.first_arena().expect("the arena engine has one")
     }
 
     /// The statistics of the programs and of the storage engine.

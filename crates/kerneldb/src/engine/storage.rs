@@ -39,6 +39,8 @@ pub struct Verified {
     pub used_bytes: u64,
     /// Bytes on free lists and in the rests of slabs.
     pub free_bytes: u64,
+    /// Index entries in the longest hash chain (arena engine; the hash-map engine reports 0).
+    pub longest_chain: u64,
 }
 
 /// How [`crate::Database::dump_hash_maps`] reads.
@@ -91,6 +93,12 @@ pub(crate) trait Storage: Send + Sync {
 
     /// Batches of logged changes for recovery; `None` for an engine that recovers change by change.
     fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
+        None
+    }
+
+    /// The first arena, for tests that look at its memory.
+    #[cfg(test)]
+    fn first_arena(&self) -> Option<&super::arena::Partition> {
         None
     }
 

@@ -1,9 +1,11 @@
 //! A session: the user-space handle through which operators are run, one `bpf()` call each.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::{
-    Error, KEY_MAX, Op, Result, SetCondition, SetOptions, VALUE_MAX, Value, Written,
+    EngineKind, Error, KEY_MAX, Op, Result, SetCondition, SetOptions, VALUE_MAX, Value, Written,
     engine::{Engine, MemoryWait},
     layout::*,
 };
@@ -17,6 +19,8 @@ pub struct Session {
     index: u32,
     /// Not `Sync`, as a session must not be.
     memory: MemoryWait,
+    /// Newest commit that results revealed since it was last asked for.
+    observed_ts: Cell<u64>,
 }
 
 /// An I/O buffer for the time of one operator.
@@ -96,6 +100,11 @@ impl<'a> Io<'a> {
         }
     }
 
+    fn observed_ts(&self) -> u64 {
+        // SAFETY: as in `result`.
+        unsafe { (*self.ptr()).observed_ts }
+    }
+
     fn commit_ts(&self) -> u64 {
         // SAFETY: as in `result`.
         unsafe { (*self.ptr()).commit_ts }
@@ -111,7 +120,7 @@ impl Drop for Io<'_> {
 impl Session {
     pub(crate) fn open(db: Arc<Engine>) -> Result<Self> {
         let index = db.claim_session()?;
-        let mut session = Session { db, index, memory: MemoryWait::default() };
+        let mut session = Session { db, index, memory: MemoryWait::default(), observed_ts: Cell::new(0) };
         // The index may have served a session that was not logged.
         session.set_logged(true);
         Ok(session)
@@ -164,6 +173,7 @@ impl Session {
             let status = self.run(op, partition, io.index)?;
             if status != KDB_ERR_NO_MEMORY {
                 self.memory.end();
+                self.observe(io);
                 return Ok(status);
             }
             if self.in_transaction() || !self.db.grow_beyond(partition, committed, attempt) {
@@ -173,6 +183,34 @@ impl Session {
             }
         }
         unreachable!("grow_beyond() gives up at the limit")
+    }
+
+    /// Notes what the outcome of an operator reveals.
+    fn observe(&self, io: &Io<'_>) {
+        // The hash-map engine does not say; nothing that it read is newer than the clock.
+        let newest = match self.db.config().engine {
+            EngineKind::HashMap => self.db.state().clock.load(Ordering::Acquire),
+            EngineKind::Arena => io.observed_ts(),
+        };
+        self.observed_ts.set(self.observed_ts.get().max(newest));
+    }
+
+    /// The newest commit, by its timestamp, that results of this session's operations reveal, and forgets it; 0 if
+    /// there is none. Absence and failed conditions reveal commits as well as values do.
+    ///
+    /// A crash of the machine can take back a commit until the log has it on disk. A program that must not pass on
+    /// what a crash can take back waits for this timestamp first:
+    ///
+    /// ```no_run
+    /// # fn example(store: &bedplate_kerneldb::Store) -> bedplate_kerneldb::Result<()> {
+    /// let mut session = store.database().session()?;
+    /// let balance = session.get(b"balance")?;
+    /// let durable = store.wait_durable(session.take_observed_ts(), std::time::Duration::from_secs(10))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn take_observed_ts(&mut self) -> u64 {
+        self.observed_ts.take()
     }
 
     /// Runs an operator without a key.
@@ -375,6 +413,7 @@ pub(crate) fn error(status: u32) -> Error {
         KDB_ERR_WAL_FAILED => Error::WalFailed,
         KDB_ERR_TOO_LARGE => Error::TooLarge("a key has 1 to 255 bytes, a value at most 65536"),
         KDB_ERR_TOO_MANY_LOCKS => Error::TooManyLocks,
+        KDB_ERR_CHAIN => Error::ChainFull,
         KDB_ERR_BUSY => Error::Busy,
         KDB_ERR_ABORTED => Error::Aborted,
         _ => Error::State,

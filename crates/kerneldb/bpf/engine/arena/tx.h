@@ -28,6 +28,7 @@ __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 		slot = l->slot - 1;
 	} else {
 		version_scan(l->entry, &scan);
+		observe(state, io, &scan);
 		if (scan.newest == NO_SLOT)
 			return KDB_NOT_FOUND;
 		slot = scan.newest;
@@ -115,6 +116,9 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		block = v->block;
 		len = v->len;
 	}
+	/* Also if the condition holds: the reply says so before this transaction commits. */
+	if (!l->slot && (flags & (KDB_IO_IF_ABSENT | KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL)))
+		observe(state, io, &scan);
 	status = check_condition(state, io, flags, block, len);
 	if (status)
 		return status;

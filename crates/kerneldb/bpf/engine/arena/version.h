@@ -10,6 +10,11 @@
  *    committed version away;
  *  - for a registered snapshot it is enough that `changes` did not move until it was found: the newest version
  *    that the snapshot needs is never pruned, but a tombstone, which it does not need, is.
+ *
+ * What a reader learns comes from a commit that a crash can take back until the log has it on disk. A reader
+ * therefore reports the newest commit that its outcome reveals (kdb_io.observed_ts): that of the version or
+ * tombstone which it found, or, if it found none, removed_ts of the key's hash. Before the newest committed
+ * version of an entry leaves, removal_note() must be called.
  */
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H
@@ -183,6 +188,35 @@ static __always_inline void version_drop(struct kdb_state *state, __u32 entry, _
 		block_retire(state, block, len & KDB_LEN_MASK, ts);
 }
 
+static __always_inline __u64 *removal_slot(struct kdb_state *state, __u32 tag)
+{
+	return &state->removed_ts[tag & (KDB_REMOVED_SLOTS - 1)];
+}
+
+/* The newest commit that may be the reason why nothing is found; after the search. */
+static __always_inline __u64 removal_seen(struct kdb_state *state, __u64 hash)
+{
+	barrier();
+	return READ_ONCE(*removal_slot(state, tag_of(hash)));
+}
+
+/* Before an entry's newest committed version, of commit `ts`, leaves: notes the commit if it is not durable. */
+static __always_inline void removal_note(struct kdb_state *state, __u32 entry, __u64 ts)
+{
+	__u64 *slot;
+	__u32 i;
+
+	if (!kdb_config.wal || ts <= READ_ONCE(state->durable_ts))
+		return;
+	slot = removal_slot(state, LOAD(&entry_at(entry)->hash));
+	bpf_for(i, 0, 1 << 20) {
+		__u64 seen = READ_ONCE(*slot);
+
+		if (seen >= ts || __sync_val_compare_and_swap(slot, seen, ts) == seen)
+			break;
+	}
+}
+
 /* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */
 __noinline __u64 versions_needed(__u32 entry)
 {
@@ -248,6 +282,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 	}
 	/* A tombstone hides older versions from newer readers; alone it means the same as nothing. */
 	if (!scan->others && scan->newest < NO_SLOT && !slot_at(entry, scan->newest)->block) {
+		removal_note(state, entry, scan->newest_ts);
 		e->changes++;
 		barrier();
 		version_drop(state, entry, scan->newest);

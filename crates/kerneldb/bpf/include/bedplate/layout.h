@@ -25,6 +25,8 @@
 #define KDB_MAX_VERSIONS 64u
 #define KDB_SNAPSHOTS 1024u          /* read-only snapshots active at once */
 #define KDB_CACHE_LINE 64u
+#define KDB_REMOVED_SLOTS 1024u      /* power of two; see kdb_state.removed_ts */
+#define KDB_CHAIN_MAX 256u           /* index entries in one hash chain; more keys get KDB_ERR_CHAIN */
 
 /* ---- Status: what an operator returns, and which continuation it calls ------------------------ */
 enum kdb_status {
@@ -44,6 +46,7 @@ enum kdb_status {
 	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
 	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
 	KDB_ERR_MEMORY_IN_LOG = 27, /* user space's: KDB_ERR_NO_MEMORY until the log's reader has caught up */
+	KDB_ERR_CHAIN = 30,       /* the key's hash chain has KDB_CHAIN_MAX entries already */
 };
 
 /* ---- Transaction state, in the session context ------------------------------------------------ */
@@ -96,7 +99,8 @@ struct kdb_io {
 	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
 	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
-	__u64 hash;               /* out: xxh64(key, seed) (arena engine) */
+	__u64 observed_ts;        /* out: newest commit that the outcome reveals; 0 = none (arena engine) */
+	__u64 hash;               /* out: SipHash-1-3 of the key (arena engine); see engine/hash.h */
 	__u32 step;               /* loops of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
 	__u32 _pad1;
@@ -142,13 +146,16 @@ struct kdb_state {
 	__u32 wal_failed;         /* 1: writes are refused */
 	__u32 writes_paused;      /* 1: writes are refused with KDB_ERR_BUSY (quiesced checkpoint) */
 	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
-	__u64 hash_seed;
+	__u64 _pad5;
 	__u64 drained_ts;         /* the log's reader has every commit up to here, values included; -1 in recovery */
 	__u64 _pad4[3];
 	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), else timestamp + 2.
 	 * See engine/snapshot.h for the protocol. */
 	__u64 snapshots[KDB_SNAPSHOTS];
 	struct kdb_cpu_stats stats[KDB_MAX_CPUS];
+	/* By hash: the newest commit that removed a key without a trace (its tombstone is gone) before that
+	 * commit was durable. A key that is absent may be so because of this commit. */
+	__u64 removed_ts[KDB_REMOVED_SLOTS];
 };
 
 /* ---- Arena layout ----------------------------------------------------------------------------- */
@@ -230,7 +237,7 @@ struct kdb_ring {
 /* A ring record: header, perhaps one word more, key (padded to 8), value (padded to 8). A small change is one
  * cache line. Records never wrap: the rest of the ring before the end is filled by a KDB_REC_PAD record. */
 struct kdb_rec {
-	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ the seed */
+	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ log_secret */
 	__u32 size;               /* bytes of the whole record, multiple of 8 */
 	__u16 klen;
 	__u8 type;                /* enum kdb_rec_type */
@@ -277,7 +284,8 @@ struct kdb_config {
 	__u32 heap;               /* offset of the first slab */
 	__u32 slabs;              /* offset of a byte for each slab: class of its entries + 1, 0 = blocks */
 	__u32 wal;                /* 1: writes are logged */
-	__u64 seed;               /* of the key hash */
+	__u64 hash_key[2];        /* secret of the key hash (arena engine) */
+	__u64 log_secret;         /* marks complete log records; see struct kdb_rec */
 	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
 	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
 	__u32 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */

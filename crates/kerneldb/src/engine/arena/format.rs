@@ -2,6 +2,7 @@
 
 use crate::{
     bpf::ArenaMapping,
+    engine::control::Secrets,
     layout::{
         KDB_CACHE_LINE, KDB_CELLS, KDB_LAYOUT_VERSION, KDB_MAGIC, KDB_SLAB_BYTES, KDB_SUPER_OFF, kdb_arena,
         kdb_config, kdb_cpu_alloc, kdb_entry, kdb_ring, kdb_version,
@@ -69,7 +70,7 @@ impl Geometry {
     }
 
     /// The constants of programs that work on this arena.
-    pub(crate) fn config(&self, seed: u64) -> kdb_config {
+    pub(crate) fn config(&self, secrets: Secrets) -> kdb_config {
         kdb_config {
             partition: self.partition,
             partitions: self.partitions,
@@ -83,7 +84,8 @@ impl Geometry {
             heap: self.heap as u32,
             slabs: self.slabs as u32,
             wal: u32::from(self.ring_bytes > 0),
-            seed,
+            hash_key: secrets.hash_key,
+            log_secret: secrets.log_secret,
             key_bytes: 0,
             irqs: 0,
             map_args: 0,

@@ -62,7 +62,7 @@ impl LogRings for ArenaLog<'_> {
         let partitions = self.partitions;
         let piece = (max_bytes / self.rings.len().max(1)).max(MIN_PIECE) as u64;
         for ring in &mut self.rings {
-            read(self.control.seed, partitions, ring, piece, &mut self.merge);
+            read(self.control.secrets.log_secret, partitions, ring, piece, &mut self.merge);
         }
         self.merge.settle(self.rings.iter().map(|ring| ring.pos), || {
             self.rings.iter().map(|ring| head(partitions, ring)).collect()
@@ -106,7 +106,7 @@ fn head(partitions: &[Partition], ring: &Ring) -> u64 {
 }
 
 /// Reads a ring up to its first incomplete record, or about `piece` bytes.
-fn read(seed: u64, partitions: &[Partition], ring: &mut Ring, piece: u64, merge: &mut Merge) {
+fn read(log_secret: u64, partitions: &[Partition], ring: &mut Ring, piece: u64, merge: &mut Merge) {
     let arena = &partitions[ring.partition as usize].arena;
     let (data, size) = geometry(arena, ring.header);
     let head = head(partitions, ring);
@@ -118,7 +118,7 @@ fn read(seed: u64, partitions: &[Partition], ring: &mut Ring, piece: u64, merge:
             ring.pos += room;
             continue;
         }
-        if arena.word(data + at).load(Ordering::Acquire) != (ring.pos << 1 | 1) ^ seed {
+        if arena.word(data + at).load(Ordering::Acquire) != (ring.pos << 1 | 1) ^ log_secret {
             break;
         }
         let record: *const kdb_rec = arena.at(data + at);

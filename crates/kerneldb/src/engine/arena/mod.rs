@@ -1,6 +1,8 @@
 //! User space's view of the arena engine: formatting and growing arenas, reading snapshots straight from
 //! the mapped memory, and consuming the log rings. Writing is the operators' business alone (`bpf/`).
 
+#[cfg(test)]
+mod chain_tests;
 mod format;
 mod log;
 mod memory;
@@ -9,5 +11,5 @@ mod store;
 mod verify;
 
 use format::{Geometry, MIN_ARENA};
-use memory::Partition;
+pub(super) use memory::Partition;
 pub(crate) use store::ArenaStore;

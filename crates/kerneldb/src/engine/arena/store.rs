@@ -5,7 +5,7 @@ use crate::{
     Config, Error, Result,
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Reservation},
     engine::{
-        control::Control,
+        control::{Control, Secrets},
         memory_wait::MemoryPressure,
         replay_lanes::batch_count,
         storage::{LogRings, SnapshotItem, Storage, Verified},
@@ -21,7 +21,7 @@ const LOCAL_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_arena
 /// The arenas of one database.
 pub(crate) struct ArenaStore {
     partitions: Vec<Partition>,
-    seed: u64,
+    secrets: Secrets,
     replays: ArrayMapping<kdb_replay>,
 }
 
@@ -31,7 +31,7 @@ impl ArenaStore {
     pub(crate) fn load(
         config: &Config,
         ncpus: u32,
-        seed: u64,
+        secrets: Secrets,
         sizes: &[(&str, u32)],
         shared: &[&str],
     ) -> Result<(ArenaStore, Vec<LoadedObject>)> {
@@ -55,7 +55,7 @@ impl ArenaStore {
             let object = bpf::load(&ObjectSpec {
                 name: "kdb_local",
                 elf: LOCAL_ARENA,
-                config: geometry.config(seed),
+                config: geometry.config(secrets),
                 constants: &[],
                 reuse: &reuse,
                 entries: &entries,
@@ -71,7 +71,7 @@ impl ArenaStore {
             objects.push(object);
         }
         let replays = ArrayMapping::new(objects[0].map_fd("kdb_replays")?, replays)?;
-        Ok((ArenaStore { partitions, seed, replays }, objects))
+        Ok((ArenaStore { partitions, secrets, replays }, objects))
     }
 
     fn partition(&self, index: u32) -> &Partition {
@@ -85,7 +85,7 @@ impl Storage for ArenaStore {
     }
 
     fn constants(&self, partition: u32) -> kdb_config {
-        self.partition(partition).geometry.config(self.seed)
+        self.partition(partition).geometry.config(self.secrets)
     }
 
     fn maps(&self) -> &'static [&'static str] {
@@ -131,6 +131,11 @@ impl Storage for ArenaStore {
 
     fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
         Some(&self.replays)
+    }
+
+    #[cfg(test)]
+    fn first_arena(&self) -> Option<&Partition> {
+        self.partitions.first()
     }
 
     fn add_statistics(&self, stats: &mut Stats) {

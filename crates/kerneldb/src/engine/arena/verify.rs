@@ -61,6 +61,7 @@ pub(super) fn verify(control: &Control, partitions: &[Partition]) -> Result<Veri
         total.versions += found.versions;
         total.used_bytes += found.used_bytes;
         total.free_bytes += free;
+        total.longest_chain = total.longest_chain.max(found.longest_chain);
     }
     Ok(total)
 }
@@ -103,7 +104,7 @@ impl Checker<'_> {
                 }
                 // SAFETY: as above; `bytes` checks the bounds.
                 let key = unsafe { self.partition.arena.bytes(geometry.key_of(entry), usize::from(klen)) };
-                let full = xxhash_rust::xxh64::xxh64(key, self.control.seed);
+                let full = self.control.hash_of(key);
                 if full as u32 != hash || u64::from(hash & (geometry.nbuckets - 1)) != bucket {
                     return Err(format!("entry {entry:#x} is in the wrong bucket"));
                 }
@@ -129,6 +130,7 @@ impl Checker<'_> {
                 self.versions(entry, cells, &mut found)?;
                 entry = u64::from(next);
             }
+            found.longest_chain = found.longest_chain.max(keys.len() as u64);
         }
         Ok(found)
     }
