@@ -1,9 +1,9 @@
 //! Recovery: newest valid checkpoint, then the log after it.
 //!
-//! Memory is bounded: a block of the checkpoint, or a frame of the log, at a time, and the batches of [`fill`]. A damaged checkpoint
-//! is passed over for an older one, which costs nothing because the log is kept back to the oldest
-//! one; if the log does not reach as far as a passed-over checkpoint, commits would be missing, and
-//! that is an error.
+//! Memory is bounded: recovery holds one block of the checkpoint or one frame of the log, and the batches of `fill`.
+//! Recovery passes a damaged checkpoint over and takes an older one. That costs nothing, because the log is kept back
+//! to the oldest checkpoint. If the log does not reach as far as a checkpoint that was passed over, commits would be
+//! missing; that is an error.
 
 mod fill;
 
