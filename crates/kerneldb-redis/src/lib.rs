@@ -8,6 +8,6 @@ pub mod command;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod limits;
+pub mod limits;
 pub mod resp;
 pub mod server;

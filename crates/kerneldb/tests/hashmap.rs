@@ -147,21 +147,6 @@ fn key_sizes_of_the_load() {
 }
 
 #[test]
-fn configurations_that_do_not_fit() {
-    if !can_run() {
-        return;
-    }
-    for config in [
-        Config { partitions: 2, ..hash_maps() },
-        Config { versions: 9, ..hash_maps() },
-        Config { key_bytes: 8, ..hash_maps() },
-        Config { key_bytes: 300, ..hash_maps() },
-    ] {
-        assert!(matches!(Database::create(config), Err(Error::Config(_))));
-    }
-}
-
-#[test]
 fn the_log_wakes_its_reader() {
     if !can_run() {
         return;

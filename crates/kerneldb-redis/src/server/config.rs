@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::limits::CLIENTS_MAX;
 use bedplate_kerneldb::{Error, Result};
 
 /// How to start a [`Server`](super::Server).
@@ -12,7 +13,7 @@ pub struct ServerConfig {
     ///
     /// [`ServerHandle::local_addr`]: super::ServerHandle::local_addr
     pub bind: SocketAddr,
-    /// Most connections at once, 1..=65536. More are refused with Redis's error. Each reserves about
+    /// Most connections at once, 1..=[`CLIENTS_MAX`]. More are refused with Redis's error. Each reserves about
     /// 6 KiB of kernel memory. The database's limit on sessions applies as well.
     pub max_clients: u32,
     /// Closes a connection that has sent nothing for so long, in whole seconds; `None` = never. Clients
@@ -67,8 +68,8 @@ impl Default for ServerConfig {
 
 impl ServerConfig {
     pub(super) fn check(&self) -> Result<()> {
-        if !(1..=65_536).contains(&self.max_clients) {
-            return Err(Error::Config("the maximum number of clients must be 1 to 65536".into()));
+        if !(1..=CLIENTS_MAX).contains(&self.max_clients) {
+            return Err(Error::Config(format!("the maximum number of clients must be 1 to {CLIENTS_MAX}")));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::background::{Checkpointer, Job};
+use super::checkpoint::background::{CheckpointTask, Checkpointer};
 use super::checkpoint::source::DatabaseSnapshot;
 use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use super::datadir::DataDir;
@@ -107,7 +107,7 @@ impl Store {
             }
             None => None,
         };
-        let job = CheckpointJob {
+        let task = StoreCheckpoint {
             database: database.clone(),
             wal: wal.clone(),
             wal_dir: data.wal.clone(),
@@ -115,7 +115,7 @@ impl Store {
             database_id: data.id,
             config: config.checkpoint.clone(),
         };
-        let checkpointer = Checkpointer::start(config.checkpoint, recovered.checkpoint, Box::new(job))?;
+        let checkpointer = Checkpointer::start(config.checkpoint, recovered.checkpoint, Box::new(task))?;
         let store = Store {
             checkpointer: Some(checkpointer),
             wal,
@@ -248,7 +248,7 @@ fn start_wal(config: WalConfig, start: Start, database: &Arc<Database>) -> Resul
 }
 
 /// What the checkpoint thread does.
-struct CheckpointJob {
+struct StoreCheckpoint {
     database: Arc<Database>,
     wal: Option<Arc<Wal>>,
     wal_dir: Arc<dyn super::disk::Dir>,
@@ -257,7 +257,7 @@ struct CheckpointJob {
     config: CheckpointConfig,
 }
 
-impl Job for CheckpointJob {
+impl CheckpointTask for StoreCheckpoint {
     fn run(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<CheckpointInfo> {
         let source = Box::new(DatabaseSnapshot::take(&self.database)?);
         let info = files::write(&*self.dir, source, self.database_id, self.config.rate_limit, progress)?;
@@ -282,7 +282,7 @@ impl Job for CheckpointJob {
     }
 }
 
-impl CheckpointJob {
+impl StoreCheckpoint {
     /// Waits until the log is durable up to `ts`, so that the log can replace the checkpoint should
     /// that be damaged. Returns whether the log cannot be written; then there is nothing to wait for.
     fn wait_for_log(&self, ts: u64) -> bool {

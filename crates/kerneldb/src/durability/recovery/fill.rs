@@ -16,14 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::ReplayTarget;
-use crate::bpf::ArrayMapping;
-use crate::database::Inner;
 use crate::durability::wal::OpRef;
+use crate::engine::{Engine, lanes_per_partition, worker_count};
 use crate::layout::{
     KDB_ERR_BUSY, KDB_ERR_CONFLICT, KDB_ERR_NO_MEMORY, KDB_OK, KDB_REPLAY_BYTES, KDB_REPLAY_CHANGES,
     kdb_change, kdb_replay,
 };
-use crate::replay_lanes::{lanes_per_partition, worker_count};
 use crate::session::{Io, error};
 use crate::{Database, EngineKind, Error, LogTxn, Replayer, Result, Session};
 
@@ -50,7 +48,7 @@ impl Filler {
         let way = match database.config().engine {
             EngineKind::Arena => {
                 database.begin_replay();
-                Way::Batches(Router::start(database.inner())?)
+                Way::Batches(Router::start(database.engine())?)
             }
             EngineKind::HashMap => Way::Calls(database.replayer()?, LogTxn { commit_ts: 0, ops: Vec::new() }),
         };
@@ -149,7 +147,7 @@ struct Batch {
 
 /// The decoding thread's side.
 struct Router {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     commit_ts: u64,
     pending: Transaction,
     lanes_per_partition: u32,
@@ -164,11 +162,11 @@ struct Router {
 }
 
 impl Router {
-    fn start(db: &Arc<Inner>) -> Result<Router> {
-        let partitions = db.config.partitions;
+    fn start(db: &Arc<Engine>) -> Result<Router> {
+        let partitions = db.config().partitions;
         let lanes_per_partition = lanes_per_partition(partitions);
         let (give_back, free) = channel();
-        for index in 0..db.replays.as_ref().map_or(0, ArrayMapping::len) {
+        for index in 0..db.replay_batches() {
             let _ = give_back.send(index);
         }
         let failure = Arc::new(Mutex::new(None));
@@ -234,8 +232,8 @@ impl Router {
     /// Adds a change to the batch of its lane.
     fn route(&mut self, change: &Pending, bytes: &[u8]) -> Result<()> {
         let (key, value) = (&bytes[change.key.clone()], &bytes[change.value.clone()]);
-        let hash = self.db.hash_of(key);
-        let partition = self.db.partition_of_hash(hash);
+        let hash = self.db.control.hash_of(key);
+        let partition = self.db.control.partition_of_hash(hash);
         // The partition is chosen by the upper bits, the bucket by the lower ones.
         let lane = partition * self.lanes_per_partition + (hash >> 32) as u32 % self.lanes_per_partition;
         let (padded_key, padded_value) = (key.len().next_multiple_of(8), value.len().next_multiple_of(8));
@@ -329,7 +327,7 @@ impl Drop for Router {
 /// A thread that applies batches.
 struct Worker {
     session: Session,
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     batches: Receiver<(u32, u32)>,
     give_back: Sender<u32>,
     failure: Arc<Mutex<Option<Error>>>,

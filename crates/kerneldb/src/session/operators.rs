@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    Error, KEY_MAX, Op, Result, SetCondition, SetOptions, VALUE_MAX, Value, Written, database::Inner,
-    layout::*, memory_wait::MemoryWait,
+    Error, KEY_MAX, Op, Result, SetCondition, SetOptions, VALUE_MAX, Value, Written,
+    engine::{Engine, MemoryWait},
+    layout::*,
 };
 
 /// A session of the database: one transaction at a time, used by one thread at a time (`Send`, not
@@ -12,7 +13,7 @@ use crate::{
 ///
 /// Outside of a transaction every operation is its own transaction (auto-commit).
 pub struct Session {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     index: u32,
     /// Not `Sync`, as a session must not be.
     memory: MemoryWait,
@@ -20,12 +21,12 @@ pub struct Session {
 
 /// An I/O buffer for the time of one operator.
 pub(crate) struct Io<'a> {
-    db: &'a Inner,
+    db: &'a Engine,
     index: u32,
 }
 
 impl<'a> Io<'a> {
-    pub(crate) fn claim(db: &'a Inner) -> Self {
+    pub(crate) fn claim(db: &'a Engine) -> Self {
         Io { db, index: db.claim_io() }
     }
 
@@ -108,7 +109,7 @@ impl Drop for Io<'_> {
 }
 
 impl Session {
-    pub(crate) fn open(db: Arc<Inner>) -> Result<Self> {
+    pub(crate) fn open(db: Arc<Engine>) -> Result<Self> {
         let index = db.claim_session()?;
         let mut session = Session { db, index, memory: MemoryWait::default() };
         // The index may have served a session that was not logged.
@@ -122,12 +123,12 @@ impl Session {
     }
 
     /// Whether this is a session of that database.
-    pub(crate) fn belongs_to(&self, db: &Arc<Inner>) -> bool {
+    pub(crate) fn belongs_to(&self, db: &Arc<Engine>) -> bool {
         Arc::ptr_eq(&self.db, db)
     }
 
     fn ctx(&self) -> *mut kdb_ctx {
-        self.db.contexts.get(self.index)
+        self.db.control.contexts.get(self.index)
     }
 
     fn state(&self) -> u32 {
@@ -148,12 +149,12 @@ impl Session {
 
     /// For [`crate::Replayer`].
     pub(crate) fn end_replay(&self) {
-        self.db.end_replay();
+        self.db.control.end_replay();
     }
 
     /// Runs an operator on a key; grows the partition and tries again if it is out of memory.
     fn run_keyed(&self, op: u32, key: &[u8], io: &Io<'_>) -> Result<u32> {
-        let partition = self.db.partition_of(key);
+        let partition = self.db.control.partition_of(key);
         // In a transaction an error is final, so the memory has to be there before.
         if self.state() == KDB_TX_ACTIVE && self.db.wants_memory(partition) {
             self.db.grow(partition);
@@ -167,7 +168,7 @@ impl Session {
             }
             if self.in_transaction() || !self.db.grow_beyond(partition, committed, attempt) {
                 // The log may be what cannot keep up: unlike the limit, that passes.
-                let goes_on = self.memory.goes_on(self.db.memory_seen(partition));
+                let goes_on = self.memory.goes_on(self.db.memory_pressure(partition));
                 return Ok(if goes_on { KDB_ERR_MEMORY_IN_LOG } else { status });
             }
         }

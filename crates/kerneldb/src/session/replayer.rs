@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::{LogTxn, Result, Session};
+use super::Session;
+use crate::{LogTxn, Result};
 
 /// [`crate::Database::replay`] with one session for all transactions.
 pub struct Replayer {

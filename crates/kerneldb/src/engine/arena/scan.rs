@@ -1,99 +1,56 @@
-//! Registered snapshots, read straight from the mapped arenas.
+//! Reads what a registered snapshot sees straight from the mapped arenas.
 //!
-//! Registration follows `bpf/engine/snapshot.h`. While a snapshot at timestamp S is registered, the version
-//! of each key that is the newest at or before S stays where it is, unless it is a tombstone, so its bytes can be
-//! borrowed; entries that have such a version are neither unlinked nor reused.
+//! While a snapshot at timestamp S is registered, the version of each key that is the newest at or before S stays where
+//! it is, unless it is a tombstone, so its bytes can be borrowed; entries that have such a version are neither unlinked
+//! nor reused.
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{Partition, format::Geometry};
 use crate::{
-    Error, Result,
-    database::Inner,
+    engine::{control::Control, storage::SnapshotItem},
     layout::{
-        KDB_LEN_EXPIRES, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_MARKER_SEQ_BITS, KDB_SLAB_BYTES, KDB_SNAPSHOTS,
-        MARKER, kdb_block, kdb_entry, kdb_version,
+        KDB_LEN_EXPIRES, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES, MARKER, kdb_block, kdb_entry,
+        kdb_version,
     },
 };
 
-/// A registered snapshot: a consistent view of all commits up to [`Snapshot::timestamp`], read straight
-/// from the mapped arenas without system calls. Writers are not stopped; versions it needs are kept
-/// until it is dropped. At most 1024 snapshots and read-only transactions exist at once.
-pub struct Snapshot<'db> {
-    db: &'db Inner,
-    slot: usize,
-    timestamp: u64,
+/// Number of scan positions (pieces of the heap) over all partitions.
+pub(super) fn positions(partitions: &[Partition]) -> u64 {
+    partitions.iter().map(|p| p.geometry.slab_count() * PIECES).sum::<u64>()
 }
 
-/// One key of a snapshot, borrowed from the arena.
-#[derive(Clone, Copy, Debug)]
-pub struct SnapshotItem<'a> {
-    /// Key bytes.
-    pub key: &'a [u8],
-    /// Value bytes.
-    pub value: &'a [u8],
-    /// Absolute expiry in milliseconds since the Unix epoch.
-    pub expire_at_ms: Option<u64>,
-    /// Commit timestamp of the version.
-    pub commit_ts: u64,
+/// A position that may have keys, drawn with a random number. Behind what was ever used there are none.
+pub(super) fn draw_position(partitions: &[Partition], random: u64) -> u64 {
+    let used: Vec<u64> = partitions.iter().map(used_positions).collect();
+    let mut left = random % used.iter().sum::<u64>().max(1);
+    let mut first = 0;
+    for (partition, used) in partitions.iter().zip(used) {
+        if left < used {
+            return first + left;
+        }
+        left -= used;
+        first += partition.geometry.slab_count() * PIECES;
+    }
+    0
 }
 
-impl<'db> Snapshot<'db> {
-    pub(crate) fn register(db: &'db Inner) -> Result<Self> {
-        let state = db.state();
-        state.active_snapshots.fetch_add(1, Ordering::SeqCst);
-        for slot in 0..KDB_SNAPSHOTS as usize {
-            if state.snapshots[slot].compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                state.snapshot_high.fetch_max(slot as u32 + 1, Ordering::SeqCst);
-                let timestamp = state.clock.load(Ordering::SeqCst);
-                state.snapshots[slot].store(timestamp + 2, Ordering::SeqCst);
-                return Ok(Snapshot { db, slot, timestamp });
-            }
-        }
-        state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
-        Err(Error::Busy)
-    }
+/// Reads the versions that a registered snapshot sees.
+pub(super) struct Reader<'db> {
+    pub control: &'db Control,
+    pub partitions: &'db [Partition],
+    /// The timestamp of the snapshot, which stays registered as long as the reader is used.
+    pub timestamp: u64,
+}
 
-    /// Every commit up to and including this timestamp is visible, none after it.
-    pub fn timestamp(&self) -> u64 {
-        self.timestamp
-    }
-
-    /// Number of scan positions (pieces of the heap over all partitions); `scan` takes positions below it.
-    pub fn positions(&self) -> u64 {
-        let hashed = u64::from(self.db.hash.is_some());
-        self.db.partitions.iter().map(|p| p.geometry.slab_count() * PIECES).sum::<u64>() + hashed
-    }
-
-    /// A position that may have keys, drawn with a random number. Behind what was ever used there are none.
-    pub fn draw_position(&self, random: u64) -> u64 {
-        let used: Vec<u64> = self.db.partitions.iter().map(used_positions).collect();
-        let mut left = random % used.iter().sum::<u64>().max(1);
-        let mut first = 0;
-        for (partition, used) in self.db.partitions.iter().zip(used) {
-            if left < used {
-                return first + left;
-            }
-            left -= used;
-            first += partition.geometry.slab_count() * PIECES;
-        }
-        0
-    }
-
-    /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
-    /// position as long as it exists. Keys past their expiry that were not collected yet are included.
-    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
-        if let Some(hash) = &self.db.hash
-            && from == 0
-            && to > 0
-        {
-            hash.scan(self.db, self.timestamp, f);
-        }
+impl Reader<'_> {
+    /// Calls `f` for every key visible at positions `from..to`.
+    pub(super) fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
         let mut ahead = VecDeque::with_capacity(AHEAD + 1);
         let mut first = 0;
-        for partition in &self.db.partitions {
+        for partition in self.partitions {
             let count = partition.geometry.slab_count() * PIECES;
             let begin = from.clamp(first, first + count) - first;
             let end = to.clamp(first, first + count) - first;
@@ -200,7 +157,7 @@ impl<'db> Snapshot<'db> {
             let mut ts = word.load(Ordering::Acquire);
             if ts & MARKER != 0 {
                 let marker = ts;
-                ts = self.db.resolve(marker);
+                ts = self.control.resolve(marker);
                 if word.load(Ordering::Acquire) != marker {
                     return Err(());
                 }
@@ -211,14 +168,6 @@ impl<'db> Snapshot<'db> {
         }
         fence(Ordering::Acquire);
         if changes.load(Ordering::Relaxed) == before { Ok(best) } else { Err(()) }
-    }
-}
-
-impl Drop for Snapshot<'_> {
-    fn drop(&mut self) {
-        let state = self.db.state();
-        state.snapshots[self.slot].store(0, Ordering::SeqCst);
-        state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -273,35 +222,3 @@ fn fetch(partition: &Partition, offset: u64, bytes: u64) {
         }
     }
 }
-
-/// Atomic view of the engine's global state; same layout as `kdb_state`'s head.
-#[repr(C)]
-pub(crate) struct StateView {
-    pub clock: AtomicU64,
-    pub commit_latch: AtomicU32,
-    _pad0: u32,
-    _pad1: [u64; 6],
-    pub active_snapshots: AtomicU64,
-    pub snapshot_high: AtomicU32,
-    _pad2: u32,
-    _pad3: [u64; 6],
-    pub durable_ts: AtomicU64,
-    pub wal_failed: AtomicU32,
-    pub writes_paused: AtomicU32,
-    pub clock_offset_ms: AtomicU64,
-    pub hash_seed: AtomicU64,
-    pub drained_ts: AtomicU64,
-    _pad4: [u64; 3],
-    pub snapshots: [AtomicU64; KDB_SNAPSHOTS as usize],
-}
-
-const _: () = {
-    use crate::layout::kdb_state;
-    use std::mem::offset_of;
-    assert!(offset_of!(StateView, active_snapshots) == offset_of!(kdb_state, active_snapshots));
-    assert!(offset_of!(StateView, durable_ts) == offset_of!(kdb_state, durable_ts));
-    assert!(offset_of!(StateView, drained_ts) == offset_of!(kdb_state, drained_ts));
-    assert!(offset_of!(StateView, snapshots) == offset_of!(kdb_state, snapshots));
-    assert!(size_of::<StateView>() == offset_of!(kdb_state, stats));
-    assert!(KDB_MARKER_SEQ_BITS < 63);
-};

@@ -10,12 +10,17 @@ use std::{
 };
 
 use super::{
-    LogRing,
     format::{CLASSES, Format, value_cost},
+    log::{HashLog, LogRing},
 };
 use crate::{
     Config, Result,
     bpf::{self, ArrayMapping, LoadedObject, MapFds, ObjectSpec},
+    engine::{
+        control::Control,
+        memory_wait::MemoryPressure,
+        storage::{DumpMethod, LogRings, SnapshotItem, Storage, Verified},
+    },
     layout::{KDB_TX_LOCKS, kdb_config, kdb_hash_state},
     stats::Stats,
 };
@@ -23,7 +28,7 @@ use crate::{
 /// The object with the operators for user space.
 const LOCAL_HASHMAP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_hashmap.bpf.o"));
 /// Maps of this engine, besides those that all engines have.
-pub(crate) const MAPS: &[&str] = &[
+const MAPS: &[&str] = &[
     "kdb_index",
     "kdb_hash_work",
     "kdb_hash_held",
@@ -120,32 +125,6 @@ impl HashStore {
         Ok((store, object))
     }
 
-    /// The constants of this database's programs.
-    pub(crate) fn config(&self) -> kdb_config {
-        self.config
-    }
-
-    /// The consumer's side of the ring; `None` without a log or when it was taken before.
-    pub(crate) fn take_log(&self) -> Option<LogRing> {
-        self.log.lock().unwrap_or_else(|e| e.into_inner()).take()
-    }
-
-    /// Whether the collector has something to do.
-    pub(crate) fn has_garbage(&self) -> bool {
-        // SAFETY: in bounds, and only accessed atomically.
-        self.counter(unsafe { &raw mut (*self.state.get(0)).garbage }) != 0
-    }
-
-    /// The kernel side may not sleep, so the kernel's allocator serves it from small caches and refills
-    /// them in the background. Waits a moment for that; false at the limit, or when it was no use.
-    pub(crate) fn wait_for_memory(&self, attempt: u32) -> bool {
-        if attempt >= REFILL_TRIES || self.used() + value_cost(CLASSES.len() - 1) > self.limit() {
-            return false;
-        }
-        std::thread::sleep(REFILL_TIME);
-        true
-    }
-
     /// Memory in entries and values.
     pub(super) fn used(&self) -> u64 {
         // SAFETY: in bounds, and only accessed atomically.
@@ -168,12 +147,105 @@ impl HashStore {
         // SAFETY: a field of the mapped state: aligned, alive as long as `self`, changed by atomics only.
         unsafe { AtomicU64::from_ptr(field) }.load(Ordering::Relaxed)
     }
+}
 
-    pub(crate) fn add_stats(&self, stats: &mut Stats) {
+impl Storage for HashStore {
+    fn partitions(&self) -> u32 {
+        1
+    }
+
+    fn constants(&self, _partition: u32) -> kdb_config {
+        self.config
+    }
+
+    fn maps(&self) -> &'static [&'static str] {
+        MAPS
+    }
+
+    fn foreign_map(&self) -> &'static str {
+        "kdb_arena"
+    }
+
+    /// The kernel allocates memory as it is written.
+    fn wants_memory(&self, _partition: u32) -> bool {
+        false
+    }
+
+    fn grow(&self, _partition: u32) -> bool {
+        false
+    }
+
+    /// The kernel side may not sleep, so the kernel's allocator serves it from small caches and refills
+    /// them in the background. Waits a moment for that; false at the limit, or when it was no use.
+    fn grow_beyond(&self, _partition: u32, _seen: u64, attempt: u32) -> bool {
+        if attempt >= REFILL_TRIES || self.used() + value_cost(CLASSES.len() - 1) > self.limit() {
+            return false;
+        }
+        std::thread::sleep(REFILL_TIME);
+        true
+    }
+
+    fn committed(&self, _partition: u32) -> u64 {
+        0
+    }
+
+    fn prefault(&self, _bytes: u64) {}
+
+    fn memory_pressure(&self, control: &Control, _partition: u32) -> MemoryPressure {
+        MemoryPressure::of(control.state(), |_drained| (false, false))
+    }
+
+    fn has_garbage(&self, _partition: u32) -> bool {
+        // SAFETY: in bounds, and only accessed atomically.
+        self.counter(unsafe { &raw mut (*self.state.get(0)).garbage }) != 0
+    }
+
+    /// Its log has copies of all values.
+    fn waits_for_log(&self, _partition: u32) -> bool {
+        false
+    }
+
+    fn add_statistics(&self, stats: &mut Stats) {
         stats.memory_used += self.used();
         stats.memory_committed += self.used() + self.bucket_bytes;
         stats.memory_limit += self.limit();
         stats.entries += self.entries();
+    }
+
+    fn positions(&self) -> u64 {
+        1
+    }
+
+    fn draw_position(&self, _random: u64) -> u64 {
+        0
+    }
+
+    /// All keys have position 0.
+    fn scan(
+        &self,
+        control: &Control,
+        timestamp: u64,
+        from: u64,
+        to: u64,
+        f: &mut dyn FnMut(SnapshotItem<'_>),
+    ) {
+        if from == 0 && to > 0 {
+            self.scan_all(control, timestamp, f);
+        }
+    }
+
+    fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {
+        let ring = self.log.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let ring = ring.expect("the log exists and is taken once");
+        Box::new(HashLog::new(ring, control.state().durable_ts.load(Ordering::SeqCst) + 1))
+    }
+
+    fn verify(&self, control: &Control) -> Result<Verified> {
+        self.verify_maps(control)
+    }
+
+    fn dump_maps(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
+        self.dump(method, f)
     }
 }
 

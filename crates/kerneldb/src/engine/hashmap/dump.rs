@@ -11,19 +11,10 @@ use super::{
     HashStore,
     format::{CLASSES, key_in},
 };
-use crate::{Database, Error, Result};
+use crate::{Error, Result, engine::storage::DumpMethod};
 
 /// Elements asked for in one call; grown when a bucket has more.
 const BATCH: usize = 1024;
-
-/// How [`Database::dump_hash_maps`] reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DumpMethod {
-    /// Two system calls an element (next key, lookup): the paper's checkpoint (4.3, 6.6).
-    EntryByEntry,
-    /// One system call for about a thousand elements.
-    Batched,
-}
 
 fn error(what: &str) -> Error {
     Error::io(format!("cannot read a hash map ({what})"), io::Error::last_os_error())
@@ -133,7 +124,7 @@ fn batched(
 
 impl HashStore {
     /// Reads all maps; returns the number of elements.
-    fn dump(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
+    pub(super) fn dump(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
         use std::os::fd::AsFd;
         let mut elements = 0;
         let (key, entry) = (self.format.map_key() as usize, self.format.entry() as usize);
@@ -148,17 +139,5 @@ impl HashStore {
             })?;
         }
         Ok(elements)
-    }
-}
-
-impl Database {
-    /// Reads every element of the index and of the value maps through the `bpf` system call, and calls `f`
-    /// with key and value of each: for index entries the database's key and the entry's bytes, for values
-    /// the version's id and the bytes of its size class. Returns the number of elements. This is what a
-    /// checkpoint costs without shared memory; for a consistent one use [`Database::snapshot`].
-    ///
-    /// Only for the hash-map engine ([`Error::State`] otherwise).
-    pub fn dump_hash_maps(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
-        self.inner().hash.as_ref().ok_or(Error::State)?.dump(method, f)
     }
 }

@@ -9,7 +9,14 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    engine::{
+        log::TxnSink,
+        merge::{Merge, Place, Record},
+        storage::LogRings,
+    },
+};
 
 /// Records that were read in one go, back to back, and where each ends.
 #[derive(Default)]
@@ -110,5 +117,36 @@ impl Drop for LogRing {
             libbpf_sys::ring_buffer__free(self.ring.as_ptr());
             drop(Box::from_raw(self.batch.as_ptr()));
         }
+    }
+}
+
+/// The log of this engine, read in the order of reservation.
+pub(super) struct HashLog {
+    ring: LogRing,
+    merge: Merge,
+}
+
+impl HashLog {
+    /// A log whose next commit has this timestamp.
+    pub(super) fn new(ring: LogRing, next_ts: u64) -> Self {
+        HashLog { ring, merge: Merge::new(next_ts) }
+    }
+}
+
+impl LogRings for HashLog {
+    fn wait(&self, time: Duration) -> bool {
+        self.ring.wait(time)
+    }
+
+    /// All records that there are are copied out of the ring buffer.
+    fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
+        let records = self.ring.read();
+        records.iter().for_each(|(offset, record)| self.merge.accept((0, offset as u64), record));
+        // One ring, which is read in the order of reservation: what was before is known.
+        self.merge.settle(std::iter::empty(), Vec::new);
+        let bytes = |(_, offset): Place| Record::from(records.at(offset as usize));
+        let count = self.merge.emit(max_bytes, &bytes, sink);
+        self.merge.copy_rest(&bytes);
+        count
     }
 }

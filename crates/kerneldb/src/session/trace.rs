@@ -1,29 +1,31 @@
 //! Traces: many auto-commit operations in one call into the kernel.
 //!
-//! What the paper's local experiments (figure 6b) pay per operation is mostly the call itself. A trace runs
-//! a prepared sequence inside of one call, so that the engine is what is measured, and is how a loader can
-//! write many small keys. Keys have 16 bytes.
+//! In the paper's local experiments (figure 6b) the system call costs more than the operation. A trace runs a
+//! prepared sequence of operations in one call, so a benchmark measures the engine, and a loader writes many small
+//! keys at once. Keys have 16 bytes.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
+use super::{
+    Session,
+    operators::{Io, error},
+};
 use crate::{
-    Error, Result, Session, VALUE_MAX,
-    database::Inner,
-    layout::{KDB_TRACE_GET, KDB_TRACE_KEY, KDB_TRACE_OPS, kdb_trace, kdb_trace_op},
-    session::{self, Io},
+    Error, Result, VALUE_MAX,
+    engine::Engine,
+    layout::{KDB_TRACE_GET, KDB_TRACE_KEY, kdb_trace, kdb_trace_op},
+    limits::TRACE_OPS,
 };
 
-/// Most operations in one trace.
-pub const TRACE_OPS: usize = KDB_TRACE_OPS as usize;
 /// Bytes in a key of a trace.
 pub const TRACE_KEY: usize = KDB_TRACE_KEY as usize;
 
 /// A sequence of auto-commit operations. There are as many traces as CPUs, and two more.
 pub struct Trace {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     index: u32,
     len: usize,
     /// Bytes in the longest SET.
@@ -35,14 +37,14 @@ pub struct Trace {
 pub struct TraceOutcome {
     /// GETs that found their key.
     pub found: u64,
-    /// Operations that ended in an Error state, and the last of them.
+    /// Number of operations that failed.
     pub errors: u64,
 }
 
 impl Trace {
     /// Claims a trace; [`Error::Busy`] if all are in use. Only a database with one partition has traces.
-    pub(crate) fn claim(db: Arc<Inner>) -> Result<Self> {
-        if db.config.partitions != 1 {
+    pub(crate) fn claim(db: Arc<Engine>) -> Result<Self> {
+        if db.config().partitions != 1 {
             return Err(Error::Config("traces need a database with one partition".into()));
         }
         for index in 0..db.traces.len() {
@@ -110,13 +112,13 @@ impl Trace {
         let mut args = [self.index, session.index(), io.index(), result.index()].map(u64::from);
         let status = self.db.programs(0).batch.run(&mut args)?;
         if status != 0 {
-            return Err(session::error(status));
+            return Err(error(status));
         }
         // SAFETY: as above; the program is done.
         Ok(unsafe { TraceOutcome { found: (*trace).found, errors: (*trace).errors } })
     }
 
-    /// Runs an empty program: what one call costs by itself.
+    /// Runs an empty program, which measures the cost of the call alone.
     pub fn noop(&self) -> Result<()> {
         self.db.programs(0).noop.run(&mut [0, 0, 0]).map(drop)
     }

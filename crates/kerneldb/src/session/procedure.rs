@@ -11,46 +11,36 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    Application, Database, Error, Result, Session, VALUE_MAX,
-    bpf::Program,
-    database::Inner,
-    session::{self, Io},
+use super::{
+    Session,
+    operators::{Io, error},
 };
+use crate::{Error, Result, VALUE_MAX, bpf::Program, engine::Engine, limits::PROCEDURE_ARGUMENTS_MAX};
 
 /// A program of an application. `Send + Sync`: every call uses the caller's session.
 pub struct Procedure {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     program: Program,
 }
 
-impl Database {
-    /// Loads a compiled object that is one procedure, on a database with one partition: the program
-    /// `entry` of [`Database::load_application`].
-    pub fn load_procedure(&self, elf: &[u8], entry: &str) -> Result<Procedure> {
-        if self.config().partitions != 1 {
-            return Err(Error::Config("procedures need a database with one partition".into()));
-        }
-        Application::load(self.inner().clone(), elf, 0)?.procedure(entry)
-    }
-}
-
 impl Procedure {
-    pub(crate) fn new(db: Arc<Inner>, program: Program) -> Self {
+    pub(crate) fn new(db: Arc<Engine>, program: Program) -> Self {
         Procedure { db, program }
     }
 
     /// Runs a raw tracepoint program for a session on the current CPU. It gets the session's index, the
-    /// index of an I/O buffer, and up to ten arguments; returns what it returned.
+    /// index of an I/O buffer, and up to [`PROCEDURE_ARGUMENTS_MAX`] arguments; returns what it returned.
     pub fn run(&self, session: &mut Session, arguments: &[u64]) -> Result<u32> {
         if !session.belongs_to(&self.db) {
             return Err(Error::State);
         }
-        if arguments.len() > 10 {
-            return Err(Error::Config("a procedure has at most ten arguments".into()));
+        if arguments.len() > PROCEDURE_ARGUMENTS_MAX {
+            return Err(Error::Config(format!(
+                "a procedure has at most {PROCEDURE_ARGUMENTS_MAX} arguments"
+            )));
         }
         let io = Io::claim(&self.db);
-        let mut args = [0; 12];
+        let mut args = [0; 2 + PROCEDURE_ARGUMENTS_MAX];
         args[0] = u64::from(session.index());
         args[1] = u64::from(io.index());
         args[2..2 + arguments.len()].copy_from_slice(arguments);
@@ -70,7 +60,7 @@ impl Procedure {
         io.value(input)?;
         let status = self.program.run(&mut [u64::from(session.index()), u64::from(io.index())])?;
         if status != 0 {
-            return Err(session::error(status));
+            return Err(error(status));
         }
         let buffer = self.db.ios.get(io.index());
         // SAFETY: the buffer is claimed until `io` is dropped and the program is done; the length is

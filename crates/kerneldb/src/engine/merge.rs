@@ -10,13 +10,13 @@ use std::{
     mem::offset_of,
 };
 
+use super::log::{OpRef, TxnSink};
 use crate::{
     Op,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_REC_ABORT, KDB_REC_AUTO_DEL, KDB_REC_AUTO_PUT, KDB_REC_COMMIT, KDB_REC_DEL,
         KDB_REC_LONG, KDB_REC_PUT, KDB_REC_SKIP, kdb_rec, kdb_rec_long,
     },
-    wal::{OpRef, TxnSink},
 };
 
 /// More commits than this are never in the rings at once: the sequence is broken.

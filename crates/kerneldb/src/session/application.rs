@@ -1,4 +1,4 @@
-//! Applications: eBPF objects of a user's own that include `bedplate/kdb.h` and work on a database.
+//! Applications: eBPF objects that a user writes, which include `bedplate/kdb.h` and work on a database.
 //!
 //! An application's object shares the database's maps, so it can be loaded, replaced and unloaded while the
 //! data stays (paper 3.2, 4.1).
@@ -8,21 +8,22 @@ use std::{
     sync::Arc,
 };
 
+use super::Procedure;
 use crate::{
-    Procedure, Result,
+    Result,
     attach::{self, Attachment, LoadedObject, MapFds},
-    database::Inner,
+    engine::Engine,
 };
 
-/// A loaded application. Its programs are unloaded when it is dropped and nothing else refers to them
-/// (program arrays, attachments).
+/// A loaded application. The kernel unloads its programs once the application is dropped and no program array or
+/// attachment refers to them.
 pub struct Application {
-    db: Arc<Inner>,
+    db: Arc<Engine>,
     object: LoadedObject,
 }
 
 impl Application {
-    pub(crate) fn load(db: Arc<Inner>, elf: &[u8], partition: u32) -> Result<Self> {
+    pub(crate) fn load(db: Arc<Engine>, elf: &[u8], partition: u32) -> Result<Self> {
         let attachment = Attachment {
             name: "kdb_application",
             elf,
@@ -35,13 +36,13 @@ impl Application {
         Ok(Application { db, object })
     }
 
-    /// A program by its C function name. Programs that are to be attached somewhere are attached by their
-    /// descriptor ([`AsFd`]).
+    /// Finds a program by the name of its C function. The caller attaches a program elsewhere by its descriptor
+    /// ([`AsFd`]).
     pub fn procedure(&self, name: &str) -> Result<Procedure> {
         Ok(Procedure::new(self.db.clone(), self.object.program(name)?))
     }
 
-    /// Puts a program into a program array of this application; replaces what is there, atomically, also
+    /// Puts a program into a program array of this application. It replaces the previous program atomically, also
     /// while the procedure is in use.
     pub fn set_program(&self, array: &str, index: u32, procedure: &Procedure) -> Result<()> {
         self.object.update_map(array, &index.to_ne_bytes(), &procedure.as_fd().as_raw_fd().to_ne_bytes())

@@ -8,25 +8,32 @@ use std::os::fd::AsFd;
 
 use super::{
     HashStore,
-    dump::{DumpMethod, dump, lookup},
+    dump::{dump, lookup},
     format::{CLASSES, class_of, key_in},
 };
-use crate::{Result, SnapshotItem, database::Inner, layout::MARKER};
+use crate::{
+    Result,
+    engine::{
+        control::Control,
+        storage::{DumpMethod, SnapshotItem},
+    },
+    layout::MARKER,
+};
 
 impl HashStore {
     /// Calls `f` for every key that the registered snapshot at `timestamp` sees. Panics if the kernel does
     /// not let this process read its own maps, which no state of the data can cause.
-    pub(crate) fn scan(&self, db: &Inner, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
-        self.try_scan(db, timestamp, f).expect("the maps of the database can be read");
+    pub(super) fn scan_all(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+        self.try_scan(control, timestamp, f).expect("the maps of the database can be read");
     }
 
-    fn try_scan(&self, db: &Inner, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    fn try_scan(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         let (key_bytes, entry_bytes) = (self.format.map_key() as usize, self.format.entry() as usize);
         let mut buffer = vec![0; CLASSES[CLASSES.len() - 1] as usize];
         let mut failed = None;
         dump(self.index.as_fd(), key_bytes, entry_bytes, DumpMethod::Batched, &mut |key, entry| {
             if failed.is_none() {
-                failed = self.visible(db, timestamp, key, entry, &mut buffer, f).err();
+                failed = self.visible(control, timestamp, key, entry, &mut buffer, f).err();
             }
         })?;
         failed.map_or(Ok(()), Err)
@@ -34,7 +41,7 @@ impl HashStore {
 
     fn visible(
         &self,
-        db: &Inner,
+        control: &Control,
         timestamp: u64,
         key: &[u8],
         entry: &[u8],
@@ -46,7 +53,7 @@ impl HashStore {
             let resolved = self.format.versions(&entry).map(|mut version| {
                 let marker = version.ts & MARKER != 0;
                 if marker {
-                    version.ts = db.resolve(version.ts);
+                    version.ts = control.resolve(version.ts);
                 }
                 (marker, version)
             });

@@ -9,27 +9,12 @@ use std::{collections::HashMap, mem::offset_of};
 use super::{Partition, format::Geometry};
 use crate::{
     Error, Result,
-    database::Inner,
+    engine::{control::Control, storage::Verified},
     layout::{
         KDB_CELLS, KDB_CLASSES, KDB_LEN_CELL_SHIFT, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES,
         KDB_SUPER_OFF, MARKER, kdb_arena, kdb_block, kdb_cpu_alloc, kdb_entry, kdb_freelist, kdb_version,
     },
 };
-
-/// What was found to be in order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Index entries.
-    pub entries: u64,
-    /// Keys with a value.
-    pub keys: u64,
-    /// Versions, the current ones included.
-    pub versions: u64,
-    /// Bytes in entries and blocks that are in use.
-    pub used_bytes: u64,
-    /// Bytes on free lists and in the rests of slabs.
-    pub free_bytes: u64,
-}
 
 /// Longest value of a size class.
 fn class_max(class: u64) -> u64 {
@@ -54,13 +39,13 @@ fn size_class(len: u64) -> u64 {
 type Pieces = HashMap<u64, (u64, &'static str)>;
 
 /// Checks all partitions of a quiet database.
-pub(crate) fn verify(db: &Inner) -> Result<Verified> {
-    let clock = db.state().clock.load(std::sync::atomic::Ordering::SeqCst);
+pub(super) fn verify(control: &Control, partitions: &[Partition]) -> Result<Verified> {
+    let clock = control.state().clock.load(std::sync::atomic::Ordering::SeqCst);
     let mut total = Verified::default();
-    for (index, partition) in db.partitions.iter().enumerate() {
+    for (index, partition) in partitions.iter().enumerate() {
         let fail = |text: String| Error::Corrupt(format!("partition {index}: {text}"));
         let mut pieces = Pieces::new();
-        let mut checker = Checker { db, partition, index: index as u32, clock, pieces: &mut pieces };
+        let mut checker = Checker { control, partition, index: index as u32, clock, pieces: &mut pieces };
         let found = checker.index_and_versions().map_err(fail)?;
         let free = checker.free_memory().map_err(fail)?;
         checker.coverage().map_err(fail)?;
@@ -81,7 +66,7 @@ pub(crate) fn verify(db: &Inner) -> Result<Verified> {
 }
 
 struct Checker<'a> {
-    db: &'a Inner,
+    control: &'a Control,
     partition: &'a Partition,
     index: u32,
     clock: u64,
@@ -118,11 +103,11 @@ impl Checker<'_> {
                 }
                 // SAFETY: as above; `bytes` checks the bounds.
                 let key = unsafe { self.partition.arena.bytes(geometry.key_of(entry), usize::from(klen)) };
-                let full = xxhash_rust::xxh64::xxh64(key, self.db.seed);
+                let full = xxhash_rust::xxh64::xxh64(key, self.control.seed);
                 if full as u32 != hash || u64::from(hash & (geometry.nbuckets - 1)) != bucket {
                     return Err(format!("entry {entry:#x} is in the wrong bucket"));
                 }
-                if self.db.partition_of(key) != self.index {
+                if self.control.partition_of(key) != self.index {
                     return Err(format!("entry {entry:#x} is in the wrong partition"));
                 }
                 if keys.iter().any(|k| k == key) {
@@ -164,7 +149,7 @@ impl Checker<'_> {
             if ts & MARKER != 0 {
                 return Err(format!("entry {entry:#x} has an uncommitted version"));
             }
-            let unordered = self.db.config.versions == 1 && self.db.config.wal_ring_bytes == 0;
+            let unordered = self.control.config.versions == 1 && self.control.config.wal_ring_bytes == 0;
             if ts > self.clock && !unordered || seen.contains(&ts) {
                 return Err(format!("entry {entry:#x} has a version with an impossible timestamp {ts}"));
             }

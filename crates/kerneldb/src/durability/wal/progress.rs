@@ -29,7 +29,7 @@ pub(crate) struct Queue {
 }
 
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct LogProgress {
     durable: AtomicU64,
     failed: AtomicBool,
     /// Highest timestamp that somebody wants to be durable.
@@ -58,9 +58,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
-    pub(crate) fn new(start_ts: u64) -> Shared {
-        let shared = Shared::default();
+impl LogProgress {
+    pub(crate) fn new(start_ts: u64) -> LogProgress {
+        let shared = LogProgress::default();
         shared.durable.store(start_ts, Ordering::Relaxed);
         shared.drained.store(start_ts, Ordering::Relaxed);
         shared

@@ -4,10 +4,8 @@
 mod dump;
 mod format;
 mod log;
-mod snapshot;
+mod scan;
 mod store;
 mod verify;
 
-pub use dump::DumpMethod;
-pub(crate) use log::LogRing;
-pub(crate) use store::{HashStore, MAPS};
+pub(crate) use store::HashStore;

@@ -5,22 +5,29 @@ use std::{collections::HashSet, os::fd::AsFd};
 
 use super::{
     HashStore,
-    dump::{DumpMethod, dump},
+    dump::dump,
     format::{CLASSES, class_of, key_in, value_cost},
 };
-use crate::{Error, Result, arena::Verified, database::Inner, layout::MARKER};
+use crate::{
+    Error, Result,
+    engine::{
+        control::Control,
+        storage::{DumpMethod, Verified},
+    },
+    layout::MARKER,
+};
 
 impl HashStore {
     /// No operator runs and no transaction is open while this looks.
-    pub(crate) fn verify(&self, db: &Inner) -> Result<Verified> {
+    pub(super) fn verify_maps(&self, control: &Control) -> Result<Verified> {
         let mut found = Verified::default();
         let mut wrong = None;
         let mut fail = |text: String| {
             wrong.get_or_insert(text);
         };
         let mut versions: Vec<HashSet<u64>> = vec![HashSet::new(); CLASSES.len()];
-        let clock = db.state().clock.load(std::sync::atomic::Ordering::SeqCst);
-        let unordered = db.config.versions == 1 && db.config.wal_ring_bytes == 0;
+        let clock = control.state().clock.load(std::sync::atomic::Ordering::SeqCst);
+        let unordered = control.config.versions == 1 && control.config.wal_ring_bytes == 0;
         let (key_bytes, entry_bytes) = (self.format.map_key() as usize, self.format.entry() as usize);
         dump(self.index.as_fd(), key_bytes, entry_bytes, DumpMethod::Batched, &mut |key, entry| {
             let key = key_in(key);

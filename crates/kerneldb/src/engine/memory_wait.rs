@@ -5,14 +5,16 @@
 //! be wrong as well: perhaps nothing of it is of the size that this write wants. What decides is how often
 //! everything that waited at one failed attempt had come back at a later one, and that was not enough either.
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::atomic::Ordering};
+
+use super::control::StateView;
 
 /// As often: the collector takes what waits in two steps, and others may be quicker to use what comes back.
 const ROUNDS: u32 = 8;
 
-/// What a failed attempt saw.
+/// What a write that found no memory at the limit can hope for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct MemoryPressure {
     /// Blocks wait for the log's reader.
     pub(crate) waiting: bool,
     /// The collector's next run may free some of them: the next attempt may get one.
@@ -21,6 +23,17 @@ pub(crate) struct Seen {
     pub(crate) clock: u64,
     /// The reader is done with all commits up to here.
     pub(crate) drained: u64,
+}
+
+impl MemoryPressure {
+    /// Asks with the timestamp that the log's reader has reached whether blocks wait for it, and whether some of them
+    /// are ready.
+    pub(crate) fn of(state: &StateView, blocks: impl FnOnce(u64) -> (bool, bool)) -> Self {
+        // The clock after the blocks: what waits is of commits up to there.
+        let drained = state.drained_ts.load(Ordering::SeqCst);
+        let (waiting, ready) = blocks(drained);
+        MemoryPressure { waiting, ready, drained, clock: state.clock.load(Ordering::SeqCst) }
+    }
 }
 
 /// The failed attempts of a session, since the last one that did not fail for memory.
@@ -32,7 +45,7 @@ pub(crate) struct MemoryWait {
 
 impl MemoryWait {
     /// After an attempt for which there was no memory: whether another one makes sense.
-    pub(crate) fn goes_on(&self, seen: Seen) -> bool {
+    pub(crate) fn goes_on(&self, seen: MemoryPressure) -> bool {
         if !seen.waiting || self.rounds.get() > ROUNDS {
             self.end();
             return false;
@@ -55,13 +68,13 @@ impl MemoryWait {
 mod tests {
     use super::*;
 
-    fn seen(clock: u64, drained: u64) -> Seen {
-        Seen { waiting: true, ready: false, clock, drained }
+    fn seen(clock: u64, drained: u64) -> MemoryPressure {
+        MemoryPressure { waiting: true, ready: false, clock, drained }
     }
 
     #[test]
     fn nothing_to_wait_for() {
-        assert!(!MemoryWait::default().goes_on(Seen { waiting: false, ..seen(9, 5) }));
+        assert!(!MemoryWait::default().goes_on(MemoryPressure { waiting: false, ..seen(9, 5) }));
     }
 
     #[test]
@@ -73,7 +86,7 @@ mod tests {
     #[test]
     fn blocks_that_are_about_to_be_freed_are_waited_for() {
         let wait = MemoryWait::default();
-        assert!((0..1000).all(|_| wait.goes_on(Seen { ready: true, ..seen(100, 100) })));
+        assert!((0..1000).all(|_| wait.goes_on(MemoryPressure { ready: true, ..seen(100, 100) })));
     }
 
     #[test]
