@@ -26,9 +26,9 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
 
-// How much work and memory one connection gets before the others get their turn. A connection that reaches one of these
-// limits waits; it is never closed for it. While it waits, the event loop does not read from its socket, so TCP slows
-// the client down.
+// The following bound the work and the memory for one connection before the others get their turn. A connection that
+// reaches one of them waits, and is not closed. While it waits, the event loop does not read from its socket, so TCP
+// slows the client down.
 
 /// Request bytes that the event loop reads from one connection and executes before it serves the next one.
 pub(crate) const TURN_READ_BYTES: usize = 16 << 10;
