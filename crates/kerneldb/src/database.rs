@@ -17,14 +17,17 @@ use std::{
 
 use crate::{
     Application, Error, LogTxn, Replayer, Result, Session,
-    arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
-    bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
+    arena::{Geometry, HeapStats, LogReader, Partition, Snapshot, StateView, Verified, verify},
+    bpf::{
+        self, ArenaMapping, ArrayMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Program, Reservation,
+    },
     config::{Config, EngineKind},
     hashmap::HashStore,
+    housekeeping::Housekeeping,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
     },
-    memory_wait::Seen,
+    limits::MIN_ARENA,
     stats::Stats,
     trace::Trace,
 };
@@ -35,15 +38,13 @@ const LOCAL_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_arena
 const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_states", "kdb_traces"];
 /// The background thread looks for work this often.
 const TICK: Duration = Duration::from_millis(5);
-/// Entries that one call of the collector visits.
-const COLLECT_BUDGET: u64 = 4096;
 
 /// The programs of one partition.
 pub(crate) struct Programs {
     pub local: Program,
     pub batch: Program,
     pub noop: Program,
-    collect: Program,
+    pub collect: Program,
     object: LoadedObject,
 }
 
@@ -54,13 +55,14 @@ pub(crate) struct Inner {
     pub partitions: Vec<Partition>,
     /// Hash-map engine: the maps.
     pub hash: Option<HashStore>,
-    programs: Vec<Programs>,
+    pub programs: Vec<Programs>,
     pub contexts: ArrayMapping<kdb_ctx>,
     pub ios: ArrayMapping<kdb_io>,
     pub traces: ArrayMapping<kdb_trace>,
     states: ArrayMapping<kdb_state>,
     free_sessions: Mutex<Vec<u32>>,
-    housekeeping: Mutex<()>,
+    pub housekeeping: Mutex<Housekeeping>,
+    pub grace: GracePeriod,
     log_reader_taken: AtomicBool,
     pub seed: u64,
 }
@@ -143,11 +145,6 @@ impl Inner {
         claimed.store(0, Ordering::Release);
     }
 
-    /// Makes memory available in a partition that ran out of it; false at the limit.
-    pub(crate) fn grow(&self, partition: u32) -> bool {
-        self.partitions.get(partition as usize).is_some_and(Partition::grow)
-    }
-
     /// What is overwritten from now on waits for the log's reader again.
     pub(crate) fn end_replay(&self) {
         let durable = self.state().durable_ts.load(Ordering::SeqCst);
@@ -158,78 +155,16 @@ impl Inner {
         }
     }
 
-    /// Bytes backed by memory in a partition.
-    pub(crate) fn committed(&self, partition: u32) -> u64 {
-        self.partitions.get(partition as usize).map_or(0, Partition::committed)
-    }
-
-    /// Makes more than `seen` bytes available in a partition, at the nth attempt of one operation; false at
-    /// the limit.
-    pub(crate) fn grow_beyond(&self, partition: u32, seen: u64, attempt: u32) -> bool {
-        if let Some(hash) = &self.hash {
-            return hash.wait_for_memory(attempt);
-        }
-        let Some(partition) = self.partitions.get(partition as usize) else { return false };
-        // Blocks that the log's reader has got meanwhile may be all that it takes.
-        partition.grow_beyond(seen) || attempt == 0 && partition.has_limbo() && self.housekeep().is_ok()
-    }
-
-    /// What a write that finds no memory at the limit can hope for.
-    pub(crate) fn memory_seen(&self, partition: u32) -> Seen {
-        let state = self.state();
-        // The clock after the partition: what waits is of commits up to there.
-        let drained = state.drained_ts.load(Ordering::SeqCst);
-        let partition = self.partitions.get(partition as usize);
-        let waiting = partition.is_some_and(Partition::has_limbo);
-        let ready = partition.is_some_and(|partition| partition.limbo_ends(drained));
-        Seen { waiting, ready, drained, clock: state.clock.load(Ordering::SeqCst) }
-    }
-
-    /// Whether memory should be made available in a partition before a transaction writes to it.
-    pub(crate) fn wants_memory(&self, partition: u32) -> bool {
-        self.partitions.get(partition as usize).is_some_and(Partition::wants_memory)
-    }
-
-    /// One round of background work; returns whether there may be more.
-    fn housekeep(&self) -> Result<bool> {
-        let _only_one = self.housekeeping.lock().unwrap_or_else(|e| e.into_inner());
-        self.housekeep_locked()
-    }
-
-    fn housekeep_locked(&self) -> Result<bool> {
-        let mut more = false;
-        for (partition, programs) in self.partitions.iter().zip(&self.programs) {
-            if partition.wants_memory() {
-                more |= partition.grow();
-            }
-            if partition.has_garbage() || partition.has_limbo() {
-                let before = self.stats();
-                let visited = programs.collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
-                let after = self.stats();
-                // What a snapshot holds is queued again: looking at once would not help.
-                let collected = (after.versions_pruned, after.entries_collected)
-                    != (before.versions_pruned, before.entries_collected);
-                more |= u64::from(visited) == COLLECT_BUDGET && collected;
-                more |= after.blocks_waited - before.blocks_waited >= COLLECT_BUDGET;
-            }
-        }
-        if self.hash.as_ref().is_some_and(HashStore::has_garbage) {
-            let visited = self.programs[0].collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
-            more |= u64::from(visited) == COLLECT_BUDGET;
-        }
-        self.update_clock_offset();
-        Ok(more)
-    }
-
     /// Expiry compares Unix time; the kernel side only has the monotonic clock.
-    fn update_clock_offset(&self) {
+    pub(crate) fn update_clock_offset(&self) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let monotonic = monotonic.tv_sec as u64 * 1000 + monotonic.tv_nsec as u64 / 1_000_000;
         self.state().clock_offset_ms.store(unix.wrapping_sub(monotonic), Ordering::Relaxed);
     }
 
-    fn stats(&self) -> Stats {
+    /// What the operators counted.
+    pub(crate) fn counters(&self) -> Stats {
         let mut stats = Stats::default();
         let state = self.states.get(0);
         for cpu in 0..KDB_MAX_CPUS as usize {
@@ -237,12 +172,18 @@ impl Inner {
             let per_cpu: kdb_cpu_stats = unsafe { (&raw const (*state).stats[cpu]).read_volatile() };
             stats.add(&per_cpu);
         }
+        stats
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = self.counters();
         for partition in &self.partitions {
             stats.memory_used += partition.brk();
             stats.memory_committed += partition.committed();
             stats.memory_limit += partition.geometry.limit;
             stats.entries += partition.entries();
         }
+
         if let Some(hash) = &self.hash {
             hash.add_stats(&mut stats);
         }
@@ -333,7 +274,8 @@ impl Database {
             states: ArrayMapping::new(programs[0].object.map_fd("kdb_states")?, 1)?,
             traces: ArrayMapping::new(programs[0].object.map_fd("kdb_traces")?, traces)?,
             free_sessions: Mutex::new((0..config.max_sessions).rev().collect()),
-            housekeeping: Mutex::new(()),
+            housekeeping: Mutex::default(),
+            grace: GracePeriod::new()?,
             log_reader_taken: AtomicBool::new(false),
             config,
             partitions,
@@ -412,13 +354,21 @@ impl Database {
         self.inner.stats()
     }
 
+    /// What the memory is used for; takes time in proportion to it (about a tenth of a millisecond a gibibyte).
+    /// The hash-map engine has none of this.
+    pub fn heap_stats(&self) -> HeapStats {
+        let mut stats = HeapStats::default();
+        self.inner.partitions.iter().for_each(|partition| partition.add_heap_stats(&mut stats));
+        stats
+    }
+
     /// Checks every invariant of the mapped memory: index, versions, and that each byte of the heap is
     /// accounted for. No operator may run and no transaction may be open meanwhile; [`Error::Corrupt`]
     /// says what is wrong.
     pub fn verify(&self) -> Result<Verified> {
         // The collector is the only other one at work: let it finish, and keep it from starting.
-        let _quiet = self.inner.housekeeping.lock().unwrap_or_else(|e| e.into_inner());
-        while self.inner.housekeep_locked()? {}
+        let mut quiet = self.inner.lock_housekeeping();
+        while self.inner.housekeep_locked(&mut quiet)? {}
         match &self.inner.hash {
             Some(hash) => hash.verify(&self.inner),
             None => verify(&self.inner),

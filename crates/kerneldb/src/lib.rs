@@ -20,7 +20,9 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hashmap;
+mod housekeeping;
 mod layout;
+mod limits;
 mod memory_wait;
 mod procedure;
 pub mod recovery;
@@ -36,7 +38,7 @@ mod types;
 pub mod wal;
 
 pub use application::{Application, VOTER};
-pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
+pub use arena::{HeapStats, LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;
 pub use error::{Error, Result};

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use super::Geometry;
+use super::{Geometry, reclaim::Reclaimer};
 use crate::{
     bpf::ArenaMapping,
     layout::{KDB_SUPER_OFF, kdb_arena},
@@ -24,6 +24,7 @@ const STEP: u64 = 8 << 20;
 pub(crate) struct Partition {
     pub arena: ArenaMapping,
     pub geometry: Geometry,
+    pub reclaimer: Reclaimer,
     growth: Mutex<()>,
 }
 
@@ -31,7 +32,8 @@ impl Partition {
     /// Formats a new arena and commits the first step of its heap.
     pub(crate) fn create(arena: ArenaMapping, geometry: Geometry) -> Self {
         geometry.format(&arena);
-        let partition = Partition { arena, geometry, growth: Mutex::new(()) };
+        let partition =
+            Partition { arena, geometry, reclaimer: Reclaimer::default(), growth: Mutex::new(()) };
         partition.grow();
         partition
     }

@@ -5,12 +5,17 @@ mod format;
 mod log;
 mod memory;
 mod merge;
+mod readers;
+mod reclaim;
+mod size;
+mod slab;
 mod snapshot;
 mod verify;
 
-pub(crate) use format::{Geometry, MIN_ARENA};
+pub(crate) use format::Geometry;
 pub use log::LogReader;
 pub(crate) use memory::Partition;
+pub use slab::HeapStats;
 pub(crate) use snapshot::StateView;
 pub use snapshot::{Snapshot, SnapshotItem};
 pub use verify::Verified;

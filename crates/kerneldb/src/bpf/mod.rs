@@ -3,10 +3,12 @@
 //! Everything that talks to the kernel's BPF interface is here; the rest of the crate sees mapped memory
 //! and program handles.
 
+mod grace;
 mod mapping;
 mod object;
 mod program;
 
+pub(crate) use grace::GracePeriod;
 pub(crate) use mapping::{ArenaMapping, ArrayMapping, Reservation};
 pub(crate) use object::{LoadedObject, MapFds, ObjectSpec, load};
 pub(crate) use program::Program;

@@ -190,6 +190,8 @@ fn constants(config: &Config) -> Result<kdb_config> {
         rings: 0,
         heap: 0,
         slabs: 0,
+        bitmaps: 0,
+        bitmap_words: 0,
         wal: u32::from(config.wal_ring_bytes > 0),
         seed: 0,
         key_bytes: config.key_bytes.next_multiple_of(8),

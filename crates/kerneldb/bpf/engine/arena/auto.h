@@ -141,7 +141,7 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 	if (flags & KDB_IO_IF_EQUAL) {
 		if (!live)
 			return KDB_NOT_FOUND;
-		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block + sizeof(struct kdb_block)))
+		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block))
 			return KDB_MISMATCH;
 	}
 	return KDB_OK;
@@ -220,7 +220,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	USE_ARENA();
 	if (!io || !w || !state)
 		return KDB_ERR_STATE;
-	status = auto_lock(io, flags, w->kind == WRITE_TOMBSTONE ? 0 : w->vlen, &entry);
+	status = auto_lock(io, flags, write_cell(w), &entry);
 	if (status)
 		return status;
 	version_scan(entry, &scan);
@@ -235,11 +235,9 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	if (status)
 		goto unlock;
 	if (scan.free == NO_SLOT) {
-		version_prune(entry, &scan);
-		if (scan.free == NO_SLOT) {
-			status = KDB_ERR_NO_VERSION;
+		status = version_room(entry, &scan);
+		if (status)
 			goto unlock;
-		}
 	}
 	status = write_place(io, w, entry, scan.cells, kept_expiry(state, io, flags, old_block, old_len));
 	if (status)
