@@ -45,6 +45,8 @@ pub(crate) struct Programs {
     pub batch: Program,
     pub noop: Program,
     pub collect: Program,
+    /// Arena engine: moves values out of slabs that are being emptied.
+    pub evacuate: Option<Program>,
     object: LoadedObject,
 }
 
@@ -454,6 +456,7 @@ impl Programs {
             batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
             collect: object.program("kdb_local_collect")?,
+            evacuate: object.program("kdb_local_evacuate").ok(),
             object,
         })
     }

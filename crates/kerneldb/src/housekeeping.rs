@@ -87,8 +87,12 @@ impl Inner {
         if *seen == freed {
             return Ok(false);
         }
-        let reclaimed = partition.reclaim(&self.grace)?;
-        if reclaimed == 0 {
+        let evacuate = self.programs[index].evacuate.as_ref();
+        let reclaimed = partition.reclaim(&self.grace, &mut |slab| match evacuate {
+            Some(program) => program.run(&mut [slab, 0, 0]).map(drop),
+            None => Ok(()),
+        })?;
+        if reclaimed == 0 && !partition.is_evacuating() {
             *seen = freed;
         }
         Ok(reclaimed > 0 || freed != before)

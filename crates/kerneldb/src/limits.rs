@@ -10,3 +10,5 @@ pub(crate) const BYTES_PER_BUCKET: u64 = 512;
 pub(crate) const SCARCE_SLABS_SHARE: u64 = 16;
 /// Times that a write which finds no memory reclaims some and tries again, before it fails.
 pub(crate) const RECLAIM_ATTEMPTS: u32 = 3;
+/// Slabs of a partition that are being emptied at once. More wait for their turn.
+pub(crate) const MAX_EVACUATING_SLABS: usize = 256;

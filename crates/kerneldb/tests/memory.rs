@@ -91,9 +91,14 @@ fn a_key_takes_little_more_than_its_bytes() {
     if !can_run() || !has_arenas() {
         return;
     }
-    for (value_bytes, most, ring) in
-        [(16, 132, 0), (100, 200, 0), (1000, 1112, 0), (16, 132, 1 << 20), (100, 200, 1 << 20), (1000, 1112, 1 << 20)]
-    {
+    for (value_bytes, most, ring) in [
+        (16, 132, 0),
+        (100, 200, 0),
+        (1000, 1112, 0),
+        (16, 132, 1 << 20),
+        (100, 200, 1 << 20),
+        (1000, 1112, 1 << 20),
+    ] {
         let db = Database::create(Config { wal_ring_bytes: ring, ..common::small() }).unwrap();
         let mut session = db.session().unwrap();
         session.set_logged(false);
@@ -116,7 +121,10 @@ fn a_key_takes_little_more_than_its_bytes() {
         assert!(per_key <= f64::from(most), "{per_key:.1} bytes per key with {value_bytes} bytes");
         if ring == 0 {
             let all = (heap.slab_bytes + heap.bucket_bytes) as f64 / keys as f64;
-            assert!(all <= f64::from(most), "{all:.1} bytes per key with {value_bytes} bytes, slabs included");
+            assert!(
+                all <= f64::from(most),
+                "{all:.1} bytes per key with {value_bytes} bytes, slabs included"
+            );
         }
         db.verify().unwrap();
     }

@@ -52,6 +52,11 @@ impl Partition {
         self.super_word(offset_of!(kdb_arena, committed)).load(Ordering::Relaxed)
     }
 
+    /// Bytes of values that were moved in order to empty their slabs.
+    pub(crate) fn evacuated_bytes(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, evacuated)).load(Ordering::Relaxed)
+    }
+
     /// Number of index entries (deleted ones that were not collected yet included).
     pub(crate) fn entries(&self) -> u64 {
         self.super_word(offset_of!(kdb_arena, entries)).load(Ordering::Relaxed)

@@ -5,21 +5,31 @@
 //!  - A slab of entries may be looked at by a program or a scan that has a stale pointer into it. It is taken out
 //!    of use when it has no entries, and freed after every program and every scan that ran then has ended.
 //!  - An empty slab that a CPU still allocates from is taken from that CPU.
+//!  - The values in the emptiest slabs of a size move to the others of that size. Their slabs wait like those of
+//!    entries.
+//!
+//! Entries do not move, because a scan's cursor is a position in memory: a slab with one entry stays.
 
-use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::{
     Partition,
     readers::{Readers, Reading},
+    size::kind_capacity,
+    slab::Word,
 };
 use crate::{
     Result,
     bpf::GracePeriod,
     layout::{KDB_CLASSES, KDB_SLAB_CURRENT, KDB_SLAB_FULL, KDB_SLAB_PARTIAL},
-    limits::SCARCE_SLABS_SHARE,
+    limits::{MAX_EVACUATING_SLABS, SCARCE_SLABS_SHARE},
 };
 
 /// What a partition's reclaiming keeps.
@@ -27,7 +37,6 @@ use crate::{
 pub(crate) struct Reclaimer {
     readers: Readers,
     evacuating: Mutex<Vec<Evacuating>>,
-    evacuated_bytes: AtomicU64,
     reclaimed_slabs: AtomicU64,
 }
 
@@ -42,11 +51,6 @@ impl Reclaimer {
     /// Registers a scan of the mapped memory.
     pub(crate) fn read(&self) -> Reading<'_> {
         self.readers.enter()
-    }
-
-    /// Bytes of values that were moved.
-    pub(crate) fn evacuated_bytes(&self) -> u64 {
-        self.evacuated_bytes.load(Ordering::Relaxed)
     }
 
     /// Slabs that were given to the pool.
@@ -70,10 +74,28 @@ impl Partition {
         self.free_slabs() < u64::from(self.geometry.ncpus)
     }
 
-    /// Gives unused slabs to the pool, and returns how many. One thread at a time.
-    pub(crate) fn reclaim(&self, grace: &GracePeriod) -> Result<u64> {
+    /// Whether there are slabs that become free when nobody looks at them any more, or uses what is in them.
+    pub(crate) fn is_evacuating(&self) -> bool {
+        !self.reclaimer.evacuating().is_empty()
+    }
+
+    /// Gives unused slabs to the pool, and returns how many. `move_values` moves the values of the entries in a
+    /// slab out of evacuated slabs. One thread at a time.
+    pub(crate) fn reclaim(
+        &self,
+        grace: &GracePeriod,
+        move_values: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<u64> {
         let mut evacuating = self.reclaimer.evacuating();
         let mut freed = self.take_unused(&mut evacuating);
+        self.choose_sparse(&mut evacuating);
+        if evacuating.iter().any(|e| self.slab_word(e.slab).used() > 0) {
+            for slab in 0..self.used_slabs() {
+                if self.slab_kind(slab) >= KDB_CLASSES && self.slab_word(slab).used() > 0 {
+                    move_values(slab)?;
+                }
+            }
+        }
         freed += self.free_retired(&mut evacuating, grace)?;
         self.reclaimer.reclaimed_slabs.fetch_add(freed, Ordering::Relaxed);
         Ok(freed)
@@ -95,6 +117,34 @@ impl Partition {
             }
         }
         freed
+    }
+
+    /// Takes the emptiest slabs of each size out of use, as far as their values fit into the others.
+    fn choose_sparse(&self, evacuating: &mut Vec<Evacuating>) {
+        let mut partial: BTreeMap<u32, Vec<(u64, u64, Word)>> = BTreeMap::new();
+        for slab in 0..self.used_slabs() {
+            let (word, kind) = (self.slab_word(slab), self.slab_kind(slab));
+            if word.state() == KDB_SLAB_PARTIAL && kind < KDB_CLASSES {
+                partial.entry(kind).or_default().push((word.used(), slab, word));
+            }
+        }
+        for (kind, mut slabs) in partial {
+            slabs.sort_unstable_by_key(|&(used, slab, _)| (used, Reverse(slab)));
+            let capacity = kind_capacity(kind);
+            let mut room: u64 = slabs.iter().map(|(used, ..)| capacity - used).sum();
+            let mut moving = 0;
+            for (used, slab, word) in slabs {
+                // Its own free blocks are no room for others.
+                room -= capacity - used;
+                moving += used;
+                if moving > room || evacuating.len() >= MAX_EVACUATING_SLABS {
+                    break;
+                }
+                if self.evacuate(slab, word) {
+                    evacuating.push(Evacuating { slab, retired: None });
+                }
+            }
+        }
     }
 
     /// Frees evacuated slabs that nobody can look at any more; returns how many.

@@ -176,7 +176,7 @@ impl Partition {
         }
         stats.unused_bytes += self.geometry.slab_count().saturating_sub(slabs) * slab_bytes;
         stats.bucket_bytes += u64::from(self.geometry.nbuckets) * 8;
-        stats.evacuated_bytes += self.reclaimer.evacuated_bytes();
+        stats.evacuated_bytes += self.evacuated_bytes();
         stats.reclaimed_slabs += self.reclaimer.reclaimed_slabs();
     }
 }

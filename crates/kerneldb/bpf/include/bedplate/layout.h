@@ -353,7 +353,8 @@ struct kdb_arena {
 	__u64 limbo_head;         /* compare-and-swap; taken as a whole by the collector */
 	__u64 limbo_rest;         /* collector: taken, freed when drained_ts reaches limbo_ts */
 	__u64 limbo_ts;
-	__u64 _pad3[5];
+	__u64 evacuated;          /* bytes of values that were moved in order to empty their slabs */
+	__u64 _pad3[4];
 	/* lines: where to begin the search of a bitmap, in words; only a hint */
 	__u32 hints[KDB_KINDS + 9];
 };
