@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bedplate_kerneldb::{Config, Database, Error, HeapStats, Session, SetOptions};
 use common::{can_run, has_arenas};
 
@@ -44,6 +46,15 @@ fn empty(db: &Database, keys: u64, bytes: usize) {
             assert_eq!(session.get(&key(number)).unwrap().unwrap().data, value(number, bytes));
         }
         session.delete(&key(number)).unwrap();
+    }
+}
+
+/// Ends the other threads of a test, also when it fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -167,4 +178,124 @@ fn versions_that_only_snapshots_need_take_memory_only_then() {
         db.verify().unwrap();
         assert_eq!(db.heap_stats().allocated_bytes, before, "{versions} versions");
     }
+}
+
+/// Half of the keys' values are deleted at random, so that no slab becomes empty by itself: other sizes find room
+/// all the same, while snapshots, scans and readers see every value unharmed.
+#[test]
+fn values_move_together_under_readers_snapshots_and_writers() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let db = Database::create(common::small()).unwrap();
+    let keys = fill(&db, 1000, false);
+    let mut snapshot_reader = db.session().unwrap();
+    let mut session = db.session().unwrap();
+    let kept = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0;
+    for number in (0..keys).filter(|&number| !kept(number)) {
+        session.delete(&key(number)).unwrap();
+    }
+    snapshot_reader.begin_read_only().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for reader in 0..2 {
+            let (db, stop) = (&db, &stop);
+            scope.spawn(move || {
+                let mut session = db.session().unwrap();
+                let mut number = reader;
+                while !stop.load(Ordering::Relaxed) {
+                    number = (number + 7) % keys;
+                    let found = session.get(&key(number)).unwrap();
+                    assert_eq!(found.map(|v| v.data), kept(number).then(|| value(number, 1000)));
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let snapshot = db.snapshot().unwrap();
+                let mut found = 0;
+                snapshot.scan(0, snapshot.positions(), &mut |item| {
+                    if item.value.len() == 1000 {
+                        let number = u64::from_le_bytes(item.key[..8].try_into().unwrap());
+                        assert_eq!(item.value, value(number, 1000));
+                        found += 1;
+                    }
+                });
+                assert_eq!(found, (0..keys).filter(|&number| kept(number)).count());
+            }
+        });
+        // More than half of the heap, in values of another size.
+        let room = heap_bytes(&db.heap_stats()) * 55 / 100 / (5000 + 200);
+        for number in 0..room {
+            let wanted = set(&mut session, keys + number, 5000, false);
+            if wanted.is_err() {
+                // A scan that is under way holds back what it may still look at.
+                while set(&mut session, keys + number, 5000, false).is_err() {
+                    assert!(
+                        db.heap_stats().evacuating_slabs > 0,
+                        "{number} of {room}: {:?}",
+                        db.heap_stats()
+                    );
+                    std::thread::yield_now();
+                }
+            }
+        }
+        for number in (0..keys).step_by(11) {
+            let found = snapshot_reader.get(&key(number)).unwrap();
+            assert_eq!(found.map(|v| v.data), kept(number).then(|| value(number, 1000)));
+        }
+    });
+    snapshot_reader.rollback().unwrap();
+    let heap = db.heap_stats();
+    assert!(heap.evacuated_bytes > 1 << 20, "{heap:?}");
+    db.verify().unwrap();
+}
+
+/// At 70 % of the memory, every key's value changes its size again and again; memory never runs out, and what is
+/// in use is no more scattered at the end than it was.
+#[test]
+fn changing_sizes_do_not_use_up_the_memory() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let db = Database::create(Config { memory_bytes: 32 << 20, ..common::small() }).unwrap();
+    let mut session = db.session().unwrap();
+    let heap = heap_bytes(&db.heap_stats());
+    let sizes = [40, 100, 200, 350, 700, 1300, 3000, 9000];
+    let keys = heap * 70 / 100 / 1900;
+    let mut random = 0x1234_5678_9abc_def1_u64;
+    let mut next = move |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) % below
+    };
+    let mut lengths = vec![0; keys as usize];
+    let mut scattered = Vec::new();
+    for round in 0..8 {
+        // In each round most values have another size than in the one before.
+        let favourite = sizes[(round * 3) % sizes.len()];
+        for _ in 0..2 * keys {
+            let number = next(keys);
+            let bytes = if next(3) > 0 { favourite } else { sizes[next(8) as usize] };
+            let others = db.heap_stats();
+            if bytes > lengths[number as usize] && others.allocated_bytes + 9400 > heap * 70 / 100 {
+                session.delete(&key(number)).unwrap();
+                lengths[number as usize] = 0;
+                continue;
+            }
+            let result = set(&mut session, number, bytes, false);
+            result.unwrap_or_else(|e| panic!("round {round}, {bytes} bytes: {e}; {:?}", db.heap_stats()));
+            lengths[number as usize] = bytes;
+        }
+        let heap = db.heap_stats();
+        scattered.push(heap.fragmentation_ratio());
+        for (number, &bytes) in (0..).zip(&lengths) {
+            let found = session.get(&key(number)).unwrap().map(|v| v.data);
+            assert_eq!(found, (bytes > 0).then(|| value(number, bytes)));
+        }
+    }
+    println!("{scattered:.2?}");
+    db.verify().unwrap();
 }

@@ -73,6 +73,11 @@ pub struct HeapStats {
 }
 
 impl HeapStats {
+    /// Slabs that serve nothing at the moment, those that were never used included.
+    pub fn free_slabs(&self) -> u64 {
+        (self.free_bytes + self.unused_bytes) / u64::from(KDB_SLAB_BYTES)
+    }
+
     /// Bytes in slabs for each byte that is allocated; 1 is the best.
     pub fn fragmentation_ratio(&self) -> f64 {
         if self.allocated_bytes == 0 { 1.0 } else { self.slab_bytes as f64 / self.allocated_bytes as f64 }
