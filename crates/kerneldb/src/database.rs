@@ -26,9 +26,11 @@ use crate::{
     hashmap::HashStore,
     housekeeping::Housekeeping,
     layout::{
-        KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
+        KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_replay, kdb_state,
+        kdb_trace,
     },
     limits::MIN_ARENA,
+    replay_lanes,
     stats::Stats,
     trace::Trace,
 };
@@ -45,6 +47,8 @@ pub(crate) struct Programs {
     pub local: Program,
     pub batch: Program,
     pub noop: Program,
+    /// Arena engine.
+    replay: Option<Program>,
     pub collect: Program,
     /// Arena engine: moves values out of slabs that are being emptied.
     pub evacuate: Option<Program>,
@@ -62,6 +66,8 @@ pub(crate) struct Inner {
     pub contexts: ArrayMapping<kdb_ctx>,
     pub ios: ArrayMapping<kdb_io>,
     pub traces: ArrayMapping<kdb_trace>,
+    /// Batches of logged changes; none with the hash-map engine.
+    pub replays: Option<ArrayMapping<kdb_replay>>,
     states: ArrayMapping<kdb_state>,
     free_sessions: Mutex<Vec<u32>>,
     pub housekeeping: Mutex<Housekeeping>,
@@ -102,13 +108,29 @@ impl Inner {
         &self.programs[partition as usize]
     }
 
-    /// Partition of a key, and the key's hash.
+    /// Partition of a key.
     pub(crate) fn partition_of(&self, key: &[u8]) -> u32 {
-        if self.config.partitions == 1 {
-            return 0;
-        }
-        let hash = xxhash_rust::xxh64::xxh64(key, self.seed);
+        if self.config.partitions == 1 { 0 } else { self.partition_of_hash(self.hash_of(key)) }
+    }
+
+    /// Hash of a key, as `kdb_hash()` in `bpf/engine/hash.h` computes it.
+    pub(crate) fn hash_of(&self, key: &[u8]) -> u64 {
+        xxhash_rust::xxh64::xxh64(key, self.seed)
+    }
+
+    /// Partition of a key with this hash, as `kdb_partition_of()` in `bpf/engine/hash.h` chooses it.
+    pub(crate) fn partition_of_hash(&self, hash: u64) -> u32 {
         (((hash >> 48) * u64::from(self.config.partitions)) >> 16) as u32
+    }
+
+    /// A batch of logged changes (arena engine); panics if there is none with this index.
+    pub(crate) fn replay_batch(&self, index: u32) -> *mut kdb_replay {
+        self.replays.as_ref().expect("the arena engine has batches").get(index)
+    }
+
+    /// The program that applies batches of logged changes (arena engine).
+    pub(crate) fn replay_program(&self, partition: u32) -> Result<&Program> {
+        self.programs(partition).replay.as_ref().ok_or(Error::State)
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<u32>> {
@@ -224,6 +246,7 @@ impl Database {
         let seed = u64::from_ne_bytes(seed);
         let ios = ncpus * 8 + 16;
         let traces = ncpus + 2;
+        let replays = replay_lanes::batch_count(config.partitions);
         let limit = (config.memory_bytes / u64::from(config.partitions)).clamp(MIN_ARENA, 1 << 32) & !0xffff;
 
         let mut shared = MapFds::new();
@@ -258,12 +281,13 @@ impl Database {
                     ("kdb_contexts", config.max_sessions),
                     ("kdb_ios", ios),
                     ("kdb_traces", traces),
+                    ("kdb_replays", replays),
                 ],
                 sizes: &[],
                 arena_address: Some(window.address()),
             })?;
             if index == 0 {
-                for name in SHARED_MAPS {
+                for name in SHARED_MAPS.into_iter().chain(["kdb_replays"]) {
                     shared.insert(name.into(), object.share_map(name)?);
                 }
             }
@@ -276,6 +300,12 @@ impl Database {
             ios: ArrayMapping::new(programs[0].object.map_fd("kdb_ios")?, ios)?,
             states: ArrayMapping::new(programs[0].object.map_fd("kdb_states")?, 1)?,
             traces: ArrayMapping::new(programs[0].object.map_fd("kdb_traces")?, traces)?,
+            replays: match config.engine {
+                EngineKind::Arena => {
+                    Some(ArrayMapping::new(programs[0].object.map_fd("kdb_replays")?, replays)?)
+                }
+                EngineKind::HashMap => None,
+            },
             free_sessions: Mutex::new((0..config.max_sessions).rev().collect()),
             housekeeping: Mutex::default(),
             grace: GracePeriod::new()?,
@@ -412,9 +442,13 @@ impl Database {
     /// Recovery: applies logged transactions, one after the other, until it is dropped; then
     /// [`Database::set_clock`] is to follow.
     pub fn replayer(&self) -> Result<Replayer> {
-        // Nothing of this is in the log rings: what is overwritten need not wait for the log's reader.
-        self.inner.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
+        self.begin_replay();
         Ok(Replayer::new(self.session()?))
+    }
+
+    /// Recovery begins: overwritten values need not wait for the log's reader, because the rings are empty.
+    pub(crate) fn begin_replay(&self) {
+        self.inner.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
     }
 
     /// Recovery: the clock continues after `ts`, and everything up to it counts as durable.
@@ -467,6 +501,7 @@ impl Programs {
             local: object.program("kdb_local")?,
             batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
+            replay: object.program("kdb_local_replay").ok(),
             collect: object.program("kdb_local_collect")?,
             evacuate: object.program("kdb_local_evacuate").ok(),
             object,

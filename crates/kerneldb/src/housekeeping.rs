@@ -85,7 +85,7 @@ impl Inner {
         let seen = housekeeping.fruitless.entry(index).or_insert(u64::MAX);
         // Nothing was freed since the last time that there was nothing to reclaim.
         if *seen == freed {
-            return Ok(false);
+            return Ok(partition.free_slabs() > 0);
         }
         let evacuate = self.programs[index].evacuate.as_ref();
         let reclaimed = partition.reclaim(&self.grace, &mut |slab| match evacuate {
@@ -95,7 +95,8 @@ impl Inner {
         if reclaimed == 0 && !partition.is_evacuating() {
             *seen = freed;
         }
-        Ok(reclaimed > 0 || freed != before)
+        // Another thread may have reclaimed what this one was waiting for.
+        Ok(reclaimed > 0 || freed != before || partition.free_slabs() > 0)
     }
 
     /// Changes whenever memory was freed by an operator or by the collector.

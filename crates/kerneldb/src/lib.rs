@@ -24,6 +24,7 @@ mod layout;
 mod limits;
 mod memory_wait;
 mod procedure;
+mod replay_lanes;
 mod session;
 mod stats;
 mod trace;

@@ -6,6 +6,7 @@ mod durability {
     pub mod kill;
     pub mod lifecycle;
     pub mod memory;
+    pub mod restart;
     pub mod transfers;
 }
 

@@ -298,4 +298,10 @@ fn changing_sizes_do_not_use_up_the_memory() {
     }
     println!("{scattered:.2?}");
     db.verify().unwrap();
+    // Nothing is lost: what is free between the values serves others.
+    let more = (keys..).find(|&number| set(&mut session, number, 100, false).is_err()).unwrap() - keys;
+    let heap = db.heap_stats();
+    let share = heap.allocated_bytes as f64 / heap_bytes(&heap) as f64;
+    assert!(share >= 0.85, "only {share:.2} in use after {more} keys more: {heap:?}");
+    db.verify().unwrap();
 }

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 
 use redis::{Connection, RedisResult};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// Reads what the server logs, so that it never has to wait for a full pipe.
+    log: Option<JoinHandle<String>>,
 }
 
 /// The command with arguments.
@@ -23,24 +26,41 @@ pub fn command(args: &[&str]) -> Command {
 
 impl Server {
     pub fn start(data: &Path, args: &[&str]) -> Server {
+        Self::start_logging_to(data, args, Stdio::piped())
+    }
+
+    /// Starts a server with this standard error.
+    pub fn start_logging_to(data: &Path, args: &[&str], errors: Stdio) -> Server {
         let mut command = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"]);
         let mut child = command
             .arg("--data-dir")
             .arg(data)
             .args(args)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .unwrap();
+        let log = child.stderr.take().map(|mut errors| {
+            std::thread::spawn(move || {
+                let mut said = Vec::new();
+                let _ = errors.read_to_end(&mut said);
+                String::from_utf8_lossy(&said).into_owned()
+            })
+        });
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Some(address) = line.trim().strip_prefix("ready on ") else {
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            panic!("the server did not start: {said}");
+            let _ = child.kill();
+            let said = log.map(|log| log.join().unwrap());
+            panic!("the server did not start; it printed {line:?} and logged {said:?}");
         };
         let port = address.parse::<std::net::SocketAddr>().unwrap().port();
-        Server { child, port }
+        Server { child, port, log }
+    }
+
+    /// The number of the server's process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn try_connect(&self, password: Option<&str>) -> RedisResult<Connection> {
@@ -56,8 +76,7 @@ impl Server {
     pub fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = self.child.wait().unwrap();
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let said = self.log.take().map(|log| log.join().unwrap()).unwrap_or_default();
         (status.code(), said)
     }
 

@@ -232,11 +232,14 @@ impl Connection {
         let core = &mut self.core;
         let reply_mode = core.reply_mode;
         if reply_mode == ReplyMode::SkipNext {
-            core.reply_mode = ReplyMode::On;
+            core.reply_mode = ReplyMode::SkipCurrent;
         }
         let now_ms = services.now().as_millis() as u64;
         let target = if self.held.is_empty() { &mut *out } else { &mut self.held };
         let mark = target.len();
+        // What CLIENT LIST and CLIENT INFO report when they are this request.
+        core.client.state.buffered.store(self.parser.buffered() as u64, Relaxed);
+        core.client.state.pending_output.store(mark as u64, Relaxed);
         let mut ctx = Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
         let step = core.request(&mut ctx, self.parser.args());
         let commit_ts = ctx.commit_ts;
@@ -247,11 +250,11 @@ impl Connection {
         }
         core.client.state.active_ms.store(now_ms, Relaxed);
         Counters::add(&core.shared.counters.commands);
-        let silent = match reply_mode {
-            ReplyMode::On => false,
-            ReplyMode::Off => core.reply_mode == ReplyMode::Off,
-            ReplyMode::SkipNext => true,
-        };
+        // CLIENT REPLY ON is answered in every mode.
+        let silent = reply_mode != ReplyMode::On && core.reply_mode != ReplyMode::On;
+        if core.reply_mode == ReplyMode::SkipCurrent {
+            core.reply_mode = ReplyMode::On;
+        }
         if silent {
             ctx.out.truncate(mark);
         }

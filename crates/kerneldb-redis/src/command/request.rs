@@ -35,6 +35,8 @@ pub(super) enum ReplyMode {
     Off,
     /// The next request is not answered.
     SkipNext,
+    /// The request that is being run is not answered, unless it sets another mode.
+    SkipCurrent,
 }
 
 /// What a request that comes back after [`Step::Again`] was waiting for.

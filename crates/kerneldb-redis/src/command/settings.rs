@@ -60,11 +60,23 @@ pub struct Settings {
 /// Parses and stores a value; the error says what is wrong with it.
 type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
 
-/// How a parameter is read and, if it can be changed, written.
+/// How CONFIG SET changes a parameter.
+#[derive(Clone, Copy)]
+enum Change {
+    /// Not at all. Redis refuses these parameters as well, whatever the value.
+    Never,
+    /// Only at the start. The value that the parameter has is accepted, because tools that restore a configuration
+    /// set every parameter that Redis can change.
+    AtStart,
+    /// Parses the value and stores it.
+    Now(Setter),
+}
+
+/// How a parameter is read and written.
 struct Parameter {
     name: &'static str,
     get: fn(&Settings) -> String,
-    set: Option<Setter>,
+    change: Change,
 }
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
@@ -104,52 +116,57 @@ fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static st
 }
 
 static PARAMETERS: &[Parameter] = &[
-    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), set: None },
-    Parameter { name: "appendonly", get: |s| yes_no(s.startup.durability != Durability::Off), set: None },
-    Parameter { name: "bind", get: |s| s.startup.bind.clone(), set: None },
+    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), change: Change::AtStart },
+    Parameter {
+        name: "appendonly",
+        get: |s| yes_no(s.startup.durability != Durability::Off),
+        change: Change::AtStart,
+    },
+    Parameter { name: "bind", get: |s| s.startup.bind.clone(), change: Change::AtStart },
     Parameter {
         name: "client-output-buffer-limit",
         get: |s| s.output_limit().to_string(),
-        set: Some(|s, v| store_bytes(&s.output_bytes, v, 64 << 10)),
+        change: Change::Now(|s, v| store_bytes(&s.output_bytes, v, 64 << 10)),
     },
     Parameter {
         name: "client-query-buffer-limit",
         get: |s| s.input_limit().to_string(),
-        set: Some(|s, v| store_bytes(&s.input_bytes, v, 1 << 20)),
+        change: Change::Now(|s, v| store_bytes(&s.input_bytes, v, 1 << 20)),
     },
-    Parameter { name: "databases", get: |_| "1".into(), set: None },
-    Parameter { name: "dir", get: |s| s.startup.dir.clone(), set: None },
+    Parameter { name: "daemonize", get: |_| "no".into(), change: Change::Never },
+    Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
+    Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
     Parameter {
         name: "lock-timeout",
         get: |s| s.lock_timeout_ms().to_string(),
-        set: Some(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
+        change: Change::Now(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
     },
     Parameter {
         name: "maxclients",
         get: |s| s.max_clients().to_string(),
-        set: Some(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),
+        change: Change::Now(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),
     },
-    Parameter { name: "maxmemory", get: |s| s.startup.max_memory.to_string(), set: None },
-    Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), set: None },
-    Parameter { name: "port", get: |s| s.startup.port.to_string(), set: None },
+    Parameter { name: "maxmemory", get: |s| s.startup.max_memory.to_string(), change: Change::AtStart },
+    Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), change: Change::AtStart },
+    Parameter { name: "port", get: |s| s.startup.port.to_string(), change: Change::AtStart },
     Parameter {
         name: "proto-max-bulk-len",
         get: |s| s.bulk_limit().to_string(),
-        set: Some(|s, v| store_bytes(&s.bulk_bytes, v, 1 << 20)),
+        change: Change::Now(|s, v| store_bytes(&s.bulk_bytes, v, 1 << 20)),
     },
     Parameter {
         name: "requirepass",
         get: |s| String::from_utf8_lossy(&s.read_password()).into_owned(),
-        set: Some(|s, v| {
+        change: Change::Now(|s, v| {
             *s.password.write().unwrap_or_else(PoisonError::into_inner) = v.to_vec();
             Ok(())
         }),
     },
-    Parameter { name: "save", get: |_| String::new(), set: None },
+    Parameter { name: "save", get: |_| String::new(), change: Change::AtStart },
     Parameter {
         name: "timeout",
         get: |s| s.timeout_s().to_string(),
-        set: Some(|s, v| store(&s.timeout_s, v, 0, i32::MAX as u64)),
+        change: Change::Now(|s, v| store(&s.timeout_s, v, 0, i32::MAX as u64)),
     },
 ];
 
@@ -252,7 +269,7 @@ impl Settings {
             let Some(parameter) = find(name) else {
                 return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"));
             };
-            if parameter.set.is_none() {
+            if matches!(parameter.change, Change::Never) {
                 return failed(&shown, "can't set immutable config");
             }
             if pairs[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
@@ -261,8 +278,13 @@ impl Settings {
         }
         let mut undo: Vec<(Setter, String)> = Vec::new();
         for (name, value) in pairs {
-            let Some(Parameter { name, get, set: Some(set) }) = find(name) else { continue };
+            let Some(Parameter { name, get, change }) = find(name) else { continue };
             let before = get(self);
+            let set: Setter = match change {
+                Change::Now(set) => *set,
+                _ if before.as_bytes().eq_ignore_ascii_case(value) => continue,
+                _ => |_, _| Err("can only be set when the server starts"),
+            };
             if let Err(why) = set(self, value) {
                 for (set, before) in undo {
                     // What was read out of it is always accepted again.
@@ -270,7 +292,7 @@ impl Settings {
                 }
                 return failed(name, why);
             }
-            undo.push((*set, before));
+            undo.push((set, before));
         }
         Ok(())
     }

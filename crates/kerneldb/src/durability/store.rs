@@ -16,7 +16,7 @@ use super::checkpoint::background::{Checkpointer, Job};
 use super::checkpoint::source::DatabaseSnapshot;
 use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use super::datadir::DataDir;
-use super::recovery::{Filling, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
+use super::recovery::{Filler, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
 use super::transfer::verify_files;
 pub use super::transfer::{dump, load, restore, verify_data_dir};
 use super::wal::{Start, Wal, WalConfig, remove_segments};
@@ -83,7 +83,7 @@ impl Store {
         files::discard(&*data.checkpoint);
         let sources =
             Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
-        let mut make = || Filling::new(Database::create(database_config.clone())?);
+        let mut make = || Filler::new(Database::create(database_config.clone())?);
         let recovered = recover(&sources, config.recovery, &mut make, progress)?;
         let database = Arc::new(recovered.target.done());
         let report = recovered.report;
