@@ -232,7 +232,7 @@ impl Checker<'_> {
             return Err(format!("{what} at {offset:#x} is in a free slab"));
         }
         let at = offset - geometry.slab_start(slab);
-        if at % kind_bytes(kind) != 0 || at / kind_bytes(kind) >= word.carved() {
+        if !at.is_multiple_of(kind_bytes(kind)) || at / kind_bytes(kind) >= word.carved() {
             return Err(format!("{what} at {offset:#x} is no block of its slab"));
         }
         *self.used.entry(slab).or_default() += 1;
