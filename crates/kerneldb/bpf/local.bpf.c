@@ -99,6 +99,15 @@ int kdb_local_collect(struct local_args *args)
 	return kdb_collect(args->op);
 }
 
+#ifdef KDB_ENGINE_ARENA
+/* Empties slabs: the number of a slab of entries comes as `op`, the result is KiB moved. */
+SEC("raw_tp")
+int kdb_local_evacuate(struct local_args *args)
+{
+	return kdb_evacuate(args->op);
+}
+#endif
+
 #ifdef KDB_AHEAD
 /* Looks ahead at the next operations of a trace. */
 __noinline int batch_ahead(struct kdb_trace *trace, __u32 from)

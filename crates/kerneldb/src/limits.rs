@@ -60,6 +60,18 @@ pub const TRACE_OPS: usize = layout::KDB_TRACE_OPS as usize;
 pub const PROCEDURE_ARGUMENTS_MAX: usize = 10;
 
 const _: () = assert!(LOG_RING_BYTES_MIN as usize > VALUE_MAX + KEY_MAX + size_of::<layout::kdb_rec_long>());
+/// Smallest arena in bytes; a smaller memory limit is raised to it.
+pub(crate) const MIN_ARENA: u64 = 16 << 20;
+/// Bytes of an arena for each bucket of its index. The buckets take 8 bytes of so many, whatever the keys
+/// take; a full arena of the smallest keys has about four keys in a bucket.
+pub(crate) const BYTES_PER_BUCKET: u64 = 512;
+/// Free slabs are scarce below this share of all slabs: then user space begins to reclaim memory.
+pub(crate) const SCARCE_SLABS_SHARE: u64 = 16;
+/// Times that a write which finds no memory reclaims some and tries again, before it fails.
+pub(crate) const RECLAIM_ATTEMPTS: u32 = 3;
+/// Slabs of a partition that are being emptied at once. More wait for their turn.
+pub(crate) const MAX_EVACUATING_SLABS: usize = 256;
+
 /// Bytes that the writes of one transaction may put into the log; [`crate::Error::TransactionTooLarge`] beyond it.
 ///
 /// Each write counts with the lengths of its key and value and [`TX_WRITE_BYTES`], whether the key was written

@@ -94,6 +94,15 @@ fn write_section<S: Operators, V: Services>(
             text.line("maxmemory", memory.limit);
             text.line("maxmemory_human", format_bytes(memory.limit));
             text.line("maxmemory_policy", "noeviction");
+            text.line("allocator_allocated", memory.heap.allocated_bytes);
+            text.line("allocator_active", memory.heap.slab_bytes);
+            text.line("mem_fragmentation_ratio", format_args!("{:.2}", memory.heap.fragmentation_ratio()));
+            text.line(
+                "mem_fragmentation_bytes",
+                memory.heap.slab_bytes.saturating_sub(memory.heap.allocated_bytes),
+            );
+            text.line("bedplate_free_slabs", memory.heap.free_slabs());
+            text.line("bedplate_evacuated_bytes", memory.heap.evacuated_bytes);
         }
         "persistence" => {
             let (last, succeeded) = services.last_save();

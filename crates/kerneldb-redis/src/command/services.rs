@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::clients::Clients;
 use super::settings::{Settings, Startup};
-use bedplate_kerneldb::{Result, SnapshotItem};
+use bedplate_kerneldb::{HeapStats, Result, SnapshotItem};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
@@ -102,6 +102,8 @@ pub struct Memory {
     pub used: u64,
     /// Most that may be used; 0 = not limited.
     pub limit: u64,
+    /// What the heap is used for.
+    pub heap: HeapStats,
 }
 
 /// What the server around a connection offers. No method blocks for long: they are called in event loops.

@@ -141,11 +141,13 @@ impl Services for Backend {
 
     fn memory(&self) -> Memory {
         let stats = self.database.stats();
-        Memory { used: stats.memory_used, limit: stats.memory_limit }
+        let heap = self.database.heap_stats();
+        Memory { used: stats.memory_used.saturating_sub(heap.free_bytes), limit: stats.memory_limit, heap }
     }
 
     fn statistics(&self) -> Vec<(&'static str, u64)> {
         let s = self.database.stats();
+        let heap = self.database.heap_stats();
         // Counters that cannot be read are shown as zeros, as if nothing had happened in the kernel.
         let kernel = self.programs.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
         let kernel =
@@ -181,6 +183,13 @@ impl Services for Backend {
             ("memory_used", s.memory_used),
             ("memory_committed", s.memory_committed),
             ("memory_limit", s.memory_limit),
+            ("heap_slab_bytes", heap.slab_bytes),
+            ("heap_allocated_bytes", heap.allocated_bytes),
+            ("heap_entry_bytes", heap.entry_bytes),
+            ("heap_free_slabs", heap.free_slabs()),
+            ("heap_evacuating_slabs", heap.evacuating_slabs),
+            ("heap_evacuated_bytes", heap.evacuated_bytes),
+            ("heap_reclaimed_slabs", heap.reclaimed_slabs),
             ("entries", s.entries),
             ("clock", s.clock),
             ("durable_ts", s.durable_ts),

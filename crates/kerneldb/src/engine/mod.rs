@@ -10,6 +10,7 @@
 mod arena;
 mod control;
 mod hashmap;
+mod housekeeping;
 mod log;
 mod memory_wait;
 mod merge;
@@ -31,21 +32,21 @@ pub use storage::{DumpMethod, SnapshotItem, Verified};
 
 use crate::{
     Error, Result,
-    bpf::{self, ArrayMapping, LoadedObject, MapFds, Program},
+    bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
     layout::{kdb_config, kdb_io, kdb_replay, kdb_trace},
     limits::CPUS_MAX,
     stats::Stats,
 };
 use arena::ArenaStore;
+pub use arena::HeapStats;
 use control::{Control, Secrets, StateView};
 use hashmap::HashStore;
+use housekeeping::Housekeeping;
 use storage::Storage;
 
 /// Maps that every object of a database shares, whatever its storage engine.
 const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_states", "kdb_traces"];
-/// Entries that one call of the collector visits.
-const COLLECT_BUDGET: u64 = 4096;
 
 /// The programs of one partition.
 pub(crate) struct Programs {
@@ -56,6 +57,8 @@ pub(crate) struct Programs {
     /// Arena engine.
     replay: Option<Program>,
     collect: Program,
+    /// Arena engine: moves values out of slabs that are being emptied.
+    evacuate: Option<Program>,
     object: LoadedObject,
 }
 
@@ -67,7 +70,8 @@ pub(crate) struct Engine {
     pub ios: ArrayMapping<kdb_io>,
     pub traces: ArrayMapping<kdb_trace>,
     free_sessions: Mutex<Vec<u32>>,
-    housekeeping: Mutex<()>,
+    housekeeping: Mutex<Housekeeping>,
+    grace: GracePeriod,
     log_reader_taken: AtomicBool,
 }
 
@@ -97,7 +101,8 @@ impl Engine {
             traces: ArrayMapping::new(object.map_fd("kdb_traces")?, traces)?,
             control: Control::new(config, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
-            housekeeping: Mutex::new(()),
+            housekeeping: Mutex::default(),
+            grace: GracePeriod::new()?,
             log_reader_taken: AtomicBool::new(false),
             storage,
             programs: objects.into_iter().map(Programs::of).collect::<Result<_>>()?,
@@ -166,14 +171,6 @@ impl Engine {
         self.storage.committed(partition)
     }
 
-    /// Makes more than `seen` bytes available in a partition, at the nth attempt of one operation; false at
-    /// the limit.
-    pub(crate) fn grow_beyond(&self, partition: u32, seen: u64, attempt: u32) -> bool {
-        // The collector may free what waited for the log's reader, and that may be enough.
-        self.storage.grow_beyond(partition, seen, attempt)
-            || attempt == 0 && self.storage.waits_for_log(partition) && self.housekeep().is_ok()
-    }
-
     /// What a write that finds no memory at the limit can hope for.
     pub(crate) fn memory_pressure(&self, partition: u32) -> MemoryPressure {
         self.storage.memory_pressure(&self.control, partition)
@@ -187,38 +184,6 @@ impl Engine {
     /// Backs `bytes` of the heap with memory now, over all partitions.
     pub(crate) fn prefault(&self, bytes: u64) {
         self.storage.prefault(bytes / u64::from(self.storage.partitions()));
-    }
-
-    /// One round of background work; returns whether there may be more.
-    pub(crate) fn housekeep(&self) -> Result<bool> {
-        let _only_one = self.lock_housekeeping();
-        self.housekeep_locked()
-    }
-
-    fn lock_housekeeping(&self) -> MutexGuard<'_, ()> {
-        self.housekeeping.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn housekeep_locked(&self) -> Result<bool> {
-        let mut more = false;
-        self.control.enforce_timeouts(&|partition, args| self.programs(partition).reap.run(args))?;
-        for partition in 0..self.storage.partitions() {
-            if self.storage.wants_memory(partition) {
-                more |= self.storage.grow(partition);
-            }
-            if self.storage.has_garbage(partition) || self.storage.waits_for_log(partition) {
-                let before = self.stats();
-                let visited = self.programs(partition).collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
-                let after = self.stats();
-                // What a snapshot holds is queued again: looking at once would not help.
-                let collected = (after.versions_pruned, after.entries_collected)
-                    != (before.versions_pruned, before.entries_collected);
-                more |= u64::from(visited) == COLLECT_BUDGET && collected;
-                more |= after.blocks_waited - before.blocks_waited >= COLLECT_BUDGET;
-            }
-        }
-        self.control.update_clock_offset();
-        Ok(more)
     }
 
     /// Number of batches of logged changes.
@@ -242,10 +207,21 @@ impl Engine {
         self.storage.first_arena().expect("the arena engine has one")
     }
 
-    /// The statistics of the programs and of the storage engine.
-    pub(crate) fn stats(&self) -> Stats {
+    /// What the programs counted.
+    fn counters(&self) -> Stats {
         let mut stats = Stats::default();
         self.control.add_statistics(&mut stats);
+        stats
+    }
+
+    /// What the memory is used for.
+    pub(crate) fn heap_stats(&self) -> HeapStats {
+        self.storage.heap_stats()
+    }
+
+    /// The statistics of the programs and of the storage engine.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = self.counters();
         self.storage.add_statistics(&mut stats);
         stats
     }
@@ -266,8 +242,8 @@ impl Engine {
     /// Checks every invariant of the memory. No operator runs and no transaction is open meanwhile.
     pub(crate) fn verify(&self) -> Result<Verified> {
         // The collector is the only other one at work: let it finish, and keep it from starting.
-        let _quiet = self.lock_housekeeping();
-        while self.housekeep_locked()? {}
+        let mut quiet = self.lock_housekeeping();
+        while self.housekeep_locked(&mut quiet)? {}
         self.storage.verify(&self.control)
     }
 
@@ -310,6 +286,7 @@ impl Programs {
             reap: object.program("kdb_local_reap")?,
             replay: object.program("kdb_local_replay").ok(),
             collect: object.program("kdb_local_collect")?,
+            evacuate: object.program("kdb_local_evacuate").ok(),
             object,
         })
     }

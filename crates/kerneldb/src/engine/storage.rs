@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use super::{control::Control, log::TxnSink, memory_wait::MemoryPressure};
+use super::{arena::HeapStats, control::Control, log::TxnSink, memory_wait::MemoryPressure};
 use crate::{
     Error, Result,
-    bpf::ArrayMapping,
+    bpf::{ArrayMapping, GracePeriod},
     layout::{kdb_config, kdb_replay},
     stats::Stats,
 };
@@ -37,7 +37,7 @@ pub struct Verified {
     pub versions: u64,
     /// Bytes in entries and blocks that are in use.
     pub used_bytes: u64,
-    /// Bytes on free lists and in the rests of slabs.
+    /// Bytes in free slabs, on free lists and in the rests of slabs.
     pub free_bytes: u64,
     /// Index entries in the longest hash chain (arena engine; the hash-map engine reports 0).
     pub longest_chain: u64,
@@ -51,6 +51,9 @@ pub enum DumpMethod {
     /// One system call for about a thousand elements.
     Batched,
 }
+
+/// Runs the program that moves values out of a slab, given the slab's number.
+pub(crate) type Evacuate<'a> = &'a mut dyn FnMut(u64) -> Result<()>;
 
 /// A storage engine with the data of one database. All methods may be called from several threads at once.
 pub(crate) trait Storage: Send + Sync {
@@ -90,6 +93,37 @@ pub(crate) trait Storage: Send + Sync {
 
     /// Whether memory of a partition waits for the log's reader.
     fn waits_for_log(&self, partition: u32) -> bool;
+
+    /// Whether a transaction may soon find no memory in a partition.
+    fn lacks_slabs(&self, _partition: u32) -> bool {
+        false
+    }
+
+    /// Whether so little of a partition's memory is free that memory should be reclaimed in the background.
+    fn is_scarce(&self, _partition: u32) -> bool {
+        false
+    }
+
+    /// Number of slabs of a partition that every size can take.
+    fn free_slabs(&self, _partition: u32) -> u64 {
+        0
+    }
+
+    /// Whether slabs of a partition are being emptied.
+    fn is_evacuating(&self, _partition: u32) -> bool {
+        false
+    }
+
+    /// Reclaims memory of a partition; returns the number of slabs that became free. `evacuate` runs the program that
+    /// moves values out of a slab.
+    fn reclaim(&self, _partition: u32, _grace: &GracePeriod, _evacuate: Evacuate<'_>) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// What the memory is used for.
+    fn heap_stats(&self) -> HeapStats {
+        HeapStats::default()
+    }
 
     /// Batches of logged changes for recovery; `None` for an engine that recovers change by change.
     fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {

@@ -168,6 +168,9 @@ impl Session {
         if self.state() == KDB_TX_ACTIVE && self.db.wants_memory(partition) {
             self.db.grow(partition);
         }
+        if self.state() == KDB_TX_ACTIVE && self.db.lacks_slabs(partition) {
+            self.db.make_room(partition);
+        }
         for attempt in 0.. {
             let committed = self.db.committed(partition);
             let status = self.run(op, partition, io.index)?;

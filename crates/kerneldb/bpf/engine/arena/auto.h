@@ -147,7 +147,7 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 	if (flags & KDB_IO_IF_EQUAL) {
 		if (!live)
 			return KDB_NOT_FOUND;
-		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block + sizeof(struct kdb_block)))
+		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block))
 			return KDB_MISMATCH;
 	}
 	return KDB_OK;
@@ -230,7 +230,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	USE_ARENA();
 	if (!io || !w || !state)
 		return KDB_ERR_STATE;
-	status = auto_lock(io, flags, w->kind == WRITE_TOMBSTONE ? 0 : w->vlen, &entry);
+	status = auto_lock(io, flags, write_cell(w), &entry);
 	if (status) {
 		if (status == KDB_NOT_FOUND)
 			io->observed_ts = removal_seen(state, io->hash);
@@ -250,13 +250,9 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		goto unlock;
 	}
 	if (scan.free == NO_SLOT) {
-		version_prune(entry, &scan);
-		if (scan.free == NO_SLOT && version_reclaim(entry, &scan))
-			version_prune(entry, &scan);
-		if (scan.free == NO_SLOT) {
-			status = KDB_ERR_NO_VERSION;
+		status = version_room(entry, &scan);
+		if (status)
 			goto unlock;
-		}
 	}
 	status = write_place(io, w, entry, scan.cells, kept_expiry(state, io, flags, old_block, old_len));
 	if (status)

@@ -27,7 +27,7 @@ static __always_inline int check_key(struct kdb_io *io)
 /* Expiry of a block in ms, 0 = never. */
 static __always_inline __u64 block_expiry(__u32 block, __u32 len)
 {
-	return len & KDB_LEN_EXPIRES ? ALOAD64(block) : 0;
+	return len & KDB_LEN_EXPIRES ? ALOAD64(head_at(block, len)) : 0;
 }
 
 static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 len)
@@ -104,7 +104,7 @@ static __always_inline void io_result(struct kdb_io *io, __u64 ts, __u32 block, 
 	io->commit_ts = ts;
 	io->vlen = len & KDB_LEN_MASK;
 	io->expire_ms = block_expiry(block, len);
-	copy_value_out(io, block + sizeof(struct kdb_block), len & KDB_LEN_MASK);
+	copy_value_out(io, block, len & KDB_LEN_MASK);
 }
 
 #endif

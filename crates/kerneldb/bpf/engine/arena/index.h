@@ -90,8 +90,8 @@ static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 /* A new entry with `lock` as its lock word, not linked yet; 0 when out of memory. `vlen`: expected values. */
 static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 lock, __u32 vlen)
 {
-	__u32 class = entry_class(io->klen, vlen), i;
-	__u32 off = alloc_class(class, LINK_ENTRY);
+	__u32 class = entry_class(io->klen, vlen);
+	__u32 off = class < KDB_ENTRY_CLASSES ? alloc_kind(KDB_CLASSES + class) : 0;
 
 	if (!off)
 		return 0;
@@ -101,9 +101,9 @@ static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 l
 	STORE(&e->class_, class);
 	STORE(&e->gc_queued, 0);
 	STORE(&e->gc_next, 0);
-	bpf_for(i, 0, kdb_config.slots) {
-		ASTORE64((__u64)slot_at(off, i), 0);
-	}
+	STORE(&e->overflow, 0);
+	STORE(&e->v[0].ts, 0);
+	STORE(&e->v[1].ts, 0);
 	copy_key_in(io, entry_key_off(off));
 	barrier();
 	/* Stale pointers to this memory may exist: the lock word comes last, it was `dead` until now. */

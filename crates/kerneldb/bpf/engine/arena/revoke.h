@@ -71,4 +71,21 @@ __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 	return 1;
 }
 
+/* Finds room for one more version; old snapshots give way if there is no other. Under the exclusive lock; `scan` is the
+ * entry's state before, and after. */
+static __always_inline int version_room(__u32 entry, struct kdb_scan *scan)
+{
+	int status = KDB_OK;
+
+	if (scan->free == NO_SLOT)
+		version_prune(entry, scan);
+	if (scan->free == NO_SLOT)
+		status = overflow_create(entry, &scan->free);
+	if (status == KDB_ERR_NO_VERSION && version_reclaim(entry, scan)) {
+		version_prune(entry, scan);
+		status = scan->free == NO_SLOT ? KDB_ERR_NO_VERSION : KDB_OK;
+	}
+	return status;
+}
+
 #endif

@@ -142,11 +142,9 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		return KDB_OK;
 	}
 	if (scan.free == NO_SLOT) {
-		version_prune(l->entry, &scan);
-		if (scan.free == NO_SLOT && version_reclaim(l->entry, &scan))
-			version_prune(l->entry, &scan);
-		if (scan.free == NO_SLOT)
-			return KDB_ERR_NO_VERSION;
+		status = version_room(l->entry, &scan);
+		if (status)
+			return status;
 	}
 	status = write_place(io, w, l->entry, scan.cells, expiry);
 	if (status)
@@ -212,7 +210,7 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 		status = write_prepare(io, &w, delete, flags);
 	if (status)
 		return tx_fail(state, ctx, status);
-	status = tx_lock(ctx, io, MODE_EXCLUSIVE, w.vlen, &index);
+	status = tx_lock(ctx, io, MODE_EXCLUSIVE, write_cell(&w), &index);
 	if (!status)
 		status = tx_change(ctx, io, &w, index, flags);
 	if (status) {

@@ -40,14 +40,10 @@ static __always_inline __u64 resolve(__u64 marker, struct kdb_version __arena *v
 
 struct kdb_found {
 	__u64 ts;    /* commit timestamp; 0 = none */
-	__u32 slot;
 	__u32 block;
-	__u32 len;   /* with KDB_LEN_EXPIRES */
+	__u32 len;   /* with KDB_LEN_* */
 	int changed; /* a slot changed while it was looked at */
 };
-
-/* Slots that are looked at without the cost of the verifier-bounded loop (a kernel call per step). */
-#define UNROLLED_SLOTS 4
 
 /*
  * Which slot is the newest is as good as random to the branch predictor, and a wrong guess is found out
@@ -63,54 +59,55 @@ static __always_inline __u64 mask_negative(__u64 x)
 
 #define PICK(mask, yes, no) ((no) ^ (((no) ^ (yes)) & (typeof(no))(mask)))
 
-static __always_inline void find_in_slot(__u32 entry, __u32 i, __u64 snapshot, struct kdb_found *found)
+/* The value is read together with the timestamp: a version may move to another slot afterwards. */
+static __always_inline void find_in_slot(struct kdb_version __arena *v, __u64 snapshot, struct kdb_found *found)
 {
-	struct kdb_version __arena *v = slot_at(entry, i);
 	__u64 ts = LOAD(&v->ts);
 
+	barrier();
+	__u32 block = LOAD(&v->block), len = LOAD(&v->len);
 	if (ts & KDB_MARKER)
 		ts = resolve(ts, v, &found->changed);
 	__u64 better = mask_negative(found->ts - ts) & ~mask_negative(snapshot - ts);
 	found->ts = PICK(better, ts, found->ts);
-	found->slot = PICK(better, i, found->slot);
+	found->block = PICK(better, block, found->block);
+	found->len = PICK(better, len, found->len);
 }
 
-/* The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again. */
+/*
+ * The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again.
+ *
+ * The overflow array is looked up before the inline slots: a version moves from there to an inline slot, so it
+ * is found in at least one of them, and the array is freed only after `changes` was bumped.
+ */
 __noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found)
 {
-	__u32 i;
+	__u32 overflow, i;
 
 	USE_ARENA();
 	if (!found)
 		return 0;
 	found->ts = 0;
-	found->slot = NO_SLOT;
+	found->block = 0;
+	found->len = 0;
 	found->changed = 0;
+	overflow = LOAD(&entry_at(entry)->overflow);
+	barrier();
 #pragma unroll
-	for (int j = 0; j < UNROLLED_SLOTS; j++) {
-		if (j < kdb_config.slots)
-			find_in_slot(entry, j, snapshot, found);
+	for (int j = 0; j < KDB_INLINE_VERSIONS; j++)
+		find_in_slot(slot_in(entry, 0, j), snapshot, found);
+	if (overflow && kdb_config.slots > KDB_INLINE_VERSIONS) {
+		bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots)
+			find_in_slot(slot_in(entry, overflow, i), snapshot, found);
 	}
-	if (kdb_config.slots > UNROLLED_SLOTS) {
-		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
-			find_in_slot(entry, i, snapshot, found);
-	}
-	if (found->changed)
-		return 0;
-	if (found->ts) {
-		struct kdb_version __arena *v = slot_at(entry, found->slot);
-		barrier();
-		found->block = LOAD(&v->block);
-		found->len = LOAD(&v->len);
-	}
-	return 1;
+	return !found->changed;
 }
 
 /* Under the exclusive lock: newest committed version, a free slot. */
 struct kdb_scan {
 	__u64 newest_ts;
 	__u32 newest;
-	__u32 free;
+	__u32 free;   /* an inline slot if there is one */
 	__u32 others; /* committed versions besides the newest */
 	__u32 cells;  /* in use, one bit each */
 };
@@ -121,9 +118,8 @@ static __always_inline __u32 cell_bit(__u32 len)
 	return ((len & KDB_LEN_INLINE) != 0) << ((len >> KDB_LEN_CELL_SHIFT) & 1);
 }
 
-static __always_inline void scan_slot(__u32 entry, __u32 i, struct kdb_scan *scan)
+static __always_inline void scan_slot(struct kdb_version __arena *v, __u32 i, struct kdb_scan *scan)
 {
-	struct kdb_version __arena *v = slot_at(entry, i);
 	__u64 ts = v->ts;
 	__u64 marker = mask_negative(ts);
 	__u64 empty = mask_negative(ts - 1) & ~marker;
@@ -140,7 +136,7 @@ static __always_inline void scan_slot(__u32 entry, __u32 i, struct kdb_scan *sca
 /* A global function: verified once, and its results are unknown numbers to its callers' verification. */
 __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 {
-	__u32 i;
+	__u32 overflow, i;
 
 	USE_ARENA();
 	if (!scan)
@@ -150,15 +146,14 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 	scan->free = NO_SLOT;
 	scan->others = 0;
 	scan->cells = 0;
+	overflow = entry_at(entry)->overflow;
+	if (overflow && kdb_config.slots > KDB_INLINE_VERSIONS) {
+		bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots)
+			scan_slot(slot_in(entry, overflow, i), i, scan);
+	}
 #pragma unroll
-	for (int j = 0; j < UNROLLED_SLOTS; j++) {
-		if (j < kdb_config.slots)
-			scan_slot(entry, j, scan);
-	}
-	if (kdb_config.slots > UNROLLED_SLOTS) {
-		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
-			scan_slot(entry, i, scan);
-	}
+	for (int j = 0; j < KDB_INLINE_VERSIONS; j++)
+		scan_slot(slot_in(entry, 0, j), j, scan);
 	if (scan->others)
 		scan->others--;
 	return 0;
@@ -168,7 +163,7 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 static __always_inline void value_free(__u32 block, __u32 len)
 {
 	if (block && !(len & KDB_LEN_INLINE))
-		block_free(block, len & KDB_LEN_MASK);
+		block_free(block, len);
 }
 
 /* Empties a slot. A value that was not committed is in no record that the log's reader will use. */
@@ -183,9 +178,9 @@ static __always_inline void version_drop(struct kdb_state *state, __u32 entry, _
 	if (!block || (len & KDB_LEN_INLINE))
 		return;
 	if (ts & KDB_MARKER)
-		block_free(block, len & KDB_LEN_MASK);
+		block_free(block, len);
 	else
-		block_retire(state, block, len & KDB_LEN_MASK, ts);
+		block_retire(state, block, len, ts);
 }
 
 static __always_inline __u64 *removal_slot(struct kdb_state *state, __u32 tag)
@@ -262,6 +257,68 @@ __noinline __u64 versions_needed(__u32 entry, __u64 now_ns)
 }
 
 /*
+ * Moves versions of the overflow array to free inline slots, and frees the array if it is empty then. Under the
+ * exclusive lock. A reader that has the array's offset finds its versions there until `changes` moves; every
+ * other one finds them in the inline slots. Uncommitted versions stay, because their transaction knows
+ * their slot.
+ */
+static __always_inline int overflow_release(__u32 entry)
+{
+	struct kdb_entry __arena *e = entry_at(entry);
+	__u32 overflow = e->overflow, i;
+
+	if (!overflow)
+		return 0;
+	bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots) {
+		struct kdb_version __arena *from = slot_in(entry, overflow, i);
+		struct kdb_version __arena *to = slot_in(entry, 0, e->v[0].ts ? 1 : 0);
+		__u64 ts = from->ts;
+
+		if (!ts || (ts & KDB_MARKER))
+			continue;
+		if (to->ts)
+			break;
+		STORE(&to->block, from->block);
+		STORE(&to->len, from->len);
+		barrier();
+		STORE(&to->ts, ts);
+		barrier();
+		STORE(&e->changes, e->changes + 1);
+		barrier();
+		STORE(&from->ts, 0);
+	}
+	bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots) {
+		if (slot_in(entry, overflow, i)->ts)
+			return 1;
+	}
+	STORE(&e->overflow, 0);
+	barrier();
+	STORE(&e->changes, e->changes + 1);
+	barrier();
+	slab_free(overflow, LINK_BLOCK);
+	return 1;
+}
+
+/* Gives the entry an overflow array, if it may have one. Under the exclusive lock. */
+static __always_inline int overflow_create(__u32 entry, __u32 *slot)
+{
+	__u32 array, i;
+
+	if (kdb_config.slots <= KDB_INLINE_VERSIONS || entry_at(entry)->overflow)
+		return KDB_ERR_NO_VERSION;
+	array = block_alloc(overflow_bytes());
+	if (!array)
+		return KDB_ERR_NO_MEMORY;
+	bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots) {
+		STORE(&slot_in(entry, array, i)->ts, 0);
+	}
+	barrier();
+	STORE(&entry_at(entry)->overflow, array);
+	*slot = KDB_INLINE_VERSIONS;
+	return KDB_OK;
+}
+
+/*
  * Cooperative collection under the exclusive lock: drops committed versions that no snapshot needs,
  * and a newest tombstone that stands alone. `scan` is the entry's state before, and after.
  */
@@ -276,7 +333,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 	if (!state || !scan)
 		return 0;
 	if (scan->newest == NO_SLOT)
-		return 0;
+		goto out;
 	if (scan->others) {
 		if (READ_ONCE(state->active_snapshots))
 			needed = versions_needed(entry, 0);
@@ -299,6 +356,9 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 		version_drop(state, entry, scan->newest);
 		version_scan(entry, scan);
 	}
+out:
+	if (e->overflow && overflow_release(entry))
+		version_scan(entry, scan);
 	return 0;
 }
 

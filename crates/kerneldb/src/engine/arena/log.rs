@@ -18,7 +18,7 @@ use crate::{
         merge::{Merge, Place, Record, header},
         storage::LogRings,
     },
-    layout::{KDB_REC_BY_REFERENCE, kdb_block, kdb_rec, kdb_ring},
+    layout::{KDB_REC_BY_REFERENCE, kdb_rec, kdb_ring},
 };
 
 /// Fewer bytes than this are never read from a ring at once, if they are there.
@@ -93,9 +93,8 @@ impl LogRings for ArenaLog<'_> {
             let head = header(bytes);
             let by_reference = u32::from(head.flags) & KDB_REC_BY_REFERENCE != 0;
             // SAFETY: the block of a commit after `drained_ts` is not freed and its data does not change.
-            let value = by_reference.then(|| unsafe {
-                arena.bytes(u64::from(head.index) + size_of::<kdb_block>() as u64, head.vlen as usize)
-            });
+            let value =
+                by_reference.then(|| unsafe { arena.bytes(u64::from(head.index), head.vlen as usize) });
             Record { bytes, value }
         };
         let count = self.merge.emit(max_bytes, &bytes, sink);

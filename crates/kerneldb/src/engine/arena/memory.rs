@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use super::Geometry;
+use super::{Geometry, reclaim::Reclaimer};
 use crate::{
     bpf::ArenaMapping,
     layout::{KDB_SUPER_OFF, kdb_arena},
@@ -24,6 +24,7 @@ const STEP: u64 = 8 << 20;
 pub(crate) struct Partition {
     pub arena: ArenaMapping,
     pub geometry: Geometry,
+    pub reclaimer: Reclaimer,
     growth: Mutex<()>,
 }
 
@@ -31,7 +32,8 @@ impl Partition {
     /// Formats a new arena and commits the first step of its heap.
     pub(crate) fn create(arena: ArenaMapping, geometry: Geometry) -> Self {
         geometry.format(&arena);
-        let partition = Partition { arena, geometry, growth: Mutex::new(()) };
+        let partition =
+            Partition { arena, geometry, reclaimer: Reclaimer::default(), growth: Mutex::new(()) };
         partition.grow();
         partition
     }
@@ -48,6 +50,11 @@ impl Partition {
     /// Bytes that are backed by memory.
     pub(crate) fn committed(&self) -> u64 {
         self.super_word(offset_of!(kdb_arena, committed)).load(Ordering::Relaxed)
+    }
+
+    /// Bytes of values that were moved in order to empty their slabs.
+    pub(crate) fn evacuated_bytes(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, evacuated)).load(Ordering::Relaxed)
     }
 
     /// Number of index entries (deleted ones that were not collected yet included).

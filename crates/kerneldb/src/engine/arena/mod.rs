@@ -6,10 +6,15 @@ mod chain_tests;
 mod format;
 mod log;
 mod memory;
+mod readers;
+mod reclaim;
 mod scan;
+mod size;
+mod slab;
 mod store;
 mod verify;
 
-use format::{Geometry, MIN_ARENA};
+use format::Geometry;
 pub(super) use memory::Partition;
+pub use slab::HeapStats;
 pub(crate) use store::ArenaStore;

@@ -1,18 +1,22 @@
 //! Reads what a registered snapshot sees straight from the mapped arenas.
 //!
-//! While a snapshot at timestamp S is registered, the version of each key that is the newest at or before S stays where
-//! it is, unless it is a tombstone, so its bytes can be borrowed; entries that have such a version are neither unlinked
-//! nor reused.
+//! While a snapshot at timestamp S is registered, the version of each key that is the newest at or before S exists, unless
+//! it is a tombstone, and its entry is neither unlinked nor reused. A value may move meanwhile, but while a scan is
+//! registered with the partition's readers, nothing overwrites the place where it was, so its bytes can be borrowed.
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::{Partition, format::Geometry};
+use super::{
+    Partition,
+    format::{entry_bytes, key_of},
+    size::kind_capacity,
+};
 use crate::{
     engine::{control::Control, storage::SnapshotItem},
     layout::{
-        KDB_LEN_EXPIRES, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_SLAB_BYTES, MARKER, kdb_block, kdb_entry,
+        KDB_CLASSES, KDB_INLINE_VERSIONS, KDB_LEN_EXPIRES, KDB_LEN_INLINE, KDB_LEN_MASK, MARKER, kdb_entry,
         kdb_version,
     },
 };
@@ -70,18 +74,18 @@ impl Reader<'_> {
         ahead: &mut VecDeque<Version>,
         f: &mut dyn FnMut(SnapshotItem<'_>),
     ) {
-        let geometry = &partition.geometry;
+        let _reading = partition.reclaimer.read();
         let used = used_positions(partition);
         let (mut at, end) = (begin, end.min(used));
         let mut fetched = 0;
         while at < end {
             let slab = at / PIECES;
             let stop = end.min((slab + 1) * PIECES);
-            if let Some(class) = self.entry_class(partition, slab) {
-                let bytes = Geometry::entry_bytes(class);
-                let entries = u64::from(KDB_SLAB_BYTES) / bytes;
-                let start = geometry.heap + slab * u64::from(KDB_SLAB_BYTES);
-                let of = |position: u64| (position - slab * PIECES) * entries / PIECES;
+            if let Some((class, carved)) = entries_in(partition, slab) {
+                let bytes = entry_bytes(class);
+                let capacity = kind_capacity(KDB_CLASSES + class);
+                let start = partition.geometry.slab_start(slab);
+                let of = |position: u64| ((position - slab * PIECES) * capacity / PIECES).min(carved);
                 for i in of(at)..of(stop) {
                     let entry = start + i * bytes;
                     fetch(partition, entry + ENTRIES_AHEAD, bytes);
@@ -106,25 +110,13 @@ impl Reader<'_> {
         ahead.drain(..).for_each(|version| f(self.item(partition, &version)));
     }
 
-    /// The class of the entries in a slab, if it has entries.
-    fn entry_class(&self, partition: &Partition, slab: u64) -> Option<u64> {
-        let word = partition.arena.word(partition.geometry.slabs + slab / 8 * 8).load(Ordering::Acquire);
-        (word.to_le_bytes()[(slab % 8) as usize] as u64).checked_sub(1)
-    }
-
     /// The version of an entry that this snapshot sees, unless it is a tombstone.
     fn visible(&self, partition: &Partition, entry: u64) -> Option<Version> {
-        let words = partition.arena.words(entry, SLOTS_AT + 2 * partition.geometry.slots as usize);
-        let (slot, commit_ts) = loop {
-            if let Ok(found) = self.newest(words) {
-                break found?;
+        loop {
+            if let Ok(found) = self.newest(partition, entry) {
+                return found.filter(|version| version.block != 0);
             }
-        };
-        fence(Ordering::Acquire);
-        // A version needed by a registered snapshot does not change any more.
-        let word = words[slot + 1].load(Ordering::Relaxed);
-        let (block, len) = (word as u32, (word >> 32) as u32);
-        (block != 0).then_some(Version { entry, commit_ts, block, len })
+        }
     }
 
     fn item<'a>(&'a self, partition: &'a Partition, version: &Version) -> SnapshotItem<'a> {
@@ -133,41 +125,53 @@ impl Reader<'_> {
         // SAFETY: in bounds; the key of an entry with a needed version does not change.
         let klen = unsafe { (&raw const (*head).klen).read_volatile() };
         let block = u64::from(block);
-        let data = block + size_of::<kdb_block>() as u64;
-        // SAFETY: key and block stay unchanged while this snapshot, which the slices borrow, is registered.
+        // SAFETY: the memory is mapped as long as the database. Key and block stay unchanged while the snapshot is
+        // registered and not revoked, and while the scan that calls this is registered; after that their bytes, which
+        // are plain data, may change, and `Snapshot::scan` says so.
         let (key, value) = unsafe {
             (
-                partition.arena.bytes(partition.geometry.key_of(entry), usize::from(klen)),
-                partition.arena.bytes(data, (len & KDB_LEN_MASK) as usize),
+                partition.arena.bytes(key_of(entry), usize::from(klen)),
+                partition.arena.bytes(block, (len & KDB_LEN_MASK) as usize),
             )
         };
         let expires = len & KDB_LEN_EXPIRES != 0;
-        let expire_at_ms = expires.then(|| partition.arena.word(block).load(Ordering::Relaxed));
+        let head = partition.geometry.head_of(block, len);
+        let expire_at_ms = expires.then(|| partition.arena.word(head).load(Ordering::Relaxed));
         SnapshotItem { key, value, expire_at_ms, commit_ts }
     }
 
-    /// Place among the entry's words and timestamp of the newest version at or before the snapshot; `Err` = look
-    /// again, also because a version left meanwhile: it may have been a tombstone, which no snapshot needs, and
-    /// what it hid.
-    fn newest(&self, words: &[AtomicU64]) -> std::result::Result<Option<(usize, u64)>, ()> {
-        let changes = &words[CHANGES_AT];
-        let before = changes.load(Ordering::Acquire);
-        let mut best = None;
-        for (slot, word) in words.iter().enumerate().skip(SLOTS_AT).step_by(2) {
-            let mut ts = word.load(Ordering::Acquire);
-            if ts & MARKER != 0 {
-                let marker = ts;
-                ts = self.control.resolve(marker);
-                if word.load(Ordering::Acquire) != marker {
+    /// The newest version at or before the snapshot; `Err` = look again, also because a version left or moved
+    /// meanwhile: it may have been a tombstone, which no snapshot needs, and what it hid. The order of the steps is
+    /// that of `version_find()` in `bpf/engine/arena/version.h`.
+    fn newest(&self, partition: &Partition, entry: u64) -> std::result::Result<Option<Version>, ()> {
+        let words = partition.arena.words(entry, ENTRY_WORDS);
+        let changes = |order| words[CHANGES_AT].load(order) as u32;
+        let before = changes(Ordering::Acquire);
+        let overflow = u64::from(words[OVERFLOW_AT].load(Ordering::Acquire) as u32);
+        let mut best: Option<Version> = None;
+        let mut look = |slot: &[AtomicU64]| {
+            let mut commit_ts = slot[0].load(Ordering::Acquire);
+            let word = slot[1].load(Ordering::Acquire);
+            if commit_ts & MARKER != 0 {
+                let marker = commit_ts;
+                commit_ts = self.control.resolve(marker);
+                if slot[0].load(Ordering::Acquire) != marker {
                     return Err(());
                 }
             }
-            if ts != 0 && ts <= self.timestamp && best.is_none_or(|(_, t)| ts > t) {
-                best = Some((slot, ts));
+            let newer = best.as_ref().is_none_or(|best| commit_ts > best.commit_ts);
+            if commit_ts != 0 && commit_ts <= self.timestamp && newer {
+                best = Some(Version { entry, commit_ts, block: word as u32, len: (word >> 32) as u32 });
             }
+            Ok(())
+        };
+        words[SLOTS_AT..].chunks_exact(2).try_for_each(&mut look)?;
+        let more = (partition.geometry.slots - KDB_INLINE_VERSIONS) as usize;
+        if overflow != 0 && more > 0 {
+            partition.arena.words(overflow, 2 * more).chunks_exact(2).try_for_each(&mut look)?;
         }
         fence(Ordering::Acquire);
-        if changes.load(Ordering::Relaxed) == before { Ok(best) } else { Err(()) }
+        if changes(Ordering::Relaxed) == before { Ok(best) } else { Err(()) }
     }
 }
 
@@ -181,16 +185,29 @@ const ENTRIES_AHEAD: u64 = 2048;
 /// So much of a value is fetched ahead; what follows comes by itself.
 const VALUE_AHEAD: u64 = 1024;
 
-/// Words of an entry: its count of changes, and the first version slot (a slot is a timestamp, and a word with
-/// block and length).
+/// Words of an entry: its size without the key, the words whose lower halves are the count of changes and the
+/// offset of the overflow array, and the first version slot (a slot is a timestamp, and a word with block and
+/// length).
+const ENTRY_WORDS: usize = size_of::<kdb_entry>() / 8;
 const CHANGES_AT: usize = offset_of!(kdb_entry, changes) / 8;
-const SLOTS_AT: usize = size_of::<kdb_entry>() / 8;
+const OVERFLOW_AT: usize = offset_of!(kdb_entry, overflow) / 8;
+const SLOTS_AT: usize = offset_of!(kdb_entry, v) / 8;
+const _: () = assert!(offset_of!(kdb_entry, changes) % 8 == 0 && offset_of!(kdb_entry, overflow) % 8 == 0);
 const _: () = assert!(offset_of!(kdb_version, ts) == 0 && size_of::<kdb_version>() == 16);
 const _: () = assert!(offset_of!(kdb_version, block) == 8 && offset_of!(kdb_version, len) == 12);
 
+/// Class and number of the entries that were ever created in a slab of entries. An entry is in a valid state, and
+/// without versions, before it is counted.
+fn entries_in(partition: &Partition, slab: u64) -> Option<(u32, u64)> {
+    // In this order: what has entries now keeps them while the scan is registered, and a free slab is none of
+    // entries.
+    let class = partition.slab_kind(slab).checked_sub(KDB_CLASSES)?;
+    Some((class, partition.slab_word(slab).carved()))
+}
+
 /// Positions of a partition that were ever used: those before this one.
 fn used_positions(partition: &Partition) -> u64 {
-    (partition.brk() - partition.geometry.heap) / u64::from(KDB_SLAB_BYTES) * PIECES
+    partition.used_slabs() * PIECES
 }
 
 /// A version that a snapshot sees.

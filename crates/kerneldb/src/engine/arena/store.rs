@@ -1,17 +1,17 @@
 //! The partitions of a database: one arena each, and the programs that work on it.
 
-use super::{Geometry, MIN_ARENA, Partition, log::ArenaLog, scan, verify};
+use super::{Geometry, HeapStats, Partition, log::ArenaLog, scan, verify};
 use crate::{
     Config, Error, Result,
-    bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Reservation},
+    bpf::{self, ArenaMapping, ArrayMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
     engine::{
         control::{Control, Secrets},
         memory_wait::MemoryPressure,
         replay_lanes::batch_count,
-        storage::{LogRings, SnapshotItem, Storage, Verified},
+        storage::{Evacuate, LogRings, SnapshotItem, Storage, Verified},
     },
     layout::{kdb_config, kdb_replay},
-    limits::PARTITION_BYTES_MAX,
+    limits::{MIN_ARENA, PARTITION_BYTES_MAX},
     stats::Stats,
 };
 
@@ -127,6 +127,32 @@ impl Storage for ArenaStore {
 
     fn waits_for_log(&self, partition: u32) -> bool {
         self.partition(partition).has_limbo()
+    }
+
+    fn lacks_slabs(&self, partition: u32) -> bool {
+        self.partition(partition).lacks_slabs()
+    }
+
+    fn is_scarce(&self, partition: u32) -> bool {
+        self.partition(partition).scarce()
+    }
+
+    fn free_slabs(&self, partition: u32) -> u64 {
+        self.partition(partition).free_slabs()
+    }
+
+    fn is_evacuating(&self, partition: u32) -> bool {
+        self.partition(partition).is_evacuating()
+    }
+
+    fn reclaim(&self, partition: u32, grace: &GracePeriod, evacuate: Evacuate<'_>) -> Result<u64> {
+        self.partition(partition).reclaim(grace, evacuate)
+    }
+
+    fn heap_stats(&self) -> HeapStats {
+        let mut stats = HeapStats::default();
+        self.partitions.iter().for_each(|partition| partition.add_heap_stats(&mut stats));
+        stats
     }
 
     fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {

@@ -262,6 +262,8 @@ fn constants(config: &Config) -> Result<kdb_config> {
         rings: 0,
         heap: 0,
         slabs: 0,
+        bitmaps: 0,
+        bitmap_words: 0,
         wal: u32::from(config.wal_ring_bytes > 0),
         hash_key: [0; 2],
         log_secret: 0,
