@@ -71,7 +71,7 @@ fn a_silent_transaction_lets_another_client_write() {
 fn a_silent_multi_is_not_affected() {
     for running in servers() {
         let (mut silent, mut other) = (running.client(), running.client());
-        other.ask("CONFIG SET transaction-idle-timeout 10 transaction-timeout 20", "+OK");
+        other.ask("CONFIG SET transaction-idle-timeout 300 transaction-timeout 3000", "+OK");
         silent.ask("MULTI", "+OK");
         silent.ask("SET k 1", "+QUEUED");
         other.ask("BEGIN", "+OK");

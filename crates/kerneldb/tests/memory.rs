@@ -215,13 +215,15 @@ fn values_move_together_under_readers_snapshots_and_writers() {
             while !stop.load(Ordering::Relaxed) {
                 let snapshot = db.snapshot().unwrap();
                 let mut found = 0;
-                snapshot.scan(0, snapshot.positions(), &mut |item| {
-                    if item.value.len() == 1000 {
-                        let number = u64::from_le_bytes(item.key[..8].try_into().unwrap());
-                        assert_eq!(item.value, value(number, 1000));
-                        found += 1;
-                    }
-                }).unwrap();
+                snapshot
+                    .scan(0, snapshot.positions(), &mut |item| {
+                        if item.value.len() == 1000 {
+                            let number = u64::from_le_bytes(item.key[..8].try_into().unwrap());
+                            assert_eq!(item.value, value(number, 1000));
+                            found += 1;
+                        }
+                    })
+                    .unwrap();
                 assert_eq!(found, (0..keys).filter(|&number| kept(number)).count());
             }
         });

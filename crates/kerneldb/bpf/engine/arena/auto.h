@@ -321,7 +321,7 @@ static __always_inline int auto_log(struct kdb_ctx *ctx, struct kdb_io *io, stru
 static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
 {
 	struct kdb_state *state = kdb_state();
-	struct kdb_write w = {};
+	struct kdb_write *w;
 	unsigned long irq;
 	__u32 flags;
 	int status;
@@ -336,19 +336,20 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	if (status)
 		return status;
 	flags = io->flags | extra;
-	status = write_prepare(io, &w, delete, flags);
+	w = write_of(io);
+	status = write_prepare(io, w, delete, flags);
 	if (status)
 		return count_error(state, status);
 	bpf_local_irq_save(&irq);
-	status = auto_log(ctx, io, &w, flags);
+	status = auto_log(ctx, io, w, flags);
 	if (!status)
-		status = auto_commit(io, &w, flags);
+		status = auto_commit(io, w, flags);
 	if (status) {
-		wal_void(&w.rec);
-		value_free(w.block, w.len);
+		wal_void(&w->rec);
+		value_free(w->block, w->len);
 	}
 	bpf_local_irq_restore(&irq);
-	wal_ahead(&w.rec);
+	wal_ahead(&w->rec);
 	if (status)
 		return count_error(state, status);
 	if (delete)

@@ -194,7 +194,7 @@ __noinline int tx_change(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_writ
 static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io,
 					    int delete, __u32 extra)
 {
-	struct kdb_write w = {};
+	struct kdb_write *w;
 	__u32 flags, bytes, index = 0;
 	int status;
 
@@ -202,24 +202,25 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 	if (status)
 		return status;
 	flags = io->flags | extra;
+	w = write_of(io);
 	if (!delete && io->vlen > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
 	bytes = tx_write_bytes(io, delete);
 	status = ctx->bytes + bytes > KDB_TX_BYTES ? KDB_ERR_TX_TOO_LARGE : check_writable(state);
 	if (!status)
-		status = write_prepare(io, &w, delete, flags);
+		status = write_prepare(io, w, delete, flags);
 	if (status)
 		return tx_fail(state, ctx, status);
-	status = tx_lock(ctx, io, MODE_EXCLUSIVE, write_cell(&w), &index);
+	status = tx_lock(ctx, io, MODE_EXCLUSIVE, write_cell(w), &index);
 	if (!status)
-		status = tx_change(ctx, io, &w, index, flags);
+		status = tx_change(ctx, io, w, index, flags);
 	if (status) {
-		value_free(w.block, w.len);
+		value_free(w->block, w->len);
 		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
 	}
 	ctx->bytes += bytes;
 	io->commit_ts = 0;
-	wal_ahead(&w.rec);
+	wal_ahead(&w->rec);
 	if (delete)
 		kdb_stats(state)->dels++;
 	else

@@ -26,6 +26,15 @@ struct kdb_write {
 	__u32 len;      /* with KDB_LEN_* */
 	struct kdb_wal_rec rec;
 };
+_Static_assert(sizeof(struct kdb_write) <= sizeof(((struct kdb_io *)0)->write), "a write fits into its I/O buffer");
+
+/* The write of an operator, empty. */
+static __always_inline struct kdb_write *write_of(struct kdb_io *io)
+{
+	for (int i = 0; i < 6; i++)
+		io->write[i] = 0;
+	return (struct kdb_write *)io->write;
+}
 
 /* A block with io->val and an expiry in ms (0 = never). */
 static __always_inline int write_block(struct kdb_io *io, struct kdb_write *w, __u64 expiry)

@@ -122,6 +122,7 @@ struct kdb_io {
 	__s32 status;             /* out: enum kdb_status */
 	__u64 observed_ts;        /* out: newest commit that the outcome reveals; 0 = none (arena engine) */
 	__u64 hash;               /* out: SipHash-1-3 of the key (arena engine); see engine/hash.h */
+	__u64 write[6];           /* the engine's: a struct kdb_write, which would need too much stack */
 	__u32 step;               /* loops of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
 	__u32 _pad1;
