@@ -190,3 +190,37 @@ fn what_is_wrong_is_said_in_one_line() {
     assert_eq!(nonsense.status.code(), Some(1));
     assert!(text(&nonsense).contains("versions"), "{}", text(&nonsense));
 }
+
+/// Runs the server with exactly the capabilities that SECURITY.md lists, and no user's privilege besides.
+fn with_capabilities(data: &std::path::Path, capabilities: &str, args: &[&str]) -> Option<Server> {
+    if !std::process::Command::new("setpriv").arg("--version").output().is_ok_and(|out| out.status.success()) {
+        println!("skipped: there is no setpriv");
+        return None;
+    }
+    let set: String = capabilities.split(' ').map(|name| format!(",+{name}")).collect();
+    let prefix: Vec<String> = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(["inh-caps", "ambient-caps", "bounding-set"].map(|kind| format!("--{kind}=-all{set}")))
+        .collect();
+    // The user of the service owns its directory, as with StateDirectory=.
+    std::os::unix::fs::chown(data, Some(65534), Some(65534)).unwrap();
+    Some(Server::start_by(&prefix, data, args))
+}
+
+#[test]
+fn the_documented_capabilities_are_enough() {
+    let data = tempfile::tempdir().unwrap();
+    let Some(server) = with_capabilities(data.path(), "bpf net_admin perfmon", &[])
+    else {
+        return;
+    };
+    let mut connection = server.connect();
+    for i in 0..100 {
+        set(&mut connection, &format!("key{i}"), "value");
+        assert_eq!(get(&mut connection, &format!("key{i}")).as_deref(), Some("value"));
+    }
+    let (code, said) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
+}

@@ -1,8 +1,8 @@
 //! The database: the loaded programs, their maps and the mapped arenas.
 //!
 //! `Inner` owns everything and is shared by sessions; `Database` is the public handle and runs the
-//! background thread. Locks, in order: `housekeeping`, `free_sessions`, a partition's growth lock; only
-//! the first is held while a program runs.
+//! background threads. Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a
+//! partition's growth lock; only the first two are held while a program runs.
 
 use std::{
     collections::HashMap,
@@ -20,6 +20,7 @@ use crate::{
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::{Config, EngineKind},
+    expiry::{Expirer, Expiry, ExpiryStats, sessions},
     hashmap::HashStore,
     layout::{
         KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_io, kdb_state, kdb_trace,
@@ -62,6 +63,7 @@ pub(crate) struct Inner {
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<()>,
     log_reader_taken: AtomicBool,
+    pub expiry: Expiry,
     pub seed: u64,
 }
 
@@ -229,6 +231,15 @@ impl Inner {
         self.state().clock_offset_ms.store(unix.wrapping_sub(monotonic), Ordering::Relaxed);
     }
 
+    /// Number of keys that have an expiry.
+    pub(crate) fn expiring_keys(&self) -> u64 {
+        let state = self.states.get(0);
+        (0..KDB_MAX_CPUS as usize).fold(0u64, |sum, cpu| {
+            // SAFETY: in bounds; the field is read whole, and may be a little behind.
+            sum.wrapping_add_signed(unsafe { (&raw const (*state).stats[cpu].expiring_keys).read_volatile() })
+        })
+    }
+
     fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         let state = self.states.get(0);
@@ -267,6 +278,7 @@ pub struct Database {
     inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
     housekeeper: Option<JoinHandle<()>>,
+    expirer: Option<Expirer>,
 }
 
 impl Database {
@@ -287,7 +299,7 @@ impl Database {
         let mut programs = Vec::new();
         let mut hash = None;
         if config.engine == EngineKind::HashMap {
-            let shared = [("kdb_contexts", config.max_sessions), ("kdb_ios", ios), ("kdb_traces", traces)];
+            let shared = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_traces", traces)];
             let (store, object) = HashStore::load(&config, ncpus, &shared)?;
             hash = Some(store);
             programs.push(Programs::of(object)?);
@@ -311,7 +323,7 @@ impl Database {
                 reuse: &shared,
                 entries: &[
                     ("kdb_arena", (limit / 4096) as u32),
-                    ("kdb_contexts", config.max_sessions),
+                    ("kdb_contexts", sessions(&config)),
                     ("kdb_ios", ios),
                     ("kdb_traces", traces),
                 ],
@@ -328,20 +340,21 @@ impl Database {
         }
 
         let inner = Inner {
-            contexts: ArrayMapping::new(programs[0].object.map_fd("kdb_contexts")?, config.max_sessions)?,
+            contexts: ArrayMapping::new(programs[0].object.map_fd("kdb_contexts")?, sessions(&config))?,
             ios: ArrayMapping::new(programs[0].object.map_fd("kdb_ios")?, ios)?,
             states: ArrayMapping::new(programs[0].object.map_fd("kdb_states")?, 1)?,
             traces: ArrayMapping::new(programs[0].object.map_fd("kdb_traces")?, traces)?,
             free_sessions: Mutex::new((0..config.max_sessions).rev().collect()),
             housekeeping: Mutex::new(()),
             log_reader_taken: AtomicBool::new(false),
+            expiry: Expiry::new(),
             config,
             partitions,
             hash,
             programs,
             seed,
         };
-        for session in 0..inner.config.max_sessions {
+        for session in 0..sessions(&inner.config) {
             // SAFETY: in bounds, and no program runs yet.
             unsafe { (*inner.contexts.get(session)).session = session };
         }
@@ -368,7 +381,8 @@ impl Database {
                 })
                 .map_err(|e| Error::io("cannot start the background thread", e))?
         };
-        Ok(Database { inner, stop, housekeeper: Some(housekeeper) })
+        let expirer = Some(Expirer::start(inner.clone())?);
+        Ok(Database { inner, stop, housekeeper: Some(housekeeper), expirer })
     }
 
     /// Opens a session.
@@ -392,7 +406,24 @@ impl Database {
         Snapshot::register(&self.inner)
     }
 
-    /// Number of keys (expired ones that were not collected yet included).
+    /// Sets how much processor time the active expiry takes: 1 (the default) to
+    /// [`EXPIRE_EFFORT_MAX`](crate::limits::EXPIRE_EFFORT_MAX) times 2.5 % of one processor, and up to 43 %
+    /// while many keys are expired. 0 switches it off: expired keys then take memory until they are written.
+    pub fn set_expire_effort(&self, effort: u32) -> Result<()> {
+        self.inner.expiry.set_effort(effort)
+    }
+
+    /// The effort of the active expiry.
+    pub fn expire_effort(&self) -> u32 {
+        self.inner.expiry.effort()
+    }
+
+    /// Figures of the active expiry.
+    pub fn expiry_stats(&self) -> ExpiryStats {
+        self.inner.expiry.stats()
+    }
+
+    /// Number of keys (expired ones that were not deleted yet included).
     pub fn len(&self) -> u64 {
         self.inner.stats().keys
     }
@@ -416,7 +447,8 @@ impl Database {
     /// accounted for. No operator may run and no transaction may be open meanwhile; [`Error::Corrupt`]
     /// says what is wrong.
     pub fn verify(&self) -> Result<Verified> {
-        // The collector is the only other one at work: let it finish, and keep it from starting.
+        // The background threads are the only others at work: let them finish, and keep them from starting.
+        let _no_expiry = self.inner.expiry.pause();
         let _quiet = self.inner.housekeeping.lock().unwrap_or_else(|e| e.into_inner());
         while self.inner.housekeep_locked()? {}
         match &self.inner.hash {
@@ -450,6 +482,8 @@ impl Database {
     pub fn replayer(&self) -> Result<Replayer> {
         // Nothing of this is in the log rings: what is overwritten need not wait for the log's reader.
         self.inner.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
+        // A commit of the active expiry would take the timestamp of one that is yet to be replayed.
+        self.inner.expiry.close_gate(true);
         Ok(Replayer::new(self.session()?))
     }
 
@@ -458,6 +492,7 @@ impl Database {
         self.inner.state().clock.store(ts, Ordering::SeqCst);
         self.inner.state().durable_ts.store(ts, Ordering::SeqCst);
         self.inner.end_replay();
+        self.inner.expiry.close_gate(false);
         Ok(())
     }
 
@@ -489,6 +524,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
+        self.expirer = None;
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.housekeeper.take() {
             thread.thread().unpark();

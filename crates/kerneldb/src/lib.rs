@@ -16,11 +16,13 @@ mod database;
 mod datadir;
 mod disk;
 mod error;
+mod expiry;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod hashmap;
 mod layout;
+pub mod limits;
 mod memory_wait;
 mod procedure;
 pub mod recovery;
@@ -40,6 +42,7 @@ pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;
 pub use error::{Error, Result};
+pub use expiry::ExpiryStats;
 pub use hashmap::DumpMethod;
 pub use procedure::Procedure;
 pub use replayer::Replayer;

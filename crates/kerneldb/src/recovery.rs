@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::files;
 use crate::disk::Dir;
+use crate::expiry::unix_ms;
 use crate::wal::{OpRef, TxnSink, replay};
 use crate::{Database, Error, LogTxn, Op, Replayer, Result};
 
@@ -86,11 +87,14 @@ pub(crate) struct Filling {
     // Gives its session back before the database goes.
     replayer: RefCell<Replayer>,
     database: Database,
+    /// Keys whose expiry this time has reached are not loaded.
+    now_ms: u64,
 }
 
 impl Filling {
     pub(crate) fn new(database: Database) -> Result<Filling> {
-        Ok(Filling { replayer: RefCell::new(database.replayer()?), database })
+        let now_ms = unix_ms();
+        Ok(Filling { replayer: RefCell::new(database.replayer()?), database, now_ms })
     }
 
     pub(crate) fn done(self) -> Database {
@@ -100,12 +104,24 @@ impl Filling {
 
 impl ReplayTarget for Filling {
     fn replay(&self, txn: &LogTxn) -> Result<()> {
-        self.replayer.borrow_mut().replay(txn)
+        match without_expired(txn, self.now_ms) {
+            Some(txn) => self.replayer.borrow_mut().replay(&txn),
+            None => self.replayer.borrow_mut().replay(txn),
+        }
     }
 
     fn set_clock(&self, ts: u64) -> Result<()> {
         self.database.set_clock(ts)
     }
+}
+
+/// The transaction with a deletion in place of each write that is expired: what such a write replaces must
+/// not stay either. `None` if none is.
+fn without_expired(txn: &LogTxn, now_ms: u64) -> Option<LogTxn> {
+    let expired = |op: &Op| matches!(op, Op::Put { expire_at_ms: Some(at), .. } if *at <= now_ms);
+    let replace = |op: &Op| if expired(op) { Op::Delete { key: op.key().to_vec() } } else { op.clone() };
+    let ops = || txn.ops.iter().map(replace).collect();
+    txn.ops.iter().any(expired).then(|| LogTxn { commit_ts: txn.commit_ts, ops: ops() })
 }
 
 /// Swallows everything: for verification.

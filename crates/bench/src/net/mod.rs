@@ -90,7 +90,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let mut sides = vec![
         Side { name: "redis", server: Server::redis(options)?, client_programs: None },
         side("server", &[], Some(ProgramType::SkSkb))?,
-        side("never", &["--batch-workers=never"], Some(ProgramType::SkSkb))?,
+        side("batched", &["--batch-workers=under-load"], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
     ];
     let mut skipped = None;

@@ -183,12 +183,21 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 		r = kdb_get_ro(ctx, &in->io);
 	else
 		return SRV_UP;
-	if (r == KDB_OK)
-		return srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
-	if (r != KDB_NOT_FOUND)
+	if (r == KDB_OK) {
+		r = srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
+	} else if (r == KDB_NOT_FOUND) {
+		struct srv_stats *stats = srv_count();
+
+		SRV_SAY(in, out, "$-1\r\n");
+		if (stats)
+			stats->get_misses++;
+		r = SRV_DONE;
+	} else {
 		return srv_failed(in, out, ctx, r);
-	SRV_SAY(in, out, "$-1\r\n");
-	return SRV_DONE;
+	}
+	if (r == SRV_DONE)
+		SRV_CALLED(SRV_CALL_GET);
+	return r;
 }
 
 __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -215,6 +224,7 @@ __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct k
 	if (r != KDB_OK)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "+OK\r\n");
+	SRV_CALLED(SRV_CALL_SET);
 	return SRV_DONE;
 }
 
@@ -244,6 +254,7 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 		SRV_SAY(in, out, ":0\r\n");
 	else
 		return srv_failed(in, out, ctx, r);
+	SRV_CALLED(SRV_CALL_DEL);
 	return SRV_DONE;
 }
 

@@ -120,7 +120,7 @@ impl<'db> Snapshot<'db> {
         while at < end {
             let slab = at / PIECES;
             let stop = end.min((slab + 1) * PIECES);
-            if let Some(class) = self.entry_class(partition, slab) {
+            if let Some(class) = entry_class(partition, slab) {
                 let bytes = Geometry::entry_bytes(class);
                 let entries = u64::from(KDB_SLAB_BYTES) / bytes;
                 let start = geometry.heap + slab * u64::from(KDB_SLAB_BYTES);
@@ -147,12 +147,6 @@ impl<'db> Snapshot<'db> {
             at = stop;
         }
         ahead.drain(..).for_each(|version| f(self.item(partition, &version)));
-    }
-
-    /// The class of the entries in a slab, if it has entries.
-    fn entry_class(&self, partition: &Partition, slab: u64) -> Option<u64> {
-        let word = partition.arena.word(partition.geometry.slabs + slab / 8 * 8).load(Ordering::Acquire);
-        (word.to_le_bytes()[(slab % 8) as usize] as u64).checked_sub(1)
     }
 
     /// The version of an entry that this snapshot sees, unless it is a tombstone.
@@ -235,13 +229,24 @@ const VALUE_AHEAD: u64 = 1024;
 /// Words of an entry: its count of changes, and the first version slot (a slot is a timestamp, and a word with
 /// block and length).
 const CHANGES_AT: usize = offset_of!(kdb_entry, changes) / 8;
-const SLOTS_AT: usize = size_of::<kdb_entry>() / 8;
+pub(super) const SLOTS_AT: usize = size_of::<kdb_entry>() / 8;
 const _: () = assert!(offset_of!(kdb_version, ts) == 0 && size_of::<kdb_version>() == 16);
 const _: () = assert!(offset_of!(kdb_version, block) == 8 && offset_of!(kdb_version, len) == 12);
 
 /// Positions of a partition that were ever used: those before this one.
 fn used_positions(partition: &Partition) -> u64 {
-    (partition.brk() - partition.geometry.heap) / u64::from(KDB_SLAB_BYTES) * PIECES
+    used_slabs(partition) * PIECES
+}
+
+/// Slabs of a partition that were ever used: those before this one.
+pub(super) fn used_slabs(partition: &Partition) -> u64 {
+    (partition.brk() - partition.geometry.heap) / u64::from(KDB_SLAB_BYTES)
+}
+
+/// The class of the entries in a slab, if the slab has entries.
+pub(super) fn entry_class(partition: &Partition, slab: u64) -> Option<u64> {
+    let word = partition.arena.word(partition.geometry.slabs + slab / 8 * 8).load(Ordering::Acquire);
+    (word.to_le_bytes()[(slab % 8) as usize] as u64).checked_sub(1)
 }
 
 /// A version that a snapshot sees.

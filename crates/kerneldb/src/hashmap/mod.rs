@@ -2,6 +2,7 @@
 //! and consuming its log. Writing is the operators' business alone (`bpf/engine/hashmap/`).
 
 mod dump;
+mod expired;
 mod format;
 mod log;
 mod snapshot;
@@ -9,5 +10,6 @@ mod store;
 mod verify;
 
 pub use dump::DumpMethod;
+pub(crate) use expired::IndexCursor;
 pub(crate) use log::LogRing;
 pub(crate) use store::{HashStore, MAPS};

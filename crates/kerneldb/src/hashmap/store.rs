@@ -16,6 +16,7 @@ use super::{
 use crate::{
     Config, Result,
     bpf::{self, ArrayMapping, LoadedObject, MapFds, ObjectSpec},
+    expiry::sessions,
     layout::{KDB_TX_LOCKS, kdb_config, kdb_hash_state},
     stats::Stats,
 };
@@ -82,8 +83,8 @@ impl HashStore {
         let mut entries = shared.to_vec();
         entries.extend([
             ("kdb_index", index_entries),
-            ("kdb_hash_work", config.max_sessions + 1),
-            ("kdb_hash_held", config.max_sessions * KDB_TX_LOCKS),
+            ("kdb_hash_work", sessions(config) + 1),
+            ("kdb_hash_held", sessions(config) * KDB_TX_LOCKS),
             ("kdb_hash_queue", QUEUE_BYTES / format.map_key()),
             ("kdb_hash_log", ring),
         ]);

@@ -43,10 +43,8 @@ pub(super) enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Fine,
-    /// A client wants the server to stop, after a checkpoint or without one.
-    Shutdown {
-        save: bool,
-    },
+    /// A client wants the server to stop.
+    Shutdown,
 }
 
 pub(super) struct Client {
@@ -192,9 +190,9 @@ impl Client {
             match progress {
                 Progress::FlushOutput => {}
                 Progress::Close => self.last = true,
-                Progress::Shutdown { save } => {
+                Progress::Shutdown => {
                     self.wait = Wait::Close;
-                    return Outcome::Shutdown { save };
+                    return Outcome::Shutdown;
                 }
                 // Replies leave before anything is waited for.
                 _ if !sent_all => {
@@ -260,12 +258,6 @@ impl Client {
             self.wait = Wait::Close;
         }
         true
-    }
-
-    /// The server did not stop as this client wished. [`Client::advance`] is to follow.
-    pub(super) fn shutdown_failed(&mut self) {
-        self.dialogue.shutdown_failed(&mut self.out);
-        self.wait = Wait::Input;
     }
 
     /// Sends what there is; true if nothing is left, else `wait` says why.

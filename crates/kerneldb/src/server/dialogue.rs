@@ -52,11 +52,6 @@ impl Dialogue {
         self.connection.import_multi(requests, false);
     }
 
-    /// Whether the server did not stop although the client asked for it.
-    pub(super) fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
-        self.connection.shutdown_failed(out);
-    }
-
     /// Whether the kernel may answer from here on: nothing waits, and the connection has no state that
     /// the kernel does not know.
     pub(super) fn kernel_may_answer(&self) -> bool {

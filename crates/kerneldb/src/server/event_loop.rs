@@ -43,6 +43,8 @@ const LOG: u64 = u64::MAX - 3;
 const BATCH: usize = 512;
 /// How often everything is looked at, for what is not announced by an event.
 const SWEEP: Duration = Duration::from_millis(500);
+/// How often a shutdown is looked after.
+const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {
     config: ServerConfig,
@@ -154,6 +156,7 @@ impl EventLoop {
             self.take_records();
             self.run_timers();
             self.run_durable();
+            self.stop |= self.backend.poll_shutdown();
             self.sweep();
         }
         Ok(())
@@ -164,6 +167,9 @@ impl EventLoop {
         let mut until = self.next_sweep;
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
+        }
+        if self.backend.shared().shutdown.is_under_way() {
+            until = until.min(now + SHUTDOWN_POLL);
         }
         let wait = until.saturating_duration_since(now);
         Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
@@ -335,16 +341,9 @@ impl EventLoop {
     fn advance(&mut self, index: u32) {
         let Some(client) = self.clients[index as usize].as_mut() else { return };
         let shared = self.table.conn(index);
-        if let Outcome::Shutdown { save } = client.advance(shared) {
-            tracing::info!(save, "a client asked for shutdown");
-            match save.then(|| self.backend.store().map(|store| store.checkpoint())).flatten() {
-                Some(Err(e)) => {
-                    tracing::error!(error = %e, "no shutdown: the checkpoint failed");
-                    client.shutdown_failed();
-                    client.advance(shared);
-                }
-                _ => self.stop = true,
-            }
+        if client.advance(shared) == Outcome::Shutdown {
+            tracing::info!("a client asked for shutdown");
+            self.stop = true;
         }
         let (generation, wait) = (client.generation, client.wait);
         match wait {
@@ -411,6 +410,7 @@ impl EventLoop {
         }
         self.kills = kills;
         self.next_sweep = now + SWEEP;
+        self.backend.sample();
         if !self.listening {
             self.listen(true);
         }

@@ -16,7 +16,8 @@
 //! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
 //! local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when), `wake`, `stats`, `config`.
+//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when), `jobs` (checkpoints and
+//! verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
 mod backend;
@@ -24,12 +25,15 @@ mod client;
 mod config;
 mod dialogue;
 mod event_loop;
+mod gate;
 mod handover;
 mod idle;
+mod jobs;
 mod layout;
 mod listener;
 mod local;
 mod programs;
+mod statistics;
 mod stats;
 mod table;
 mod verify;

@@ -134,6 +134,8 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 {
 	int live = is_live(state, block, len);
 
+	if ((flags & KDB_IO_IF_EXPIRED) && (live || !block))
+		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_ABSENT) && live)
 		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_PRESENT) && !live)
@@ -159,7 +161,7 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 	if (!pos.entry) {
 		if (!pos_unchanged(&pos))
 			return LOCK_AGAIN;
-		if (flags & KDB_IO_IF_PRESENT)
+		if (flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED))
 			return KDB_NOT_FOUND;
 		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO, vlen);
 		if (!entry)
@@ -338,10 +340,10 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	wal_ahead(&w.rec);
 	if (status)
 		return count_error(state, status);
-	if (delete)
-		kdb_stats(state)->dels++;
-	else
+	if (!delete)
 		kdb_stats(state)->sets++;
+	else if (!(flags & KDB_IO_IF_EXPIRED))
+		kdb_stats(state)->dels++;
 	return KDB_OK;
 }
 
@@ -351,10 +353,12 @@ __noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return auto_write(ctx, io, 0, 0);
 }
 
-/* DELETE (auto-commit): OK, key not found, Error. */
+/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED, also KDB_MISMATCH. */
 __noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 {
-	return auto_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+	if (!io)
+		return KDB_ERR_STATE;
+	return auto_write(ctx, io, 1, io->flags & KDB_IO_IF_EXPIRED ? 0 : KDB_IO_IF_PRESENT);
 }
 
 /* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */

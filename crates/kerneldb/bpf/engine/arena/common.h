@@ -84,10 +84,15 @@ static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 o
 	if (old_block) {
 		stats->live_keys--;
 		stats->value_bytes -= klen + (old_len & KDB_LEN_MASK);
+		if (old_len & KDB_LEN_EXPIRES) {
+			stats->expiring_keys--;
+			stats->expired += !is_live(state, old_block, old_len);
+		}
 	}
 	if (new_block) {
 		stats->live_keys++;
 		stats->value_bytes += klen + (new_len & KDB_LEN_MASK);
+		stats->expiring_keys += (new_len & KDB_LEN_EXPIRES) != 0;
 	}
 }
 
