@@ -95,10 +95,13 @@ fn a_key_in_use_is_deleted_afterwards() {
     }
     let db = Database::create(small()).unwrap();
     let (mut owner, mut other) = (db.session().unwrap(), db.session().unwrap());
-    other.set(b"used", b"v", expires_in(50)).unwrap();
-    other.set(b"free", b"v", expires_in(50)).unwrap();
+    db.set_expire_effort(0).unwrap();
+    other.set(b"used", b"v", expires_in(20)).unwrap();
+    other.set(b"free", b"v", expires_in(20)).unwrap();
     owner.begin().unwrap();
+    // The transaction locks the key, expired or not.
     owner.get(b"used").unwrap();
+    db.set_expire_effort(1).unwrap();
     eventually("the other key is deleted", || db.len() == 1);
     owner.rollback().unwrap();
     eventually("the key is deleted when the transaction is over", || db.len() == 0);

@@ -1,6 +1,7 @@
 //! `bedplate kv serve` as a process of its own.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -23,8 +24,17 @@ pub fn command(args: &[&str]) -> Command {
 
 impl Server {
     pub fn start(data: &Path, args: &[&str]) -> Server {
-        let mut command = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"]);
-        let mut child = command
+        Server::start_by(&[], Path::new(env!("CARGO_BIN_EXE_bedplate")), data, args)
+    }
+
+    /// Starts a copy of the executable, by another program unless `prefix` is empty.
+    pub fn start_by(prefix: &[String], program: &Path, data: &Path, args: &[&str]) -> Server {
+        let words = prefix.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .args(["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"])
+            .env_remove("BEDPLATE_PASSWORD")
+            .env_remove("BEDPLATE_LOG")
             .arg("--data-dir")
             .arg(data)
             .args(args)

@@ -1,0 +1,250 @@
+//! What commands need of the server around them, on the database and its store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::gate::Gate;
+use super::jobs::Jobs;
+use super::programs::Programs;
+use super::statistics::{Statistics, Totals};
+use super::stats::{Counters, ServerStats};
+use super::verify;
+use crate::command::{Job, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
+use bedplate_kerneldb::{Database, Error, Result, SnapshotItem, Store};
+
+/// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
+pub(super) struct Backend {
+    database: Arc<Database>,
+    store: Option<Arc<Store>>,
+    programs: Arc<Programs>,
+    shared: Arc<Shared>,
+    positions: u64,
+    jobs: Jobs,
+    statistics: Statistics,
+    gate: Gate,
+}
+
+impl Backend {
+    pub(super) fn new(
+        database: Arc<Database>,
+        store: Option<Arc<Store>>,
+        programs: Arc<Programs>,
+        shared: Arc<Shared>,
+    ) -> Result<Self> {
+        let positions = database.snapshot()?.positions();
+        let jobs = Jobs::start({
+            let (database, store) = (database.clone(), store.clone());
+            move |job| run_job(job, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
+        })?;
+        let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
+        let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
+        Ok(Backend { database, store, programs, shared, positions, jobs, statistics, gate })
+    }
+
+    /// Whether a shutdown has its checkpoint, so that the server is to stop.
+    pub(super) fn poll_shutdown(&self) -> bool {
+        match self.shared.shutdown.poll() {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                tracing::error!(error, "no shutdown: the checkpoint failed");
+                self.shared.clients.resume_after_shutdown();
+                self.pauses_changed();
+                false
+            }
+        }
+    }
+
+    /// Takes a sample of the rate of commands. To be called every now and then.
+    pub(super) fn sample(&self) {
+        let commands = self.shared.counters.commands.load(Ordering::Relaxed);
+        self.statistics.sample(Instant::now(), commands + self.kernel_activity().commands);
+    }
+
+    fn totals(&self) -> Result<Totals> {
+        Ok(Totals::new(self.programs.stats()?, &self.database.stats(), &self.database.expiry_stats()))
+    }
+
+    pub(super) fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
+    pub(super) fn store(&self) -> Option<&Arc<Store>> {
+        self.store.as_ref()
+    }
+
+    fn no_data_dir() -> String {
+        "ERR there is no data directory".into()
+    }
+}
+
+/// Does a job; the text says what was done.
+fn run_job(job: Job, database: &Database, store: Option<&Store>) -> Result<String> {
+    match (job, store) {
+        (Job::Checkpoint, Some(store)) => {
+            store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
+        }
+        (Job::Checkpoint, None) => Err(Error::State),
+        (Job::Verify, store) => verify::running(database, store),
+    }
+}
+
+/// The time of the kernel's clock when the wall clock will be at `unix_ms`; 0 if that is over.
+fn kernel_time(unix_ms: u64, now: Duration) -> u64 {
+    let left = u128::from(unix_ms).saturating_mul(1_000_000).saturating_sub(now.as_nanos());
+    let clock = clock_gettime(ClockId::Monotonic);
+    let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
+    if left == 0 { 0 } else { clock_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX)) }
+}
+
+impl Services for Backend {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn len(&self) -> u64 {
+        self.database.len()
+    }
+
+    fn positions(&self) -> u64 {
+        self.positions
+    }
+
+    fn draw_position(&self, random: u64) -> Result<u64> {
+        Ok(self.database.snapshot()?.draw_position(random))
+    }
+
+    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+        self.database.snapshot()?.scan(from, to, f);
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        self.database.clock()
+    }
+
+    fn durable_ts(&self) -> u64 {
+        self.database.durable_ts()
+    }
+
+    fn logged(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.wal().is_some())
+    }
+
+    fn log_failed(&self) -> bool {
+        self.database.stats().log_failed
+    }
+
+    fn request_durable(&self, ts: u64) {
+        if let Some(wal) = self.store.as_ref().and_then(|store| store.wal()) {
+            wal.request(ts);
+        }
+    }
+
+    fn start_job(&self, job: Job) -> std::result::Result<Arc<JobTicket>, String> {
+        if self.store.is_none() && job == Job::Checkpoint {
+            return Err(Self::no_data_dir());
+        }
+        self.jobs.submit(job)
+    }
+
+    fn can_save(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.data_dir().is_some())
+    }
+
+    fn save_in_background(&self) -> std::result::Result<bool, String> {
+        let store = self.store.as_ref().ok_or_else(Self::no_data_dir)?;
+        store.request_checkpoint().map_err(|e| format!("ERR {e}"))
+    }
+
+    fn saving(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.checkpoint_status().running.is_some())
+    }
+
+    fn last_save(&self) -> (u64, bool) {
+        let status = self.store.as_ref().map(|store| store.checkpoint_status()).unwrap_or_default();
+        let ended = status.last.map(|info| (info.created_ms + info.took.as_millis() as u64) / 1000);
+        (ended.unwrap_or(self.shared.started_ms / 1000), status.last_error.is_none())
+    }
+
+    fn memory(&self) -> Memory {
+        let stats = self.database.stats();
+        Memory { used: stats.memory_used, limit: stats.memory_limit }
+    }
+
+    fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let s = self.database.stats();
+        // Counters that cannot be read are shown as zeros, as if nothing had happened in the kernel.
+        let kernel = self.programs.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
+        let kernel =
+            kernel.map_or_else(|_| ServerStats::default(), |k| ServerStats::new(&k, &Counters::default()));
+        vec![
+            ("kernel_commands", kernel.kernel_commands),
+            ("kernel_packets", kernel.packets),
+            ("kernel_input_bytes", kernel.request_bytes),
+            ("kernel_output_bytes", kernel.kernel_reply_bytes),
+            ("kernel_handed_up", kernel.handed),
+            ("kernel_back_pressure", kernel.back_pressure),
+            ("gets", s.gets),
+            ("get_misses", s.get_misses),
+            ("sets", s.sets),
+            ("deletes", s.deletes),
+            ("begins", s.begins),
+            ("begins_read_only", s.begins_read_only),
+            ("commits", s.commits),
+            ("commits_read_only", s.commits_read_only),
+            ("rollbacks", s.rollbacks),
+            ("conflicts", s.conflicts),
+            ("no_memory", s.no_memory),
+            ("no_version", s.no_version),
+            ("wal_full", s.wal_full),
+            ("versions_pruned", s.versions_pruned),
+            ("entries_collected", s.entries_collected),
+            ("read_retries", s.read_retries),
+            ("keys", s.keys),
+            ("bytes", s.bytes),
+            ("expiring_keys", s.expiring_keys),
+            ("expired", s.expired),
+            ("memory_used", s.memory_used),
+            ("memory_committed", s.memory_committed),
+            ("memory_limit", s.memory_limit),
+            ("entries", s.entries),
+            ("clock", s.clock),
+            ("durable_ts", s.durable_ts),
+            ("active_snapshots", s.active_snapshots),
+        ]
+    }
+
+    fn kernel_activity(&self) -> KernelActivity {
+        let stale_percent = self.database.expiry_stats().stale_percent;
+        let totals = self.totals().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
+        totals.map_or_else(|_| KernelActivity::default(), |now| self.statistics.activity(&now, stale_percent))
+    }
+
+    fn reset_statistics(&self) {
+        match self.totals() {
+            Ok(totals) => self.statistics.reset(totals),
+            Err(error) => tracing::warn!(%error, "statistics"),
+        }
+    }
+
+    fn keyspace(&self) -> Keyspace {
+        let stats = self.database.stats();
+        let average_ttl_ms = self.database.expiry_stats().average_ttl_ms;
+        Keyspace { keys: stats.keys, expiring: stats.expiring_keys, average_ttl_ms }
+    }
+
+    fn settings_changed(&self) {
+        if let Err(error) = self.database.set_expire_effort(self.shared.settings.expire_effort()) {
+            tracing::error!(%error, "the effort of expiry stays as it is");
+        }
+    }
+
+    fn pauses_changed(&self) {
+        let (pauses, now) = (self.shared.clients.pauses(), self.now());
+        self.gate.set(kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now));
+    }
+}
