@@ -248,7 +248,14 @@ fn batching_without_its_capability_is_refused() {
     let (_root, data, program) = for_unprivileged_user();
     for when in ["under-load", "always"] {
         let mut command = Command::new(&prefix[0]);
-        command.args(&prefix[1..]).arg(&program).args(["kv", "serve", "--port", "0", "--batch-workers", when]);
+        command.args(&prefix[1..]).arg(&program).args([
+            "kv",
+            "serve",
+            "--port",
+            "0",
+            "--batch-workers",
+            when,
+        ]);
         let output = command.arg("--data-dir").arg(&data).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         let said = text(&output);

@@ -125,7 +125,7 @@ static __always_inline int srv_is_paused(int write)
 	until = *(volatile __u64 *)&gate->all_until_ns;
 	if (write && *(volatile __u64 *)&gate->writes_until_ns > until)
 		until = *(volatile __u64 *)&gate->writes_until_ns;
-	return until && bpf_ktime_get_coarse_ns() < until;
+	return until && bpf_ktime_get_ns() < until;
 }
 
 #endif

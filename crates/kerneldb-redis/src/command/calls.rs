@@ -46,7 +46,8 @@ impl Calls {
         let mut lines = Vec::new();
         for spec in COMMANDS {
             let Some(call) = spec.cmd.and_then(|cmd| self.0.get(cmd as usize)) else { continue };
-            let [calls, failed, us] = [&call.calls, &call.failed, &call.us].map(|counter| counter.load(Relaxed));
+            let [calls, failed, us] =
+                [&call.calls, &call.failed, &call.us].map(|counter| counter.load(Relaxed));
             let kernel = kernel.iter().find(|(name, _)| *name == spec.name).map_or(0, |(_, calls)| *calls);
             if calls + kernel > 0 {
                 let per_call = if calls == 0 { 0.0 } else { us as f64 / calls as f64 };

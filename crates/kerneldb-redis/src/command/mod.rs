@@ -48,8 +48,8 @@ pub use connection::{Connection, Progress};
 pub use glob::glob_match;
 pub use operators::Operators;
 pub use services::{Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
-pub use shutdown::Shutdown;
 pub use settings::{Settings, Startup};
+pub use shutdown::Shutdown;
 
 /// Version of Redis whose commands and replies these are.
 pub const REDIS_VERSION: &str = "7.0.15";

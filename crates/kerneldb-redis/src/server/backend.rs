@@ -58,10 +58,20 @@ impl Backend {
         }
     }
 
-    /// Takes a sample of the rate of commands. To be called every now and then.
+    /// Takes a sample of the rate of commands, and opens the gate after a pause. To be called every now and
+    /// then.
     pub(super) fn sample(&self) {
+        if self.gate.is_closed() && self.gate_times() == (0, 0) {
+            self.gate.set(0, 0);
+        }
         let commands = self.shared.counters.commands.load(Ordering::Relaxed);
         self.statistics.sample(Instant::now(), commands + self.kernel_activity().commands);
+    }
+
+    /// What the gate is set to: for all commands, and for those that write.
+    fn gate_times(&self) -> (u64, u64) {
+        let (pauses, now) = (self.shared.clients.pauses(), self.now());
+        (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
     fn totals(&self) -> Result<Totals> {
@@ -244,7 +254,7 @@ impl Services for Backend {
     }
 
     fn pauses_changed(&self) {
-        let (pauses, now) = (self.shared.clients.pauses(), self.now());
-        self.gate.set(kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now));
+        let (all, writes) = self.gate_times();
+        self.gate.set(all, writes);
     }
 }

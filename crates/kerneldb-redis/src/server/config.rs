@@ -73,7 +73,8 @@ impl ServerConfig {
     pub fn check(&self) -> Result<()> {
         if self.batch_workers != Batching::Never && !may_schedule_others() {
             return Err(Error::Config(
-                "batching replies by the kernel's workers needs CAP_SYS_NICE, which this process lacks".into(),
+                "batching replies by the kernel's workers needs CAP_SYS_NICE, which this process lacks"
+                    .into(),
             ));
         }
         if !(1..=65_536).contains(&self.max_clients) {

@@ -13,17 +13,28 @@ impl Gate {
         Gate(mapping)
     }
 
+    /// Whether a pause was set that is not taken back, over or not. The programs look at the clock for each
+    /// command meanwhile.
+    pub(super) fn is_closed(&self) -> bool {
+        let [all, writes] = self.words();
+        all.load(Ordering::Relaxed) | writes.load(Ordering::Relaxed) != 0
+    }
+
+    fn words(&self) -> [&AtomicU64; 2] {
+        let gate = self.0.get(0);
+        // SAFETY: within the mapped array, which `self` keeps; aligned, and only accessed atomically.
+        unsafe {
+            [
+                AtomicU64::from_ptr(&raw mut (*gate).all_until_ns),
+                AtomicU64::from_ptr(&raw mut (*gate).writes_until_ns),
+            ]
+        }
+    }
+
     /// Pauses all commands, and those that write, until these times of CLOCK_MONOTONIC; 0 = they are not
     /// paused. When it returns, no command that began before is still running in the kernel.
     pub(super) fn set(&self, all_until_ns: u64, writes_until_ns: u64) {
-        let gate = self.0.get(0);
-        // SAFETY: within the mapped array, aligned, and only accessed atomically on this side.
-        let (all, writes) = unsafe {
-            (
-                AtomicU64::from_ptr(&raw mut (*gate).all_until_ns),
-                AtomicU64::from_ptr(&raw mut (*gate).writes_until_ns),
-            )
-        };
+        let [all, writes] = self.words();
         all.store(all_until_ns, Ordering::SeqCst);
         writes.store(writes_until_ns, Ordering::SeqCst);
         if all_until_ns.max(writes_until_ns) > 0 {

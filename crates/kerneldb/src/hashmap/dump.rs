@@ -153,7 +153,8 @@ impl BatchCursor {
                 Some(libc::EINTR) => continue,
                 Some(_) => return Err(error("batch")),
             }
-            let pairs = self.keys.chunks_exact(self.key_bytes).zip(self.values.chunks_exact(self.value_bytes));
+            let pairs =
+                self.keys.chunks_exact(self.key_bytes).zip(self.values.chunks_exact(self.value_bytes));
             pairs.take(count as usize).for_each(|(key, value)| f(key, value));
             std::mem::swap(&mut self.from, &mut self.to);
             self.first = errno.is_some();

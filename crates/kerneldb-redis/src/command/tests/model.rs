@@ -341,7 +341,8 @@ impl Operators for ModelSession {
     }
 
     fn delete_expired(&mut self, key: &[u8]) -> Result<Written> {
-        let written = self.model.lock().keys.get(key).is_some_and(|v| v.last().is_some_and(|v| v.value.is_some()));
+        let written =
+            self.model.lock().keys.get(key).is_some_and(|v| v.last().is_some_and(|v| v.value.is_some()));
         self.writing(key, |s| match s.read(key) {
             None if written => s.write(key, None),
             _ => Written::ConditionFailed,
