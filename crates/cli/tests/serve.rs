@@ -42,6 +42,19 @@ fn data_stays_over_an_orderly_end() {
 }
 
 #[test]
+fn a_server_whose_standard_error_is_closed_goes_on_and_stops_in_order() {
+    let data = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let server = Server::start_logging_to(data.path(), &[], writer.into());
+    drop(reader);
+    // The stop is logged, too.
+    set(&mut server.connect(), "key", "kept");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let server = Server::start(data.path(), &[]);
+    assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
+}
+
+#[test]
 fn without_a_log_a_checkpoint_at_the_end_keeps_the_data() {
     let data = tempfile::tempdir().unwrap();
     let server = Server::start(data.path(), &["--durability", "off"]);

@@ -161,6 +161,17 @@ static __always_inline int srv_short_of_memory(void)
 	return LOAD(&arena->committed) - LOAD(&arena->brk) < (1u << 20);
 }
 
+/* Whether a reply may reveal what the operator in `in` has observed. */
+static __always_inline int srv_may_reveal(const struct srv_input *in)
+{
+	struct kdb_state *state;
+
+	if (!kdb_config.wal || !(in->flags & SRV_CONN_SYNC))
+		return 1;
+	state = kdb_state();
+	return state && in->io.observed_ts <= READ_ONCE(state->durable_ts);
+}
+
 __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
@@ -182,6 +193,9 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	else if (state == KDB_TX_READ_ONLY)
 		r = kdb_get_ro(ctx, &in->io);
 	else
+		return SRV_UP;
+	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
+	if (!srv_may_reveal(in))
 		return SRV_UP;
 	if (r == KDB_OK) {
 		r = srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
@@ -244,7 +258,8 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 	state = ctx->state;
 	if (state == KDB_TX_NONE && !(in->flags & SRV_CONN_SYNC))
 		r = kdb_del_auto(ctx, &in->io);
-	else if (state == KDB_TX_ACTIVE)
+	/* The reply reveals whether the key existed, and a deletion cannot be repeated by the event loop. */
+	else if (state == KDB_TX_ACTIVE && !(in->flags & SRV_CONN_SYNC))
 		r = kdb_del(ctx, &in->io);
 	else
 		return SRV_UP;
@@ -306,9 +321,9 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	if (r == KDB_OK) {
 		SRV_SAY(in, out, "+OK\r\n");
 	} else {
-		if (ctx->state != KDB_TX_FAILED)
+		/* The event loop waits for the reaper. */
+		if (!commit || ctx->state != KDB_TX_FAILED || kdb_rollback(ctx) != KDB_OK)
 			return SRV_UP;
-		kdb_rollback(ctx);
 		srv_say_error(in, out, r);
 	}
 	return SRV_DONE;

@@ -134,7 +134,7 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	if (n > SRV_QUEUE_BYTES)
 		n = 0;
 	if (n)
-		bpf_probe_read_kernel(&ex->bytes[SRV_HEAD], n, q->bytes);
+		bpf_probe_read_kernel(ex->bytes, n, q->bytes);
 	srv_begin(ex, conn, in->conn, n, in->limit);
 	ex->opos = in->opos;
 	ex->out = in->out;

@@ -370,10 +370,12 @@ impl<'a> Test<'a> {
         self.db.verify().unwrap_or_else(|e| panic!("{}: {e}", self.name));
         let snapshot = self.db.snapshot().unwrap();
         let mut found = BTreeMap::new();
-        snapshot.scan(0, snapshot.positions(), &mut |item| {
-            let twice = found.insert(self.numbers[item.key], (item.value.to_vec(), item.expire_at_ms));
-            assert!(twice.is_none(), "{}", self.name);
-        });
+        snapshot
+            .scan(0, snapshot.positions(), &mut |item| {
+                let twice = found.insert(self.numbers[item.key], (item.value.to_vec(), item.expire_at_ms));
+                assert!(twice.is_none(), "{}", self.name);
+            })
+            .unwrap();
         for key in 0..KEYS {
             match self.model.read(0, key, now_ms()) {
                 Seen::Present(value, _) => {

@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
+use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts};
 use bedplate_kerneldb_redis::server::{Batching, Server, ServerConfig};
 use clap::ValueEnum;
 
@@ -58,6 +59,18 @@ pub struct Args {
     /// Close a connection that has sent nothing for so long.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     idle_timeout: Duration,
+    /// Roll back a transaction that is open for this long.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+    transaction_timeout: Duration,
+    /// Roll back a transaction whose client has been silent for this long, and release its locks.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
+    transaction_idle_timeout: Duration,
+    /// Let the snapshot of a read-only transaction give way to a writer that needs its versions from this age on.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
+    snapshot_grace: Duration,
+    /// The same for the snapshots of checkpoints, dumps and scans.
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_time)]
+    scan_grace: Duration,
     /// Password that clients must give. Other users of this machine can read the command line: prefer
     /// --password-file or the environment variable BEDPLATE_PASSWORD.
     #[arg(long, conflicts_with = "password_file")]
@@ -164,8 +177,19 @@ impl Args {
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
             versions: self.versions,
             wal_ring_bytes: u32::try_from(ring).context("--wal-ring-bytes is too large")?,
+            timeouts: Arc::new(self.timeouts()),
             ..Config::default()
         })
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        let ms = |time: Duration| AtomicU64::new(time.as_nanos().div_ceil(1_000_000) as u64);
+        Timeouts {
+            transaction_ms: ms(self.transaction_timeout),
+            idle_ms: ms(self.transaction_idle_timeout),
+            snapshot_grace_ms: ms(self.snapshot_grace),
+            scan_grace_ms: ms(self.scan_grace),
+        }
     }
 
     fn store(&self) -> anyhow::Result<StoreConfig> {
@@ -302,6 +326,8 @@ mod tests {
         assert_eq!(store.wal.unwrap().durability, Durability::Async);
         assert_eq!(store.checkpoint.interval, Some(Duration::from_secs(300)));
         assert_eq!(args.server().unwrap().idle_timeout, None);
+        let defaults = format!("{:?}", Timeouts::default());
+        assert_eq!(format!("{:?}", store.database.timeouts), defaults);
     }
 
     #[test]

@@ -146,6 +146,12 @@ fn write_section<S: Operators, V: Services>(
             text.line("durability", durability);
             text.line("clock", services.clock());
             text.line("durable_ts", services.durable_ts());
+            let timeouts = &settings.startup().timeouts;
+            text.line("transaction_timeout_ms", timeouts.transaction_ms.load(Relaxed));
+            text.line("transaction_idle_timeout_ms", timeouts.idle_ms.load(Relaxed));
+            text.line("snapshot_grace_ms", timeouts.snapshot_grace_ms.load(Relaxed));
+            text.line("scan_grace_ms", timeouts.scan_grace_ms.load(Relaxed));
+            text.line("transaction_bytes_max", bedplate_kerneldb::limits::TX_BYTES_MAX);
             for (name, value) in services.statistics() {
                 text.line(name, value);
             }

@@ -5,9 +5,9 @@
 //! blocks: what has to wait comes back as a [`Progress`].
 //!
 //! Every command that touches several keys, or reads and writes, is one transaction. Reads of several keys
-//! use a snapshot. Errors that pass by themselves (a lock, a full log ring) are tried again for
-//! `lock-timeout` milliseconds, except inside of an interactive transaction, where they are the client's
-//! to handle.
+//! use a snapshot. Errors that pass by themselves (a lock, for example) are tried again for
+//! `lock-timeout` milliseconds, and while the log is behind (a full ring, or memory that its writer still
+//! needs) without a time limit. Inside of an interactive transaction they are the client's to handle.
 //!
 //! Differences to Redis: keys are 1 to 255 bytes, values at most 65,536, all values are strings, there is
 //! one database, and a transaction reads with locks, or writes, at most 128 keys.

@@ -36,6 +36,8 @@ pub(super) enum ReplyMode {
     Off,
     /// The next request is not answered.
     SkipNext,
+    /// The request that is being run is not answered, unless it sets another mode.
+    SkipCurrent,
 }
 
 /// What a request that comes back after [`Step::Again`] was waiting for.
@@ -86,6 +88,12 @@ const FIRST_BACKOFF: Duration = Duration::from_micros(200);
 const LAST_BACKOFF: Duration = Duration::from_millis(10);
 /// How long requests stopped by CLIENT PAUSE sleep at most: UNPAUSE may come at any time.
 const PAUSE_STEP_MS: u64 = 10;
+
+/// Whether the write goes on when the log's writer does. A disk may stand still for longer than any lock is held,
+/// and then the client is the one that has to wait. A log that cannot be written is another error.
+fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
+    matches!(error, bedplate_kerneldb::Error::WalFull | bedplate_kerneldb::Error::MemoryInLog)
+}
 
 impl Core {
     pub fn new(shared: Arc<Shared>, peer: Peer, now_ms: u64) -> Core {
@@ -215,7 +223,7 @@ impl Core {
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
             && !in_transaction
-            && let Some(pause) = self.backoff()
+            && let Some(pause) = self.backoff(waits_for_log(&error))
         {
             return Step::Again(pause);
         }
@@ -231,16 +239,21 @@ impl Core {
         Step::Done
     }
 
-    /// How long to sleep before the next attempt; `None` when the time for attempts is over.
-    fn backoff(&mut self) -> Option<Duration> {
+    /// How long to sleep before the next attempt; `None` when the time for attempts is over. Without a time limit
+    /// there is always a next attempt.
+    fn backoff(&mut self, no_time_limit: bool) -> Option<Duration> {
         let retry = self.retry.get_or_insert_with(|| Retry { since: Instant::now(), attempts: 0 });
-        let left = Duration::from_millis(self.shared.settings.lock_timeout_ms())
-            .checked_sub(retry.since.elapsed())?;
+        let left = if no_time_limit {
+            LAST_BACKOFF
+        } else {
+            Duration::from_millis(self.shared.settings.lock_timeout_ms())
+                .checked_sub(retry.since.elapsed())?
+        };
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
         // Connections that met each other should not do so again.
-        let jitter = xxhash_rust::xxh64::xxh64(&retry.attempts.to_le_bytes(), self.client.id) % 64;
-        Some((pause.mul_f64(0.75 + jitter as f64 / 128.0)).min(left.max(FIRST_BACKOFF)))
+        let factor = rand::random_range(0.75..1.25);
+        Some((pause.mul_f64(factor)).min(left.max(FIRST_BACKOFF)))
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
@@ -283,18 +296,33 @@ impl Core {
             Save | Bgsave | Lastsave | Shutdown | Wait | Waitaof | Bedplate => {
                 return admin::run(self, ctx, resolved, args);
             }
+            Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => config::run(ctx, spec, args)?,
             Command => introspect::run(ctx, spec, args)?,
             Info => info::run(self, ctx, args)?,
-            Dbsize => ctx.out.integer(ctx.services.len() as i64),
-            Keys => keyspace::keys(ctx, args)?,
-            Scan => keyspace::scan(ctx, args)?,
-            Randomkey => keyspace::random_key(ctx)?,
-            Flushall | Flushdb => return self.flush(ctx, args),
             _ => self.data(ctx, resolved, args)?,
         }
         Ok(Step::Done)
+    }
+
+    /// Runs a command on the whole key space, which may reveal every commit up to its end.
+    fn keyspace<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        cmd: Cmd,
+        args: Args<'_>,
+    ) -> Run<Step> {
+        let mut step = Ok(Step::Done);
+        match cmd {
+            Cmd::Dbsize => ctx.out.integer(ctx.services.len() as i64),
+            Cmd::Keys => keyspace::keys(ctx, args)?,
+            Cmd::Scan => keyspace::scan(ctx, args)?,
+            Cmd::Randomkey => keyspace::random_key(ctx)?,
+            _ => step = self.flush(ctx, args),
+        }
+        ctx.commit_ts = ctx.commit_ts.max(ctx.services.clock());
+        step
     }
 
     fn data<S: Operators, V: Services>(
@@ -307,7 +335,7 @@ impl Core {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
         if ctx.store.is_failed() {
-            return Err(Fail::Store(bedplate_kerneldb::Error::Aborted));
+            return Err(Fail::Store(ctx.store.failure()));
         }
         exec::data(resolved.cmd, ctx, args)
     }

@@ -31,11 +31,7 @@ impl Shared {
     /// The state of a server that starts now.
     pub fn new(startup: Startup) -> Arc<Shared> {
         let now = unix_time();
-        // Only has to differ between runs.
-        let seed = now.as_nanos().to_le_bytes();
-        let pid = u64::from(std::process::id());
-        let word = |n| xxhash_rust::xxh64::xxh64(&seed, pid.wrapping_add(n));
-        let run_id = format!("{:016x}{:016x}{:08x}", word(0), word(1 << 40), word(2 << 40) as u32);
+        let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
         Arc::new(Shared {
             clients: Clients::default(),
             settings: Settings::new(startup),

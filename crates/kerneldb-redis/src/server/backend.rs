@@ -128,8 +128,7 @@ impl Services for Backend {
     }
 
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
-        self.database.snapshot()?.scan(from, to, f);
-        Ok(())
+        self.database.snapshot()?.scan(from, to, f)
     }
 
     fn clock(&self) -> u64 {
@@ -211,6 +210,9 @@ impl Services for Backend {
             ("no_memory", s.no_memory),
             ("no_version", s.no_version),
             ("wal_full", s.wal_full),
+            ("transactions_timed_out", s.transactions_timed_out),
+            ("transactions_too_large", s.transactions_too_large),
+            ("snapshots_revoked", s.snapshots_revoked),
             ("versions_pruned", s.versions_pruned),
             ("entries_collected", s.entries_collected),
             ("read_retries", s.read_retries),

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::limits::CLIENTS_MAX;
 use bedplate_kerneldb::{Error, Result};
 
 /// How to start a [`Server`](super::Server).
@@ -12,7 +13,7 @@ pub struct ServerConfig {
     ///
     /// [`ServerHandle::local_addr`]: super::ServerHandle::local_addr
     pub bind: SocketAddr,
-    /// Most connections at once, 1..=65536. More are refused with Redis's error. Each reserves about
+    /// Most connections at once, 1..=[`CLIENTS_MAX`]. More are refused with Redis's error. Each reserves about
     /// 6 KiB of kernel memory. The database's limit on sessions applies as well.
     pub max_clients: u32,
     /// Closes a connection that has sent nothing for so long, in whole seconds; `None` = never. Clients
@@ -23,9 +24,6 @@ pub struct ServerConfig {
     pub keepalive: Option<Duration>,
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
-    /// Size in bytes of the ring buffer through which the kernel hands requests to the event loop: a
-    /// power of two, at least 1 MiB. A connection whose request finds it full is closed.
-    pub records_bytes: u32,
     /// Whether the kernel answers. Without it the event loop executes every command: the same replies,
     /// slower; for comparison and for tests.
     pub kernel_path: bool,
@@ -60,7 +58,6 @@ impl Default for ServerConfig {
             idle_timeout: None,
             keepalive: Some(Duration::from_secs(300)),
             password: String::new(),
-            records_bytes: 16 << 20,
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
@@ -77,11 +74,8 @@ impl ServerConfig {
                     .into(),
             ));
         }
-        if !(1..=65_536).contains(&self.max_clients) {
-            return Err(Error::Config("the maximum number of clients must be 1 to 65536".into()));
-        }
-        if !self.records_bytes.is_power_of_two() || self.records_bytes < 1 << 20 {
-            return Err(Error::Config("the records' buffer must be a power of two of at least 1 MiB".into()));
+        if !(1..=CLIENTS_MAX).contains(&self.max_clients) {
+            return Err(Error::Config(format!("the maximum number of clients must be 1 to {CLIENTS_MAX}")));
         }
         Ok(())
     }

@@ -91,8 +91,8 @@ impl Statistics {
         let (server, old) = (&now.server, &before.server);
         let calls = |call: u32| server.calls[call as usize].saturating_sub(old.calls[call as usize]);
         let misses = server.get_misses.saturating_sub(old.get_misses);
-        // Bytes that were handed over are counted where they are parsed.
-        let input = |s: &srv_stats| s.bytes.saturating_sub(s.handed_bytes) + s.local_bytes;
+        // Bytes that were passed to the event loop are counted where they are parsed.
+        let input = |s: &srv_stats| s.bytes.saturating_sub(s.passed_bytes) + s.local_bytes;
         let output = |s: &srv_stats| s.reply_bytes + s.local_reply_bytes;
         KernelActivity {
             commands: server.commands.saturating_sub(old.commands),
@@ -144,11 +144,11 @@ mod tests {
         let mut server: srv_stats = unsafe { std::mem::zeroed() };
         server.calls[SRV_CALL_GET as usize] = 5;
         server.get_misses = 2;
-        (server.bytes, server.handed_bytes, server.local_bytes) = (100, 30, 8);
+        (server.bytes, server.passed_bytes, server.local_bytes) = (100, 30, 8);
         let statistics = Statistics::new(Totals { server, expired: 7, time_cap_reached: 1 });
         server.calls[SRV_CALL_GET as usize] += 4;
         server.get_misses += 1;
-        (server.bytes, server.handed_bytes, server.local_bytes) = (120, 35, 10);
+        (server.bytes, server.passed_bytes, server.local_bytes) = (120, 35, 10);
         let activity = statistics.activity(&Totals { server, expired: 9, time_cap_reached: 1 }, 1.5);
         assert_eq!((activity.hits, activity.misses, activity.input_bytes), (3, 1, 17));
         assert_eq!((activity.expired, activity.expired_time_cap_reached), (2, 0));

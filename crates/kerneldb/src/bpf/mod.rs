@@ -1,7 +1,6 @@
 //! Platform code: loading the eBPF objects, mapping their maps, running their programs.
 //!
-//! Everything that talks to the kernel's BPF interface is here; the rest of the crate sees mapped memory
-//! and program handles.
+//! Only this module calls the kernel's BPF interface; the rest of the crate uses mapped memory and program handles.
 
 mod mapping;
 mod object;

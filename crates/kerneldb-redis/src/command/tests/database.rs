@@ -34,8 +34,7 @@ impl Services for Server {
     }
 
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
-        self.database.snapshot()?.scan(from, to, f);
-        Ok(())
+        self.database.snapshot()?.scan(from, to, f)
     }
 
     fn clock(&self) -> u64 {

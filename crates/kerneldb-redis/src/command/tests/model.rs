@@ -1,6 +1,7 @@
 //! A database in memory with the semantics of the engine: strict two-phase locking without waiting,
 //! snapshots, commit timestamps, expiry. For tests only: it keeps every version for ever.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -63,7 +64,13 @@ impl Model {
     pub fn session(self: &Arc<Self>) -> ModelSession {
         let mut inner = self.lock();
         inner.sessions += 1;
-        ModelSession { id: inner.sessions, model: Arc::clone(self), tx: None, durability: None }
+        ModelSession {
+            id: inner.sessions,
+            model: Arc::clone(self),
+            tx: None,
+            durability: None,
+            observed_ts: Cell::new(0),
+        }
     }
 
     /// Lets operations fail with these errors, the last one first.
@@ -182,6 +189,7 @@ pub struct ModelSession {
     model: Arc<Model>,
     tx: Option<Tx>,
     pub durability: Option<Durability>,
+    observed_ts: Cell<u64>,
 }
 
 impl ModelSession {
@@ -219,6 +227,8 @@ impl ModelSession {
         }
         let at = tx.and_then(|tx| tx.snapshot).unwrap_or(u64::MAX);
         let inner = self.model.lock();
+        let newest = inner.keys.get(key).and_then(|versions| versions.iter().rev().find(|v| v.ts <= at));
+        self.observed_ts.set(self.observed_ts.get().max(newest.map_or(0, |v| v.ts)));
         let (version, data, expire_at_ms) = inner.read(key, at, now_ms)?;
         Some(Value { data: data.clone(), expire_at_ms, commit_ts: version.ts })
     }
@@ -367,6 +377,10 @@ impl Operators for ModelSession {
     fn rollback(&mut self) -> Result<()> {
         self.end();
         Ok(())
+    }
+
+    fn take_observed_ts(&mut self) -> u64 {
+        self.observed_ts.take()
     }
 
     fn set_durability(&mut self, durability: Durability) {

@@ -105,9 +105,22 @@ fn transient_errors_pass_unseen_and_others_are_told() {
 fn memory_that_does_not_come_back() {
     let model = Model::new(Startup::default());
     let mut c = Client::new(&model);
-    c.send("CONFIG SET lock-timeout 20");
-    model.inject((0..1000).map(|_| Error::MemoryInLog).collect());
+    model.inject((0..20).map(|_| Error::MemoryInLog).chain([Error::NoMemory]).collect());
     assert_eq!(c.send("SET k 1"), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+}
+
+/// A disk that stands still makes writes wait, longer than a lock would.
+#[test]
+fn a_log_that_is_behind_is_waited_for_without_a_time_limit() {
+    let model = Model::new(Startup::default());
+    let mut c = Client::new(&model);
+    c.send("CONFIG SET lock-timeout 0");
+    for error in [|| Error::WalFull, || Error::MemoryInLog] {
+        model.inject((0..40).map(|_| error()).collect());
+        assert_eq!(c.send("SET k 1"), "+OK\r\n");
+    }
+    model.inject((0..40).map(|_| Error::Conflict).collect());
+    assert_eq!(c.send("SET k 1"), "-CONFLICT conflict with another transaction\r\n");
 }
 
 #[test]

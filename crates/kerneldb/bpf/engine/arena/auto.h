@@ -8,6 +8,7 @@
 #ifndef BEDPLATE_ENGINE_AUTO_H
 #define BEDPLATE_ENGINE_AUTO_H
 
+#include "revoke.h"
 #include "write.h"
 
 #define READ_AGAIN (-1)
@@ -35,8 +36,12 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 
 	pos.hash = io->hash;
 	index_find(io, &pos);
-	if (!pos.entry)
-		return pos_unchanged(&pos) ? KDB_NOT_FOUND : READ_AGAIN;
+	if (!pos.entry) {
+		if (!pos_unchanged(&pos))
+			return READ_AGAIN;
+		io->observed_ts = removal_seen(state, pos.hash);
+		return pos.chain == CHAIN_TOO_LONG ? KDB_ERR_CHAIN : KDB_NOT_FOUND;
+	}
 	__u64 changes = LOAD(&entry_at(pos.entry)->changes);
 	barrier();
 	if (!version_find(pos.entry, snapshot, &found))
@@ -47,6 +52,7 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	if (registered && LOAD(&entry_at(pos.entry)->changes) != changes)
 		return READ_AGAIN;
 	int live = found.ts && is_live(state, found.block, found.len);
+	io->observed_ts = found.ts ? found.ts : removal_seen(state, pos.hash);
 	if (live)
 		io_result(io, found.ts, found.block, found.len);
 	barrier();
@@ -161,8 +167,12 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 	if (!pos.entry) {
 		if (!pos_unchanged(&pos))
 			return LOCK_AGAIN;
+		if (pos.chain == CHAIN_TOO_LONG)
+			return KDB_ERR_CHAIN;
 		if (flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED))
 			return KDB_NOT_FOUND;
+		if (pos.chain == CHAIN_FULL)
+			return KDB_ERR_CHAIN;
 		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO, vlen);
 		if (!entry)
 			return KDB_ERR_NO_MEMORY;
@@ -223,8 +233,11 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	if (!io || !w || !state)
 		return KDB_ERR_STATE;
 	status = auto_lock(io, flags, w->kind == WRITE_TOMBSTONE ? 0 : w->vlen, &entry);
-	if (status)
+	if (status) {
+		if (status == KDB_NOT_FOUND)
+			io->observed_ts = removal_seen(state, io->hash);
 		return status;
+	}
 	version_scan(entry, &scan);
 	if (scan.newest != NO_SLOT) {
 		struct kdb_version __arena *v = slot_at(entry, scan.newest);
@@ -234,10 +247,14 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	status = check_condition(state, io, flags, old_block, old_len);
 	if (!status && (flags & KDB_IO_REPLAY) && scan.newest_ts > io->commit_ts)
 		status = KDB_MISMATCH;
-	if (status)
+	if (status) {
+		observe(state, io, &scan);
 		goto unlock;
+	}
 	if (scan.free == NO_SLOT) {
 		version_prune(entry, &scan);
+		if (scan.free == NO_SLOT && version_reclaim(entry, &scan))
+			version_prune(entry, &scan);
 		if (scan.free == NO_SLOT) {
 			status = KDB_ERR_NO_VERSION;
 			goto unlock;

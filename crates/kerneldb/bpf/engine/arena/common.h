@@ -16,6 +16,7 @@ static __always_inline int check_key(struct kdb_io *io)
 {
 	if (io->klen == 0 || io->klen > KDB_KEY_MAX)
 		return KDB_ERR_TOO_LARGE;
+	io->observed_ts = 0;
 	if (!(io->flags & KDB_IO_HASHED))
 		io->hash = kdb_hash(io);
 	if (kdb_config.partitions > 1 && kdb_partition_of(io->hash) != kdb_config.partition)
@@ -36,6 +37,12 @@ static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 l
 	if (!(len & KDB_LEN_EXPIRES))
 		return 1;
 	return now_ms(state) < block_expiry(block, len);
+}
+
+/* Says what an outcome reveals that depends on the newest committed version of io's key. */
+static __always_inline void observe(struct kdb_state *state, struct kdb_io *io, const struct kdb_scan *scan)
+{
+	io->observed_ts = scan->newest == NO_SLOT ? removal_seen(state, io->hash) : scan->newest_ts;
 }
 
 /* Queues an entry for the background collector; under its exclusive lock or before it is linked. */

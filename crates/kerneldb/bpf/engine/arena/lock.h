@@ -79,6 +79,8 @@ static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, s
 
 	if (!pos_unchanged(pos))
 		return LOCK_AGAIN;
+	if (pos->chain != CHAIN_HAS_ROOM)
+		return KDB_ERR_CHAIN;
 	if (ctx->nlocks >= KDB_TX_LOCKS)
 		return KDB_ERR_TOO_MANY_LOCKS;
 	entry = entry_create(io, io->hash, initial, vlen);

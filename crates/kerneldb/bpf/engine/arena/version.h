@@ -10,6 +10,11 @@
  *    committed version away;
  *  - for a registered snapshot it is enough that `changes` did not move until it was found: the newest version
  *    that the snapshot needs is never pruned, but a tombstone, which it does not need, is.
+ *
+ * What a reader learns comes from a commit that a crash can take back until the log has it on disk. A reader
+ * therefore reports the newest commit that its outcome reveals (kdb_io.observed_ts): that of the version or
+ * tombstone which it found, or, if it found none, removed_ts of the key's hash. Before the newest committed
+ * version of an entry leaves, removal_note() must be called.
  */
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H
@@ -183,12 +188,58 @@ static __always_inline void version_drop(struct kdb_state *state, __u32 entry, _
 		block_retire(state, block, len & KDB_LEN_MASK, ts);
 }
 
-/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */
-__noinline __u64 versions_needed(__u32 entry)
+static __always_inline __u64 *removal_slot(struct kdb_state *state, __u32 tag)
+{
+	return &state->removed_ts[tag & (KDB_REMOVED_SLOTS - 1)];
+}
+
+/* The newest commit that may be the reason why nothing is found; after the search. */
+static __always_inline __u64 removal_seen(struct kdb_state *state, __u64 hash)
+{
+	barrier();
+	return READ_ONCE(*removal_slot(state, tag_of(hash)));
+}
+
+/* Before an entry's newest committed version, of commit `ts`, leaves: notes the commit if it is not durable. */
+static __always_inline void removal_note(struct kdb_state *state, __u32 entry, __u64 ts)
+{
+	__u64 *slot;
+	__u32 i;
+
+	if (!kdb_config.wal || ts <= READ_ONCE(state->durable_ts))
+		return;
+	slot = removal_slot(state, LOAD(&entry_at(entry)->hash));
+	bpf_for(i, 0, 1 << 20) {
+		__u64 seen = READ_ONCE(*slot);
+
+		if (seen >= ts || __sync_val_compare_and_swap(slot, seen, ts) == seen)
+			break;
+	}
+}
+
+/* The version that a snapshot needs, as a bit of its slot; 0 = none. */
+static __always_inline __u64 version_needed_at(__u32 entry, __u64 snapshot)
+{
+	__u64 best_ts = 0, best = 0;
+	__u32 i;
+
+	bpf_for(i, 0, kdb_config.slots) {
+		__u64 ts = slot_at(entry, i)->ts;
+		if (ts > best_ts && ts <= snapshot) {
+			best_ts = ts;
+			best = 1ull << (i & 63);
+		}
+	}
+	return best;
+}
+
+/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). With `now_ns`:
+ * only those snapshots that do not give way to a writer at that time. */
+__noinline __u64 versions_needed(__u32 entry, __u64 now_ns)
 {
 	struct kdb_state *state = kdb_state();
 	__u64 needed = 0;
-	__u32 s, i, high;
+	__u32 s, high;
 
 	USE_ARENA();
 	if (!state)
@@ -198,20 +249,14 @@ __noinline __u64 versions_needed(__u32 entry)
 		high = KDB_SNAPSHOTS;
 	bpf_for(s, 0, high) {
 		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
-		__u64 best_ts = 0, best = 0;
 
-		if (!snapshot)
+		if (!snapshot || snapshot == KDB_SNAPSHOT_REVOKED)
 			continue;
 		if (snapshot == 1)
 			return ~0ull;
-		bpf_for(i, 0, kdb_config.slots) {
-			__u64 ts = slot_at(entry, i)->ts;
-			if (ts > best_ts && ts <= snapshot - 2) {
-				best_ts = ts;
-				best = 1ull << (i & 63);
-			}
-		}
-		needed |= best;
+		if (now_ns && snapshot_gives_way(state, s, snapshot, now_ns))
+			continue;
+		needed |= version_needed_at(entry, snapshot_timestamp(snapshot));
 	}
 	return needed;
 }
@@ -234,7 +279,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 		return 0;
 	if (scan->others) {
 		if (READ_ONCE(state->active_snapshots))
-			needed = versions_needed(entry);
+			needed = versions_needed(entry, 0);
 		e->changes++;
 		barrier();
 		bpf_for(i, 0, kdb_config.slots) {
@@ -248,6 +293,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 	}
 	/* A tombstone hides older versions from newer readers; alone it means the same as nothing. */
 	if (!scan->others && scan->newest < NO_SLOT && !slot_at(entry, scan->newest)->block) {
+		removal_note(state, entry, scan->newest_ts);
 		e->changes++;
 		barrier();
 		version_drop(state, entry, scan->newest);

@@ -183,6 +183,8 @@ static long auto_step(__u32 i, struct attempt *attempt)
 			goto out;
 	}
 	status = auto_try(attempt->ctx, attempt->io, attempt->flags);
+	if (status == KDB_ERR_NO_VERSION && hm_reclaim(attempt->ctx, attempt->io))
+		status = HM_AGAIN;
 out:
 	attempt->status = status;
 	return status >= KDB_OK;

@@ -20,11 +20,20 @@
 #define KDB_KEY_BUF 256u             /* key buffers are padded with zeros to a multiple of 8 */
 #define KDB_VAL_MAX 65536u           /* bytes in a value; 0 is allowed */
 #define KDB_TX_LOCKS 128u            /* distinct keys one transaction may lock (read or write) */
+/*
+ * Bytes that the writes of one transaction may put into the log, every rewrite of a key included; beyond it a
+ * write fails with KDB_ERR_TX_TOO_LARGE. It is counted without a log as well. KDB_TX_LOCKS of the longest keys
+ * and values take half of it, and a frame of the log holds a transaction of this size.
+ */
+#define KDB_TX_BYTES (16u << 20)
+#define KDB_TX_WRITE_BYTES 56u       /* counted for each write besides key and value: record header, padding */
 #define KDB_MAX_PARTITIONS 16u
 #define KDB_MAX_CPUS 64u
 #define KDB_MAX_VERSIONS 64u
 #define KDB_SNAPSHOTS 1024u          /* read-only snapshots active at once */
 #define KDB_CACHE_LINE 64u
+#define KDB_REMOVED_SLOTS 1024u      /* power of two; see kdb_state.removed_ts */
+#define KDB_CHAIN_MAX 256u           /* index entries in one hash chain; more keys get KDB_ERR_CHAIN */
 
 /* ---- Status: what an operator returns, and which continuation it calls ------------------------ */
 enum kdb_status {
@@ -44,6 +53,10 @@ enum kdb_status {
 	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
 	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
 	KDB_ERR_MEMORY_IN_LOG = 27, /* user space's: KDB_ERR_NO_MEMORY until the log's reader has caught up */
+	KDB_ERR_TX_TOO_LARGE = 28, /* the transaction's writes exceed KDB_TX_BYTES */
+	KDB_ERR_SNAPSHOT_TOO_OLD = 29, /* the transaction's snapshot was revoked: a writer needed its versions */
+	KDB_ERR_CHAIN = 30,       /* the key's hash chain has KDB_CHAIN_MAX entries already */
+	KDB_ERR_TX_TIMED_OUT = 31, /* the transaction exceeded its age or idle limit and was rolled back */
 };
 
 /* ---- Transaction state, in the session context ------------------------------------------------ */
@@ -66,8 +79,10 @@ struct kdb_lock {
 };
 
 /*
- * Session context (the paper's `contexts` map). One per session, owned by whoever runs operators for
- * that session: operators of one session never run concurrently.
+ * Session context (the paper's `contexts` map). One per session. The session's owner runs one operator at a
+ * time. The reaper may roll back the transaction between two operators: both sides hold `in_use` while they
+ * change a transaction that is not KDB_TX_NONE. The reaper leaves the state KDB_TX_FAILED behind, so only
+ * the owner changes a session from and to KDB_TX_NONE.
  */
 struct kdb_ctx {
 	__u64 commit_ts;          /* 0 until the commit point; read by others to resolve markers */
@@ -81,10 +96,19 @@ struct kdb_ctx {
 	__u32 error;              /* enum kdb_status that made the transaction fail */
 	__u32 flags;              /* KDB_CTX_* */
 	__u32 session;            /* index of this element */
+	__u64 begin_ns;           /* kdb_state.coarse_ns at BEGIN */
+	__u64 last_ns;            /* the same at the start of the transaction's last operator */
+	__u32 bytes;              /* counted against KDB_TX_BYTES */
+	__u32 in_use;             /* enum kdb_in_use; changed by compare-and-swap from KDB_CTX_FREE */
 	__u64 app[8];             /* for the application; the engine never reads or writes it */
 	struct kdb_lock locks[KDB_TX_LOCKS];
 };
 #define KDB_CTX_NO_WAL 1u         /* this session's writes are not logged (durability off) */
+enum kdb_in_use {
+	KDB_CTX_FREE = 0,
+	KDB_CTX_OPERATOR = 1,     /* an operator of the session's transaction runs */
+	KDB_CTX_REAPER = 2,       /* the reaper rolls the transaction back */
+};
 
 /* I/O buffers of one operator call: the paper's key and value buffers of the context. */
 struct kdb_io {
@@ -96,7 +120,8 @@ struct kdb_io {
 	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
 	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
-	__u64 hash;               /* out: xxh64(key, seed) (arena engine) */
+	__u64 observed_ts;        /* out: newest commit that the outcome reveals; 0 = none (arena engine) */
+	__u64 hash;               /* out: SipHash-1-3 of the key (arena engine); see engine/hash.h */
 	__u32 step;               /* loops of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
 	__u32 _pad1;
@@ -123,9 +148,12 @@ struct kdb_cpu_stats {
 	__u64 clock_seen;         /* some value that the clock had */
 	__u64 drained_seen;       /* some value that drained_ts had since the last recovery */
 	__u64 limbo_freed;        /* blocks that waited for the log's reader */
+	__u64 tx_timed_out;       /* transactions that the reaper rolled back */
+	__u64 tx_too_large;       /* transactions that exceeded KDB_TX_BYTES */
+	__u64 snapshots_revoked;
 	__s64 expiring_keys;      /* sum over CPUs = number of keys that have an expiry */
 	__u64 expired;            /* keys deleted or overwritten after their expiry had passed */
-	__u64 _pad[1];
+	__u64 _pad[6];
 };
 
 struct kdb_state {
@@ -139,20 +167,29 @@ struct kdb_state {
 	__u64 active_snapshots;   /* number of slots in use */
 	__u32 snapshot_high;      /* slots at and above this index are free */
 	__u32 _pad2;
-	__u64 _pad3[6];
+	__u64 snapshot_grace_ns;  /* a snapshot older than this gives way to a writer; ~0 = never */
+	__u64 scan_grace_ns;      /* the same for snapshots with KDB_SNAPSHOT_SCAN */
+	__u64 coarse_ns;          /* the clock of all limits on time; user space advances it every few ms. Not 0. */
+	__u64 _pad3[3];
 	/* line 2: durability, written by the log writer */
 	__u64 durable_ts;         /* every commit up to here is on disk */
 	__u32 wal_failed;         /* 1: writes are refused */
 	__u32 writes_paused;      /* 1: writes are refused with KDB_ERR_BUSY (quiesced checkpoint) */
 	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
-	__u64 hash_seed;
+	__u64 _pad5;
 	__u64 drained_ts;         /* the log's reader has every commit up to here, values included; -1 in recovery */
 	__u64 _pad4[3];
-	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), else timestamp + 2.
-	 * See engine/snapshot.h for the protocol. */
+	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), KDB_SNAPSHOT_REVOKED, else
+	 * timestamp + 2, perhaps with KDB_SNAPSHOT_SCAN. See engine/snapshot.h for the protocol. */
 	__u64 snapshots[KDB_SNAPSHOTS];
 	struct kdb_cpu_stats stats[KDB_MAX_CPUS];
+	/* By hash: the newest commit that removed a key without a trace (its tombstone is gone) before that
+	 * commit was durable. A key that is absent may be so because of this commit. */
+	__u64 removed_ts[KDB_REMOVED_SLOTS];
+	__u64 snapshot_ns[KDB_SNAPSHOTS]; /* coarse_ns when the slot was claimed */
 };
+#define KDB_SNAPSHOT_SCAN (1ull << 62)    /* user space's: checkpoints, dumps, scans */
+#define KDB_SNAPSHOT_REVOKED (1ull << 63) /* needs no version any more; its owner has yet to notice */
 
 /* ---- Arena layout ----------------------------------------------------------------------------- */
 
@@ -233,7 +270,7 @@ struct kdb_ring {
 /* A ring record: header, perhaps one word more, key (padded to 8), value (padded to 8). A small change is one
  * cache line. Records never wrap: the rest of the ring before the end is filled by a KDB_REC_PAD record. */
 struct kdb_rec {
-	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ the seed */
+	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ log_secret */
 	__u32 size;               /* bytes of the whole record, multiple of 8 */
 	__u16 klen;
 	__u8 type;                /* enum kdb_rec_type */
@@ -280,7 +317,8 @@ struct kdb_config {
 	__u32 heap;               /* offset of the first slab */
 	__u32 slabs;              /* offset of a byte for each slab: class of its entries + 1, 0 = blocks */
 	__u32 wal;                /* 1: writes are logged */
-	__u64 seed;               /* of the key hash */
+	__u64 hash_key[2];        /* secret of the key hash (arena engine) */
+	__u64 log_secret;         /* marks complete log records; see struct kdb_rec */
 	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
 	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
 	__u32 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */
