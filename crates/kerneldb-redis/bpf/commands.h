@@ -41,6 +41,23 @@
 /* The command being executed. */
 #define SRV_COMMAND(in) (&(in)->cmds[(in)->cmd & (SRV_BATCH - 1)])
 
+/* Whether a command, by its name, is paused: all are, or those that write. */
+__noinline int srv_is_paused(struct srv_input *in, __u64 name)
+{
+	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
+	__u64 until;
+
+	if (!gate || !in)
+		return 0;
+	until = *(volatile __u64 *)&gate->all_until_ns;
+	if (name == SRV_COMMIT || name == SRV_EXECUTE || (!in->queue && (name == SRV_SET || name == SRV_DEL))) {
+		__u64 writes_until = *(volatile __u64 *)&gate->writes_until_ns;
+
+		until = writes_until > until ? writes_until : until;
+	}
+	return until && bpf_ktime_get_ns() < until;
+}
+
 /* Copies argument 1 into the key buffer, padded with zeros; 0, or -1 if it is no key. */
 static __always_inline int srv_take_key(struct srv_input *in, const struct srv_command *c)
 {
@@ -197,12 +214,21 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
 	if (!srv_may_reveal(in))
 		return SRV_UP;
-	if (r == KDB_OK)
-		return srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
-	if (r != KDB_NOT_FOUND)
+	if (r == KDB_OK) {
+		r = srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
+	} else if (r == KDB_NOT_FOUND) {
+		struct srv_stats *stats = srv_count();
+
+		SRV_SAY(in, out, "$-1\r\n");
+		if (stats)
+			stats->get_misses++;
+		r = SRV_DONE;
+	} else {
 		return srv_failed(in, out, ctx, r);
-	SRV_SAY(in, out, "$-1\r\n");
-	return SRV_DONE;
+	}
+	if (r == SRV_DONE)
+		srv_called(SRV_CALL_GET);
+	return r;
 }
 
 __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -229,6 +255,7 @@ __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct k
 	if (r != KDB_OK)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "+OK\r\n");
+	srv_called(SRV_CALL_SET);
 	return SRV_DONE;
 }
 
@@ -259,6 +286,7 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 		SRV_SAY(in, out, ":0\r\n");
 	else
 		return srv_failed(in, out, ctx, r);
+	srv_called(SRV_CALL_DEL);
 	return SRV_DONE;
 }
 

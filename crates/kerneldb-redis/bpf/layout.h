@@ -167,6 +167,27 @@ struct srv_config {
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 
+/* Until when commands are for the event loop, which lets them wait (CLIENT PAUSE, SHUTDOWN); in ns, 0 = not. */
+struct srv_gate {
+	__u64 all_until_ns;       /* every command */
+	__u64 writes_until_ns;    /* commands that write */
+};
+
+/* The commands that the kernel answers, as indexes of srv_stats.calls. */
+enum srv_call {
+	SRV_CALL_GET = 0,
+	SRV_CALL_SET = 1,
+	SRV_CALL_DEL = 2,
+	SRV_CALL_PING = 3,
+	SRV_CALL_BEGIN = 4,
+	SRV_CALL_COMMIT = 5,
+	SRV_CALL_ROLLBACK = 6,
+	SRV_CALL_MULTI = 7,
+	SRV_CALL_EXEC = 8,
+	SRV_CALL_DISCARD = 9,
+	SRV_CALLS = 10,
+};
+
 /* Counters, per CPU. */
 struct srv_stats {
 	__u64 packets;            /* verdict runs */
@@ -180,6 +201,10 @@ struct srv_stats {
 	__u64 back_pressure;      /* passed because the send buffer was too full */
 	__u64 broken;             /* connections given up */
 	__u64 local;              /* commands answered by the local fast path (also in `commands`) */
+	__u64 local_bytes;        /* request bytes of these */
+	__u64 local_reply_bytes;
+	__u64 get_misses;         /* GETs that found no value */
+	__u64 calls[SRV_CALLS];   /* each command */
 };
 
 #endif

@@ -198,6 +198,10 @@ __noinline int srv_local_give(struct sk_msg_md *msg, struct srv_input *in)
 		if (stats) {
 			stats->commands += in->commands;
 			stats->local += in->commands;
+			if (in->pos == in->len) {
+				stats->local_bytes += in->len;
+				stats->local_reply_bytes += in->opos;
+			}
 		}
 		action = in->pos < in->len ? srv_local_partly(in, conn) : srv_local_reply(msg, in, conn);
 	}

@@ -18,6 +18,9 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 	__u64 name = c->name;
 	int r = SRV_UP;
 
+	/* Nor is what has ended to be paused. */
+	if (!in->ending && srv_is_paused(in, name))
+		return SRV_UP;
 	/* What has ended is not to be ended again by the event loop, and needs no more room. */
 	if (!in->ending && in->opos + SRV_REPLY_MIN > in->limit)
 		return SRV_UP;
@@ -26,16 +29,22 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 	} else if (c->nargs == 1) {
 		if (name == SRV_PING) {
 			SRV_SAY(in, out, "+PONG\r\n");
+			srv_called(SRV_CALL_PING);
 			r = SRV_DONE;
 		} else if (name == SRV_BEGIN && ctx->state == KDB_TX_NONE) {
 			if (kdb_begin(ctx) == KDB_OK) {
 				SRV_SAY(in, out, "+OK\r\n");
+				srv_called(SRV_CALL_BEGIN);
 				r = SRV_DONE;
 			}
 		} else if (name == SRV_COMMIT || name == SRV_ROLLBACK) {
 			r = in->ending ? SRV_DONE : srv_do_end(in, out, ctx, name == SRV_COMMIT);
 			if (r == SRV_DONE)
 				r = srv_do_release(in, ctx);
+			if (r == SRV_DONE && name == SRV_COMMIT)
+				srv_called(SRV_CALL_COMMIT);
+			else if (r == SRV_DONE)
+				srv_called(SRV_CALL_ROLLBACK);
 		} else if (name == SRV_MULTI && ctx->state == KDB_TX_NONE) {
 			r = srv_start_multi(in, out);
 		}

@@ -24,6 +24,10 @@ pub const UNAUTHENTICATED_BULK_BYTES_MAX: usize = 16 << 10;
 /// Longest line in bytes of an inline command or a length header; a longer one is a protocol error.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// Most checkpoints and verifications that clients of the server may wait for, besides those that run. A further SAVE,
+/// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
+pub const JOBS_WAITING: usize = 64;
+
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
 
 // The following bound the work and the memory for one connection before the others get their turn. A connection that

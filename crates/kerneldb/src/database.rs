@@ -1,4 +1,4 @@
-//! The database handle: what users open, and what runs the background thread.
+//! The database handle: what users open, and what runs the background threads.
 
 use std::{
     sync::{
@@ -10,11 +10,12 @@ use std::{
 };
 
 use crate::{
-    Application, Error, LogReader, LogTxn, Procedure, Replayer, Result, Session, Snapshot, Timeouts, Trace,
-    Verified,
+    Application, Error, ExpiryStats, LogReader, LogTxn, Procedure, Replayer, Result, Session, Snapshot,
+    Timeouts, Trace, Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
+    expirer::Expirer,
     stats::Stats,
 };
 
@@ -27,6 +28,7 @@ pub struct Database {
     engine: Arc<Engine>,
     stop: Arc<AtomicBool>,
     housekeeper: Option<JoinHandle<()>>,
+    expirer: Option<Expirer>,
 }
 
 impl Database {
@@ -52,7 +54,8 @@ impl Database {
                 })
                 .map_err(|e| Error::io("cannot start the background thread", e))?
         };
-        Ok(Database { engine, stop, housekeeper: Some(housekeeper) })
+        let expirer = Some(Expirer::start(engine.clone())?);
+        Ok(Database { engine, stop, housekeeper: Some(housekeeper), expirer })
     }
 
     /// Opens a session.
@@ -96,7 +99,24 @@ impl Database {
         self.engine.snapshot()
     }
 
-    /// Number of keys (expired ones that were not collected yet included).
+    /// Sets how much processor time the active expiry takes: 1 (the default) to
+    /// [`EXPIRE_EFFORT_MAX`](crate::limits::EXPIRE_EFFORT_MAX) times 2.5 % of one processor, and up to 43 %
+    /// while many keys are expired. 0 switches it off: expired keys then take memory until they are written.
+    pub fn set_expire_effort(&self, effort: u32) -> Result<()> {
+        self.engine.expiry.set_effort(effort)
+    }
+
+    /// The effort of the active expiry.
+    pub fn expire_effort(&self) -> u32 {
+        self.engine.expiry.effort()
+    }
+
+    /// Figures of the active expiry.
+    pub fn expiry_stats(&self) -> ExpiryStats {
+        self.engine.expiry.stats()
+    }
+
+    /// Number of keys (expired ones that were not deleted yet included).
     pub fn len(&self) -> u64 {
         self.engine.stats().keys
     }
@@ -159,8 +179,10 @@ impl Database {
         Ok(Replayer::new(self.session()?))
     }
 
-    /// Recovery begins: overwritten values need not wait for the log's reader, because the rings are empty.
+    /// Recovery begins: overwritten values need not wait for the log's reader, because the rings are empty. The active
+    /// expiry stops until [`Database::set_clock`], because its commits would take timestamps that are yet to be replayed.
     pub(crate) fn begin_replay(&self) {
+        self.engine.expiry.close_gate(true);
         self.engine.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
     }
 
@@ -174,6 +196,7 @@ impl Database {
         self.engine.state().clock.store(ts, Ordering::SeqCst);
         self.engine.state().durable_ts.store(ts, Ordering::SeqCst);
         self.engine.control.end_replay();
+        self.engine.expiry.close_gate(false);
         Ok(())
     }
 
@@ -206,6 +229,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
+        self.expirer = None;
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.housekeeper.take() {
             thread.thread().unpark();

@@ -14,6 +14,7 @@ mod database;
 mod durability;
 mod engine;
 mod error;
+mod expirer;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -31,7 +32,7 @@ pub use database::Database;
 #[cfg(any(test, feature = "testing"))]
 pub use durability::testing;
 pub use durability::{Store, StoreConfig, checkpoint, recovery, store, wal};
-pub use engine::{DumpMethod, HeapStats, LogReader, Snapshot, SnapshotItem, Verified};
+pub use engine::{DumpMethod, ExpiryStats, HeapStats, LogReader, Snapshot, SnapshotItem, Verified};
 pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{Application, Procedure, Replayer, Session, TRACE_KEY, Trace, TraceOutcome, VOTER};

@@ -59,6 +59,10 @@ pub const TRACE_OPS: usize = layout::KDB_TRACE_OPS as usize;
 /// Arguments of one [`crate::Procedure::run`]; more are [`crate::Error::Config`].
 pub const PROCEDURE_ARGUMENTS_MAX: usize = 10;
 
+/// Highest effort of the active expiry ([`crate::Database::set_expire_effort`]); a higher one is
+/// [`crate::Error::Config`]. 0 switches active expiry off.
+pub const EXPIRE_EFFORT_MAX: u32 = 10;
+
 const _: () = assert!(LOG_RING_BYTES_MIN as usize > VALUE_MAX + KEY_MAX + size_of::<layout::kdb_rec_long>());
 /// Smallest arena in bytes; a smaller memory limit is raised to it.
 pub(crate) const MIN_ARENA: u64 = 16 << 20;

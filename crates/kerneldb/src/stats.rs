@@ -40,6 +40,10 @@ pub struct Stats {
     pub keys: u64,
     /// Bytes in keys and values of the keys.
     pub bytes: u64,
+    /// Number of keys that have an expiry.
+    pub expiring_keys: u64,
+    /// Keys that were deleted or overwritten after their expiry had passed.
+    pub expired: u64,
     /// Bytes of the arenas handed out to slabs, indexes and rings.
     pub memory_used: u64,
     /// Bytes of the arenas backed by memory.
@@ -82,5 +86,7 @@ impl Stats {
         // Each CPU's share may be negative; the sum over all is not.
         self.keys = self.keys.wrapping_add_signed(cpu.live_keys);
         self.bytes = self.bytes.wrapping_add_signed(cpu.value_bytes);
+        self.expiring_keys = self.expiring_keys.wrapping_add_signed(cpu.expiring_keys);
+        self.expired += cpu.expired;
     }
 }

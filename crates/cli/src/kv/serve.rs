@@ -106,9 +106,10 @@ pub struct Args {
     /// program to the cgroup2 root, which runs in every process that connects to the server's port.
     #[arg(long, conflicts_with = "no_kernel_path")]
     local_fast_path: bool,
-    /// Send replies in batches, which many busy clients on this machine gain from and a single one loses by.
-    /// It puts the kernel's workers into the scheduler's batch class, which concerns everybody's deferred work.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Busy, num_args = 0..=1)]
+    /// Send replies in batches: a higher rate for many busy clients on this machine, a lower one for a single
+    /// client. It puts the kernel's workers into the scheduler's batch class, which delays deferred work of the
+    /// whole machine, and needs CAP_SYS_NICE.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Never, num_args = 0..=1)]
     #[arg(default_missing_value = "always", conflicts_with = "no_kernel_path")]
     batch_workers: When,
 }
@@ -142,10 +143,12 @@ enum Acknowledge {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum When {
-    /// While many clients are busy.
-    Busy,
+    /// While many clients and all processors are busy.
+    #[value(alias = "busy")]
+    UnderLoad,
     /// As long as the server runs.
     Always,
+    /// The server leaves the kernel's workers alone.
     Never,
 }
 
@@ -222,7 +225,7 @@ impl Args {
             kernel_path: !self.no_kernel_path,
             local_fast_path: self.local_fast_path,
             batch_workers: match self.batch_workers {
-                When::Busy => Batching::UnderLoad,
+                When::UnderLoad => Batching::UnderLoad,
                 When::Always => Batching::Always,
                 When::Never => Batching::Never,
             },
@@ -234,6 +237,11 @@ impl Args {
 /// Serves until the end.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.server()?;
+    // Before recovery, which may take long.
+    config.check().map_err(|error| match config.batch_workers {
+        Batching::Never => error.into(),
+        _ => hinted(error.to_string(), "grant CAP_SYS_NICE, or leave --batch-workers out"),
+    })?;
     if config.password.is_empty() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
@@ -337,13 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn batches_under_load_unless_something_else_is_said() {
+    fn replies_are_not_batched_unless_asked_for() {
         let batching = |words: &[&str]| parse(words).server().unwrap().batch_workers;
-        assert_eq!(batching(&[]), Batching::UnderLoad);
+        assert_eq!(batching(&[]), Batching::Never);
+        assert_eq!(batching(&["--batch-workers", "under-load"]), Batching::UnderLoad);
         assert_eq!(batching(&["--batch-workers"]), Batching::Always);
         assert_eq!(batching(&["--batch-workers", "never", "--port", "1"]), Batching::Never);
         assert_eq!(batching(&["--batch-workers", "--port", "1"]), Batching::Always);
-        assert_eq!(batching(&["--no-kernel-path"]), Batching::UnderLoad);
+        assert_eq!(batching(&["--no-kernel-path"]), Batching::Never);
     }
 
     #[test]

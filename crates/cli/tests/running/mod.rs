@@ -1,6 +1,7 @@
 //! `bedplate kv serve` as a process of its own.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -26,13 +27,27 @@ pub fn command(args: &[&str]) -> Command {
 
 impl Server {
     pub fn start(data: &Path, args: &[&str]) -> Server {
-        Self::start_logging_to(data, args, Stdio::piped())
+        let program = Path::new(env!("CARGO_BIN_EXE_bedplate"));
+        Self::start_with(&[], program, data, args, Stdio::piped())
     }
 
     /// Starts a server with this standard error.
     pub fn start_logging_to(data: &Path, args: &[&str], errors: Stdio) -> Server {
-        let mut command = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"]);
-        let mut child = command
+        Self::start_with(&[], Path::new(env!("CARGO_BIN_EXE_bedplate")), data, args, errors)
+    }
+
+    /// Starts a copy of the executable, by another program unless `prefix` is empty.
+    pub fn start_by(prefix: &[String], program: &Path, data: &Path, args: &[&str]) -> Server {
+        Self::start_with(prefix, program, data, args, Stdio::piped())
+    }
+
+    fn start_with(prefix: &[String], program: &Path, data: &Path, args: &[&str], errors: Stdio) -> Server {
+        let words = prefix.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .args(["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"])
+            .env_remove("BEDPLATE_PASSWORD")
+            .env_remove("BEDPLATE_LOG")
             .arg("--data-dir")
             .arg(data)
             .args(args)

@@ -35,12 +35,8 @@ pub enum Progress {
     WaitDurable(u64),
     /// Nothing: send the replies and close.
     Close,
-    /// Nothing: the server is asked to stop, with a checkpoint or without. If it does not,
-    /// [`Connection::shutdown_failed`].
-    Shutdown {
-        /// Take a checkpoint first.
-        save: bool,
-    },
+    /// Nothing: the server is to stop.
+    Shutdown,
 }
 
 /// A part of the held replies that may leave once a commit is durable.
@@ -157,12 +153,6 @@ impl Connection {
         self.hold(ts, mark, services, out);
     }
 
-    /// Answers a SHUTDOWN that did not happen.
-    pub fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
-        let message = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
-        self.active(out).extend_from_slice(message);
-    }
-
     /// Runs requests and appends replies to `out` until something is needed.
     pub fn process<S: Operators, V: Services>(
         &mut self,
@@ -225,9 +215,9 @@ impl Connection {
                     self.parser.consume();
                     self.closing = true;
                 }
-                Step::Shutdown { save } => {
+                Step::Shutdown => {
                     self.parser.consume();
-                    return Progress::Shutdown { save };
+                    return Progress::Shutdown;
                 }
             }
         }

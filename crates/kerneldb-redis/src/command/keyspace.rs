@@ -4,7 +4,6 @@
 //! writes and are no part of its serializability, except FLUSHALL's deletions.
 
 use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
-use super::expire::purge;
 use super::glob::glob_match;
 use super::operators::Operators;
 use super::services::Services;
@@ -159,7 +158,7 @@ pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, fro
         for (key, expired) in keys_at(ctx, next, to)? {
             deleted += 1;
             if !ctx.delete(&key)? && expired {
-                ctx.transaction(false, |ctx| Ok(purge(ctx.store, &key).map(drop)?))?;
+                ctx.store.delete_expired(&key)?;
             }
         }
         next = to;

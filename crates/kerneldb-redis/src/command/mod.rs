@@ -13,6 +13,7 @@
 //! one database, and a transaction reads with locks, or writes, at most 128 keys.
 
 mod admin;
+mod calls;
 mod client;
 mod clients;
 mod config;
@@ -32,6 +33,7 @@ mod request;
 mod services;
 mod session;
 mod settings;
+mod shutdown;
 mod spec;
 mod string;
 mod table;
@@ -41,13 +43,13 @@ mod transaction;
 
 use exec::Fail;
 
-pub use clients::{Client, Clients, Peer};
+pub use clients::{Client, Clients, Pauses, Peer};
 pub use connection::{Connection, Progress};
-pub use expire::{ExpireCycle, expire_cycle};
 pub use glob::glob_match;
 pub use operators::Operators;
-pub use services::{Counters, Job, Memory, Services, Shared};
+pub use services::{Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
 pub use settings::{Settings, Startup};
+pub use shutdown::Shutdown;
 
 /// Version of Redis whose commands and replies these are.
 pub const REDIS_VERSION: &str = "7.0.15";

@@ -16,6 +16,7 @@ pub trait Operators {
     fn get(&mut self, key: &[u8]) -> Result<Option<Value>>;
     fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Written>;
     fn delete(&mut self, key: &[u8]) -> Result<Written>;
+    fn delete_expired(&mut self, key: &[u8]) -> Result<Written>;
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written>;
     fn commit(&mut self) -> Result<u64>;
     fn rollback(&mut self) -> Result<()>;
@@ -56,6 +57,10 @@ impl Operators for Session {
 
     fn delete(&mut self, key: &[u8]) -> Result<Written> {
         Session::delete(self, key)
+    }
+
+    fn delete_expired(&mut self, key: &[u8]) -> Result<Written> {
+        Session::delete_expired(self, key)
     }
 
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written> {

@@ -8,7 +8,8 @@ use super::clients::{Client, Peer};
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
 use super::operators::Operators;
-use super::services::{Counters, Services, Shared};
+use super::services::{Counters, JobTicket, Services, Shared};
+use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{admin, client, config, info, introspect, keyspace, session, transaction};
 use crate::resp::{Args, Protocol};
@@ -24,7 +25,7 @@ pub(super) enum Step {
     /// It is answered, and was the last one.
     Close,
     /// The server is to stop.
-    Shutdown { save: bool },
+    Shutdown,
 }
 
 /// CLIENT REPLY.
@@ -40,10 +41,12 @@ pub(super) enum ReplyMode {
 }
 
 /// What a request that comes back after [`Step::Again`] was waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Wait {
     /// A job of the server.
-    Job(u64),
+    Job(Arc<JobTicket>),
+    /// The checkpoint of a shutdown.
+    Shutdown(ShutdownNumber),
     /// FLUSHALL goes on at this position.
     Flush(u64),
     /// A commit timestamp to become durable.
@@ -258,8 +261,25 @@ impl Core {
         ctx.out.error(message);
     }
 
-    /// Runs a command of any kind once, in whatever transaction is open.
+    /// Runs a command of any kind once, in whatever transaction is open, and counts it if it is answered.
     pub fn run<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        resolved: Resolved,
+        args: Args<'_>,
+    ) -> Run<Step> {
+        let started = Instant::now();
+        let result = self.execute(ctx, resolved, args);
+        let failed = match &result {
+            Ok(Step::Again(_)) | Err(Fail::Store(_)) => return result,
+            Ok(_) => false,
+            Err(Fail::Reply(_)) => true,
+        };
+        self.shared.counters.calls.note(resolved.cmd, started.elapsed(), failed);
+        result
+    }
+
+    fn execute<S: Operators, V: Services>(
         &mut self,
         ctx: &mut Ctx<'_, S, V>,
         resolved: Resolved,

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use bedplate_kerneldb::limits::EXPIRE_EFFORT_MAX;
 use bedplate_kerneldb::{Durability, Timeouts};
 use subtle::ConstantTimeEq;
 
@@ -59,6 +60,7 @@ pub struct Settings {
     bulk_bytes: AtomicU64,
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
+    expire_effort: AtomicU64,
 }
 
 /// Parses and stores a value; the error says what is wrong with it.
@@ -123,6 +125,11 @@ fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static st
 }
 
 static PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "active-expire-effort",
+        get: |s| s.expire_effort().to_string(),
+        change: Change::Now(|s, v| store(&s.expire_effort, v, 1, EXPIRE_EFFORT_MAX.into())),
+    },
     Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), change: Change::AtStart },
     Parameter {
         name: "appendonly",
@@ -212,6 +219,7 @@ impl Settings {
             bulk_bytes: (512 << 20).into(),
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
+            expire_effort: 1.into(),
             startup,
         }
     }
@@ -250,6 +258,11 @@ impl Settings {
     /// (`client-output-buffer-limit`).
     pub fn output_limit(&self) -> usize {
         self.output_bytes.load(Relaxed) as usize
+    }
+
+    /// Effort of the active expiry (`active-expire-effort`).
+    pub fn expire_effort(&self) -> u32 {
+        self.expire_effort.load(Relaxed) as u32
     }
 
     /// Whether a password is needed.

@@ -44,10 +44,8 @@ pub(super) enum Awaiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Fine,
-    /// A client wants the server to stop, after a checkpoint or without one.
-    Shutdown {
-        save: bool,
-    },
+    /// A client wants the server to stop.
+    Shutdown,
 }
 
 /// Result of one attempt to read.
@@ -210,9 +208,9 @@ impl Client {
                     self.last = true;
                     continue;
                 }
-                Progress::Shutdown { save } => {
+                Progress::Shutdown => {
                     self.awaiting = Awaiting::Close;
-                    return Outcome::Shutdown { save };
+                    return Outcome::Shutdown;
                 }
                 Progress::NeedInput | Progress::WaitDurable(_) | Progress::RetryAfter(_) => {}
             }
@@ -339,14 +337,9 @@ impl Client {
         self.read += bytes.len() as u64;
         let executed = self.skip.min(bytes.len());
         self.skip -= executed;
+        self.dialogue.skip(executed);
         self.dialogue.feed(&bytes[executed..]);
         Ok(Reading::Bytes)
-    }
-
-    /// The server did not stop as this client wished. [`Client::advance`] is to follow.
-    pub(super) fn shutdown_failed(&mut self) {
-        self.dialogue.shutdown_failed(&mut self.out);
-        self.awaiting = Awaiting::Input;
     }
 
     /// Sends what there is; true if nothing is left, else `awaiting` says why.

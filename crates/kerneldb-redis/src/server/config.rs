@@ -31,21 +31,20 @@ pub struct ServerConfig {
     /// It attaches a program to the cgroup2 root: every process that connects to this server's port runs
     /// it, whoever owns the process; see `docs/kerneldb.md` for what that means.
     pub local_fast_path: bool,
-    /// When the kernel's workers, which send the replies, are in the scheduler's batch class: more replies per
-    /// CPU second to many busy clients on this machine, for a longer way to a few. It changes how the whole
-    /// machine's deferred work is scheduled; see [`BatchWorkers`].
+    /// When the kernel's workers, which send the replies, are in the scheduler's batch class. It changes how
+    /// the whole machine's deferred work is scheduled and needs CAP_SYS_NICE; see [`BatchWorkers`].
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
     pub batch_workers: Batching,
 }
 
-/// When replies are sent in batches.
+/// When replies are sent in batches. All but `Never` need CAP_SYS_NICE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Batching {
-    /// Never: each reply interrupts what its processor does.
-    Never,
-    /// While many clients and all processors are busy. Without the right to do so (CAP_SYS_NICE): never.
+    /// Never: the server leaves the machine's kernel workers alone.
     #[default]
+    Never,
+    /// While many clients and all processors are busy.
     UnderLoad,
     /// As long as the server runs.
     Always,
@@ -67,10 +66,23 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn check(&self) -> Result<()> {
+    /// Says what is wrong, if anything: a value out of range, or a privilege that this process lacks.
+    pub fn check(&self) -> Result<()> {
+        if self.batch_workers != Batching::Never && !may_schedule_others() {
+            return Err(Error::Config(
+                "batching replies by the kernel's workers needs CAP_SYS_NICE, which this process lacks"
+                    .into(),
+            ));
+        }
         if !(1..=CLIENTS_MAX).contains(&self.max_clients) {
             return Err(Error::Config(format!("the maximum number of clients must be 1 to {CLIENTS_MAX}")));
         }
         Ok(())
     }
+}
+
+/// Whether this process may change how threads of others are scheduled.
+fn may_schedule_others() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_NICE))
 }

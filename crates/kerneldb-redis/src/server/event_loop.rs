@@ -45,6 +45,9 @@ const SIGNALS: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
 const LOG: u64 = u64::MAX - 3;
 
+/// How often the event loop looks whether a shutdown has its checkpoint.
+const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
+
 pub(super) struct EventLoop {
     config: ServerConfig,
     programs: Arc<Programs>,
@@ -166,6 +169,7 @@ impl EventLoop {
             self.run_timers();
             self.run_durable();
             self.run_runnable();
+            self.stop |= self.backend.poll_shutdown();
             self.sweep();
         }
         Ok(())
@@ -179,6 +183,9 @@ impl EventLoop {
         let mut until = self.next_sweep;
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
+        }
+        if self.backend.shared().shutdown.is_under_way() {
+            until = until.min(now + SHUTDOWN_POLL);
         }
         let wait = until.saturating_duration_since(now);
         Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
@@ -361,16 +368,9 @@ impl EventLoop {
         }
         let slot = self.table.conn(index);
         let before = client.awaiting;
-        if let Outcome::Shutdown { save } = client.advance(slot, &mut self.buffer) {
-            tracing::info!(save, "a client asked for shutdown");
-            match save.then(|| self.backend.store().map(|store| store.checkpoint())).flatten() {
-                Some(Err(e)) => {
-                    tracing::error!(error = %e, "no shutdown: the checkpoint failed");
-                    client.shutdown_failed();
-                    client.advance(slot, &mut self.buffer);
-                }
-                _ => self.stop = true,
-            }
+        if client.advance(slot, &mut self.buffer) == Outcome::Shutdown {
+            tracing::info!("a client asked for shutdown");
+            self.stop = true;
         }
         let (generation, awaiting) = (client.generation, client.awaiting);
         match awaiting {
@@ -460,6 +460,7 @@ impl EventLoop {
         }
         self.kills = kills;
         self.next_sweep = now + SWEEP_INTERVAL;
+        self.backend.sample();
         if !self.listening {
             self.listen(true);
         }

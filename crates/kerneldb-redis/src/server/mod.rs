@@ -17,7 +17,8 @@
 //! connection table), `turn` (which side answers), `signals` (which connections to look at),
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when), `wake`, `stats`, `config`.
+//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when),
+//! `jobs` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
 mod backend;
@@ -25,12 +26,15 @@ mod client;
 mod config;
 mod dialogue;
 mod event_loop;
+mod gate;
 mod idle;
+mod jobs;
 mod layout;
 mod listener;
 mod local;
 mod programs;
 mod signals;
+mod statistics;
 mod stats;
 mod table;
 mod turn;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::ServerConfig;
+use super::gate::Gate;
 use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_queue, srv_stats};
 use super::listener::Listener;
 use super::local::{LocalPath, netns_cookie};
@@ -31,7 +32,7 @@ const INPUTS_PER_CPU: u32 = 4;
 const QUEUES: u32 = 128;
 
 /// Maps of a later object that are those of the first one.
-const SHARED_MAPS: [&str; 15] = [
+const SHARED_MAPS: [&str; 16] = [
     "srv_socks",
     "srv_cookies",
     "srv_conns",
@@ -41,6 +42,7 @@ const SHARED_MAPS: [&str; 15] = [
     "srv_signals",
     "srv_bell",
     "srv_counters",
+    "srv_gates",
     "srv_verdicts",
     "srv_senders",
     "srv_peers",
@@ -235,6 +237,11 @@ impl Programs {
             ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
             ArrayMapping::<srv_queue>::new(queues.as_fd(), queues.max_entries())?,
         ))
+    }
+
+    /// Maps the word by which clients are paused.
+    pub(super) fn gate(&self) -> Result<Gate> {
+        Ok(Gate::new(ArrayMapping::new(self.map("srv_gates").as_fd(), 1)?))
     }
 
     /// Maps the signals.

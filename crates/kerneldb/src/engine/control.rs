@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::expiry::{sessions, unix_ms};
 use super::reaper::{self, CoarseClock, ContextView};
 use crate::{
     Config, Result, Timeouts,
@@ -49,7 +49,7 @@ pub(crate) struct Control {
 impl Control {
     /// Maps the state of programs that do not run yet, and initializes it.
     pub(super) fn new(config: Config, secrets: Secrets, object: &LoadedObject) -> Result<Self> {
-        let contexts = ArrayMapping::<kdb_ctx>::new(object.map_fd("kdb_contexts")?, config.max_sessions)?;
+        let contexts = ArrayMapping::<kdb_ctx>::new(object.map_fd("kdb_contexts")?, sessions(&config))?;
         for session in 0..contexts.len() {
             // SAFETY: in bounds, and no program runs yet.
             unsafe { (*contexts.get(session)).session = session };
@@ -151,10 +151,18 @@ impl Control {
 
     /// Expiry compares Unix time; the kernel side only has the monotonic clock.
     pub(super) fn update_clock_offset(&self) {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let monotonic = monotonic.tv_sec as u64 * 1000 + monotonic.tv_nsec as u64 / 1_000_000;
-        self.state().clock_offset_ms.store(unix.wrapping_sub(monotonic), Ordering::Relaxed);
+        self.state().clock_offset_ms.store(unix_ms().wrapping_sub(monotonic), Ordering::Relaxed);
+    }
+
+    /// Number of keys that have an expiry.
+    pub(crate) fn expiring_keys(&self) -> u64 {
+        let state = self.states.get(0);
+        (0..KDB_MAX_CPUS as usize).fold(0u64, |sum, cpu| {
+            // SAFETY: in bounds; the field is read whole, and may be a little behind.
+            sum.wrapping_add_signed(unsafe { (&raw const (*state).stats[cpu].expiring_keys).read_volatile() })
+        })
     }
 
     /// Adds up the counters of all processors.

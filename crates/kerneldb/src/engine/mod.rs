@@ -1,14 +1,15 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `control`, `replay_lanes`, `memory_wait`, `storage` (the interface of the storage engines),
-//! `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `replay_lanes`, `memory_wait`, `storage` (the
+//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
-//! Locks, in order: `housekeeping`, `free_sessions`, a partition's growth lock; only the first is held while a
-//! program runs.
+//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
+//! are held while a program runs.
 
 mod arena;
 mod control;
+mod expiry;
 mod hashmap;
 mod housekeeping;
 mod log;
@@ -24,6 +25,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
+pub use expiry::ExpiryStats;
+pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
 pub(crate) use replay_lanes::{lanes_per_partition, worker_count};
@@ -41,6 +44,7 @@ use crate::{
 use arena::ArenaStore;
 pub use arena::HeapStats;
 use control::{Control, Secrets, StateView};
+use expiry::{Expiry, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
 use storage::Storage;
@@ -73,6 +77,7 @@ pub(crate) struct Engine {
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
     log_reader_taken: AtomicBool,
+    pub expiry: Expiry,
 }
 
 impl Engine {
@@ -83,7 +88,7 @@ impl Engine {
         let secrets = Secrets::draw()?;
         let ios = ncpus * 8 + 16;
         let traces = ncpus + 2;
-        let sizes = [("kdb_contexts", config.max_sessions), ("kdb_ios", ios), ("kdb_traces", traces)];
+        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_traces", traces)];
         let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
             EngineKind::Arena => {
                 let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
@@ -104,6 +109,7 @@ impl Engine {
             housekeeping: Mutex::default(),
             grace: GracePeriod::new()?,
             log_reader_taken: AtomicBool::new(false),
+            expiry: Expiry::new(),
             storage,
             programs: objects.into_iter().map(Programs::of).collect::<Result<_>>()?,
         })
@@ -226,6 +232,11 @@ impl Engine {
         stats
     }
 
+    /// A position before the first key, for the active expiry.
+    pub(crate) fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
+        self.storage.expiry_cursor()
+    }
+
     /// Registers a snapshot.
     pub(crate) fn snapshot(&self) -> Result<Snapshot<'_>> {
         Snapshot::register(&self.control, &*self.storage)
@@ -241,7 +252,8 @@ impl Engine {
 
     /// Checks every invariant of the memory. No operator runs and no transaction is open meanwhile.
     pub(crate) fn verify(&self) -> Result<Verified> {
-        // The collector is the only other one at work: let it finish, and keep it from starting.
+        // The background threads are the only others at work: let them finish, and keep them from starting.
+        let _no_expiry = self.expiry.pause();
         let mut quiet = self.lock_housekeeping();
         while self.housekeep_locked(&mut quiet)? {}
         self.storage.verify(&self.control)

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::{arena::HeapStats, control::Control, log::TxnSink, memory_wait::MemoryPressure};
+use super::{
+    arena::HeapStats, control::Control, expiry::ExpiryCursor, log::TxnSink, memory_wait::MemoryPressure,
+};
 use crate::{
     Error, Result,
     bpf::{ArrayMapping, GracePeriod},
@@ -154,6 +156,10 @@ pub(crate) trait Storage: Send + Sync {
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
     );
+
+    /// A position before the first key, for a pass that looks for expired keys. What is read is a hint: nothing is locked
+    /// and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.
+    fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_>;
 
     /// The consumer's side of the log, of which one exists at a time.
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db>;

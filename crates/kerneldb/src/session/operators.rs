@@ -120,10 +120,15 @@ impl Drop for Io<'_> {
 impl Session {
     pub(crate) fn open(db: Arc<Engine>) -> Result<Self> {
         let index = db.claim_session()?;
+        Ok(Session::with_index(db, index))
+    }
+
+    /// The session of an index that nobody else uses.
+    pub(crate) fn with_index(db: Arc<Engine>, index: u32) -> Self {
         let mut session = Session { db, index, memory: MemoryWait::default(), observed_ts: Cell::new(0) };
         // The index may have served a session that was not logged.
         session.set_logged(true);
-        Ok(session)
+        session
     }
 
     /// Index of the session's context, by which further programs on the same data ([`crate::attach`]) run its operators.
@@ -314,6 +319,20 @@ impl Session {
         let mut io = Io::claim(&self.db);
         io.key(key)?;
         self.write(self.pick(KDB_OP_DEL_AUTO, KDB_OP_DEL), key, &io)
+    }
+
+    /// Deletes a key whose expiry has passed, as a transaction of its own; [`Written::ConditionFailed`] if
+    /// the key does not exist, or exists and is not expired. It takes no memory. [`Error::State`] inside a
+    /// transaction.
+    pub fn delete_expired(&mut self, key: &[u8]) -> Result<Written> {
+        if self.in_transaction() {
+            return Err(Error::State);
+        }
+        let mut io = Io::claim(&self.db);
+        io.key(key)?;
+        // SAFETY: the buffer is claimed.
+        unsafe { (*io.ptr()).flags = KDB_IO_IF_EXPIRED };
+        self.write(KDB_OP_DEL_AUTO, key, &io)
     }
 
     /// Writes `new` if the key's value is `expected`; keeps the key's expiry.

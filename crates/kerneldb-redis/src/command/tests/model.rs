@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::command::{Job, Memory, Operators, Services, Shared, Startup};
+use crate::command::{Job, JobTicket, Memory, Operators, Services, Shared, Startup};
 use bedplate_kerneldb::{
     Durability, Error, Result, SetCondition, SetOptions, SnapshotItem, TX_KEYS_MAX, Value, Written,
 };
@@ -45,7 +45,8 @@ pub struct Model {
     pub skew_ms: AtomicU64,
     pub durable_ts: AtomicU64,
     pub logged: AtomicBool,
-    pub job: Mutex<Option<std::result::Result<String, String>>>,
+    /// What every job gets.
+    pub job: Mutex<Arc<JobTicket>>,
 }
 
 impl Model {
@@ -56,7 +57,7 @@ impl Model {
             skew_ms: AtomicU64::new(0),
             durable_ts: AtomicU64::new(u64::MAX),
             logged: AtomicBool::new(true),
-            job: Mutex::new(Some(Ok("done".into()))),
+            job: Mutex::new(JobTicket::finished(Ok("done".into()))),
         })
     }
 
@@ -147,12 +148,9 @@ impl Services for Arc<Model> {
 
     fn request_durable(&self, _ts: u64) {}
 
-    fn start_job(&self, _job: Job) -> std::result::Result<u64, String> {
-        Ok(1)
-    }
-
-    fn job_result(&self, _id: u64) -> Option<std::result::Result<String, String>> {
-        self.job.lock().unwrap().clone()
+    fn start_job(&self, _job: Job) -> std::result::Result<Arc<JobTicket>, String> {
+        let ticket = self.job.lock().unwrap();
+        Ok(Arc::clone(&ticket))
     }
 
     fn save_in_background(&self) -> std::result::Result<bool, String> {
@@ -349,6 +347,15 @@ impl Operators for ModelSession {
         self.writing(key, |s| match s.read(key) {
             Some(_) => s.write(key, None),
             None => Written::ConditionFailed,
+        })
+    }
+
+    fn delete_expired(&mut self, key: &[u8]) -> Result<Written> {
+        let written =
+            self.model.lock().keys.get(key).is_some_and(|v| v.last().is_some_and(|v| v.value.is_some()));
+        self.writing(key, |s| match s.read(key) {
+            None if written => s.write(key, None),
+            _ => Written::ConditionFailed,
         })
     }
 

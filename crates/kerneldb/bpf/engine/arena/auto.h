@@ -140,6 +140,8 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 {
 	int live = is_live(state, block, len);
 
+	if ((flags & KDB_IO_IF_EXPIRED) && (live || !block))
+		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_ABSENT) && live)
 		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_PRESENT) && !live)
@@ -167,7 +169,7 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 			return LOCK_AGAIN;
 		if (pos.chain == CHAIN_TOO_LONG)
 			return KDB_ERR_CHAIN;
-		if (flags & KDB_IO_IF_PRESENT)
+		if (flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED))
 			return KDB_NOT_FOUND;
 		if (pos.chain == CHAIN_FULL)
 			return KDB_ERR_CHAIN;
@@ -251,6 +253,8 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	}
 	if (scan.free == NO_SLOT) {
 		status = version_room(entry, &scan);
+		if (status == KDB_ERR_NO_VERSION && version_reclaim(entry, &scan))
+			status = version_room(entry, &scan);
 		if (status)
 			goto unlock;
 	}
@@ -288,7 +292,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 			kdb_stats(state)->versions_pruned++;
 		}
 	} else {
-		tidy(entry);
+		tidy(entry, &scan);
 	}
 	unlock_exclusive(entry);
 	return KDB_OK;
@@ -352,10 +356,10 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	wal_ahead(&w->rec);
 	if (status)
 		return count_error(state, status);
-	if (delete)
-		kdb_stats(state)->dels++;
-	else
+	if (!delete)
 		kdb_stats(state)->sets++;
+	else if (!(flags & KDB_IO_IF_EXPIRED))
+		kdb_stats(state)->dels++;
 	return KDB_OK;
 }
 
@@ -365,10 +369,12 @@ __noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return auto_write(ctx, io, 0, 0);
 }
 
-/* DELETE (auto-commit): OK, key not found, Error. */
+/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED, also KDB_MISMATCH. */
 __noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 {
-	return auto_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+	if (!io)
+		return KDB_ERR_STATE;
+	return auto_write(ctx, io, 1, io->flags & KDB_IO_IF_EXPIRED ? 0 : KDB_IO_IF_PRESENT);
 }
 
 /* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */

@@ -63,15 +63,15 @@ static __always_inline void gc_queue(__u32 entry)
 	}
 }
 
-/* After a commit or roll-back on an entry, before its exclusive lock is released. */
-__noinline int tidy(__u32 entry)
+/* After a commit or roll-back on an entry, before its exclusive lock is released. `scan` is room for its state. */
+__noinline int tidy(__u32 entry, struct kdb_scan *scan)
 {
-	struct kdb_scan scan = {};
-
 	USE_ARENA();
-	version_scan(entry, &scan);
-	version_prune(entry, &scan);
-	if (scan.others || scan.newest == NO_SLOT || !slot_at(entry, scan.newest)->block)
+	if (!scan)
+		return 0;
+	version_scan(entry, scan);
+	version_prune(entry, scan);
+	if (scan->others || scan->newest == NO_SLOT || !slot_at(entry, scan->newest)->block)
 		gc_queue(entry);
 	return 0;
 }
@@ -91,10 +91,15 @@ static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 o
 	if (old_block) {
 		stats->live_keys--;
 		stats->value_bytes -= klen + (old_len & KDB_LEN_MASK);
+		if (old_len & KDB_LEN_EXPIRES) {
+			stats->expiring_keys--;
+			stats->expired += !is_live(state, old_block, old_len);
+		}
 	}
 	if (new_block) {
 		stats->live_keys++;
 		stats->value_bytes += klen + (new_len & KDB_LEN_MASK);
+		stats->expiring_keys += (new_len & KDB_LEN_EXPIRES) != 0;
 	}
 }
 

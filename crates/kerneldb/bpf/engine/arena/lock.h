@@ -30,6 +30,7 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
 __noinline int release_shared(__u32 entry)
 {
 	struct kdb_entry __arena *e = entry_at(entry);
+	struct kdb_scan scan = {};
 	unsigned long irq;
 	__u32 i;
 
@@ -42,7 +43,7 @@ __noinline int release_shared(__u32 entry)
 		if (CAS(&e->lock, word, after) != word)
 			continue;
 		if (after == KDB_LOCK_AUTO) {
-			tidy(entry);
+			tidy(entry, &scan);
 			unlock_exclusive(entry);
 		}
 		break;

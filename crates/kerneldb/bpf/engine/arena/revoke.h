@@ -39,8 +39,7 @@ __noinline __u64 revocable_version(__u32 entry, __u64 kept, __u64 now_ns)
 }
 
 /* Revokes the snapshots that are in the way of a new version, under the entry's exclusive lock; returns whether the entry
- * is worth being pruned again. `scan` is the entry's state after it was pruned. (The caller prunes, because calls nest
- * as deeply here as the kernel allows.) */
+ * is worth being pruned again. `scan` is the entry's state after it was pruned. */
 __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 {
 	struct kdb_state *state = kdb_state();
@@ -69,23 +68,6 @@ __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 			snapshot_revoke(state, s, snapshot);
 	}
 	return 1;
-}
-
-/* Finds room for one more version; old snapshots give way if there is no other. Under the exclusive lock; `scan` is the
- * entry's state before, and after. */
-static __always_inline int version_room(__u32 entry, struct kdb_scan *scan)
-{
-	int status = KDB_OK;
-
-	if (scan->free == NO_SLOT)
-		version_prune(entry, scan);
-	if (scan->free == NO_SLOT)
-		status = overflow_create(entry, &scan->free);
-	if (status == KDB_ERR_NO_VERSION && version_reclaim(entry, scan)) {
-		version_prune(entry, scan);
-		status = scan->free == NO_SLOT ? KDB_ERR_NO_VERSION : KDB_OK;
-	}
-	return status;
 }
 
 #endif

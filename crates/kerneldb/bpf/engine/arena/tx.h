@@ -191,6 +191,19 @@ __noinline int tx_change(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_writ
 }
 
 /* A write of an active transaction. */
+/* Lets old snapshots give way to a write of an entry that the transaction has locked and that has no room for another
+ * version; returns whether that is worth another attempt. */
+__noinline int tx_reclaim(struct kdb_ctx *ctx, __u32 index)
+{
+	struct kdb_scan scan = {};
+
+	USE_ARENA();
+	if (!ctx)
+		return 0;
+	version_scan(lock_at(ctx, index)->entry, &scan);
+	return version_reclaim(lock_at(ctx, index)->entry, &scan);
+}
+
 static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io,
 					    int delete, __u32 extra)
 {
@@ -213,6 +226,8 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 		return tx_fail(state, ctx, status);
 	status = tx_lock(ctx, io, MODE_EXCLUSIVE, write_cell(w), &index);
 	if (!status)
+		status = tx_change(ctx, io, w, index, flags);
+	if (status == KDB_ERR_NO_VERSION && tx_reclaim(ctx, index))
 		status = tx_change(ctx, io, w, index, flags);
 	if (status) {
 		value_free(w->block, w->len);
@@ -286,7 +301,7 @@ __noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
 	} else if (slot) {
 		version_drop(state, entry, slot - 1);
 	}
-	tidy(entry);
+	tidy(entry, &scan);
 	unlock_exclusive(entry);
 	bpf_local_irq_restore(&irq);
 	return 0;

@@ -362,4 +362,16 @@ out:
 	return 0;
 }
 
+/*
+ * Finds room for one more version. Under the exclusive lock; `scan` is the entry's state before, and after. At
+ * KDB_ERR_NO_VERSION the caller may let old snapshots give way (revoke.h) and try again: not here, because calls nest
+ * too deeply.
+ */
+static __always_inline int version_room(__u32 entry, struct kdb_scan *scan)
+{
+	if (scan->free == NO_SLOT)
+		version_prune(entry, scan);
+	return scan->free == NO_SLOT ? overflow_create(entry, &scan->free) : KDB_OK;
+}
+
 #endif

@@ -200,7 +200,7 @@ __noinline int release_one(struct kdb_ctx *ctx, __u32 index)
 			hm_scan(e, &work->scan);
 			meta_load(&old, e, READ_ONCE(work->scan.newest));
 			STORE(hm_ts(e, slot), ctx->commit_ts);
-			hm_account(state, e->klen, old.vid, old.len, new->vid, new->len);
+			hm_account(state, e->klen, &old, new);
 		}
 	}
 	hm_tidy(state, e, work, key);

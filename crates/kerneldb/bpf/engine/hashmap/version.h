@@ -372,18 +372,25 @@ static __always_inline void hm_unlock(struct hm_entry *e)
 }
 
 /* Accounts a committed change: what the newest version was, what it is now. */
-static __always_inline void hm_account(struct kdb_state *state, __u32 klen, __u64 old_vid, __u32 old_len,
-				       __u64 new_vid, __u32 new_len)
+static __always_inline void hm_account(struct kdb_state *state, __u32 klen, const struct hm_meta *old,
+				       const struct hm_meta *new)
 {
 	struct kdb_cpu_stats *stats = kdb_stats(state);
 
-	if (old_vid) {
+	if (old->vid) {
 		__sync_fetch_and_add(&stats->live_keys, -1);
-		__sync_fetch_and_add(&stats->value_bytes, -(__s64)(klen + old_len));
+		__sync_fetch_and_add(&stats->value_bytes, -(__s64)(klen + old->len));
+		if (old->expire_ms) {
+			__sync_fetch_and_add(&stats->expiring_keys, -1);
+			if (!hm_is_live(state, old->vid, old->expire_ms))
+				__sync_fetch_and_add(&stats->expired, 1);
+		}
 	}
-	if (new_vid) {
+	if (new->vid) {
 		__sync_fetch_and_add(&stats->live_keys, 1);
-		__sync_fetch_and_add(&stats->value_bytes, (__s64)(klen + new_len));
+		__sync_fetch_and_add(&stats->value_bytes, (__s64)(klen + new->len));
+		if (new->expire_ms)
+			__sync_fetch_and_add(&stats->expiring_keys, 1);
 	}
 }
 

@@ -136,6 +136,7 @@ struct kdb_io {
 #define KDB_IO_KEEP_TTL 4u        /* SET keeps the expiry the key has */
 #define KDB_IO_IF_EQUAL 16u        /* compare-and-set: SET only if the value equals `expect` */
 #define KDB_IO_HASHED 32u         /* `hash` is an input (arena engine) */
+#define KDB_IO_IF_EXPIRED 64u     /* auto-commit DELETE only if the newest version is expired (else KDB_MISMATCH) */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
@@ -151,6 +152,9 @@ struct kdb_cpu_stats {
 	__u64 tx_timed_out;       /* transactions that the reaper rolled back */
 	__u64 tx_too_large;       /* transactions that exceeded KDB_TX_BYTES */
 	__u64 snapshots_revoked;
+	__s64 expiring_keys;      /* sum over CPUs = number of keys that have an expiry */
+	__u64 expired;            /* keys deleted or overwritten after their expiry had passed */
+	__u64 _pad[6];
 };
 
 struct kdb_state {

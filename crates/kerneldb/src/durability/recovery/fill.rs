@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 use super::ReplayTarget;
 use crate::durability::wal::OpRef;
-use crate::engine::{Engine, lanes_per_partition, worker_count};
+use crate::engine::{Engine, lanes_per_partition, unix_ms, worker_count};
 use crate::layout::{
     KDB_ERR_BUSY, KDB_ERR_CONFLICT, KDB_ERR_NO_MEMORY, KDB_OK, KDB_REPLAY_BYTES, KDB_REPLAY_CHANGES,
     kdb_change, kdb_replay,
@@ -30,6 +30,8 @@ pub(crate) struct Filler {
     // Threads and sessions end before the database goes.
     way: RefCell<Way>,
     database: Database,
+    /// Keys whose expiry this time has reached are not loaded.
+    now_ms: u64,
 }
 
 /// How changes reach the database.
@@ -52,7 +54,7 @@ impl Filler {
             }
             EngineKind::HashMap => Way::Calls(database.replayer()?, LogTxn { commit_ts: 0, ops: Vec::new() }),
         };
-        Ok(Filler { way: RefCell::new(way), database })
+        Ok(Filler { way: RefCell::new(way), database, now_ms: unix_ms() })
     }
 
     /// The filled database.
@@ -71,6 +73,7 @@ impl ReplayTarget for Filler {
     }
 
     fn change(&self, change: OpRef<'_>) {
+        let change = without_expired(change, self.now_ms);
         match &mut *self.way.borrow_mut() {
             Way::Batches(router) => router.pending.push(change),
             Way::Calls(_, txn) => txn.ops.push(change.into()),
@@ -96,6 +99,14 @@ impl ReplayTarget for Filler {
             router.finish()?;
         }
         self.database.set_clock(ts)
+    }
+}
+
+/// Replaces a write that is expired by a deletion, because what the write replaced must not stay either.
+fn without_expired(change: OpRef<'_>, now_ms: u64) -> OpRef<'_> {
+    match change {
+        OpRef::Put { key, expire_at_ms: Some(at), .. } if at <= now_ms => OpRef::Delete { key },
+        change => change,
     }
 }
 

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod chain_tests;
+mod expired;
 mod format;
 mod log;
 mod memory;

@@ -188,17 +188,17 @@ const VALUE_AHEAD: u64 = 1024;
 /// Words of an entry: its size without the key, the words whose lower halves are the count of changes and the
 /// offset of the overflow array, and the first version slot (a slot is a timestamp, and a word with block and
 /// length).
-const ENTRY_WORDS: usize = size_of::<kdb_entry>() / 8;
+pub(super) const ENTRY_WORDS: usize = size_of::<kdb_entry>() / 8;
 const CHANGES_AT: usize = offset_of!(kdb_entry, changes) / 8;
-const OVERFLOW_AT: usize = offset_of!(kdb_entry, overflow) / 8;
-const SLOTS_AT: usize = offset_of!(kdb_entry, v) / 8;
+pub(super) const OVERFLOW_AT: usize = offset_of!(kdb_entry, overflow) / 8;
+pub(super) const SLOTS_AT: usize = offset_of!(kdb_entry, v) / 8;
 const _: () = assert!(offset_of!(kdb_entry, changes) % 8 == 0 && offset_of!(kdb_entry, overflow) % 8 == 0);
 const _: () = assert!(offset_of!(kdb_version, ts) == 0 && size_of::<kdb_version>() == 16);
 const _: () = assert!(offset_of!(kdb_version, block) == 8 && offset_of!(kdb_version, len) == 12);
 
 /// Class and number of the entries that were ever created in a slab of entries. An entry is in a valid state, and
 /// without versions, before it is counted.
-fn entries_in(partition: &Partition, slab: u64) -> Option<(u32, u64)> {
+pub(super) fn entries_in(partition: &Partition, slab: u64) -> Option<(u32, u64)> {
     // In this order: what has entries now keeps them while the scan is registered, and a free slab is none of
     // entries.
     let class = partition.slab_kind(slab).checked_sub(KDB_CLASSES)?;

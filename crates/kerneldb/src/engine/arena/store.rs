@@ -1,11 +1,12 @@
 //! The partitions of a database: one arena each, and the programs that work on it.
 
-use super::{Geometry, HeapStats, Partition, log::ArenaLog, scan, verify};
+use super::{Geometry, HeapStats, Partition, expired::ArenaCursor, log::ArenaLog, scan, verify};
 use crate::{
     Config, Error, Result,
     bpf::{self, ArenaMapping, ArrayMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
     engine::{
         control::{Control, Secrets},
+        expiry::ExpiryCursor,
         memory_wait::MemoryPressure,
         replay_lanes::batch_count,
         storage::{Evacuate, LogRings, SnapshotItem, Storage, Verified},
@@ -190,6 +191,10 @@ impl Storage for ArenaStore {
         f: &mut dyn FnMut(SnapshotItem<'_>),
     ) {
         scan::Reader { control, partitions: &self.partitions, timestamp }.scan(from, to, f);
+    }
+
+    fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
+        Box::new(ArenaCursor::new(&self.partitions))
     }
 
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {

@@ -81,23 +81,53 @@ fn batched(
     value_bytes: usize,
     f: &mut dyn FnMut(&[u8], &[u8]),
 ) -> Result<()> {
-    // The position is a bucket number, but the kernel copies as much as a key has.
-    let (mut from, mut to) = (vec![0u8; key_bytes.max(8)], vec![0u8; key_bytes.max(8)]);
-    let mut room = BATCH.min((8 << 20) / value_bytes).max(16);
-    let mut first = true;
-    loop {
-        let (mut keys, mut values) = (vec![0; room * key_bytes], vec![0; room * value_bytes]);
+    let mut cursor = BatchCursor::new(key_bytes, value_bytes);
+    while cursor.next(map, f)? {}
+    Ok(())
+}
+
+/// A position in a hash map that is read batch by batch.
+pub(super) struct BatchCursor {
+    key_bytes: usize,
+    value_bytes: usize,
+    /// The position. It is a bucket number, but the kernel copies as many bytes as a key has.
+    from: Vec<u8>,
+    to: Vec<u8>,
+    first: bool,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl BatchCursor {
+    /// A cursor before the first element of a map with keys and values of these sizes.
+    pub(super) fn new(key_bytes: usize, value_bytes: usize) -> Self {
+        let room = BATCH.min((8 << 20) / value_bytes).max(16);
+        BatchCursor {
+            key_bytes,
+            value_bytes,
+            from: vec![0; key_bytes.max(8)],
+            to: vec![0; key_bytes.max(8)],
+            first: true,
+            keys: vec![0; room * key_bytes],
+            values: vec![0; room * value_bytes],
+        }
+    }
+
+    /// Calls `f` with the elements of the next batch. Returns whether there are more; after the last
+    /// batch the cursor is before the first element again.
+    pub(super) fn next(&mut self, map: BorrowedFd<'_>, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<bool> {
         loop {
+            let room = self.keys.len() / self.key_bytes;
             let mut count = room as u32;
-            let position = if first { std::ptr::null_mut() } else { from.as_mut_ptr().cast() };
+            let position = if self.first { std::ptr::null_mut() } else { self.from.as_mut_ptr().cast() };
             // SAFETY: the buffers have room for `count` keys and values.
             let result = unsafe {
                 libbpf_sys::bpf_map_lookup_batch(
                     map.as_raw_fd(),
                     position,
-                    to.as_mut_ptr().cast(),
-                    keys.as_mut_ptr().cast(),
-                    values.as_mut_ptr().cast(),
+                    self.to.as_mut_ptr().cast(),
+                    self.keys.as_mut_ptr().cast(),
+                    self.values.as_mut_ptr().cast(),
                     &mut count,
                     std::ptr::null(),
                 )
@@ -105,20 +135,22 @@ fn batched(
             let errno = if result == 0 { None } else { io::Error::last_os_error().raw_os_error() };
             match errno {
                 None | Some(libc::ENOENT) => {}
-                // A bucket has more elements than there is room for; nothing was handed over.
-                Some(libc::ENOSPC) => break,
+                Some(libc::ENOSPC) => {
+                    // A bucket has more elements than there is room for; nothing was handed over.
+                    self.keys = vec![0; 2 * room * self.key_bytes];
+                    self.values = vec![0; 2 * room * self.value_bytes];
+                    continue;
+                }
                 Some(libc::EINTR) => continue,
                 Some(_) => return Err(error("batch")),
             }
-            let pairs = keys.chunks_exact(key_bytes).zip(values.chunks_exact(value_bytes));
+            let pairs =
+                self.keys.chunks_exact(self.key_bytes).zip(self.values.chunks_exact(self.value_bytes));
             pairs.take(count as usize).for_each(|(key, value)| f(key, value));
-            if errno.is_some() {
-                return Ok(());
-            }
-            std::mem::swap(&mut from, &mut to);
-            first = false;
+            std::mem::swap(&mut self.from, &mut self.to);
+            self.first = errno.is_some();
+            return Ok(!self.first);
         }
-        room *= 2;
     }
 }
 

@@ -2,6 +2,7 @@
 //! and consuming its log. Writing is the operators' business alone (`bpf/engine/hashmap/`).
 
 mod dump;
+mod expired;
 mod format;
 mod log;
 mod scan;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    expired::IndexCursor,
     format::{CLASSES, Format, value_cost},
     log::{HashLog, LogRing},
 };
@@ -18,6 +19,7 @@ use crate::{
     bpf::{self, ArrayMapping, LoadedObject, MapFds, ObjectSpec},
     engine::{
         control::Control,
+        expiry::{ExpiryCursor, sessions},
         memory_wait::MemoryPressure,
         storage::{DumpMethod, LogRings, SnapshotItem, Storage, Verified},
     },
@@ -87,8 +89,8 @@ impl HashStore {
         let mut entries = shared.to_vec();
         entries.extend([
             ("kdb_index", index_entries),
-            ("kdb_hash_work", config.max_sessions + 1),
-            ("kdb_hash_held", config.max_sessions * KDB_TX_LOCKS),
+            ("kdb_hash_work", sessions(config) + 1),
+            ("kdb_hash_held", sessions(config) * KDB_TX_LOCKS),
             ("kdb_hash_queue", QUEUE_BYTES / format.map_key()),
             ("kdb_hash_log", ring),
         ]);
@@ -232,6 +234,10 @@ impl Storage for HashStore {
         if from == 0 && to > 0 {
             self.scan_all(control, timestamp, f);
         }
+    }
+
+    fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
+        Box::new(IndexCursor::new(self))
     }
 
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {
