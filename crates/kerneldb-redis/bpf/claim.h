@@ -106,26 +106,4 @@ static __always_inline struct srv_stats *srv_count(void)
 	return bpf_map_lookup_elem(&srv_counters, &zero);
 }
 
-/* Counts a call of a command (enum srv_call). */
-#define SRV_CALLED(call)                                                                           \
-	do {                                                                                       \
-		struct srv_stats *counters = srv_count();                                          \
-		if (counters)                                                                      \
-			counters->calls[call]++;                                                   \
-	} while (0)
-
-/* Whether commands, or those that write, are paused. */
-static __always_inline int srv_is_paused(int write)
-{
-	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
-	__u64 until;
-
-	if (!gate)
-		return 0;
-	until = *(volatile __u64 *)&gate->all_until_ns;
-	if (write && *(volatile __u64 *)&gate->writes_until_ns > until)
-		until = *(volatile __u64 *)&gate->writes_until_ns;
-	return until && bpf_ktime_get_ns() < until;
-}
-
 #endif

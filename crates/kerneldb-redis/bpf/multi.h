@@ -34,7 +34,7 @@ __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
 	q->partition = SRV_NO_PARTITION;
 	conn->queue = in->queue;
 	SRV_SAY(in, out, "+OK\r\n");
-	SRV_CALLED(SRV_CALL_MULTI);
+	srv_called(SRV_CALL_MULTI);
 	return SRV_DONE;
 }
 
@@ -180,7 +180,7 @@ __noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
 		in->cmd++;
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;
-		SRV_CALLED(SRV_CALL_EXEC);
+		srv_called(SRV_CALL_EXEC);
 	} else {
 		kdb_rollback(ctx);
 		in->stop = 1;
@@ -209,7 +209,7 @@ __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;
 		SRV_SAY(in, out, "+OK\r\n");
-		SRV_CALLED(SRV_CALL_DISCARD);
+		srv_called(SRV_CALL_DISCARD);
 		return SRV_DONE;
 	}
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);
