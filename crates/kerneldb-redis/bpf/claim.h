@@ -106,14 +106,4 @@ static __always_inline struct srv_stats *srv_count(void)
 	return bpf_map_lookup_elem(&srv_counters, &zero);
 }
 
-/* Counts a call of a command (enum srv_call). Like the next one not inlined: the stack of the callers is used up. */
-__noinline int srv_called(__u32 call)
-{
-	struct srv_stats *counters = srv_count();
-
-	if (counters && call < SRV_CALLS)
-		counters->calls[call]++;
-	return 0;
-}
-
 #endif

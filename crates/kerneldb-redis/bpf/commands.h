@@ -41,23 +41,6 @@
 /* The command being executed. */
 #define SRV_COMMAND(in) (&(in)->cmds[(in)->cmd & (SRV_BATCH - 1)])
 
-/* Whether a command, by its name, is paused: all are, or those that write. */
-__noinline int srv_is_paused(struct srv_input *in, __u64 name)
-{
-	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
-	__u64 until;
-
-	if (!gate || !in)
-		return 0;
-	until = *(volatile __u64 *)&gate->all_until_ns;
-	if (name == SRV_COMMIT || name == SRV_EXECUTE || (!in->queue && (name == SRV_SET || name == SRV_DEL))) {
-		__u64 writes_until = *(volatile __u64 *)&gate->writes_until_ns;
-
-		until = writes_until > until ? writes_until : until;
-	}
-	return until && bpf_ktime_get_ns() < until;
-}
-
 /* Copies argument 1 into the key buffer, padded with zeros; 0, or -1 if it is no key. */
 static __always_inline int srv_take_key(struct srv_input *in, const struct srv_command *c)
 {
@@ -169,6 +152,27 @@ static __always_inline int srv_failed(struct srv_input *in, struct srv_output *o
 	return SRV_DONE;
 }
 
+/* Counts a call of a command (enum srv_call) and returns SRV_DONE. This and srv_count_miss() are not inlined, because their callers
+ * need the stack for the engine. */
+__noinline int srv_called(__u32 call)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (stats && call < SRV_CALLS)
+		stats->calls[call]++;
+	return SRV_DONE;
+}
+
+/* Counts a GET that found no value. */
+__noinline int srv_count_miss(void)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (stats)
+		stats->get_misses++;
+	return 0;
+}
+
 /* Whether the partition may run out of memory: in a transaction that would be final, so the event loop,
  * which can provide more, has to run the command. */
 static __always_inline int srv_short_of_memory(void)
@@ -214,21 +218,13 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
 	if (!srv_may_reveal(in))
 		return SRV_UP;
-	if (r == KDB_OK) {
-		r = srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
-	} else if (r == KDB_NOT_FOUND) {
-		struct srv_stats *stats = srv_count();
-
-		SRV_SAY(in, out, "$-1\r\n");
-		if (stats)
-			stats->get_misses++;
-		r = SRV_DONE;
-	} else {
+	if (r == KDB_OK)
+		return srv_say_bulk(in, out) ? SRV_UP : srv_called(SRV_CALL_GET);
+	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
-	}
-	if (r == SRV_DONE)
-		srv_called(SRV_CALL_GET);
-	return r;
+	SRV_SAY(in, out, "$-1\r\n");
+	srv_count_miss();
+	return srv_called(SRV_CALL_GET);
 }
 
 __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -255,7 +251,6 @@ __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct k
 	if (r != KDB_OK)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "+OK\r\n");
-	srv_called(SRV_CALL_SET);
 	return SRV_DONE;
 }
 
@@ -286,7 +281,6 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 		SRV_SAY(in, out, ":0\r\n");
 	else
 		return srv_failed(in, out, ctx, r);
-	srv_called(SRV_CALL_DEL);
 	return SRV_DONE;
 }
 

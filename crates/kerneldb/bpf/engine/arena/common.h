@@ -82,6 +82,25 @@ static __always_inline void unlock_exclusive(__u32 entry)
 	STORE(&entry_at(entry)->lock, 0);
 }
 
+/* The part of account() for values that expire. Not inlined, because its callers need the stack. */
+__noinline int account_expiry(__u32 old_block, __u32 old_len, __u32 new_block, __u32 new_len)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_cpu_stats *stats;
+
+	USE_ARENA();
+	if (!state)
+		return 0;
+	stats = kdb_stats(state);
+	if (old_block && old_len & KDB_LEN_EXPIRES) {
+		stats->expiring_keys--;
+		stats->expired += !is_live(state, old_block, old_len);
+	}
+	if (new_block && new_len & KDB_LEN_EXPIRES)
+		stats->expiring_keys++;
+	return 0;
+}
+
 /* Accounts a committed change: what the newest version was, what it is now. Interrupts are off. */
 static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 old_block, __u32 old_len,
 				    __u32 new_block, __u32 new_len)
@@ -91,16 +110,13 @@ static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 o
 	if (old_block) {
 		stats->live_keys--;
 		stats->value_bytes -= klen + (old_len & KDB_LEN_MASK);
-		if (old_len & KDB_LEN_EXPIRES) {
-			stats->expiring_keys--;
-			stats->expired += !is_live(state, old_block, old_len);
-		}
 	}
 	if (new_block) {
 		stats->live_keys++;
 		stats->value_bytes += klen + (new_len & KDB_LEN_MASK);
-		stats->expiring_keys += (new_len & KDB_LEN_EXPIRES) != 0;
 	}
+	if ((old_len | new_len) & KDB_LEN_EXPIRES)
+		account_expiry(old_block, old_len, new_block, new_len);
 }
 
 /* Copies a version's value out and says what it was. */
