@@ -104,7 +104,7 @@ fn a_key_in_use_is_deleted_afterwards() {
     db.set_expire_effort(1).unwrap();
     eventually("the other key is deleted", || db.len() == 1);
     owner.rollback().unwrap();
-    eventually("the key is deleted when the transaction is over", || db.len() == 0);
+    eventually("the key is deleted when the transaction is over", || db.is_empty());
 }
 
 /// Deleting takes no memory: a database that is full of expired keys becomes usable by itself.
@@ -117,10 +117,10 @@ fn expired_keys_leave_a_full_database() {
     db.set_expire_effort(0).unwrap();
     let mut session = db.session().unwrap();
     let value = [7; 1000];
-    let expire_at_ms = Some(now_ms() + 100);
+    let expire_at = now_ms() + 100;
     let mut keys = 0u32;
     loop {
-        let options = SetOptions { expire_at_ms, ..SetOptions::default() };
+        let options = SetOptions { expire_at_ms: Some(expire_at), ..SetOptions::default() };
         match session.set(&keys.to_le_bytes(), &value, options) {
             Ok(_) => keys += 1,
             Err(Error::NoMemory) => break,
@@ -128,10 +128,10 @@ fn expired_keys_leave_a_full_database() {
         }
     }
     assert!(keys > 1000);
-    eventually("the keys are expired", || now_ms() > expire_at_ms.unwrap());
+    eventually("the keys are expired", || now_ms() > expire_at);
     assert_eq!(db.len(), u64::from(keys));
     db.set_expire_effort(EXPIRE_EFFORT_MAX).unwrap();
-    eventually("all are deleted", || db.len() == 0);
+    eventually("all are deleted", || db.is_empty());
     for i in 0..keys / 2 {
         session.set(&i.to_le_bytes(), &value, SetOptions::default()).unwrap();
     }
@@ -226,6 +226,6 @@ fn the_thread_takes_no_session_of_a_user() {
         let (mut a, _b) = (db.session().unwrap(), db.session().unwrap());
         assert!(matches!(db.session(), Err(Error::NoSession(2))));
         a.set(b"k", b"v", expires_in(20)).unwrap();
-        eventually("the key is deleted", || db.len() == 0);
+        eventually("the key is deleted", || db.is_empty());
     }
 }
