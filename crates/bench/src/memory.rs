@@ -21,7 +21,7 @@
 
 use crate::local::run::require_memory;
 use crate::net::load::{fill, read_back};
-use crate::net::server::Server;
+use crate::net::server::{Server, figure};
 use crate::net::wire::KEY_LEN;
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 
@@ -158,15 +158,6 @@ fn growth(server: &Server, keys: u64, value_len: usize) -> Result<u64> {
         .ok_or_else(|| Error::engine(format!("used_memory is {after} bytes with keys and {before} without")))
 }
 
-/// A figure of INFO's reply.
-fn figure(text: &str, name: &str) -> Result<u64> {
-    text.lines()
-        .filter_map(|line| line.split_once(':'))
-        .find(|(found, _)| *found == name)
-        .and_then(|(_, value)| value.trim().parse().ok())
-        .ok_or_else(|| Error::engine(format!("INFO has no number {name:?}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,15 +176,6 @@ mod tests {
         assert_eq!(row.number("overhead_bytes"), Some(70.0));
         let redis = BytesPerKey::new(1000, 50_000, None);
         assert_eq!((redis.total(), redis.index, redis.other_fixed), (50.0, 0.0, 0.0));
-    }
-
-    #[test]
-    fn a_figure_is_found_by_its_whole_name() {
-        let text = "# Memory\r\nused_memory_human:1.5M\r\nused_memory:1572864\r\nratio:0.5\r\n";
-        assert_eq!(figure(text, "used_memory").unwrap(), 1_572_864);
-        assert!(figure(text, "memory").is_err());
-        assert!(figure(text, "used_memory_human").is_err());
-        assert!(figure(text, "ratio").unwrap_err().to_string().contains("ratio"));
     }
 
     /// Redis must have freed its old hash table: 40,000 keys take a table of 65,536 pointers, and the old one

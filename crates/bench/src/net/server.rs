@@ -231,3 +231,26 @@ fn answers_ping(address: SocketAddr) -> bool {
     };
     ping().is_ok_and(|reply| &reply == b"+PONG\r\n")
 }
+
+/// A figure of INFO's reply.
+pub fn figure(text: &str, name: &str) -> Result<u64> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(found, _)| *found == name)
+        .and_then(|(_, value)| value.trim().parse().ok())
+        .ok_or_else(|| Error::engine(format!("INFO has no number {name:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_name() {
+        let text = "# Memory\r\nused_memory_human:1.5M\r\nused_memory:1572864\r\nratio:0.5\r\n";
+        assert_eq!(figure(text, "used_memory").unwrap(), 1_572_864);
+        assert!(figure(text, "memory").is_err());
+        assert!(figure(text, "used_memory_human").is_err());
+        assert!(figure(text, "ratio").unwrap_err().to_string().contains("ratio"));
+    }
+}
