@@ -30,6 +30,7 @@ mod error;
 #[cfg(target_arch = "x86_64")]
 mod evict;
 mod machine;
+mod memory;
 mod nothing;
 mod partitions;
 mod pool;

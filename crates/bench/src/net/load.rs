@@ -305,6 +305,17 @@ impl<'a> Worker<'a> {
 
 /// Writes keys `0..keys` with values of `value_len` bytes through one pipelined connection.
 pub fn fill(address: SocketAddr, keys: u64, value_len: usize) -> Result<()> {
+    each_key(address, keys, value_len, true)
+}
+
+/// Reads keys `0..keys` that [`fill`] wrote, and checks their values, through one pipelined connection.
+pub fn read_back(address: SocketAddr, keys: u64, value_len: usize) -> Result<()> {
+    each_key(address, keys, value_len, false)
+}
+
+/// Sends one SET or one GET for each of the keys `0..keys`.
+fn each_key(address: SocketAddr, keys: u64, value_len: usize, set: bool) -> Result<()> {
+    let verb = if set { "to store" } else { "to return" };
     let wire = Wire::new(value_len);
     let mut stream = Stream::default();
     let mut socket = TcpStream::connect(address).map_err(Error::io(format!("connect to {address}")))?;
@@ -314,7 +325,7 @@ pub fn fill(address: SocketAddr, keys: u64, value_len: usize) -> Result<()> {
     let mut key = 0;
     while key < keys {
         for k in key..(key + batch).min(keys) {
-            stream.request(&wire, k, true, 0);
+            stream.request(&wire, k, set, 0);
         }
         key = (key + batch).min(keys);
         socket.write_all(stream.unsent()).map_err(Error::io("send to the server"))?;
@@ -325,7 +336,7 @@ pub fn fill(address: SocketAddr, keys: u64, value_len: usize) -> Result<()> {
                 Some((Reply::Refused, _)) => {
                     return Err(Error::Protocol {
                         server: address.to_string(),
-                        problem: format!("it refused to store the {keys} keys of the workload"),
+                        problem: format!("it refused {verb} one of the {keys} keys of the workload"),
                     });
                 }
                 None => match socket.read(&mut buffer).map_err(Error::io("receive from the server"))? {

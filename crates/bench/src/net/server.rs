@@ -159,17 +159,30 @@ impl Server {
         Ok(())
     }
 
-    /// Sends one command in its inline form and returns the reply's first line.
+    /// Sends one command in its inline form. Returns the contents of a bulk string, or the line of any other reply.
+    /// An error reply is an error.
     pub fn command(&self, line: &str) -> Result<String> {
         let exchange = || -> std::io::Result<String> {
             let mut socket = TcpStream::connect(self.address)?;
             socket.set_read_timeout(Some(START_LIMIT))?;
             socket.write_all(format!("{line}\r\n").as_bytes())?;
+            let mut reader = BufReader::new(socket);
             let mut reply = String::new();
-            BufReader::new(socket).read_line(&mut reply)?;
-            Ok(reply.trim_end().to_owned())
+            reader.read_line(&mut reply)?;
+            let length = reply.strip_prefix('$').and_then(|length| length.trim().parse::<usize>().ok());
+            let Some(length) = length else { return Ok(reply.trim_end().to_owned()) };
+            let mut bytes = vec![0; length];
+            reader.read_exact(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        exchange().map_err(Error::io(format!("{line} on the server")))
+        let reply = exchange().map_err(Error::io(format!("{line} on the server")))?;
+        match reply.strip_prefix('-') {
+            Some(problem) => Err(Error::Protocol {
+                server: self.address.to_string(),
+                problem: format!("{line}: {problem}"),
+            }),
+            None => Ok(reply),
+        }
     }
 
     /// Its process.
@@ -217,4 +230,27 @@ fn answers_ping(address: SocketAddr) -> bool {
         Ok(reply)
     };
     ping().is_ok_and(|reply| &reply == b"+PONG\r\n")
+}
+
+/// A figure of INFO's reply.
+pub fn figure(text: &str, name: &str) -> Result<u64> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(found, _)| *found == name)
+        .and_then(|(_, value)| value.trim().parse().ok())
+        .ok_or_else(|| Error::engine(format!("INFO has no number {name:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_name() {
+        let text = "# Memory\r\nused_memory_human:1.5M\r\nused_memory:1572864\r\nratio:0.5\r\n";
+        assert_eq!(figure(text, "used_memory").unwrap(), 1_572_864);
+        assert!(figure(text, "memory").is_err());
+        assert!(figure(text, "used_memory_human").is_err());
+        assert!(figure(text, "ratio").unwrap_err().to_string().contains("ratio"));
+    }
 }

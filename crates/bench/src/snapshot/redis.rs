@@ -213,7 +213,7 @@ fn measure(server: &Server, load: &Load) -> Result<Round> {
         let result = load::run(server.address(), load, || {
             // At the beginning of the window, once.
             if !std::mem::replace(&mut started, true) {
-                command(server, "BGSAVE")?;
+                server.command("BGSAVE")?;
             }
             Ok(())
         });
@@ -223,7 +223,7 @@ fn measure(server: &Server, load: &Load) -> Result<Round> {
     });
     let (saving, _) = saving?;
     let fork_us = loop {
-        let text = command(server, "INFO")?;
+        let text = server.command("INFO")?;
         let find =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
         if find("rdb_bgsave_in_progress:") == Some(0.0) {
@@ -245,27 +245,6 @@ fn memory() -> f64 {
         line.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(f64::NAN) * 1024.0
     };
     of("AnonPages:") + of("Shmem:")
-}
-
-/// An inline command's reply.
-fn command(server: &Server, text: &str) -> Result<String> {
-    use std::io::{BufRead, BufReader, Read, Write};
-    let mut socket = std::net::TcpStream::connect(server.address()).map_err(Error::io("connect"))?;
-    socket.write_all(format!("{text}\r\n").as_bytes()).map_err(Error::io("send"))?;
-    let mut reader = BufReader::new(socket);
-    let mut line = String::new();
-    reader.read_line(&mut line).map_err(Error::io("receive"))?;
-    match line.strip_prefix('$').and_then(|length| length.trim().parse::<usize>().ok()) {
-        Some(length) => {
-            let mut bytes = vec![0; length];
-            reader.read_exact(&mut bytes).map_err(Error::io("receive"))?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        }
-        None if line.starts_with('-') => {
-            Err(Error::Protocol { server: "redis-server".into(), problem: line.trim().to_owned() })
-        }
-        None => Ok(line),
-    }
 }
 
 /// The library beside the running program.

@@ -225,6 +225,8 @@ impl Services for Backend {
             ("memory_used", s.memory_used),
             ("memory_committed", s.memory_committed),
             ("memory_limit", s.memory_limit),
+            ("index_bucket_bytes", heap.bucket_bytes),
+            ("heap_bytes", heap.heap_bytes()),
             ("heap_slab_bytes", heap.slab_bytes),
             ("heap_allocated_bytes", heap.allocated_bytes),
             ("heap_entry_bytes", heap.entry_bytes),

@@ -78,6 +78,11 @@ impl HeapStats {
         (self.free_bytes + self.unused_bytes) / u64::from(KDB_SLAB_BYTES)
     }
 
+    /// Bytes of the heap: slabs that are in use, free slabs, and those that were never used.
+    pub fn heap_bytes(&self) -> u64 {
+        self.slab_bytes + self.free_bytes + self.unused_bytes
+    }
+
     /// Bytes in slabs for each byte that is allocated; 1 is the best.
     pub fn fragmentation_ratio(&self) -> f64 {
         if self.allocated_bytes == 0 { 1.0 } else { self.slab_bytes as f64 / self.allocated_bytes as f64 }
