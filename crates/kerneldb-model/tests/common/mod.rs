@@ -1,0 +1,229 @@
+//! The models that the tests run: on the engine itself, and on its mutants.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::sync::{Arc, Mutex};
+
+use bedplate_kerneldb_model::layout::*;
+use bedplate_kerneldb_model::workload::{self, Client, TxStep, Work, random_client};
+use bedplate_kerneldb_model::world::{self, Kind, Setup, Stores};
+use bedplate_kerneldb_model::{Engine, history::History, schedule};
+use shuttle::rand::{RngCore, thread_rng};
+
+fn below(bound: u64) -> u64 {
+    thread_rng().next_u64() % bound
+}
+
+/// A model, and how often a schedule of it is tried.
+#[derive(Clone, Copy)]
+pub struct Model {
+    pub name: &'static str,
+    pub run: fn(Engine),
+    pub executions: usize,
+}
+
+/// All randomized models.
+pub const MODELS: &[Model] = &[
+    Model { name: "mixed", run: mixed, executions: 6000 },
+    Model { name: "removal", run: removal, executions: 6000 },
+    Model { name: "snapshots", run: snapshots, executions: 6000 },
+    Model { name: "updates", run: updates, executions: 3000 },
+    Model { name: "owners", run: owners, executions: 3000 },
+    Model { name: "blocks", run: blocks, executions: 3000 },
+];
+
+pub fn model(name: &str) -> &'static Model {
+    MODELS.iter().find(|model| model.name == name).expect("a model of the list")
+}
+
+impl Model {
+    pub fn explore(&self, engine: Engine, executions: usize) {
+        let run = self.run;
+        schedule::randomized(executions, move || run(engine));
+    }
+}
+
+fn random_setup() -> Setup {
+    Setup {
+        versions: [1, 2, 4, 6][below(4) as usize],
+        wal: below(3) == 0,
+        buckets: [1, 2][below(2) as usize],
+        stores: if below(4) == 0 { Stores::Sequential } else { Stores::Random },
+        ..Setup::default()
+    }
+}
+
+/// Everything on up to three keys: two processors, interrupts, and threads that preempt each other.
+fn mixed(engine: Engine) {
+    let keys = 1 + below(3);
+    let mut clients = vec![random_client(0, Kind::Thread, 3, keys), random_client(1, Kind::Thread, 3, keys)];
+    if below(2) == 0 {
+        clients.push(random_client(0, Kind::Interrupt, 2, keys));
+    }
+    if below(3) == 0 {
+        clients.push(random_client(1, Kind::Thread, 2, keys));
+    }
+    workload::run(engine, &random_setup(), &[], &clients);
+}
+
+/// Keys are deleted and collected, and their memory serves other keys, while they are read and written.
+fn removal(engine: Engine) {
+    let before = [Work::Set(b'a', 8), Work::Set(b'b', 8), Work::Set(b'c', 8), Work::Del(b'b'), Work::Del(b'c')];
+    let victim = [b'a', b'b', b'c'][below(3) as usize];
+    let other = [b'b', b'd'][below(2) as usize];
+    let remover = vec![Work::Del(victim), Work::Collect(4), Work::Set(other, 8), Work::Del(other), Work::Collect(4)];
+    let user: Vec<Work> = (0..1 + below(3))
+        .map(|_| match below(6) {
+            0 => Work::Get(victim),
+            1 => Work::Set(victim, 8),
+            2 => Work::Snapshot(vec![victim, other]),
+            3 => Work::Commit(vec![TxStep::Get(victim)]),
+            4 => Work::Set(other, 8),
+            _ => Work::Commit(vec![TxStep::Set(victim, 8), TxStep::Set(other, 8)]),
+        })
+        .collect();
+    let clients = [Client::thread(0, remover), Client::thread(1, user), random_client(1, Kind::Thread, 2, 4)];
+    let clients = &clients[..2 + below(2) as usize];
+    workload::run(engine, &random_setup(), &before, clients);
+}
+
+/// Snapshots that read keys twice, while the keys are written, deleted and pruned.
+fn snapshots(engine: Engine) {
+    let before = [Work::Set(b'a', 8), Work::Set(b'b', 8)];
+    let write = |_| match below(5) {
+        0 => Work::Del(b'a'),
+        1 => Work::Commit(vec![TxStep::Set(b'a', 8), TxStep::Set(b'b', 100)]),
+        2 => Work::Set(b'a', 100),
+        _ => Work::Set(b'a', 8),
+    };
+    let writes = (0..2 + below(3)).map(write).collect();
+    let read = |_| match below(4) {
+        0 => Work::Get(b'a'),
+        _ => Work::Snapshot(vec![b'a', b'b', b'a']),
+    };
+    let reads = (0..1 + below(3)).map(read).collect();
+    let mut clients = vec![Client::thread(0, writes), Client::thread(1, reads)];
+    if below(3) == 0 {
+        clients.push(Client::thread(1, vec![Work::Collect(4)]));
+    }
+    let setup = Setup { versions: [2, 4][below(2) as usize], ..random_setup() };
+    workload::run(engine, &setup, &before, &clients);
+}
+
+/// Read-modify-write of one key by transactions and by compare-and-set.
+fn updates(engine: Engine) {
+    let update = |_| match below(2) {
+        0 => Work::Cas(b'a', 8),
+        _ => Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 8)]),
+    };
+    let clients: Vec<Client> =
+        (0..2 + below(2)).map(|i| Client::thread(i as usize % 2, (0..2).map(update).collect())).collect();
+    workload::run(engine, &random_setup(), &[Work::Set(b'a', 8)], &clients);
+}
+
+/// Who holds the lock of a key, as the lock's users say.
+#[derive(Default)]
+struct Holders {
+    shared: u32,
+    exclusive: u32,
+}
+
+/// Transactions lock one key, and look whether they are alone with it.
+fn owners(engine: Engine) {
+    world::start(&Setup { cpus: 2, ..random_setup() });
+    let holders = Arc::new(Mutex::new(Holders::default()));
+    let history = Arc::new(Mutex::new(History::default()));
+    let tasks: Vec<_> = (0..3)
+        .map(|i| {
+            let (holders, history) = (holders.clone(), history.clone());
+            world::spawn(i % 2, Kind::Thread, move || {
+                let session = i + 1;
+                let client = workload::Session::new(engine, session, history);
+                for _ in 0..2 {
+                    client.fill(b'a', 0, 8);
+                    assert_eq!(engine.run(KDB_OP_BEGIN, session), KDB_OK);
+                    let mut mode = None;
+                    for exclusive in [below(2) == 0, true] {
+                        if engine.lock(session, exclusive) != KDB_OK {
+                            break;
+                        }
+                        let mut holders = holders.lock().expect("no task panicked");
+                        if mode == Some(false) && exclusive {
+                            holders.shared -= 1;
+                        }
+                        if mode != Some(true) {
+                            if exclusive { holders.exclusive += 1 } else { holders.shared += 1 }
+                            mode = Some(exclusive);
+                        }
+                        let (shared, exclusive) = (holders.shared, holders.exclusive);
+                        assert!(exclusive <= 1, "two transactions hold an exclusive lock");
+                        assert!(exclusive == 0 || shared == 0, "a lock is both shared and exclusive");
+                    }
+                    {
+                        let mut holders = holders.lock().expect("no task panicked");
+                        match mode {
+                            Some(true) => holders.exclusive -= 1,
+                            Some(false) => holders.shared -= 1,
+                            None => {}
+                        }
+                    }
+                    assert_eq!(engine.run(KDB_OP_ROLLBACK, session), KDB_OK);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.join().expect("no task panicked");
+    }
+}
+
+/// Blocks go from processor to processor by way of each other's free lists.
+fn blocks(engine: Engine) {
+    const LENGTH: u32 = 20_000;
+    world::start(&Setup { slabs: 1, stores: Stores::Random, ..Setup::default() });
+    let owned = Arc::new(Mutex::new(Vec::<u32>::new()));
+    let tasks: Vec<_> = [(0, Kind::Thread), (1, Kind::Thread), (0, Kind::Interrupt), (1, Kind::Thread)]
+        .into_iter()
+        .take(2 + below(3) as usize)
+        .map(|(cpu, kind)| {
+            let owned = owned.clone();
+            world::spawn(cpu, kind, move || {
+                let mut mine = Vec::new();
+                for _ in 0..4 {
+                    if below(2) == 0 {
+                        let block = engine.alloc(LENGTH);
+                        if block != 0 {
+                            let mut owned = owned.lock().expect("no task panicked");
+                            assert!(!owned.contains(&block), "block {block} was handed out twice");
+                            owned.push(block);
+                            mine.push(block);
+                        }
+                    } else if !mine.is_empty() {
+                        let block = mine.swap_remove(below(mine.len() as u64) as usize);
+                        owned.lock().expect("no task panicked").retain(|&other| other != block);
+                        engine.free(block, LENGTH);
+                    }
+                }
+                for block in mine {
+                    owned.lock().expect("no task panicked").retain(|&other| other != block);
+                    engine.free(block, LENGTH);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.join().expect("no task panicked");
+    }
+    world::settle();
+    // What was freed can be had again, each block once.
+    let mut all = Vec::new();
+    loop {
+        let block = engine.alloc(LENGTH);
+        if block == 0 {
+            break;
+        }
+        assert!(!all.contains(&block), "block {block} is free twice");
+        all.push(block);
+    }
+    assert_eq!(all.len() as u32, KDB_SLAB_BYTES / engine.block_bytes(LENGTH), "blocks were lost");
+}
