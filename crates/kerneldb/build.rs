@@ -1,4 +1,8 @@
 //! Compiles the eBPF objects with clang-19 and generates the shared layout's Rust types.
+//!
+//! A crate with eBPF programs of its own depends on this one; its build script finds what it needs in
+//! `DEP_BEDPLATE_KERNELDB_BPF` (the folder of all headers), `_INCLUDE` (the include path), `_CLANG` and `_SYSTEM` (the
+//! include path of the C library).
 
 use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
@@ -27,6 +31,10 @@ fn main() {
     let multiarch = multiarch.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
     let system = format!("/usr/include/{}", multiarch.trim());
     let clang = clang();
+    println!("cargo:bpf={}", root.join("bpf").display());
+    println!("cargo:include={}", include.display());
+    println!("cargo:clang={clang}");
+    println!("cargo:system={system}");
     // The hash-map engine is for kernels without arenas, which do not know the v4 instruction set either.
     let arena = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
     let hashmap = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
@@ -34,8 +42,6 @@ fn main() {
         ("bpf/local.bpf.c", "local_arena", arena),
         ("bpf/local.bpf.c", "local_hashmap", hashmap),
         ("bpf/examples/voter.bpf.c", "voter", arena),
-        ("bpf/server/server.bpf.c", "server_arena", arena),
-        ("bpf/server/local.bpf.c", "local_path_arena", arena),
     ] {
         SkeletonBuilder::new()
             .source(root.join(source))
@@ -58,24 +64,18 @@ fn main() {
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
     }
 
-    let engine = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n";
-    let server = "#include <linux/types.h>\n#include \"server/layout.h\"\n";
-    for (headers, items, file) in
-        [(engine, "kdb_.*|KDB_.*", "layout.rs"), (server, "srv_.*|SRV_.*", "server_layout.rs")]
-    {
-        bindgen::Builder::default()
-            .header_contents("shared.h", headers)
-            .clang_arg(format!("-I{}", include.display()))
-            .clang_arg(format!("-I{}", root.join("bpf").display()))
-            .clang_arg(format!("-I{system}"))
-            .allowlist_item(items)
-            .prepend_enum_name(false)
-            .derive_default(false)
-            .layout_tests(true)
-            .generate_comments(false)
-            .generate()
-            .expect("bindgen of the shared layout")
-            .write_to_file(out.join(file))
-            .expect("write the shared layout");
-    }
+    let headers = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n";
+    bindgen::Builder::default()
+        .header_contents("shared.h", headers)
+        .clang_arg(format!("-I{}", include.display()))
+        .clang_arg(format!("-I{system}"))
+        .allowlist_item("kdb_.*|KDB_.*")
+        .prepend_enum_name(false)
+        .derive_default(false)
+        .layout_tests(true)
+        .generate_comments(false)
+        .generate()
+        .expect("bindgen of the shared layout")
+        .write_to_file(out.join("layout.rs"))
+        .expect("write the shared layout");
 }

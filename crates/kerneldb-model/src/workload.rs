@@ -212,6 +212,8 @@ impl Session {
         let done: Vec<Step> = keys.iter().map_while(|&key| self.get(KDB_OP_GET_RO, key)).collect();
         if done.len() < keys.len() {
             self.count_error();
+            assert_eq!(self.run(KDB_OP_ROLLBACK), KDB_OK);
+            return;
         }
         assert_eq!(self.run(KDB_OP_COMMIT_RO), KDB_OK);
         let versions = configured_versions();

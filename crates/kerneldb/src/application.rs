@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
-    Error, Procedure, Result,
-    bpf::{self, LoadedObject, ObjectSpec},
+    Procedure, Result,
+    attach::{self, Attachment, LoadedObject, MapFds},
     database::Inner,
 };
 
@@ -23,23 +23,15 @@ pub struct Application {
 
 impl Application {
     pub(crate) fn load(db: Arc<Inner>, elf: &[u8], partition: u32) -> Result<Self> {
-        if partition >= db.config.partitions {
-            return Err(Error::Config(format!("there is no partition {partition}")));
-        }
-        let object = bpf::load(&ObjectSpec {
+        let attachment = Attachment {
             name: "kdb_application",
             elf,
-            config: db.object_config(partition),
+            partition,
             constants: &[],
-            reuse: &db.share_maps(partition)?,
+            maps: MapFds::new(),
             entries: &[],
-            sizes: &[],
-            arena_address: None,
-        })?;
-        let foreign = if db.hash.is_some() { "kdb_arena" } else { "kdb_index" };
-        if object.map_fd(foreign).is_ok() {
-            return Err(Error::Config("the application was compiled for the other storage engine".into()));
-        }
+        };
+        let object = attach::load(&db, attachment)?;
         Ok(Application { db, object })
     }
 

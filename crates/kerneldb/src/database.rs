@@ -18,6 +18,7 @@ use std::{
 use crate::{
     Application, Error, LogTxn, Replayer, Result, Session,
     arena::{Geometry, LogReader, MIN_ARENA, Partition, Snapshot, StateView, Verified, verify},
+    attach::{self, Attachment},
     bpf::{self, ArenaMapping, ArrayMapping, LoadedObject, MapFds, ObjectSpec, Program, Reservation},
     config::{Config, EngineKind},
     hashmap::HashStore,
@@ -382,6 +383,17 @@ impl Database {
         Application::load(self.inner.clone(), elf, partition)
     }
 
+    /// Loads a further eBPF object onto the data of one partition ([`crate::attach`]). The data stays as long as the
+    /// database or the object does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if there is no such partition or the object was compiled for the other storage engine,
+    /// [`Error::Kernel`] if the kernel refuses the object.
+    pub fn attach(&self, attachment: Attachment<'_>) -> Result<LoadedObject> {
+        attach::load(&self.inner, attachment)
+    }
+
     /// Claims a trace, for running many operations in one call. [`Error::Busy`] if all are in use.
     pub fn trace(&self) -> Result<Trace> {
         Trace::claim(self.inner.clone())
@@ -481,7 +493,7 @@ impl Database {
         self.inner.state().durable_ts.load(Ordering::Acquire)
     }
 
-    /// Internals, for the server.
+    /// What everything that works on the database shares.
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }

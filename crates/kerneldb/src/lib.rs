@@ -1,5 +1,6 @@
-//! kerneldb: an ACID key-value database inside eBPF, with a Redis-protocol server answered in the
-//! kernel (BPF-DB, SIGMOD 2025).
+//! kerneldb: an ACID key-value database inside eBPF (BPF-DB, SIGMOD 2025).
+//!
+//! The crate `bedplate-kerneldb-redis` is a server on it; [`attach`] is how such programs reach the data.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!(
@@ -8,13 +9,11 @@ compile_error!(
 
 mod application;
 mod arena;
+pub mod attach;
 mod bpf;
-pub mod checkpoint;
-pub mod command;
 mod config;
 mod database;
-mod datadir;
-mod disk;
+mod durability;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -23,29 +22,21 @@ mod hashmap;
 mod layout;
 mod memory_wait;
 mod procedure;
-pub mod recovery;
-mod replayer;
-pub mod resp;
-pub mod server;
 mod session;
 mod stats;
-pub mod store;
 mod trace;
-mod transfer;
 mod types;
-pub mod wal;
 
 pub use application::{Application, VOTER};
 pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;
+pub use durability::{Replayer, Store, StoreConfig, checkpoint, recovery, store, wal};
 pub use error::{Error, Result};
 pub use hashmap::DumpMethod;
 pub use procedure::Procedure;
-pub use replayer::Replayer;
 pub use session::Session;
 pub use stats::Stats;
-pub use store::{Store, StoreConfig};
 pub use trace::{TRACE_KEY, TRACE_OPS, Trace, TraceOutcome};
 pub use types::{
     Durability, KEY_MAX, LogTxn, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Value, Written,

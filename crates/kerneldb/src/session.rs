@@ -116,8 +116,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Index of the session's context.
-    pub(crate) fn index(&self) -> u32 {
+    /// Index of the session's context, by which further programs on the same data ([`crate::attach`]) run its operators.
+    pub fn index(&self) -> u32 {
         self.index
     }
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
-use bedplate_kerneldb::server::{Batching, Server, ServerConfig};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
+use bedplate_kerneldb_redis::server::{Batching, Server, ServerConfig};
 use clap::ValueEnum;
 
 use super::{progress, target};

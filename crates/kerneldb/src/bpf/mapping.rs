@@ -24,7 +24,7 @@ const WINDOWS_END: u64 = 0x4000_0000_0000;
 static NEXT_WINDOW: AtomicU64 = AtomicU64::new(WINDOWS_START);
 
 /// An array map with `BPF_F_MMAPABLE`, mapped whole. Elements are `T`, at indices below `len`.
-pub(crate) struct ArrayMapping<T> {
+pub struct ArrayMapping<T> {
     base: NonNull<u8>,
     bytes: usize,
     stride: usize,
@@ -40,7 +40,7 @@ unsafe impl<T> Sync for ArrayMapping<T> {}
 
 impl<T> ArrayMapping<T> {
     /// Maps the array map `fd` with `len` elements.
-    pub(crate) fn new(fd: BorrowedFd<'_>, len: u32) -> Result<Self> {
+    pub fn new(fd: BorrowedFd<'_>, len: u32) -> Result<Self> {
         let stride = size_of::<T>().next_multiple_of(8);
         let bytes = (stride * len as usize).next_multiple_of(4096);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -53,15 +53,20 @@ impl<T> ArrayMapping<T> {
     }
 
     /// Pointer to element `index`, valid as long as the mapping. The kernel changes what it points to.
-    pub(crate) fn get(&self, index: u32) -> *mut T {
+    pub fn get(&self, index: u32) -> *mut T {
         assert!(index < self.len, "array index {index} of {}", self.len);
         // SAFETY: the index is in bounds, so the element lies inside of the mapping.
         unsafe { self.base.as_ptr().add(self.stride * index as usize).cast() }
     }
 
     /// Number of elements.
-    pub(crate) fn len(&self) -> u32 {
+    pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 

@@ -7,13 +7,15 @@ mod mapping;
 mod object;
 mod program;
 
-pub(crate) use mapping::{ArenaMapping, ArrayMapping, Reservation};
-pub(crate) use object::{LoadedObject, MapFds, ObjectSpec, load};
-pub(crate) use program::Program;
+pub use mapping::ArrayMapping;
+pub(crate) use mapping::{ArenaMapping, Reservation};
+pub use object::{LoadedObject, MapFds};
+pub(crate) use object::{ObjectSpec, load};
+pub use program::Program;
 
 use crate::Error;
 
 /// Wraps an error of libbpf with what was attempted.
-pub(crate) fn kernel_error(what: impl Into<String>, source: libbpf_rs::Error) -> Error {
+pub fn kernel_error(what: impl Into<String>, source: libbpf_rs::Error) -> Error {
     Error::Kernel { what: what.into(), source: Box::new(source) }
 }

@@ -11,7 +11,7 @@ use super::{Program, kernel_error};
 use crate::{Error, Result, layout::kdb_config};
 
 /// Maps by name, to be reused by further objects.
-pub(crate) type MapFds = HashMap<String, OwnedFd>;
+pub type MapFds = HashMap<String, OwnedFd>;
 
 /// What to load and how.
 pub(crate) struct ObjectSpec<'a> {
@@ -34,7 +34,7 @@ pub(crate) struct ObjectSpec<'a> {
 }
 
 /// A loaded object. Dropping it unloads programs and maps that nothing else holds.
-pub(crate) struct LoadedObject {
+pub struct LoadedObject {
     object: Object,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
 
 impl LoadedObject {
     /// Descriptor of a map.
-    pub(crate) fn map_fd(&self, name: &str) -> Result<BorrowedFd<'_>> {
+    pub fn map_fd(&self, name: &str) -> Result<BorrowedFd<'_>> {
         self.object
             .maps()
             .find(|m| m.name() == name)
@@ -102,19 +102,19 @@ impl LoadedObject {
     }
 
     /// Updates one element of a map.
-    pub(crate) fn update_map(&self, name: &str, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn update_map(&self, name: &str, key: &[u8], value: &[u8]) -> Result<()> {
         let map = self.object.maps().find(|m| m.name() == name);
         let map = map.ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))?;
         map.update(key, value, MapFlags::ANY).map_err(|e| kernel_error(format!("cannot update {name}"), e))
     }
 
     /// Duplicates a map's descriptor, for sharing the map with further objects.
-    pub(crate) fn share_map(&self, name: &str) -> Result<OwnedFd> {
+    pub fn share_map(&self, name: &str) -> Result<OwnedFd> {
         self.map_fd(name)?.try_clone_to_owned().map_err(|e| Error::io("cannot duplicate a map descriptor", e))
     }
 
     /// Handle to a map, for system calls on it.
-    pub(crate) fn map(&self, name: &str) -> Result<MapHandle> {
+    pub fn map(&self, name: &str) -> Result<MapHandle> {
         let map = self
             .object
             .maps()
@@ -125,7 +125,7 @@ impl LoadedObject {
 
     /// Binds a program to the sockets that are put into a socket map from now on, for as long as the map
     /// exists.
-    pub(crate) fn attach_to_sockmap(&self, program: &str, map: BorrowedFd<'_>) -> Result<()> {
+    pub fn attach_to_sockmap(&self, program: &str, map: BorrowedFd<'_>) -> Result<()> {
         self.object
             .progs_mut()
             .find(|p| p.name() == program)
@@ -135,7 +135,7 @@ impl LoadedObject {
     }
 
     /// Attaches a program to a cgroup until the link is dropped.
-    pub(crate) fn attach_to_cgroup(&self, program: &str, cgroup: BorrowedFd<'_>) -> Result<Link> {
+    pub fn attach_to_cgroup(&self, program: &str, cgroup: BorrowedFd<'_>) -> Result<Link> {
         self.object
             .progs_mut()
             .find(|p| p.name() == program)
@@ -145,7 +145,7 @@ impl LoadedObject {
     }
 
     /// Handle to a program.
-    pub(crate) fn program(&self, name: &str) -> Result<Program> {
+    pub fn program(&self, name: &str) -> Result<Program> {
         let program = self
             .object
             .progs()

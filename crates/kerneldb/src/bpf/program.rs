@@ -7,7 +7,7 @@ use libbpf_rs::libbpf_sys;
 use crate::{Error, Result};
 
 /// Handle to a loaded program. Cheap to share; calls may run concurrently.
-pub(crate) struct Program {
+pub struct Program {
     fd: OwnedFd,
 }
 
@@ -18,7 +18,7 @@ impl Program {
 
     /// Runs a raw tracepoint program once on the current CPU with up to twelve arguments; returns what it
     /// returned.
-    pub(crate) fn run(&self, args: &mut [u64]) -> Result<u32> {
+    pub fn run(&self, args: &mut [u64]) -> Result<u32> {
         // SAFETY: all-zero is a valid value of this plain C structure.
         let mut opts: libbpf_sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };
         opts.sz = size_of_val(&opts) as _;

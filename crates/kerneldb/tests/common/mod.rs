@@ -54,8 +54,3 @@ pub fn variants() -> Vec<(&'static str, Database)> {
     .map(|(name, config)| (name, Database::create(config).unwrap_or_else(|e| panic!("{name}: {e}"))))
     .collect()
 }
-
-/// Whether the local fast path has what it needs.
-pub fn has_cgroup2() -> bool {
-    std::fs::read_to_string("/proc/self/mounts").unwrap().contains(" cgroup2 ")
-}

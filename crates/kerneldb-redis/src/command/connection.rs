@@ -1,0 +1,321 @@
+//! One connection from bytes to bytes: requests are run in order, and their replies leave in that order.
+//!
+//! A connection is used by one thread at a time and does no I/O: the server feeds it what it read and
+//! sends what it wrote. Replies that wait for the disk (synchronous durability) are held back here with
+//! everything behind them, while further requests are already run: that is what makes group commit work
+//! for pipelines.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::clients::{Client, Peer};
+use super::exec::Ctx;
+use super::multi::Multi;
+use super::operators::Operators;
+use super::request::{Core, ReplyMode, Step};
+use super::services::{Counters, Services, Shared};
+use super::spec;
+use crate::resp::{Limits, Protocol, RequestParser, Writer};
+use bedplate_kerneldb::Durability;
+
+/// What a connection needs before [`Connection::process`] can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More input.
+    NeedInput,
+    /// Room: the replies exceed the limit and have to be sent first.
+    FlushOutput,
+    /// Time: call again after this long, also without input. Nothing was answered out of order.
+    RetryAfter(Duration),
+    /// The commit with this timestamp to be durable. More input may be fed and processed meanwhile.
+    WaitDurable(u64),
+    /// Nothing: send the replies and close.
+    Close,
+    /// Nothing: the server is asked to stop, with a checkpoint or without. If it does not,
+    /// [`Connection::shutdown_failed`].
+    Shutdown {
+        /// Take a checkpoint first.
+        save: bool,
+    },
+}
+
+/// A part of the held replies that may leave once a commit is durable.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    ts: u64,
+    /// Bytes of `held` up to here.
+    end: usize,
+}
+
+/// The state of one connection. Dropping it removes it from CLIENT LIST; the session's transaction is its
+/// owner's to roll back.
+pub struct Connection {
+    parser: RequestParser,
+    core: Core,
+    held: Vec<u8>,
+    marks: VecDeque<Held>,
+    /// The request at the front of the input could not be answered yet.
+    waiting: bool,
+    closing: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub fn new(services: &impl Services, peer: Peer) -> Connection {
+        let shared = Arc::clone(services.shared());
+        Counters::add(&shared.counters.connections);
+        let core = Core::new(shared, peer, services.now().as_millis() as u64);
+        let mut connection = Connection {
+            parser: RequestParser::new(Limits::default()),
+            core,
+            held: Vec::new(),
+            marks: VecDeque::new(),
+            waiting: false,
+            closing: false,
+        };
+        connection.update_limits();
+        connection
+    }
+
+    /// Its entry in the registry.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.core.client
+    }
+
+    /// State shared with the other connections.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.core.shared
+    }
+
+    /// Takes what was read from the socket.
+    pub fn feed(&mut self, data: &[u8]) {
+        self.core.shared.counters.input_bytes.fetch_add(data.len() as u64, Relaxed);
+        if !self.closing {
+            self.parser.feed(data);
+        }
+    }
+
+    /// Whether more should be read from the socket: false while a request waits and enough is there that
+    /// comes after it, and once the connection is to be closed.
+    pub fn wants_input(&self) -> bool {
+        !(self.closing || self.waiting && self.parser.buffered() >= READ_AHEAD)
+    }
+
+    /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
+    /// queued, watched or held back, and plain replies are wanted. The session may have a transaction open.
+    pub fn at_rest(&self) -> bool {
+        self.parser.is_empty()
+            && self.core.multi.is_none()
+            && self.core.watched.is_empty()
+            && self.core.wait.is_none()
+            && self.core.authenticated
+            && self.core.reply_mode == ReplyMode::On
+            && self.held.is_empty()
+            && !self.closing
+    }
+
+    /// The protocol version in use: the kernel speaks RESP2 only.
+    pub fn protocol(&self) -> Protocol {
+        self.core.protocol
+    }
+
+    /// What this connection's commits wait for.
+    pub fn durability(&self) -> Durability {
+        self.core.durability
+    }
+
+    /// Takes over a MULTI that was opened elsewhere: `queue` has the queued requests as they were sent.
+    /// `broken`: one of them could not be queued, so that EXEC has to refuse.
+    pub fn import_multi(&mut self, queue: &[u8], broken: bool) {
+        let mut multi = Multi::new(broken);
+        let mut parser = RequestParser::new(self.parser.limits());
+        parser.feed(queue);
+        let limit = self.core.shared.settings.input_limit();
+        while let Ok(true) = parser.poll() {
+            match spec::resolve(parser.args()) {
+                Ok(resolved) => multi.broken |= multi.queue(resolved, parser.args(), limit).is_err(),
+                Err(_) => multi.broken = true,
+            }
+            parser.consume();
+        }
+        multi.broken |= !parser.is_empty();
+        self.core.multi = Some(multi);
+    }
+
+    /// Appends a reply made elsewhere, behind all replies so far; with `ts` > 0 it waits for that commit.
+    pub fn import_reply(&mut self, reply: &[u8], ts: u64, services: &impl Services, out: &mut Vec<u8>) {
+        let mark = self.active(out).len();
+        self.active(out).extend_from_slice(reply);
+        self.hold(ts, mark, services, out);
+    }
+
+    /// Answers a SHUTDOWN that did not happen.
+    pub fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
+        let message = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
+        self.active(out).extend_from_slice(message);
+    }
+
+    /// Runs requests and appends replies to `out` until something is needed.
+    pub fn process<S: Operators, V: Services>(
+        &mut self,
+        store: &mut S,
+        services: &V,
+        out: &mut Vec<u8>,
+    ) -> Progress {
+        let before = out.len();
+        let progress = self.run(store, services, out);
+        let state = &self.core.client.state;
+        self.core.shared.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
+        state.pending_output.store(out.len() as u64, Relaxed);
+        state.buffered.store(self.parser.buffered() as u64, Relaxed);
+        state.queued.store(self.core.multi.as_ref().map_or(0, |m| m.len() as u64 + 1), Relaxed);
+        state.transaction.store(store.in_transaction(), Relaxed);
+        state.resp.store(self.core.protocol.version() as u8, Relaxed);
+        progress
+    }
+
+    fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Progress {
+        if !self.core.durability_applied && !store.in_transaction() {
+            store.set_durability(self.core.durability);
+            self.core.durability_applied = true;
+        }
+        loop {
+            self.release(services, out);
+            if self.core.client.killed() {
+                return Progress::Close;
+            }
+            let limit = self.core.shared.settings.output_limit();
+            if out.len() >= limit {
+                return Progress::FlushOutput;
+            }
+            if self.closing || self.held.len() >= limit {
+                return self.pause(Progress::Close);
+            }
+            match self.parser.poll() {
+                Ok(true) => {}
+                Ok(false) => {
+                    if self.parser.buffered() > self.core.shared.settings.input_limit() {
+                        tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
+                        self.closing = true;
+                    }
+                    return self.pause(if self.closing { Progress::Close } else { Progress::NeedInput });
+                }
+                Err(error) => {
+                    self.closing = true;
+                    let message = format!("ERR {error}");
+                    Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
+                    Counters::add(&self.core.shared.counters.errors);
+                    continue;
+                }
+            }
+            let step = self.request(store, services, out);
+            self.waiting = matches!(step, Step::Again(_));
+            match step {
+                Step::Done => self.parser.consume(),
+                Step::Again(pause) => return Progress::RetryAfter(pause),
+                Step::Close => {
+                    self.parser.consume();
+                    self.closing = true;
+                }
+                Step::Shutdown { save } => {
+                    self.parser.consume();
+                    return Progress::Shutdown { save };
+                }
+            }
+        }
+    }
+
+    /// Runs the complete request at the front of the input.
+    fn request<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Step {
+        let core = &mut self.core;
+        let reply_mode = core.reply_mode;
+        if reply_mode == ReplyMode::SkipNext {
+            core.reply_mode = ReplyMode::On;
+        }
+        let now_ms = services.now().as_millis() as u64;
+        let target = if self.held.is_empty() { &mut *out } else { &mut self.held };
+        let mark = target.len();
+        let mut ctx = Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
+        let step = core.request(&mut ctx, self.parser.args());
+        let commit_ts = ctx.commit_ts;
+        if matches!(step, Step::Again(_)) {
+            ctx.out.truncate(mark);
+            core.reply_mode = reply_mode;
+            return step;
+        }
+        core.client.state.active_ms.store(now_ms, Relaxed);
+        Counters::add(&core.shared.counters.commands);
+        let silent = match reply_mode {
+            ReplyMode::On => false,
+            ReplyMode::Off => core.reply_mode == ReplyMode::Off,
+            ReplyMode::SkipNext => true,
+        };
+        if silent {
+            ctx.out.truncate(mark);
+        }
+        let sync = core.durability == Durability::Sync && services.logged();
+        self.hold(if sync { commit_ts } else { 0 }, mark, services, out);
+        self.update_limits();
+        step
+    }
+
+    /// Where the next reply goes: behind those that are held, if there are any.
+    fn active<'a>(&'a mut self, out: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
+        if self.held.is_empty() { out } else { &mut self.held }
+    }
+
+    /// Holds the reply that starts at `mark` of the active buffer back until `ts` is durable.
+    fn hold(&mut self, ts: u64, mark: usize, services: &impl Services, out: &mut Vec<u8>) {
+        let waits = ts > 0 && services.durable_ts() < ts;
+        if self.held.is_empty() {
+            if !waits || out.len() == mark {
+                return;
+            }
+            self.held.extend(out.drain(mark..));
+        }
+        let end = self.held.len();
+        let ts = if waits { ts } else { 0 };
+        match self.marks.back_mut() {
+            // Commits of one connection have rising timestamps; a reply that waits for nothing leaves
+            // with the one before it.
+            Some(last) if ts <= last.ts => last.end = end,
+            _ => self.marks.push_back(Held { ts, end }),
+        }
+        if waits {
+            services.request_durable(ts);
+        }
+    }
+
+    /// Lets go of held replies whose commits are durable.
+    fn release(&mut self, services: &impl Services, out: &mut Vec<u8>) {
+        if self.marks.is_empty() {
+            return;
+        }
+        let durable_ts = services.durable_ts();
+        let mut end = 0;
+        while self.marks.front().is_some_and(|held| held.ts <= durable_ts) {
+            end = self.marks.pop_front().map_or(end, |held| held.end);
+        }
+        out.extend(self.held.drain(..end));
+        self.marks.iter_mut().for_each(|held| held.end -= end);
+    }
+
+    /// Waits for held replies first.
+    fn pause(&self, otherwise: Progress) -> Progress {
+        self.marks.front().map_or(otherwise, |held| Progress::WaitDurable(held.ts))
+    }
+
+    fn update_limits(&mut self) {
+        let limits = Limits {
+            bulk_bytes: self.core.shared.settings.bulk_limit() as i64,
+            unauthenticated: !self.core.authenticated,
+            ..Limits::default()
+        };
+        self.parser.set_limits(limits);
+    }
+}
+
+/// Input read while a request waits.
+const READ_AHEAD: usize = 64 << 10;

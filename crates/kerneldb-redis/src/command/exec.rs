@@ -1,0 +1,210 @@
+//! Running a command on the data: what a command is given, how it fails, and in which transaction it runs.
+
+use super::operators::Operators;
+use super::services::{Counters, Services};
+use super::spec::Cmd;
+use crate::resp::{Args, Writer, parse_i64};
+use bedplate_kerneldb::{Error, KEY_MAX, Result, SetOptions, VALUE_MAX, Value, Written};
+
+/// Why a command did not do what it should.
+#[derive(Debug)]
+pub(super) enum Fail {
+    /// The client's mistake: the reply without its `-`. Nothing was written.
+    Reply(Vec<u8>),
+    /// The store's answer. The transaction it happened in has failed.
+    Store(Error),
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        Fail::Store(error)
+    }
+}
+
+impl From<&str> for Fail {
+    fn from(message: &str) -> Self {
+        Fail::Reply(message.as_bytes().to_vec())
+    }
+}
+
+impl From<String> for Fail {
+    fn from(message: String) -> Self {
+        Fail::Reply(message.into_bytes())
+    }
+}
+
+/// Outcome of a command that wrote its reply, or did not.
+pub(super) type Run<T = ()> = std::result::Result<T, Fail>;
+
+pub(super) const SYNTAX: &str = "ERR syntax error";
+pub(super) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+pub(super) const VALUE_TOO_LONG: &str = "ERR value exceeds the limit of 65536 bytes";
+pub(super) const KEY_TOO_LONG: &str = "ERR key exceeds the limit of 255 bytes";
+pub(super) const KEY_EMPTY: &str = "ERR empty keys are not supported";
+
+/// What a running command has at hand.
+pub(super) struct Ctx<'a, S, V> {
+    pub store: &'a mut S,
+    pub services: &'a V,
+    pub out: Writer<'a>,
+    /// Time of the command, milliseconds since the Unix epoch.
+    pub now_ms: u64,
+    /// Newest commit that the command made.
+    pub commit_ts: u64,
+}
+
+impl<S: Operators, V: Services> Ctx<'_, S, V> {
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        let value = self.store.get(key)?;
+        let counters = &self.services.shared().counters;
+        Counters::add(if value.is_some() { &counters.hits } else { &counters.misses });
+        Ok(value)
+    }
+
+    /// Writes; true if the condition held.
+    pub fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Run<bool> {
+        if value.len() > VALUE_MAX {
+            return Err(VALUE_TOO_LONG.into());
+        }
+        let written = self.store.set(key, value, options)?;
+        Ok(self.note(written))
+    }
+
+    /// Deletes; true if the key existed.
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let written = self.store.delete(key)?;
+        Ok(self.note(written))
+    }
+
+    pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Run<bool> {
+        if expected.len().max(new.len()) > VALUE_MAX {
+            return Err(VALUE_TOO_LONG.into());
+        }
+        let written = self.store.compare_and_set(key, expected, new)?;
+        Ok(self.note(written))
+    }
+
+    fn note(&mut self, written: Written) -> bool {
+        match written {
+            Written::Done { commit_ts } => {
+                self.commit_ts = self.commit_ts.max(commit_ts);
+                true
+            }
+            Written::ConditionFailed => false,
+        }
+    }
+
+    /// Runs `f` in a transaction of its own, all or nothing.
+    pub fn transaction(&mut self, read_only: bool, f: impl FnOnce(&mut Self) -> Run) -> Run {
+        if read_only {
+            self.store.begin_read_only()?;
+        } else {
+            self.store.begin()?;
+        }
+        match f(self) {
+            Ok(()) => {
+                let commit_ts = self.store.commit()?;
+                self.commit_ts = self.commit_ts.max(commit_ts);
+                Ok(())
+            }
+            Err(fail) => {
+                self.store.rollback()?;
+                Err(fail)
+            }
+        }
+    }
+}
+
+/// In which transaction a command runs when the client has none open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// One operation at most, which is a transaction of its own.
+    Single,
+    /// Several reads: on a snapshot, so that they never conflict.
+    Snapshot,
+    /// Reads and writes.
+    ReadWrite,
+    /// Does not use the session's operators.
+    Nothing,
+}
+
+pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
+    use Cmd::*;
+    match cmd {
+        Get | Strlen | Getrange | Substr | Ttl | Pttl | Expiretime | Pexpiretime | Type | Object | Memory
+        | Setnx | Setex | Psetex | Cas => Access::Single,
+        Exists | Touch | Mget if args.len() == 2 => Access::Single,
+        Exists | Touch | Mget => Access::Snapshot,
+        Set if args.from(3).any(|arg| arg.eq_ignore_ascii_case(b"get")) => Access::ReadWrite,
+        Set => Access::Single,
+        Del | Unlink if args.len() == 2 => Access::Single,
+        Mset if args.len() == 3 => Access::Single,
+        Getex if args.len() == 2 => Access::Single,
+        Del | Unlink | Mset | Msetnx | Incr | Decr | Incrby | Decrby | Incrbyfloat | Append | Setrange
+        | Getset | Getdel | Getex | Expire | Pexpire | Expireat | Pexpireat | Persist | Rename | Renamenx
+        | Copy => Access::ReadWrite,
+        _ => Access::Nothing,
+    }
+}
+
+/// Runs a command on strings or keys in whatever transaction is open (or none).
+pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    use Cmd::*;
+    match cmd {
+        Incr | Decr | Incrby | Decrby | Incrbyfloat => super::counter::run(cmd, ctx, args),
+        Expire | Pexpire | Expireat | Pexpireat | Ttl | Pttl | Expiretime | Pexpiretime | Persist => {
+            super::expire::run(cmd, ctx, args)
+        }
+        Del | Unlink | Exists | Touch | Rename | Renamenx | Copy | Type | Object | Memory => {
+            super::generic::run(cmd, ctx, args)
+        }
+        _ => super::string::run(cmd, ctx, args),
+    }
+}
+
+/// Runs a command on strings or keys outside of a client's transaction, once.
+pub(super) fn auto_commit<S: Operators, V: Services>(
+    cmd: Cmd,
+    ctx: &mut Ctx<'_, S, V>,
+    args: Args<'_>,
+) -> Run {
+    match access(cmd, args) {
+        Access::Single | Access::Nothing => data(cmd, ctx, args),
+        Access::Snapshot => ctx.transaction(true, |ctx| data(cmd, ctx, args)),
+        Access::ReadWrite => ctx.transaction(false, |ctx| data(cmd, ctx, args)),
+    }
+}
+
+/// What a client is told about an error of the store.
+pub(super) fn error_reply(error: &Error) -> Vec<u8> {
+    let code = match error {
+        Error::Conflict => "CONFLICT",
+        // What remains of the latter after the retries is the same to the client.
+        Error::NoMemory | Error::MemoryInLog => {
+            return b"OOM command not allowed when used memory > 'maxmemory'.".to_vec();
+        }
+        Error::NoVersion | Error::WalFull | Error::Busy => "TRYAGAIN",
+        Error::WalFailed => "MISCONF",
+        Error::Aborted => "TXFAILED",
+        _ => "ERR",
+    };
+    format!("{code} {error}").into_bytes()
+}
+
+/// Whether a key can be stored; the error is the reply.
+pub(super) fn check_key(key: &[u8]) -> std::result::Result<(), &'static str> {
+    match key.len() {
+        0 => Err(KEY_EMPTY),
+        len if len > KEY_MAX => Err(KEY_TOO_LONG),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn integer(arg: &[u8]) -> Run<i64> {
+    parse_i64(arg).ok_or_else(|| NOT_INTEGER.into())
+}
+
+/// Whether an argument is this option; options are not case sensitive.
+pub(super) fn is(arg: &[u8], option: &str) -> bool {
+    arg.eq_ignore_ascii_case(option.as_bytes())
+}

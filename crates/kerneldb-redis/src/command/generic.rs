@@ -1,0 +1,160 @@
+//! Commands on keys that do not care about values.
+
+use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
+use super::operators::Operators;
+use super::services::Services;
+use super::spec::Cmd;
+use crate::resp::{Args, parse_i64};
+use bedplate_kerneldb::{SetOptions, Value};
+
+pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let key = args.get(1);
+    match cmd {
+        Cmd::Del | Cmd::Unlink => {
+            let mut count = 0;
+            for key in args.from(1) {
+                count += i64::from(ctx.delete(key)?);
+            }
+            ctx.out.integer(count);
+        }
+        Cmd::Exists | Cmd::Touch => {
+            let mut count = 0;
+            for key in args.from(1) {
+                count += i64::from(ctx.get(key)?.is_some());
+            }
+            ctx.out.integer(count);
+        }
+        Cmd::Type => {
+            let exists = ctx.get(key)?.is_some();
+            ctx.out.simple(if exists { "string" } else { "none" });
+        }
+        Cmd::Rename | Cmd::Renamenx => return rename(ctx, args, cmd == Cmd::Renamenx),
+        Cmd::Copy => return copy(ctx, args),
+        Cmd::Object => return object(ctx, args),
+        Cmd::Memory => return memory(ctx, args),
+        other => unreachable!("{other:?} is not a command on keys"),
+    }
+    Ok(())
+}
+
+fn same_expiry(value: &Value) -> SetOptions {
+    SetOptions { expire_at_ms: value.expire_at_ms, ..Default::default() }
+}
+
+fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_absent: bool) -> Run {
+    let (from, to) = (args.get(1), args.get(2));
+    let value = ctx.get(from)?.ok_or_else(|| Fail::from("ERR no such key"))?;
+    let done = if from == to { !if_absent } else { !if_absent || ctx.get(to)?.is_none() };
+    if done && from != to {
+        ctx.set(to, &value.data, same_expiry(&value))?;
+        ctx.delete(from)?;
+    }
+    if if_absent {
+        ctx.out.integer(done.into())
+    } else {
+        ctx.out.ok()
+    }
+    Ok(())
+}
+
+fn copy<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let (from, to) = (args.get(1), args.get(2));
+    let mut replace = false;
+    let mut i = 3;
+    while i < args.len() {
+        if is(args.get(i), "replace") {
+            replace = true;
+        } else if is(args.get(i), "db") && i + 1 < args.len() {
+            i += 1;
+            if integer(args.get(i))? != 0 {
+                return Err("ERR DB index is out of range".into());
+            }
+        } else {
+            return Err(SYNTAX.into());
+        }
+        i += 1;
+    }
+    if from == to {
+        return Err("ERR source and destination objects are the same".into());
+    }
+    let value = match ctx.get(from)? {
+        Some(value) if replace || ctx.get(to)?.is_none() => value,
+        _ => {
+            ctx.out.integer(0);
+            return Ok(());
+        }
+    };
+    ctx.set(to, &value.data, same_expiry(&value))?;
+    ctx.out.integer(1);
+    Ok(())
+}
+
+fn object<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    if is(args.get(1), "help") {
+        super::introspect::help(
+            &mut ctx.out,
+            "OBJECT",
+            &[
+                ("ENCODING <key>", "Return how Redis would store the value of <key>."),
+                ("FREQ <key>", "Not supported: there is no eviction."),
+                ("IDLETIME <key>", "Always 0: access times are not kept."),
+                ("REFCOUNT <key>", "Always 1."),
+            ],
+        );
+        return Ok(());
+    }
+    let Some(value) = ctx.get(args.get(2))? else {
+        ctx.out.null();
+        return Ok(());
+    };
+    if is(args.get(1), "encoding") {
+        ctx.out.bulk(match value.data.len() {
+            len if len <= 20 && parse_i64(&value.data).is_some() => b"int",
+            len if len <= 44 => b"embstr",
+            _ => b"raw",
+        });
+    } else if is(args.get(1), "refcount") {
+        ctx.out.integer(1);
+    } else if is(args.get(1), "idletime") {
+        ctx.out.integer(0);
+    } else {
+        return Err(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+                    that when switching between policies at runtime LRU and LFU data will take some time to \
+                    adjust."
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Bytes of an index entry without its versions and key, of one version, and of a value block's header.
+const ENTRY: usize = 32;
+const VERSION: usize = 16;
+const BLOCK: usize = 8;
+
+fn memory<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    if is(args.get(1), "help") {
+        let usage = "Return the bytes that <key> and its newest value take.";
+        super::introspect::help(&mut ctx.out, "MEMORY", &[("USAGE <key> [SAMPLES <count>]", usage)]);
+        return Ok(());
+    }
+    match args.len() {
+        3 => {}
+        5 if is(args.get(3), "samples") => {
+            if integer(args.get(4))? < 0 {
+                return Err(SYNTAX.into());
+            }
+        }
+        _ => return Err(SYNTAX.into()),
+    }
+    let key = args.get(2);
+    match ctx.get(key)? {
+        Some(value) => {
+            let bytes = ENTRY + VERSION + key.len().next_multiple_of(8) + BLOCK + value.data.len();
+            ctx.out.integer(bytes.next_multiple_of(8) as i64);
+        }
+        None => ctx.out.null(),
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! INFO: what monitoring tools read, under the names they know.
+
+use std::fmt::{Display, Write};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::exec::{Ctx, Run, is};
+use super::operators::Operators;
+use super::request::Core;
+use super::services::Services;
+use super::{REDIS_VERSION, format_bytes};
+use crate::resp::Args;
+use bedplate_kerneldb::Durability;
+
+const SECTIONS: [&str; 10] = [
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "cpu",
+    "bedplate",
+    "cluster",
+    "keyspace",
+];
+
+pub(super) fn run<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let everything =
+        args.len() == 1 || args.from(1).any(|a| is(a, "all") || is(a, "everything") || is(a, "default"));
+    let mut text = Text::default();
+    for section in SECTIONS {
+        if everything || args.from(1).any(|a| is(a, section)) {
+            write_section(core, ctx, section, &mut text);
+        }
+    }
+    ctx.out.verbatim(text.0.as_bytes());
+    Ok(())
+}
+
+/// Lines `name:value` under headlines.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn headline(&mut self, name: &str) {
+        if !self.0.is_empty() {
+            self.0.push_str("\r\n");
+        }
+        let (first, rest) = name.split_at(1);
+        let _ = write!(self.0, "# {}{rest}\r\n", first.to_ascii_uppercase());
+    }
+
+    fn line(&mut self, name: &str, value: impl Display) {
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+}
+
+fn write_section<S: Operators, V: Services>(
+    core: &Core,
+    ctx: &Ctx<'_, S, V>,
+    section: &str,
+    text: &mut Text,
+) {
+    text.headline(section);
+    let services = ctx.services;
+    let shared = &core.shared;
+    let settings = &shared.settings;
+    match section {
+        "server" => {
+            let uptime_s = ctx.now_ms.saturating_sub(shared.started_ms) / 1000;
+            text.line("redis_version", REDIS_VERSION);
+            text.line("bedplate_version", env!("CARGO_PKG_VERSION"));
+            text.line("redis_mode", "standalone");
+            text.line("os", kernel());
+            text.line("arch_bits", usize::BITS);
+            text.line("multiplexing_api", "ebpf+epoll");
+            text.line("process_id", std::process::id());
+            text.line("run_id", &shared.run_id);
+            text.line("tcp_port", settings.startup().port);
+            text.line("server_time_usec", services.now().as_micros());
+            text.line("uptime_in_seconds", uptime_s);
+            text.line("uptime_in_days", uptime_s / 86_400);
+        }
+        "clients" => {
+            text.line("connected_clients", shared.clients.len());
+            text.line("maxclients", settings.max_clients());
+            text.line("blocked_clients", 0);
+            text.line("tracking_clients", 0);
+        }
+        "memory" => {
+            let memory = services.memory();
+            text.line("used_memory", memory.used);
+            text.line("used_memory_human", format_bytes(memory.used));
+            text.line("maxmemory", memory.limit);
+            text.line("maxmemory_human", format_bytes(memory.limit));
+            text.line("maxmemory_policy", "noeviction");
+        }
+        "persistence" => {
+            let (last, succeeded) = services.last_save();
+            let status = |ok| if ok { "ok" } else { "err" };
+            text.line("loading", 0);
+            text.line("rdb_bgsave_in_progress", u8::from(services.saving()));
+            text.line("rdb_last_save_time", last);
+            text.line("rdb_last_bgsave_status", status(succeeded));
+            text.line("aof_enabled", u8::from(services.logged()));
+            text.line("aof_rewrite_in_progress", 0);
+            text.line("aof_last_write_status", status(!services.log_failed()));
+        }
+        "stats" => {
+            for (name, counter) in shared.counters.all() {
+                text.line(name, counter.load(Relaxed));
+            }
+            text.line("evicted_keys", 0);
+            text.line("pubsub_channels", 0);
+        }
+        "replication" => {
+            text.line("role", "master");
+            text.line("connected_slaves", 0);
+            text.line("master_repl_offset", 0);
+        }
+        "cpu" => {
+            let (user, system) = cpu_time();
+            text.line("used_cpu_sys", format_args!("{system:.6}"));
+            text.line("used_cpu_user", format_args!("{user:.6}"));
+        }
+        "bedplate" => {
+            let durability = match settings.startup().durability {
+                Durability::Off => "off",
+                Durability::Async => "async",
+                Durability::Sync => "sync",
+            };
+            text.line("durability", durability);
+            text.line("clock", services.clock());
+            text.line("durable_ts", services.durable_ts());
+            for (name, value) in services.statistics() {
+                text.line(name, value);
+            }
+        }
+        "cluster" => text.line("cluster_enabled", 0),
+        _ => {
+            let keys = services.len();
+            if keys > 0 {
+                text.line("db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
+            }
+        }
+    }
+}
+
+fn kernel() -> String {
+    let uname = rustix::system::uname();
+    let part = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    format!("{} {} {}", part(uname.sysname()), part(uname.release()), part(uname.machine()))
+}
+
+/// Seconds of processor time of this process: user, system.
+fn cpu_time() -> (f64, f64) {
+    // SAFETY: `getrusage` fills the structure it is given; all zeros is a valid value of it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+}

@@ -1,0 +1,189 @@
+//! Commands on the whole key space: KEYS, SCAN, RANDOMKEY, DBSIZE, FLUSHALL.
+//!
+//! They read snapshots of the committed data. Inside of a transaction they therefore do not see its own
+//! writes and are no part of its serializability, except FLUSHALL's deletions.
+
+use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
+use super::expire::purge;
+use super::glob::glob_match;
+use super::operators::Operators;
+use super::services::Services;
+use crate::resp::Args;
+use bedplate_kerneldb::SnapshotItem;
+
+fn visible(item: &SnapshotItem<'_>, now_ms: u64) -> bool {
+    item.expire_at_ms.is_none_or(|at| at > now_ms)
+}
+
+pub(super) fn keys<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let pattern = args.get(1);
+    let now_ms = ctx.now_ms;
+    let mut found = Vec::new();
+    ctx.services.scan(0, ctx.services.positions(), &mut |item| {
+        if visible(&item, now_ms) && glob_match(pattern, item.key, false) {
+            found.push(item.key.to_vec());
+        }
+    })?;
+    ctx.out.array(found.len());
+    found.iter().for_each(|key| ctx.out.bulk(key));
+    Ok(())
+}
+
+/// Most positions scanned per snapshot.
+const STEP: u64 = 4096;
+/// Positions scanned by one SCAN at most, so that an empty table does not block others.
+const SCAN_POSITIONS: u64 = 1 << 16;
+
+/// The cursor is a scan position. A key's position never changes, so a key that exists from the first
+/// call to the last is returned; every key is returned at most once per round, unless it is deleted and
+/// written again.
+pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let cursor: u64 = std::str::from_utf8(args.get(1))
+        .ok()
+        .filter(|text| text.bytes().all(|c| c.is_ascii_digit()))
+        .and_then(|text| text.parse().ok())
+        .ok_or("ERR invalid cursor")?;
+    let (mut count, mut pattern, mut strings) = (10, None, true);
+    let mut i = 2;
+    while i < args.len() {
+        let value = args.get(i + 1);
+        if i + 1 == args.len() {
+            return Err(SYNTAX.into());
+        } else if is(args.get(i), "count") {
+            count = integer(value)?;
+            if count < 1 {
+                return Err(SYNTAX.into());
+            }
+        } else if is(args.get(i), "match") {
+            pattern = Some(value);
+        } else if is(args.get(i), "type") {
+            strings = is(value, "string");
+        } else {
+            return Err(SYNTAX.into());
+        }
+        i += 2;
+    }
+    let positions = ctx.services.positions();
+    let end = cursor.saturating_add(SCAN_POSITIONS).min(positions);
+    let now_ms = ctx.now_ms;
+    let (mut next, mut seen, mut found) = (cursor, 0, Vec::new());
+    // Longer and longer steps, so that an almost empty table takes few snapshots.
+    let mut step = (count as u64).clamp(16, STEP);
+    while next < end && seen < count {
+        let to = (next + step).min(end);
+        step = (step * 2).min(STEP);
+        ctx.services.scan(next, to, &mut |item| {
+            seen += 1;
+            let matches = pattern.is_none_or(|p| glob_match(p, item.key, false));
+            if strings && matches && visible(&item, now_ms) {
+                found.push(item.key.to_vec());
+            }
+        })?;
+        next = to;
+    }
+    ctx.out.array(2);
+    ctx.out.bulk(if next >= positions { 0 } else { next }.to_string().as_bytes());
+    ctx.out.array(found.len());
+    found.iter().for_each(|key| ctx.out.bulk(key));
+    Ok(())
+}
+
+/// Some key, from near a random position.
+pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
+    let now = ctx.services.now().as_nanos() as u64;
+    let mut random = xxhash_rust::xxh64::xxh64(&now.to_le_bytes(), ctx.out.len() as u64);
+    let mut found = None;
+    // An empty table is not searched.
+    if !ctx.services.is_empty() {
+        for _ in 0..DRAWS {
+            random = xxhash_rust::xxh64::xxh64(&random.to_le_bytes(), now);
+            let from = ctx.services.draw_position(random)?;
+            found = some_key(ctx, from, from + DRAWN_POSITIONS, random)?;
+            if found.is_some() {
+                break;
+            }
+        }
+        // So few keys that they are hard to meet.
+        let positions = ctx.services.positions();
+        let mut from = 0;
+        while found.is_none() && from < positions {
+            found = some_key(ctx, from, (from + STEP).min(positions), random)?;
+            from += STEP;
+        }
+    }
+    ctx.out.bulk_or_null(found.as_deref());
+    Ok(())
+}
+
+/// How often RANDOMKEY draws a position before it searches all of them, and how many it looks at each time.
+const DRAWS: u32 = 128;
+const DRAWN_POSITIONS: u64 = 16;
+
+/// One of the keys at some positions, each with the same probability.
+fn some_key<S: Operators, V: Services>(
+    ctx: &mut Ctx<'_, S, V>,
+    from: u64,
+    to: u64,
+    random: u64,
+) -> Result<Option<Vec<u8>>, Fail> {
+    let now_ms = ctx.now_ms;
+    let (mut seen, mut found) = (0, None);
+    ctx.services.scan(from, to, &mut |item| {
+        if visible(&item, now_ms) {
+            seen += 1;
+            if xxhash_rust::xxh64::xxh64(item.key, random).is_multiple_of(seen) {
+                found = Some(item.key.to_vec());
+            }
+        }
+    })?;
+    Ok(found)
+}
+
+/// Checks the arguments of FLUSHALL and FLUSHDB. SYNC and ASYNC are the same here.
+pub(super) fn check_flush(args: Args<'_>) -> Run {
+    match args.len() {
+        1 => Ok(()),
+        2 if is(args.get(1), "sync") || is(args.get(1), "async") => Ok(()),
+        _ => Err(SYNTAX.into()),
+    }
+}
+
+/// Keys deleted, and positions looked at, before other connections are served.
+const FLUSH_KEYS: usize = 1024;
+const FLUSH_POSITIONS: u64 = 1 << 18;
+
+/// Deletes the keys at some positions from `from` on; returns where to go on, `None` at the end. Every
+/// key that existed when FLUSHALL began is deleted; it is not one transaction.
+pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, from: u64) -> Run<Option<u64>> {
+    let positions = ctx.services.positions();
+    let end = from.saturating_add(FLUSH_POSITIONS).min(positions);
+    let (mut next, mut deleted) = (from, 0);
+    while next < end && deleted < FLUSH_KEYS && !ctx.services.is_empty() {
+        let to = (next + STEP).min(end);
+        for (key, expired) in keys_at(ctx, next, to)? {
+            deleted += 1;
+            if !ctx.delete(&key)? && expired {
+                ctx.transaction(false, |ctx| Ok(purge(ctx.store, &key).map(drop)?))?;
+            }
+        }
+        next = to;
+    }
+    Ok((next < positions && !ctx.services.is_empty()).then_some(next))
+}
+
+/// Deletes all keys in the open transaction.
+pub(super) fn flush_in_transaction<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
+    let positions = ctx.services.positions();
+    for (key, _) in keys_at(ctx, 0, positions)? {
+        ctx.delete(&key)?;
+    }
+    Ok(())
+}
+
+/// Keys, and whether they are expired.
+fn keys_at<S: Operators, V: Services>(ctx: &Ctx<'_, S, V>, from: u64, to: u64) -> Run<Vec<(Vec<u8>, bool)>> {
+    let mut keys = Vec::new();
+    let now_ms = ctx.now_ms;
+    ctx.services.scan(from, to, &mut |item| keys.push((item.key.to_vec(), !visible(&item, now_ms))))?;
+    Ok(keys)
+}

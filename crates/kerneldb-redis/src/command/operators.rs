@@ -1,0 +1,68 @@
+//! What commands need of a session.
+
+use bedplate_kerneldb::{Durability, Result, Session, SetOptions, Value, Written};
+
+/// The operators of one session, exactly as [`Session`] has them; commands are generic over it, so that
+/// they can be run on a model as well. See [`Session`] for what each one does.
+#[allow(missing_docs, reason = "documented at Session")]
+pub trait Operators {
+    fn begin(&mut self) -> Result<()>;
+    fn begin_read_only(&mut self) -> Result<()>;
+    fn in_transaction(&self) -> bool;
+    fn is_failed(&self) -> bool;
+    fn get(&mut self, key: &[u8]) -> Result<Option<Value>>;
+    fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Written>;
+    fn delete(&mut self, key: &[u8]) -> Result<Written>;
+    fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written>;
+    fn commit(&mut self) -> Result<u64>;
+    fn rollback(&mut self) -> Result<()>;
+    /// From the next transaction on: whether writes are logged. What commits wait for is the caller's
+    /// business, so [`Durability::Async`] and [`Durability::Sync`] are the same here.
+    fn set_durability(&mut self, durability: Durability);
+}
+
+impl Operators for Session {
+    fn begin(&mut self) -> Result<()> {
+        Session::begin(self)
+    }
+
+    fn begin_read_only(&mut self) -> Result<()> {
+        Session::begin_read_only(self)
+    }
+
+    fn in_transaction(&self) -> bool {
+        Session::in_transaction(self)
+    }
+
+    fn is_failed(&self) -> bool {
+        Session::is_failed(self)
+    }
+
+    fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        Session::get(self, key)
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Written> {
+        Session::set(self, key, value, options)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<Written> {
+        Session::delete(self, key)
+    }
+
+    fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written> {
+        Session::compare_and_set(self, key, expected, new)
+    }
+
+    fn commit(&mut self) -> Result<u64> {
+        Session::commit(self)
+    }
+
+    fn rollback(&mut self) -> Result<()> {
+        Session::rollback(self)
+    }
+
+    fn set_durability(&mut self, durability: Durability) {
+        self.set_logged(durability != Durability::Off);
+    }
+}

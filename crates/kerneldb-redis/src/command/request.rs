@@ -1,0 +1,309 @@
+//! State of one connection behind the parser, and the way of a request through it: is it known, is it
+//! allowed, is it queued, in which transaction does it run, and what happens when that fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::clients::{Client, Peer};
+use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
+use super::multi::{self, Multi, Watched};
+use super::operators::Operators;
+use super::services::{Counters, Services, Shared};
+use super::spec::{self, Cmd, Resolved, flags};
+use super::{admin, client, config, info, introspect, keyspace, session, transaction};
+use crate::resp::{Args, Protocol};
+use bedplate_kerneldb::Durability;
+
+/// What follows a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It is answered.
+    Done,
+    /// It could not be answered yet: the same request again after this time.
+    Again(Duration),
+    /// It is answered, and was the last one.
+    Close,
+    /// The server is to stop.
+    Shutdown { save: bool },
+}
+
+/// CLIENT REPLY.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ReplyMode {
+    #[default]
+    On,
+    Off,
+    /// The next request is not answered.
+    SkipNext,
+}
+
+/// What a request that comes back after [`Step::Again`] was waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// A job of the server.
+    Job(u64),
+    /// FLUSHALL goes on at this position.
+    Flush(u64),
+    /// A commit timestamp to become durable.
+    Durable { ts: u64, since: Instant },
+}
+
+/// A request that met locks is tried again.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    since: Instant,
+    attempts: u32,
+}
+
+pub(super) struct Core {
+    pub shared: Arc<Shared>,
+    pub client: Arc<Client>,
+    pub protocol: Protocol,
+    pub authenticated: bool,
+    pub multi: Option<Multi>,
+    pub watched: Vec<Watched>,
+    /// EXEC is running: requests must not wait and not retry on their own.
+    pub in_exec: bool,
+    pub durability: Durability,
+    pub durability_applied: bool,
+    pub reply_mode: ReplyMode,
+    pub wait: Option<Wait>,
+    retry: Option<Retry>,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.shared.clients.unregister(self.client.id);
+    }
+}
+
+/// Attempts before other connections get their turn.
+const INLINE_ATTEMPTS: u32 = 4;
+const FIRST_BACKOFF: Duration = Duration::from_micros(200);
+const LAST_BACKOFF: Duration = Duration::from_millis(10);
+/// How long requests stopped by CLIENT PAUSE sleep at most: UNPAUSE may come at any time.
+const PAUSE_STEP_MS: u64 = 10;
+
+impl Core {
+    pub fn new(shared: Arc<Shared>, peer: Peer, now_ms: u64) -> Core {
+        let client = shared.clients.register(peer, now_ms);
+        Core {
+            protocol: Protocol::Resp2,
+            authenticated: !shared.settings.needs_password(),
+            multi: None,
+            watched: Vec::new(),
+            in_exec: false,
+            durability: shared.settings.startup().durability,
+            durability_applied: false,
+            reply_mode: ReplyMode::On,
+            wait: None,
+            retry: None,
+            client,
+            shared,
+        }
+    }
+
+    /// Answers a request; with [`Step::Again`] there is no answer yet.
+    pub fn request<S: Operators, V: Services>(&mut self, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Step {
+        let resolved = match self.admit(args) {
+            Ok(resolved) => resolved,
+            Err(message) => {
+                if let Some(multi) = &mut self.multi {
+                    multi.broken = true;
+                }
+                self.error(ctx, &message);
+                return Step::Done;
+            }
+        };
+        self.note_command(resolved);
+        let at_once = matches!(
+            resolved.cmd,
+            Cmd::Exec | Cmd::Discard | Cmd::Multi | Cmd::Watch | Cmd::Quit | Cmd::Reset
+        );
+        if !at_once && let Some(multi) = &mut self.multi {
+            let queued = multi.queue(resolved, args, self.shared.settings.input_limit());
+            match queued {
+                Ok(()) => ctx.out.simple("QUEUED"),
+                Err(message) => self.error(ctx, message.as_bytes()),
+            }
+            return Step::Done;
+        }
+        if let Some(pause) = self.paused(resolved, ctx.now_ms) {
+            return Step::Again(pause);
+        }
+        let step = self.run_with_retry(ctx, resolved, args);
+        if !matches!(step, Step::Again(_)) {
+            self.wait = None;
+            self.retry = None;
+        }
+        step
+    }
+
+    /// Whether the request may be run or queued.
+    fn admit(&self, args: Args<'_>) -> Result<Resolved, Vec<u8>> {
+        let resolved = spec::resolve(args)?;
+        if !self.authenticated && !resolved.spec.has(flags::NO_AUTH) {
+            return Err(b"NOAUTH Authentication required.".to_vec());
+        }
+        if self.multi.is_some() && resolved.spec.has(flags::NO_MULTI) {
+            return Err(b"ERR Command not allowed inside a transaction".to_vec());
+        }
+        let dropped = args.dropped();
+        for i in resolved.spec.key_indexes(args.len()) {
+            let checked = if dropped == Some(i) { Err(exec::KEY_TOO_LONG) } else { check_key(args.get(i)) };
+            checked.map_err(|message| message.as_bytes().to_vec())?;
+        }
+        match dropped {
+            None => Ok(resolved),
+            Some(_) if resolved.spec.has(flags::W) => Err(exec::VALUE_TOO_LONG.into()),
+            Some(_) => Err(b"ERR argument exceeds the limit of 131072 bytes".to_vec()),
+        }
+    }
+
+    fn note_command(&self, resolved: Resolved) {
+        let mut text = self.client.text();
+        text.command = resolved.parent.name;
+        let is_sub = !std::ptr::eq(resolved.parent, resolved.spec);
+        text.subcommand = if is_sub { resolved.spec.name } else { "" };
+    }
+
+    fn paused(&self, resolved: Resolved, now_ms: u64) -> Option<Duration> {
+        if matches!(resolved.cmd, Cmd::Client) {
+            return None;
+        }
+        let writes = resolved.spec.has(flags::W) || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
+        let ms = self.shared.clients.paused_ms(now_ms, writes);
+        (ms > 0).then(|| Duration::from_millis(ms.min(PAUSE_STEP_MS)))
+    }
+
+    fn run_with_retry<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        resolved: Resolved,
+        args: Args<'_>,
+    ) -> Step {
+        let mark = ctx.out.len();
+        let in_transaction = ctx.store.in_transaction();
+        let mut error = None;
+        for attempt in 0..INLINE_ATTEMPTS {
+            for _ in 0..attempt * 100 {
+                std::hint::spin_loop();
+            }
+            match self.run(ctx, resolved, args) {
+                Ok(step) => return step,
+                Err(fail) => {
+                    ctx.out.truncate(mark);
+                    match fail {
+                        Fail::Reply(message) => {
+                            self.error(ctx, &message);
+                            return Step::Done;
+                        }
+                        // The transaction is the client's: so is the decision to start it again.
+                        Fail::Store(e) if !e.is_transient() || in_transaction => {
+                            error = Some(e);
+                            break;
+                        }
+                        Fail::Store(e) => error = Some(e),
+                    }
+                }
+            }
+            Counters::add(&self.shared.counters.retries);
+        }
+        let Some(error) = error else { return Step::Done };
+        if error.is_transient()
+            && !in_transaction
+            && let Some(pause) = self.backoff()
+        {
+            return Step::Again(pause);
+        }
+        if matches!(error, bedplate_kerneldb::Error::Conflict) {
+            Counters::add(&self.shared.counters.conflicts);
+        }
+        let mut message = error_reply(&error);
+        if resolved.cmd == Cmd::Exec {
+            multi::end(self);
+            message = format!("EXECABORT Transaction rolled back: {error}").into_bytes();
+        }
+        self.error(ctx, &message);
+        Step::Done
+    }
+
+    /// How long to sleep before the next attempt; `None` when the time for attempts is over.
+    fn backoff(&mut self) -> Option<Duration> {
+        let retry = self.retry.get_or_insert_with(|| Retry { since: Instant::now(), attempts: 0 });
+        let left = Duration::from_millis(self.shared.settings.lock_timeout_ms())
+            .checked_sub(retry.since.elapsed())?;
+        let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
+        retry.attempts += 1;
+        // Connections that met each other should not do so again.
+        let jitter = xxhash_rust::xxh64::xxh64(&retry.attempts.to_le_bytes(), self.client.id) % 64;
+        Some((pause.mul_f64(0.75 + jitter as f64 / 128.0)).min(left.max(FIRST_BACKOFF)))
+    }
+
+    pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
+        Counters::add(&self.shared.counters.errors);
+        ctx.out.error(message);
+    }
+
+    /// Runs a command of any kind once, in whatever transaction is open.
+    pub fn run<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        resolved: Resolved,
+        args: Args<'_>,
+    ) -> Run<Step> {
+        use Cmd::*;
+        let Resolved { cmd, spec, .. } = resolved;
+        match cmd {
+            Multi | Exec | Discard | Watch | Unwatch => return multi::run(self, ctx, cmd, args),
+            Begin | Commit | Rollback => return transaction::run(self, ctx, cmd, args),
+            Hello | Auth | Select | Ping | Echo | Quit | Reset | Time => {
+                return session::run(self, ctx, cmd, args);
+            }
+            Save | Bgsave | Lastsave | Shutdown | Wait | Waitaof | Bedplate => {
+                return admin::run(self, ctx, resolved, args);
+            }
+            Client => client::run(self, ctx, spec, args)?,
+            Config => config::run(ctx, spec, args)?,
+            Command => introspect::run(ctx, spec, args)?,
+            Info => info::run(self, ctx, args)?,
+            Dbsize => ctx.out.integer(ctx.services.len() as i64),
+            Keys => keyspace::keys(ctx, args)?,
+            Scan => keyspace::scan(ctx, args)?,
+            Randomkey => keyspace::random_key(ctx)?,
+            Flushall | Flushdb => return self.flush(ctx, args),
+            _ => self.data(ctx, resolved, args)?,
+        }
+        Ok(Step::Done)
+    }
+
+    fn data<S: Operators, V: Services>(
+        &self,
+        ctx: &mut Ctx<'_, S, V>,
+        resolved: Resolved,
+        args: Args<'_>,
+    ) -> Run {
+        if !ctx.store.in_transaction() {
+            return exec::auto_commit(resolved.cmd, ctx, args);
+        }
+        if ctx.store.is_failed() {
+            return Err(Fail::Store(bedplate_kerneldb::Error::Aborted));
+        }
+        exec::data(resolved.cmd, ctx, args)
+    }
+
+    fn flush<S: Operators, V: Services>(&mut self, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run<Step> {
+        keyspace::check_flush(args)?;
+        if ctx.store.in_transaction() {
+            keyspace::flush_in_transaction(ctx)?;
+        } else {
+            let from = if let Some(Wait::Flush(from)) = self.wait { from } else { 0 };
+            if let Some(next) = keyspace::flush_step(ctx, from)? {
+                self.wait = Some(Wait::Flush(next));
+                return Ok(Step::Again(Duration::ZERO));
+            }
+        }
+        ctx.out.ok();
+        Ok(Step::Done)
+    }
+}

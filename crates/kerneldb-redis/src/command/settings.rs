@@ -1,0 +1,277 @@
+//! The configuration that clients can see and change (CONFIG GET, CONFIG SET).
+//!
+//! Every value is an atomic or behind a lock of its own, so that connections read it on every command
+//! without waiting for each other.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+
+use bedplate_kerneldb::Durability;
+
+/// What is fixed when the server starts, and first values of what is not.
+#[derive(Clone, Debug)]
+pub struct Startup {
+    /// Addresses listened on.
+    pub bind: String,
+    /// Port listened on.
+    pub port: u16,
+    /// Data directory; empty without one.
+    pub dir: String,
+    /// What a session's commits wait for when it says nothing else.
+    pub durability: Durability,
+    /// Memory limit in bytes; 0 = as much as the database was created with.
+    pub max_memory: u64,
+    /// Most connections at once.
+    pub max_clients: u64,
+    /// Seconds after which an idle connection is closed; 0 = never.
+    pub timeout_s: u64,
+    /// Password, empty = none.
+    pub password: String,
+}
+
+impl Default for Startup {
+    fn default() -> Self {
+        Startup {
+            bind: "127.0.0.1".into(),
+            port: 6380,
+            dir: String::new(),
+            durability: Durability::Async,
+            max_memory: 0,
+            max_clients: 4096,
+            timeout_s: 0,
+            password: String::new(),
+        }
+    }
+}
+
+/// The configuration of a running server. All methods can be called from any thread.
+#[derive(Debug)]
+pub struct Settings {
+    startup: Startup,
+    password: RwLock<Vec<u8>>,
+    max_clients: AtomicU64,
+    timeout_s: AtomicU64,
+    lock_timeout_ms: AtomicU64,
+    bulk_bytes: AtomicU64,
+    input_bytes: AtomicU64,
+    output_bytes: AtomicU64,
+}
+
+/// Parses and stores a value; the error says what is wrong with it.
+type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
+
+/// How a parameter is read and, if it can be changed, written.
+struct Parameter {
+    name: &'static str,
+    get: fn(&Settings) -> String,
+    set: Option<Setter>,
+}
+
+const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
+
+/// Parses a number within `from..=to` and stores it.
+fn store(at: &AtomicU64, text: &[u8], from: u64, to: u64) -> Result<(), &'static str> {
+    let number = crate::resp::parse_i64(text).and_then(|n| u64::try_from(n).ok()).ok_or(NOT_INTEGER)?;
+    if !(from..=to).contains(&number) {
+        return Err("argument is out of range");
+    }
+    at.store(number, Relaxed);
+    Ok(())
+}
+
+/// As [`store`], with `kb`, `mb` and `gb` (1024) as well as `k`, `m` and `g` (1000) behind the number.
+fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static str> {
+    let error = "argument must be a memory value";
+    let lower = text.to_ascii_lowercase();
+    let digits = lower.iter().take_while(|c| c.is_ascii_digit()).count();
+    let unit: u64 = match &lower[digits..] {
+        b"" | b"b" => 1,
+        b"k" => 1000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return Err(error),
+    };
+    let number = crate::resp::parse_i64(&lower[..digits]).ok_or(error)? as u64;
+    let number = number.checked_mul(unit).filter(|n| *n <= i64::MAX as u64).ok_or(error)?;
+    if number < from {
+        return Err("argument is out of range");
+    }
+    at.store(number, Relaxed);
+    Ok(())
+}
+
+static PARAMETERS: &[Parameter] = &[
+    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), set: None },
+    Parameter { name: "appendonly", get: |s| yes_no(s.startup.durability != Durability::Off), set: None },
+    Parameter { name: "bind", get: |s| s.startup.bind.clone(), set: None },
+    Parameter {
+        name: "client-output-buffer-limit",
+        get: |s| s.output_limit().to_string(),
+        set: Some(|s, v| store_bytes(&s.output_bytes, v, 64 << 10)),
+    },
+    Parameter {
+        name: "client-query-buffer-limit",
+        get: |s| s.input_limit().to_string(),
+        set: Some(|s, v| store_bytes(&s.input_bytes, v, 1 << 20)),
+    },
+    Parameter { name: "databases", get: |_| "1".into(), set: None },
+    Parameter { name: "dir", get: |s| s.startup.dir.clone(), set: None },
+    Parameter {
+        name: "lock-timeout",
+        get: |s| s.lock_timeout_ms().to_string(),
+        set: Some(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
+    },
+    Parameter {
+        name: "maxclients",
+        get: |s| s.max_clients().to_string(),
+        set: Some(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),
+    },
+    Parameter { name: "maxmemory", get: |s| s.startup.max_memory.to_string(), set: None },
+    Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), set: None },
+    Parameter { name: "port", get: |s| s.startup.port.to_string(), set: None },
+    Parameter {
+        name: "proto-max-bulk-len",
+        get: |s| s.bulk_limit().to_string(),
+        set: Some(|s, v| store_bytes(&s.bulk_bytes, v, 1 << 20)),
+    },
+    Parameter {
+        name: "requirepass",
+        get: |s| String::from_utf8_lossy(&s.read_password()).into_owned(),
+        set: Some(|s, v| {
+            *s.password.write().unwrap_or_else(PoisonError::into_inner) = v.to_vec();
+            Ok(())
+        }),
+    },
+    Parameter { name: "save", get: |_| String::new(), set: None },
+    Parameter {
+        name: "timeout",
+        get: |s| s.timeout_s().to_string(),
+        set: Some(|s, v| store(&s.timeout_s, v, 0, i32::MAX as u64)),
+    },
+];
+
+fn yes_no(yes: bool) -> String {
+    if yes { "yes" } else { "no" }.into()
+}
+
+impl Settings {
+    /// The configuration at the start.
+    pub fn new(startup: Startup) -> Self {
+        Settings {
+            password: RwLock::new(startup.password.clone().into_bytes()),
+            max_clients: startup.max_clients.into(),
+            timeout_s: startup.timeout_s.into(),
+            lock_timeout_ms: 1000.into(),
+            bulk_bytes: (512 << 20).into(),
+            input_bytes: (64 << 20).into(),
+            output_bytes: (1 << 20).into(),
+            startup,
+        }
+    }
+
+    /// What was fixed at the start.
+    pub fn startup(&self) -> &Startup {
+        &self.startup
+    }
+
+    /// Most connections at once; further ones are told so and closed.
+    pub fn max_clients(&self) -> u64 {
+        self.max_clients.load(Relaxed)
+    }
+
+    /// Seconds after which an idle connection is closed; 0 = never.
+    pub fn timeout_s(&self) -> u64 {
+        self.timeout_s.load(Relaxed)
+    }
+
+    /// How long a command outside of a transaction is tried again while keys are locked.
+    pub fn lock_timeout_ms(&self) -> u64 {
+        self.lock_timeout_ms.load(Relaxed)
+    }
+
+    /// Longest bulk string of a request in bytes (`proto-max-bulk-len`).
+    pub fn bulk_limit(&self) -> u64 {
+        self.bulk_bytes.load(Relaxed)
+    }
+
+    /// Most input of one connection that is held in bytes (`client-query-buffer-limit`).
+    pub fn input_limit(&self) -> usize {
+        self.input_bytes.load(Relaxed) as usize
+    }
+
+    /// Bytes of replies after which no further request is run until they are sent
+    /// (`client-output-buffer-limit`).
+    pub fn output_limit(&self) -> usize {
+        self.output_bytes.load(Relaxed) as usize
+    }
+
+    /// Whether a password is needed.
+    pub fn needs_password(&self) -> bool {
+        !self.read_password().is_empty()
+    }
+
+    /// Compares in a time that depends on the length of `given` only.
+    pub(super) fn is_password(&self, given: &[u8]) -> bool {
+        let password = self.read_password();
+        let mut difference = password.len() ^ given.len();
+        for (i, byte) in given.iter().enumerate() {
+            let expected = password.get(i % password.len().max(1)).copied().unwrap_or(0);
+            difference |= usize::from(std::hint::black_box(byte ^ expected));
+        }
+        difference == 0
+    }
+
+    fn read_password(&self) -> Vec<u8> {
+        self.password.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn fsync_policy(&self) -> &'static str {
+        match self.startup.durability {
+            Durability::Off => "no",
+            Durability::Async => "everysec",
+            Durability::Sync => "always",
+        }
+    }
+
+    /// Names and values of all parameters.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
+        PARAMETERS.iter().map(|p| (p.name, (p.get)(self)))
+    }
+
+    /// Changes several parameters, or none of them. The error is the reply's text.
+    pub(super) fn change(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), String> {
+        let find = |name: &[u8]| PARAMETERS.iter().find(|p| name.eq_ignore_ascii_case(p.name.as_bytes()));
+        let failed = |name: &str, why: &str| {
+            Err(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+        };
+        for (i, (name, _)) in pairs.iter().enumerate() {
+            let shown = String::from_utf8_lossy(name);
+            let Some(parameter) = find(name) else {
+                return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"));
+            };
+            if parameter.set.is_none() {
+                return failed(&shown, "can't set immutable config");
+            }
+            if pairs[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                return failed(&shown, "duplicate parameter");
+            }
+        }
+        let mut undo: Vec<(Setter, String)> = Vec::new();
+        for (name, value) in pairs {
+            let Some(Parameter { name, get, set: Some(set) }) = find(name) else { continue };
+            let before = get(self);
+            if let Err(why) = set(self, value) {
+                for (set, before) in undo {
+                    // What was read out of it is always accepted again.
+                    let _ = set(self, before.as_bytes());
+                }
+                return failed(name, why);
+            }
+            undo.push((*set, before));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! How busy the clients are: what decides whether replies are to be sent in batches ([`Batching::UnderLoad`]).
+//!
+//! Many clients that each wait for a reply gain from batches, one client loses half of its rate. So what counts
+//! is how many clients were active in a moment, and that they were so busy that sending is worth anything. And
+//! that processors are: where one is idle, workers that wait for it are moved to it for each reply, which takes
+//! longer than to interrupt.
+//!
+//! [`Batching::UnderLoad`]: super::Batching::UnderLoad
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::idle::Idle;
+use super::layout::srv_conn;
+use bedplate_kerneldb::attach::ArrayMapping;
+
+/// So many active clients and so many replies per second (packets with replies of the kernel, in fact) begin a
+/// busy time; half of either ends it.
+const CLIENTS: u32 = 16;
+const REPLIES_PER_S: u64 = 5_000;
+/// So much of the processors' time may be idle in a busy time, in percent; twice of it ends it.
+const IDLE: u64 = 5;
+
+/// What was seen of the clients between two looks.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    /// Connections that sent something.
+    active: u32,
+    replies_per_s: u64,
+}
+
+impl Load {
+    fn is_busy(self, was_busy: bool) -> bool {
+        let part = if was_busy { 2 } else { 1 };
+        self.active >= CLIENTS / part && self.replies_per_s >= REPLIES_PER_S / u64::from(part)
+    }
+}
+
+/// Whether the processors have nothing to spare.
+fn is_saturated(idle_percent: u64, was_busy: bool) -> bool {
+    idle_percent <= if was_busy { 2 * IDLE } else { IDLE }
+}
+
+/// Looks at the connection table, through a mapping of its own.
+pub(super) struct Activity {
+    conns: ArrayMapping<srv_conn>,
+    /// Connections at and above this index were never in use.
+    used: Arc<AtomicU32>,
+    replies: u64,
+    looked_ns: u64,
+    idle: Idle,
+    busy: bool,
+}
+
+impl Activity {
+    pub(super) fn new(conns: ArrayMapping<srv_conn>, used: Arc<AtomicU32>) -> Self {
+        Activity { conns, used, replies: 0, looked_ns: now_ns(), idle: Idle::default(), busy: false }
+    }
+
+    /// Whether the clients have been busy since the last call.
+    pub(super) fn is_busy(&mut self) -> bool {
+        let (before, now) = (self.looked_ns, now_ns());
+        let (mut active, mut replies) = (0, 0u64);
+        for index in 0..self.used.load(Ordering::Relaxed).min(self.conns.len()) {
+            let conn = self.conns.get(index);
+            // SAFETY: within the mapped table, which `self` keeps; aligned by the layout.
+            let (last_ns, queued) = unsafe {
+                (AtomicU64::from_ptr(&raw mut (*conn).last_ns), AtomicU64::from_ptr(&raw mut (*conn).queued))
+            };
+            active += u32::from(last_ns.load(Ordering::Relaxed) >= before);
+            replies = replies.wrapping_add(queued.load(Ordering::Relaxed));
+        }
+        // Connections that were closed take their replies along: then it is none in this time.
+        let new = replies.saturating_sub(self.replies);
+        let replies_per_s = new.saturating_mul(1_000_000_000) / (now - before).max(1);
+        (self.replies, self.looked_ns) = (replies, now);
+        // The kernel adds up a lot for whoever asks about its processors, so that is asked only while it counts.
+        self.busy = if (Load { active, replies_per_s }).is_busy(self.busy) {
+            self.idle.percent().is_some_and(|idle| is_saturated(idle, self.busy))
+        } else {
+            self.idle = Idle::default();
+            false
+        };
+        self.busy
+    }
+}
+
+/// The clock of `srv_conn.last_ns`.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_busy_clients_it_takes() {
+        let busy = |active, replies_per_s, was_busy| Load { active, replies_per_s }.is_busy(was_busy);
+        assert!(busy(CLIENTS, REPLIES_PER_S, false));
+        assert!(!busy(1, 100 * REPLIES_PER_S, false), "one client, however fast");
+        assert!(!busy(100 * CLIENTS, REPLIES_PER_S / 10, false), "many that do little");
+        assert!(busy(CLIENTS / 2, REPLIES_PER_S / 2, true), "it does not go to and fro");
+        assert!(!busy(CLIENTS / 2 - 1, REPLIES_PER_S, true) && !busy(CLIENTS, 0, true));
+    }
+
+    #[test]
+    fn and_processors_that_have_nothing_to_spare() {
+        assert!(is_saturated(IDLE, false) && !is_saturated(IDLE + 1, false));
+        assert!(
+            is_saturated(2 * IDLE, true) && !is_saturated(2 * IDLE + 1, true),
+            "it does not go to and fro"
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! What one client says in user space: the command layer's connection with its session.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::backend::Backend;
+use crate::command::{Connection, Peer, Progress, Services};
+use crate::resp::Protocol;
+use bedplate_kerneldb::{Durability, Result, Session};
+
+/// A connection of the command layer and the session that it shares with the kernel: both run that
+/// session's operators, never at the same time (`bpf/layout.h` says how that is made sure).
+pub(super) struct Dialogue {
+    connection: Connection,
+    session: Session,
+    backend: Arc<Backend>,
+}
+
+impl Dialogue {
+    /// Opens a session for a client that was just accepted.
+    pub(super) fn open(backend: &Arc<Backend>, peer: SocketAddr, local: SocketAddr, fd: i32) -> Result<Self> {
+        let mut session = backend.database().session()?;
+        let durability = backend.shared().settings.startup().durability;
+        // The kernel may write before the first command reaches user space.
+        session.set_logged(durability != Durability::Off);
+        let peer = Peer { addr: peer.to_string(), local_addr: local.to_string(), fd };
+        Ok(Dialogue { connection: Connection::new(&**backend, peer), session, backend: backend.clone() })
+    }
+
+    /// Index of the session's context.
+    pub(super) fn session(&self) -> u32 {
+        self.session.index()
+    }
+
+    /// Takes request bytes.
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.connection.feed(bytes);
+    }
+
+    /// Executes what is complete and appends the replies that may leave to `out`.
+    pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Progress {
+        self.connection.process(&mut self.session, &*self.backend, out)
+    }
+
+    /// Appends replies that the kernel has made, behind all so far.
+    pub(super) fn import(&mut self, replies: &[u8], out: &mut Vec<u8>) {
+        self.connection.import_reply(replies, 0, &*self.backend, out);
+    }
+
+    /// Takes over a MULTI with its queued requests.
+    pub(super) fn import_multi(&mut self, requests: &[u8]) {
+        self.connection.import_multi(requests, false);
+    }
+
+    /// Whether the server did not stop although the client asked for it.
+    pub(super) fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
+        self.connection.shutdown_failed(out);
+    }
+
+    /// Whether the kernel may answer from here on: nothing waits, and the connection has no state that
+    /// the kernel does not know.
+    pub(super) fn kernel_may_answer(&self) -> bool {
+        self.connection.at_rest() && self.connection.protocol() == Protocol::Resp2
+    }
+
+    /// Whether this client's commits are acknowledged only when they are on disk.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        self.connection.durability() == Durability::Sync
+    }
+
+    /// Whether another client has asked for this connection to be closed.
+    pub(super) fn killed(&self) -> bool {
+        self.connection.client().killed()
+    }
+}

@@ -1,0 +1,519 @@
+//! The event loop: one thread that accepts, executes what the kernel hands over, and cleans up.
+//!
+//! It is woken by: the listener, the ring of handed-over requests, connections (closed by the peer, or
+//! room in the send buffer again; never for arriving data), timers, commits that reach the disk, and
+//! [`Wake`]. It owns all user-space state of the connections; nothing here is locked.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use super::activity::Activity;
+use super::backend::Backend;
+use super::client::{Client, Outcome, Wait};
+use super::dialogue::Dialogue;
+use super::handover::{Event, Records};
+use super::layout::srv_peer;
+use super::listener::{self, Listener};
+use super::programs::Programs;
+use super::stats::Counters;
+use super::table::{NEVER, Table};
+use super::wake::Wake;
+use super::workers::BatchWorkers;
+use super::{Batching, ServerConfig};
+use crate::command::Services;
+use bedplate_kerneldb::attach::kernel_error;
+use bedplate_kerneldb::wal::DurableWatch;
+use bedplate_kerneldb::{Error, Result};
+
+const LISTENER: u64 = u64::MAX;
+const RECORDS: u64 = u64::MAX - 1;
+const WAKE: u64 = u64::MAX - 2;
+const LOG: u64 = u64::MAX - 3;
+
+/// Records taken from the ring at a time, so that other events get their turn.
+const BATCH: usize = 512;
+/// How often everything is looked at, for what is not announced by an event.
+const SWEEP: Duration = Duration::from_millis(500);
+
+pub(super) struct EventLoop {
+    config: ServerConfig,
+    programs: Arc<Programs>,
+    table: Table,
+    records: Records,
+    listener: Listener,
+    listening: bool,
+    epoll: OwnedFd,
+    wake: Arc<Wake>,
+    counters: Arc<Counters>,
+    backend: Arc<Backend>,
+    clients: Vec<Option<Client>>,
+    free: Vec<u32>,
+    /// Tells when the log's durable timestamp advances.
+    log: Option<DurableWatch>,
+    timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
+    durable: Vec<(u32, u32)>,
+    next_sweep: Instant,
+    /// Value of the registry's count of kills when connections were last looked through for them.
+    kills: u64,
+    /// Connections at and above this index were never in use.
+    used: Arc<AtomicU32>,
+    /// Keeps the kernel's workers in the batch class.
+    _workers: Option<BatchWorkers>,
+    stop: bool,
+}
+
+fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+    move |e| Error::io(what, e.into())
+}
+
+impl EventLoop {
+    pub(super) fn new(
+        config: ServerConfig,
+        programs: Arc<Programs>,
+        listener: Listener,
+        wake: Arc<Wake>,
+        counters: Arc<Counters>,
+        backend: Arc<Backend>,
+    ) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("create the event queue"))?;
+        let records = Records::new(programs.map("srv_records"))?;
+        let add = |fd, token| {
+            epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
+                .map_err(io("watch a descriptor"))
+        };
+        add(listener.fd(), LISTENER)?;
+        add(records.fd(), RECORDS)?;
+        add(wake.fd(), WAKE)?;
+        let log = backend.store().and_then(|store| store.wal()).map(|wal| wal.watch()).transpose()?;
+        if let Some(log) = &log {
+            add(log.fd(), LOG)?;
+        }
+        let used = Arc::new(AtomicU32::new(0));
+        let workers = match config.batch_workers {
+            Batching::Never => None,
+            Batching::UnderLoad if !config.kernel_path => None,
+            Batching::UnderLoad => {
+                let activity = Activity::new(programs.connections()?, Arc::clone(&used));
+                Some(BatchWorkers::while_busy(activity)?)
+            }
+            Batching::Always => Some(BatchWorkers::new()?),
+        };
+        Ok(EventLoop {
+            table: programs.table()?,
+            clients: (0..config.max_clients).map(|_| None).collect(),
+            free: (0..config.max_clients).rev().collect(),
+            used,
+            _workers: workers,
+            config,
+            programs,
+            records,
+            listener,
+            listening: true,
+            epoll,
+            wake,
+            counters,
+            backend,
+            log,
+            kills: 0,
+            timers: BinaryHeap::new(),
+            durable: Vec::new(),
+            next_sweep: Instant::now() + SWEEP,
+            stop: false,
+        })
+    }
+
+    /// Runs until [`Wake::stop`] or a client's SHUTDOWN.
+    pub(super) fn run(&mut self) -> Result<()> {
+        let mut events = Vec::with_capacity(256);
+        while !self.stop && !self.wake.stopped() {
+            let timeout = self.timeout();
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(Error::io("wait for events", e.into())),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    RECORDS => {}
+                    WAKE => self.wake.clear(),
+                    LOG => self.log.iter().for_each(DurableWatch::clear),
+                    token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
+                }
+            }
+            self.take_records();
+            self.run_timers();
+            self.run_durable();
+            self.sweep();
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> Timespec {
+        let now = Instant::now();
+        let mut until = self.next_sweep;
+        if let Some(Reverse((at, ..))) = self.timers.peek() {
+            until = until.min(*at);
+        }
+        let wait = until.saturating_duration_since(now);
+        Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..64 {
+            match self.listener.accept() {
+                Ok(Some((stream, peer))) => {
+                    if let Err(e) = self.admit(stream, peer) {
+                        tracing::debug!(%peer, error = %e, "connection refused");
+                    }
+                }
+                Ok(None) => return,
+                Err(e) => {
+                    // Typically out of descriptors: the connection stays in the queue, so look away for
+                    // a while instead of spinning.
+                    tracing::warn!(error = %e, "accepting a connection failed");
+                    self.listen(false);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self, on: bool) {
+        let flags = if on { EventFlags::IN } else { EventFlags::empty() };
+        if epoll::modify(&self.epoll, self.listener.fd(), EventData::new_u64(LISTENER), flags).is_ok() {
+            self.listening = on;
+        }
+    }
+
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> Result<()> {
+        let shared = self.backend.shared();
+        let room = shared.clients.len() < shared.settings.max_clients() as usize;
+        let Some(index) = self.free.pop_if(|_| room) else {
+            self.refuse(stream);
+            return Ok(());
+        };
+        match self.connect(index, stream, peer) {
+            Ok(()) => {
+                self.counters.accepted.fetch_add(1, Ordering::Relaxed);
+                self.counters.clients.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(e) => {
+                // If it got as far as being a client, this is what frees the index.
+                if self.clients[index as usize].is_some() {
+                    self.dismantle(index);
+                } else {
+                    self.free.push(index);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn refuse(&self, stream: TcpStream) {
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        self.backend.shared().counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        listener::refuse(stream);
+    }
+
+    /// Gives the connection its index and hands the socket to the kernel.
+    fn connect(&mut self, index: u32, stream: TcpStream, peer: SocketAddr) -> Result<()> {
+        let failed = |e| Error::io("set up a connection", e);
+        let cookie = listener::prepare(&stream, self.config.keepalive).map_err(failed)?;
+        let dialogue = match Dialogue::open(&self.backend, peer, self.listener.addr(), stream.as_raw_fd()) {
+            Ok(dialogue) => dialogue,
+            Err(e) => {
+                if matches!(e, Error::NoSession(_)) {
+                    self.refuse(stream);
+                }
+                return Err(e);
+            }
+        };
+        let ends = stream.local_addr().map_or(NO_ENDS, |local| ends_of(peer, local));
+        let done = if self.config.kernel_path && dialogue.kernel_may_answer() { 0 } else { NEVER };
+        let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk(), ends);
+        let key = index.to_ne_bytes();
+        self.used.fetch_max(index + 1, Ordering::Relaxed);
+        let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
+        let on_sockets = |e| kernel_error("cannot hand a socket to the kernel", e);
+        self.programs
+            .map("srv_cookies")
+            .update(&cookie.to_ne_bytes(), &key, MapFlags::ANY)
+            .map_err(on_sockets)
+            .and_then(|()| {
+                epoll::add(&self.epoll, stream.as_fd(), token, EventFlags::RDHUP)
+                    .map_err(io("watch a connection"))
+            })
+            .inspect_err(|_| {
+                let _ = self.programs.map("srv_cookies").delete(&cookie.to_ne_bytes());
+                self.table.lock(index);
+                self.table.close(index);
+            })?;
+        let fd = (stream.as_raw_fd() as u64).to_ne_bytes();
+        let mapped = self.programs.map("srv_socks").update(&key, &fd, MapFlags::ANY);
+        let kernel_path = self.config.kernel_path;
+        let mut client = Client::new(stream, cookie, generation, dialogue, done, kernel_path);
+        let mut kicked = Ok(());
+        match mapped {
+            Ok(()) => kicked = listener::kick(&client.stream).map_err(failed),
+            // EOPNOTSUPP: the socket is not established any more.
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Other) => {
+                tracing::trace!(error = %e, "the client has shut down already");
+                client.serve_unmapped();
+            }
+            Err(e) => kicked = Err(on_sockets(e)),
+        }
+        client.ends = ends;
+        self.clients[index as usize] = Some(client);
+        kicked?;
+        if self.config.local_fast_path && ends.client_port != 0 {
+            let peers = self.programs.map("srv_peers");
+            peers.update(&ends_key(&ends), &key, MapFlags::ANY).map_err(on_sockets)?;
+        }
+        self.advance(index);
+        Ok(())
+    }
+
+    fn socket_event(&mut self, index: u32, generation: u32, flags: EventFlags) {
+        let Some(client) = self.client(index, generation) else { return };
+        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+            self.close(index, "disconnected");
+            return;
+        }
+        if flags.contains(EventFlags::RDHUP) && !client.half_closed {
+            client.half_closed = true;
+            // Nothing more arrives; what did arrive is with the verdict after this at the latest.
+            let _ = listener::kick(&client.stream);
+        }
+        self.advance(index);
+    }
+
+    fn client(&mut self, index: u32, generation: u32) -> Option<&mut Client> {
+        self.clients.get_mut(index as usize)?.as_mut().filter(|c| c.generation == generation)
+    }
+
+    fn take_records(&mut self) {
+        let batch = self.records.take(BATCH);
+        for (index, generation, event) in &batch.events {
+            let limit = self.backend.shared().settings.input_limit();
+            let Some(client) = self.client(*index, *generation) else { continue };
+            match event {
+                Event::Bytes(range, handed) => {
+                    client.feed(&batch.bytes[range.clone()], *handed);
+                    if client.backlog() > limit {
+                        self.close(*index, "too many bytes of requests wait");
+                        continue;
+                    }
+                }
+                Event::Executed(range, skip, handed) => {
+                    client.executed(&batch.bytes[range.clone()], *skip, *handed);
+                }
+                Event::Queued(range, handed) => client.queued(&batch.bytes[range.clone()], *handed),
+                Event::Drained | Event::Broken => {}
+            }
+            // While it waits for something else, new requests only queue up.
+            let can_work = matches!(client.wait, Wait::Input | Wait::Drain | Wait::Durable(_));
+            if can_work || *event == Event::Broken {
+                self.advance(*index);
+            }
+        }
+        self.records.recycle(batch);
+    }
+
+    /// Lets a connection work and arranges for what it waits for.
+    fn advance(&mut self, index: u32) {
+        let Some(client) = self.clients[index as usize].as_mut() else { return };
+        let shared = self.table.conn(index);
+        if let Outcome::Shutdown { save } = client.advance(shared) {
+            tracing::info!(save, "a client asked for shutdown");
+            match save.then(|| self.backend.store().map(|store| store.checkpoint())).flatten() {
+                Some(Err(e)) => {
+                    tracing::error!(error = %e, "no shutdown: the checkpoint failed");
+                    client.shutdown_failed();
+                    client.advance(shared);
+                }
+                _ => self.stop = true,
+            }
+        }
+        let (generation, wait) = (client.generation, client.wait);
+        match wait {
+            Wait::Close => {
+                let why = shared.broken();
+                let reason = if why == 0 { "done" } else { broken_reason(why) };
+                return self.close(index, reason);
+            }
+            Wait::Until(at) => self.timers.push(Reverse((at, index, generation))),
+            Wait::Durable(_) if !self.durable.contains(&(index, generation)) => {
+                self.durable.push((index, generation));
+            }
+            _ => {}
+        }
+        if client.half_closed && client.is_idle(shared) {
+            return self.close(index, "closed by the client");
+        }
+        let mut interest = EventFlags::empty();
+        interest.set(EventFlags::RDHUP, !client.half_closed);
+        interest.set(EventFlags::OUT, wait == Wait::Write);
+        if interest != client.interest {
+            client.interest = interest;
+            let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
+            if let Err(e) = epoll::modify(&self.epoll, &client.stream, token, interest) {
+                tracing::warn!(error = %e, "watching a connection failed");
+                self.close(index, "cannot be watched");
+            }
+        }
+    }
+
+    fn run_timers(&mut self) {
+        let now = Instant::now();
+        while let Some(Reverse((at, index, generation))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            if self.client(index, generation).is_some_and(|c| c.wait == Wait::Until(at)) {
+                self.advance(index);
+            }
+        }
+    }
+
+    /// Lets connections go on whose commits are on disk by now.
+    fn run_durable(&mut self) {
+        if !self.durable.is_empty() {
+            let reached = self.backend.durable_ts();
+            for (index, generation) in std::mem::take(&mut self.durable) {
+                match self.client(index, generation).map(|c| c.wait) {
+                    Some(Wait::Durable(ts)) if ts <= reached => self.advance(index),
+                    Some(Wait::Durable(_)) => self.durable.push((index, generation)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Looks at every connection for what no event announces.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        let kills = self.backend.shared().clients.kills();
+        if now < self.next_sweep && kills == self.kills {
+            return;
+        }
+        self.kills = kills;
+        self.next_sweep = now + SWEEP;
+        if !self.listening {
+            self.listen(true);
+        }
+        let timeout = self.backend.shared().settings.timeout_s();
+        let limit = (timeout > 0).then(|| Duration::from_secs(timeout));
+        let clock = clock_gettime(ClockId::Monotonic);
+        let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
+        for index in 0..self.clients.len() as u32 {
+            let Some(client) = self.clients[index as usize].as_ref() else { continue };
+            let shared = self.table.conn(index);
+            if client.killed() {
+                self.close(index, "killed by another client");
+                continue;
+            }
+            if shared.broken() != 0 || client.wait == Wait::Drain || client.half_closed {
+                self.advance(index);
+                continue;
+            }
+            let Some(limit) = limit else { continue };
+            let silent = Duration::from_nanos(clock_ns.saturating_sub(shared.last_ns()));
+            if client.wait == Wait::Input && client.heard.elapsed() > limit && silent > limit {
+                self.close(index, "idle for too long");
+            }
+        }
+    }
+
+    fn close(&mut self, index: u32, reason: &str) {
+        if let Some(client) = &self.clients[index as usize] {
+            tracing::debug!(connection = index, generation = client.generation, reason, "connection closed");
+            if self.table.conn(index).broken() != 0 {
+                tracing::warn!(connection = index, reason, "the kernel gave a connection up");
+            }
+            self.dismantle(index);
+            self.counters.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a connection apart. The order matters: first the local fast path is locked out, and programs
+    /// that need to find it again; then its ends and its cookie go, so that no new run finds it; closing
+    /// the socket waits for runs under way; then its shared state and its session are free.
+    fn dismantle(&mut self, index: u32) {
+        let Some(client) = self.clients[index as usize].take() else { return };
+        self.table.lock(index);
+        if self.config.local_fast_path {
+            let _ = self.programs.map("srv_peers").delete(&ends_key(&client.ends));
+        }
+        let _ = self.programs.map("srv_cookies").delete(&client.cookie.to_ne_bytes());
+        let dialogue = client.disconnect();
+        self.table.close(index);
+        drop(dialogue);
+        self.free.push(index);
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        for index in 0..self.clients.len() as u32 {
+            self.close(index, "the server stops");
+        }
+        let buffers = self.table.claimed_buffers();
+        debug_assert_eq!(buffers, 0, "buffers leaked");
+        if buffers != 0 {
+            tracing::error!(buffers, "buffers leaked");
+        }
+    }
+}
+
+/// No connection has these.
+pub(super) const NO_ENDS: srv_peer =
+    srv_peer { client_ip: [0; 4], server_ip: [0; 4], client_port: 0, server_port: 0, _pad: 0 };
+
+/// The ends of a connection as the programs know them: IPv4 addresses in their IPv6 form.
+fn ends_of(client: SocketAddr, server: SocketAddr) -> srv_peer {
+    let words = |ip: IpAddr| {
+        let octets = match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        std::array::from_fn(|i| u32::from_ne_bytes(octets[4 * i..4 * i + 4].try_into().expect("4 bytes")))
+    };
+    srv_peer {
+        client_ip: words(client.ip()),
+        server_ip: words(server.ip()),
+        client_port: client.port(),
+        server_port: server.port(),
+        _pad: 0,
+    }
+}
+
+/// The ends of a connection as a key of the map.
+fn ends_key(ends: &srv_peer) -> [u8; size_of::<srv_peer>()] {
+    // SAFETY: integers without implicit padding, all of them initialized.
+    unsafe { std::mem::transmute(*ends) }
+}
+
+fn broken_reason(why: u32) -> &'static str {
+    use super::layout::*;
+    match why {
+        SRV_RECORDS_FULL => "no room to hand its requests over: the records' buffer is too small",
+        SRV_CARRIER_SIZE => "an unexpected packet was to carry a reply",
+        SRV_SHORT_SEND => "a reply was not sent completely",
+        SRV_NO_PAGES => "no memory for a reply",
+        SRV_LOAD => "a packet could not be read",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,86 @@
+//! The listening socket, and what is set on every accepted one.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use bedplate_kerneldb::{Error, Result};
+
+/// Redis's text.
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+
+pub(super) struct Listener {
+    socket: TcpListener,
+    addr: SocketAddr,
+}
+
+impl Listener {
+    pub(super) fn bind(addr: SocketAddr) -> Result<Self> {
+        let what = || format!("listen on {addr}");
+        let socket = TcpListener::bind(addr).map_err(|e| Error::io(what(), e))?;
+        socket.set_nonblocking(true).map_err(|e| Error::io(what(), e))?;
+        // std listens with a backlog of 128; a larger one takes effect by listening again.
+        rustix::net::listen(&socket, 1024).map_err(|e| Error::io(what(), e.into()))?;
+        let addr = socket.local_addr().map_err(|e| Error::io(what(), e))?;
+        Ok(Listener { socket, addr })
+    }
+
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The next connection; `None` if there is none now.
+    pub(super) fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+        match self.socket.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(true)?;
+                Ok(Some((stream, peer)))
+            }
+            Err(e) => match e.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => Ok(None),
+                _ => Err(e),
+            },
+        }
+    }
+}
+
+/// Sets an accepted socket up and returns its cookie.
+pub(super) fn prepare(stream: &TcpStream, keepalive: Option<Duration>) -> io::Result<u64> {
+    stream.set_nodelay(true)?;
+    if let Some(idle) = keepalive {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, idle.max(Duration::from_secs(1)))?;
+        sockopt::set_tcp_keepintvl(stream, (idle / 3).max(Duration::from_secs(1)))?;
+        sockopt::set_tcp_keepcnt(stream, 3)?;
+    }
+    Ok(sockopt::socket_cookie(stream)?)
+}
+
+/// Tells a client that there is no place for it. Best effort: it is closed in any case.
+pub(super) fn refuse(mut stream: TcpStream) {
+    let _ = stream.write(TOO_MANY);
+}
+
+/// Makes the kernel run the verdict on what has arrived before: for bytes that were there before the
+/// socket was in the map, nothing else would.
+pub(super) fn kick(stream: &TcpStream) -> io::Result<()> {
+    let one: libc::c_int = 1;
+    // SAFETY: The option takes an int, which lives across the call.
+    let r = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const one).cast(),
+            size_of_val(&one) as libc::socklen_t,
+        )
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

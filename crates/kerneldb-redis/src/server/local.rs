@@ -1,0 +1,74 @@
+//! The local fast path: attaches the programs that answer clients on this machine inside of their own
+//! send calls.
+//!
+//! What it means for security: the programs run in the context of every process below the cgroup2 root,
+//! whoever owns it, when it opens or uses a connection to the server's port within the server's
+//! network namespace. Such a process executes the same commands as over the network, with the same
+//! authentication, no others and on no other data; its CPU time is its own. Connections to other servers
+//! are not touched, those in other network namespaces neither.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use libbpf_rs::Link;
+
+use bedplate_kerneldb::attach::LoadedObject;
+use bedplate_kerneldb::{Error, Result};
+
+/// The attached programs; dropping it detaches them.
+pub(super) struct LocalPath {
+    _link: Link,
+    object: LoadedObject,
+}
+
+impl LocalPath {
+    /// Attaches the programs of a loaded object.
+    pub(super) fn attach(object: LoadedObject) -> Result<LocalPath> {
+        let root = cgroup_root()?;
+        let cgroup = File::open(&root).map_err(|e| Error::io(format!("open {}", root.display()), e))?;
+        object.attach_to_sockmap("srv_local_entry", object.map("srv_locals")?.as_fd())?;
+        let link = object.attach_to_cgroup("srv_sockops", cgroup.as_fd())?;
+        Ok(LocalPath { _link: link, object })
+    }
+
+    /// The maps that a later object has to share with the attached one.
+    pub(super) fn share_maps(&self) -> Result<[(&'static str, OwnedFd); 2]> {
+        Ok([
+            ("srv_locals", self.object.share_map("srv_locals")?),
+            ("srv_bases", self.object.share_map("srv_bases")?),
+        ])
+    }
+}
+
+/// Where cgroup2 is mounted.
+fn cgroup_root() -> Result<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(|e| Error::io("read the mounts", e))?;
+    mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(2) == Some(&"cgroup2"))
+        .map(|fields| PathBuf::from(fields[1]))
+        .ok_or_else(|| Error::Config("the local fast path needs cgroup2, which is not mounted".into()))
+}
+
+/// Cookie of the network namespace of a socket.
+pub(super) fn netns_cookie(socket: impl AsFd) -> Result<u64> {
+    let mut cookie = 0u64;
+    let mut length = size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, the size of `cookie`.
+    let r = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &mut length,
+        )
+    };
+    if r == 0 {
+        Ok(cookie)
+    } else {
+        Err(Error::io("identify the network namespace", std::io::Error::last_os_error()))
+    }
+}

@@ -1,0 +1,193 @@
+//! The Redis-protocol server: commands are answered by eBPF programs on the connections' sockets
+//! (paper 5.2); what they leave is executed by one event loop on the same data.
+//!
+//! # How a request is answered in the kernel
+//!
+//! A packet that arrives runs the *verdict* program, which executes its commands and queues the
+//! replies. The packet itself then carries them: it is redirected, its length unchanged, to the sending
+//! side of its own socket, where the *sender* program exchanges its content for the reply. Everything
+//! else — rarer commands, commands that are not complete yet, long values, errors that need a retry —
+//! is handed to the event loop through a ring buffer, with all that follows on that connection until
+//! the event loop is done with it. Replies are therefore always in the order of the requests.
+//!
+//! # Modules
+//!
+//! `layout` (shared with the programs), `programs` (load, attach, reload), `table` (the shared
+//! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
+//! local clients), `client` (one connection),
+//! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
+//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when), `wake`, `stats`, `config`.
+
+mod activity;
+mod backend;
+mod client;
+mod config;
+mod dialogue;
+mod event_loop;
+mod handover;
+mod idle;
+mod layout;
+mod listener;
+mod local;
+mod programs;
+mod stats;
+mod table;
+mod verify;
+mod wake;
+mod workers;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+pub use config::{Batching, ServerConfig};
+pub use stats::ServerStats;
+pub use workers::BatchWorkers;
+
+use crate::command::{Shared, Startup};
+use backend::Backend;
+use bedplate_kerneldb::{Database, Durability, Error, Result, Store};
+use event_loop::EventLoop;
+use listener::Listener;
+use programs::Programs;
+use stats::Counters;
+use wake::Wake;
+
+/// Starts servers.
+pub struct Server;
+
+/// A running server. `Send + Sync`. Dropping it stops the server and closes all connections.
+pub struct ServerHandle {
+    addr: SocketAddr,
+    programs: Arc<Programs>,
+    counters: Arc<Counters>,
+    wake: Arc<Wake>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+/// Stops a server from elsewhere, for instance from a signal handler's thread.
+#[derive(Clone)]
+pub struct Stopper(Arc<Wake>);
+
+impl Stopper {
+    /// Asks the server to stop; returns at once.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+impl Server {
+    /// Starts a server on a store: writes are as durable as the store makes them.
+    pub fn start(store: Arc<Store>, config: ServerConfig) -> Result<ServerHandle> {
+        Self::launch(store.database().clone(), Some(store), config)
+    }
+
+    /// Starts a server on a database in memory: nothing is logged, and checkpoints are refused.
+    pub fn start_in_memory(database: Arc<Database>, config: ServerConfig) -> Result<ServerHandle> {
+        Self::launch(database, None, config)
+    }
+
+    fn launch(
+        database: Arc<Database>,
+        store: Option<Arc<Store>>,
+        config: ServerConfig,
+    ) -> Result<ServerHandle> {
+        config.check()?;
+        let listener = Listener::bind(config.bind)?;
+        let addr = listener.addr();
+        let programs = Arc::new(Programs::load(database.clone(), &config, &listener)?);
+        let wake = Arc::new(Wake::new()?);
+        let counters = Arc::new(Counters::default());
+        let shared = Shared::new(Startup {
+            bind: addr.ip().to_string(),
+            port: addr.port(),
+            dir: store
+                .as_ref()
+                .and_then(|s| s.data_dir())
+                .map_or_else(String::new, |d| d.display().to_string()),
+            durability: store.as_ref().map_or(Durability::Off, |s| s.durability()),
+            max_memory: database.config().memory_bytes,
+            max_clients: config.max_clients.into(),
+            timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
+            password: config.password.clone(),
+        });
+        let backend = Arc::new(Backend::new(database, store, programs.clone(), shared)?);
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("kerneldb-server".into())
+            .spawn({
+                let (programs, wake, counters) = (programs.clone(), wake.clone(), counters.clone());
+                move || {
+                    // The ring buffer's consumer belongs to its thread, so the loop is made here.
+                    match EventLoop::new(config, programs, listener, wake, counters, backend) {
+                        Ok(mut event_loop) => {
+                            let _ = ready.send(Ok(()));
+                            event_loop
+                                .run()
+                                .inspect_err(|e| tracing::error!(error = %e, "the server stopped"))
+                        }
+                        Err(e) => {
+                            let _ = ready.send(Err(e));
+                            Ok(())
+                        }
+                    }
+                }
+            })
+            .map_err(|e| Error::io("start the server's thread", e))?;
+        started.recv().expect("the thread reports before it ends")?;
+        tracing::info!(%addr, "listening");
+        Ok(ServerHandle { addr, programs, counters, wake, thread: Some(thread) })
+    }
+}
+
+impl ServerHandle {
+    /// The address listened on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Figures of now.
+    pub fn stats(&self) -> Result<ServerStats> {
+        Ok(ServerStats::new(&self.programs.stats()?, &self.counters))
+    }
+
+    /// Loads the eBPF programs again and lets them take over, while connections and data stay
+    /// (paper 3.2, 4.1). On an error the programs in use stay in use.
+    pub fn reload(&self) -> Result<()> {
+        self.programs.reload()
+    }
+
+    /// Something that stops this server from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.wake.clone())
+    }
+
+    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error.
+    pub fn wait(mut self) -> Result<()> {
+        self.join()
+    }
+
+    /// Stops the server: closes the listening socket and all connections, rolls back their
+    /// transactions, and detaches the programs.
+    pub fn shutdown(mut self) -> Result<()> {
+        self.wake.stop();
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.wake.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

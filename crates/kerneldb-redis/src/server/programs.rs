@@ -1,0 +1,260 @@
+//! Loads, attaches and exchanges the server's eBPF programs.
+//!
+//! A program works on one partition, so each object is loaded once for every partition: the programs of
+//! the first one begin, those of the others go on where they are needed (`bpf/run.h`). The maps
+//! belong to the very first object and are reused by every later one, so a reload keeps all connections:
+//! it only swaps the entries of the program arrays behind the attached trampolines.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::ServerConfig;
+use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_queue, srv_stats};
+use super::listener::Listener;
+use super::local::{LocalPath, netns_cookie};
+use super::table::Table;
+use bedplate_kerneldb::attach::{ArrayMapping, Attachment, LoadedObject, MapFds, kernel_error};
+use bedplate_kerneldb::{Database, EngineKind, Error, Result};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
+const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
+
+/// Reply buffers per CPU. Each holds the replies to one packet until it is sent, if they are long.
+const OUTPUTS_PER_CPU: u32 = 32;
+/// Request buffers per CPU: how deep verdict runs can nest (softirqs in preempted process contexts).
+const INPUTS_PER_CPU: u32 = 4;
+
+/// Queues of MULTI. A connection that finds none free is served by the event loop until EXEC.
+const QUEUES: u32 = 128;
+
+/// Maps of a later object that are those of the first one.
+const SHARED_MAPS: [&str; 14] = [
+    "srv_socks",
+    "srv_cookies",
+    "srv_conns",
+    "srv_smalls",
+    "srv_inputs",
+    "srv_outputs",
+    "srv_records",
+    "srv_counters",
+    "srv_verdicts",
+    "srv_senders",
+    "srv_peers",
+    "srv_queues",
+    "srv_jumps",
+    "srv_local_jumps",
+];
+
+/// The loaded programs and their maps.
+pub(super) struct Programs {
+    database: Arc<Database>,
+    maps: Vec<MapHandle>,
+    config: srv_config,
+    /// Holds the trampolines, which stay for the life of the server.
+    _first: LoadedObject,
+    /// The trampoline and the sockops program of the local fast path, if it is on.
+    local: Option<LocalPath>,
+    /// The objects whose programs are in the program arrays, except for those above.
+    current: Mutex<Vec<LoadedObject>>,
+}
+
+/// The programs of one path in one object, and where they belong.
+struct Path {
+    elf: &'static [u8],
+    /// Called by the trampoline.
+    begin: &'static [(&'static str, u32, &'static str)],
+    /// Program array of those that go on, and they.
+    jumps: &'static str,
+    on: &'static str,
+    exec: &'static str,
+}
+
+const SERVER: Path = Path {
+    elf: OBJECT,
+    begin: &[("srv_verdicts", 0, "srv_verdict"), ("srv_senders", 0, "srv_sender")],
+    jumps: "srv_jumps",
+    on: "srv_verdict_on",
+    exec: "srv_verdict_exec",
+};
+const LOCAL: Path = Path {
+    elf: LOCAL_OBJECT,
+    begin: &[("srv_senders", 1, "srv_local_sender")],
+    jumps: "srv_local_jumps",
+    on: "srv_local_sender_on",
+    exec: "srv_local_sender_exec",
+};
+
+fn load(
+    elf: &[u8],
+    database: &Database,
+    partition: u32,
+    config: &srv_config,
+    maps: MapFds,
+    entries: &[(&str, u32)],
+) -> Result<LoadedObject> {
+    // SAFETY: `srv_config` is integers without padding, so all of its bytes are initialized.
+    let constants = unsafe {
+        std::slice::from_raw_parts(std::ptr::from_ref(config).cast::<u8>(), size_of::<srv_config>())
+    };
+    let constants = &[(".rodata.srv", constants)];
+    database.attach(Attachment { name: "kdb_server", elf, partition, constants, maps, entries })
+}
+
+impl Programs {
+    /// Loads the programs with maps for `max_clients` connections and attaches the trampolines.
+    pub(super) fn load(
+        database: Arc<Database>,
+        server: &ServerConfig,
+        listener: &Listener,
+    ) -> Result<Programs> {
+        if database.config().engine != EngineKind::Arena {
+            return Err(Error::Config("the server's programs are for the arena engine".into()));
+        }
+        let cpus =
+            libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
+        let config = srv_config {
+            cpus,
+            inputs: cpus * INPUTS_PER_CPU,
+            outputs: cpus * OUTPUTS_PER_CPU,
+            queues: QUEUES.max(cpus),
+            _pad: 0,
+            port: listener.addr().port().into(),
+            netns: netns_cookie(listener.fd())?,
+        };
+        let entries = [
+            ("srv_socks", server.max_clients),
+            ("srv_cookies", server.max_clients),
+            ("srv_peers", server.max_clients),
+            ("srv_conns", server.max_clients),
+            ("srv_smalls", server.max_clients * SRV_INLINE),
+            ("srv_inputs", config.inputs),
+            ("srv_outputs", config.outputs),
+            ("srv_queues", config.queues),
+            ("srv_records", server.records_bytes),
+        ];
+        let first = load(OBJECT, &database, 0, &config, MapFds::new(), &entries)?;
+        let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
+        let mut programs =
+            Programs { database, maps, config, _first: first, local: None, current: Mutex::default() };
+        let mut others = Vec::new();
+        programs.activate(&SERVER, 0, &programs._first)?;
+        programs.load_others(&SERVER, &mut others)?;
+        for entry in ["srv_verdict_entry", "srv_sender_entry"] {
+            programs._first.attach_to_sockmap(entry, programs.map("srv_socks").as_fd())?;
+        }
+        if server.local_fast_path {
+            let entries = [("srv_locals", server.max_clients)];
+            let object = programs.load_one(&LOCAL, 0, &entries)?;
+            programs.activate(&LOCAL, 0, &object)?;
+            programs.local = Some(LocalPath::attach(object)?);
+            programs.load_others(&LOCAL, &mut others)?;
+        }
+        programs.current = Mutex::new(others);
+        Ok(programs)
+    }
+
+    /// The maps that a further object shares with the first one.
+    fn reuse(&self) -> Result<MapFds> {
+        let mut reuse = MapFds::new();
+        for (name, map) in SHARED_MAPS.iter().zip(&self.maps) {
+            let fd = map.as_fd().try_clone_to_owned();
+            reuse.insert((*name).into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
+        }
+        if let Some(local) = &self.local {
+            for (name, fd) in local.share_maps()? {
+                reuse.insert(name.into(), fd);
+            }
+        }
+        Ok(reuse)
+    }
+
+    fn load_one(&self, path: &Path, partition: u32, entries: &[(&str, u32)]) -> Result<LoadedObject> {
+        load(path.elf, &self.database, partition, &self.config, self.reuse()?, entries)
+    }
+
+    /// Loads and activates a path's programs for all partitions but the first.
+    fn load_others(&self, path: &Path, objects: &mut Vec<LoadedObject>) -> Result<()> {
+        for partition in 1..self.database.config().partitions {
+            let object = self.load_one(path, partition, &[])?;
+            self.activate(path, partition, &object)?;
+            objects.push(object);
+        }
+        Ok(())
+    }
+
+    /// Loads the programs again and lets them take over; connections stay.
+    pub(super) fn reload(&self) -> Result<()> {
+        let mut objects = Vec::new();
+        let paths = [Some(&SERVER), self.local.as_ref().map(|_| &LOCAL)];
+        for path in paths.into_iter().flatten() {
+            for partition in 0..self.database.config().partitions {
+                objects.push((path, partition, self.load_one(path, partition, &[])?));
+            }
+        }
+        let mut current = self.current.lock().unwrap_or_else(|e| e.into_inner());
+        for (path, partition, object) in &objects {
+            self.activate(path, *partition, object)?;
+        }
+        *current = objects.into_iter().map(|(_, _, object)| object).collect();
+        Ok(())
+    }
+
+    /// Puts an object's programs into the program arrays.
+    fn activate(&self, path: &Path, partition: u32, object: &LoadedObject) -> Result<()> {
+        self.put(path.jumps, 2 * partition, object, path.on)?;
+        self.put(path.jumps, 2 * partition + 1, object, path.exec)?;
+        for &(array, index, program) in path.begin.iter().filter(|_| partition == 0) {
+            self.put(array, index, object, program)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, array: &str, index: u32, object: &LoadedObject, program: &str) -> Result<()> {
+        let program = object.program(program)?;
+        let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
+        self.map(array)
+            .update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
+            .map_err(|e| kernel_error("cannot exchange the server's programs", e))
+    }
+
+    /// One of [`SHARED_MAPS`].
+    pub(super) fn map(&self, name: &str) -> &MapHandle {
+        &self.maps[SHARED_MAPS.iter().position(|n| *n == name).expect("a known map")]
+    }
+
+    /// Maps the connection table.
+    pub(super) fn table(&self) -> Result<Table> {
+        let outputs = self.map("srv_outputs");
+        let queues = self.map("srv_queues");
+        Ok(Table::new(
+            self.connections()?,
+            ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
+            ArrayMapping::<srv_queue>::new(queues.as_fd(), queues.max_entries())?,
+        ))
+    }
+
+    /// Maps its connections alone.
+    pub(super) fn connections(&self) -> Result<ArrayMapping<srv_conn>> {
+        let conns = self.map("srv_conns");
+        ArrayMapping::new(conns.as_fd(), conns.max_entries())
+    }
+
+    /// The kernel's counters, summed over CPUs.
+    pub(super) fn stats(&self) -> Result<srv_stats> {
+        let per_cpu = self
+            .map("srv_counters")
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| kernel_error("cannot read the server's counters", e))?
+            .unwrap_or_default();
+        let mut sum = [0u64; size_of::<srv_stats>() / 8];
+        for cpu in &per_cpu {
+            for (at, word) in sum.iter_mut().zip(cpu.chunks_exact(8)) {
+                *at = at.wrapping_add(u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+            }
+        }
+        // SAFETY: `srv_stats` is u64 fields only, so the array has its size, alignment and meaning.
+        Ok(unsafe { std::mem::transmute::<[u64; size_of::<srv_stats>() / 8], srv_stats>(sum) })
+    }
+}

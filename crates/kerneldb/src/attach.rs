@@ -1,0 +1,56 @@
+//! Further eBPF programs on a database's data: a server's, or those of an [`Application`](crate::Application).
+//!
+//! Such an object includes `bedplate/kdb.h`, is compiled for the arena engine unless it says otherwise, and works on one
+//! partition. It shares the maps of that partition's own programs, so it can be loaded, replaced and unloaded while the
+//! data stays. The build script of a crate with such objects finds the headers through cargo's metadata
+//! (`DEP_BEDPLATE_KERNELDB_INCLUDE`, see this crate's `build.rs`).
+
+pub use crate::bpf::{ArrayMapping, LoadedObject, MapFds, Program, kernel_error};
+use crate::{
+    Error, Result,
+    bpf::{self, ObjectSpec},
+    database::Inner,
+};
+
+/// An eBPF object to be loaded by [`Database::attach`](crate::Database::attach).
+pub struct Attachment<'a> {
+    /// Name in error messages and in the kernel.
+    pub name: &'a str,
+    /// The ELF object.
+    pub elf: &'a [u8],
+    /// The partition whose data the programs work on.
+    pub partition: u32,
+    /// Contents of constant sections, by the section's name.
+    pub constants: &'a [(&'a str, &'a [u8])],
+    /// Maps to be shared besides those of the database.
+    pub maps: MapFds,
+    /// `max_entries` by map name.
+    pub entries: &'a [(&'a str, u32)],
+}
+
+/// Loads a further object onto a database; [`crate::Database::attach`].
+pub(crate) fn load(db: &Inner, attachment: Attachment<'_>) -> Result<LoadedObject> {
+    let Attachment { name, elf, partition, constants, maps: mut reuse, entries } = attachment;
+    if partition >= db.config.partitions {
+        return Err(Error::Config(format!("there is no partition {partition}")));
+    }
+    reuse.extend(db.share_maps(partition)?);
+    let config = db.object_config(partition);
+    let object = bpf::load(&ObjectSpec {
+        name,
+        elf,
+        config,
+        constants,
+        reuse: &reuse,
+        entries,
+        sizes: &[],
+        arena_address: None,
+    })?;
+    let foreign = if db.hash.is_some() { "kdb_arena" } else { "kdb_index" };
+    if object.map_fd(foreign).is_ok() {
+        return Err(Error::Config(format!(
+            "the programs of {name} were compiled for the other storage engine"
+        )));
+    }
+    Ok(object)
+}

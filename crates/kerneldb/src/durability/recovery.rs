@@ -1,0 +1,303 @@
+//! Recovery: newest valid checkpoint, then the log after it.
+//!
+//! Memory is bounded: a block of the checkpoint, or a frame of the log, at a time. A damaged checkpoint
+//! is passed over for an older one, which costs nothing because the log is kept back to the oldest
+//! one; if the log does not reach as far as a passed-over checkpoint, commits would be missing, and
+//! that is an error.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::checkpoint::files;
+use super::disk::Dir;
+use super::wal::{OpRef, TxnSink, replay};
+use crate::{Database, Error, LogTxn, Op, Replayer, Result};
+
+/// How careful recovery is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryOptions {
+    /// Recover what can be recovered although data in the middle is damaged: everything before the
+    /// first damage. Without it that is [`crate::Error::Corrupt`].
+    pub force: bool,
+}
+
+/// What recovery did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Checkpoint that was loaded.
+    pub checkpoint: Option<PathBuf>,
+    /// Its timestamp, 0 if there was none.
+    pub checkpoint_ts: u64,
+    /// Keys loaded from it.
+    pub checkpoint_entries: u64,
+    /// Newer checkpoints that were skipped because they are damaged, with the reason.
+    pub checkpoints_skipped: Vec<String>,
+    /// Log segments read.
+    pub segments: u64,
+    /// Transactions replayed from the log.
+    pub txns: u64,
+    /// Changes in them.
+    pub ops: u64,
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// Bytes cut off the end of the log because the last write was torn.
+    pub torn_bytes: u64,
+    /// Timestamp of the newest recovered commit.
+    pub recovered_ts: u64,
+    /// What was given up under [`RecoveryOptions::force`].
+    pub damage: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// How far recovery is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// What is being read.
+    pub phase: RecoveryPhase,
+    /// Bytes of the phase read.
+    pub done_bytes: u64,
+    /// Bytes of the phase in all.
+    pub total_bytes: u64,
+    /// Keys or transactions applied in the phase.
+    pub applied: u64,
+}
+
+/// Phases of recovery, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryPhase {
+    /// Loading the checkpoint.
+    Checkpoint,
+    /// Replaying the log.
+    Log,
+}
+
+/// What recovery fills. [`Filling`] is the real one.
+pub(crate) trait ReplayTarget {
+    /// See [`Database::replay`].
+    fn replay(&self, txn: &LogTxn) -> Result<()>;
+    /// See [`Database::set_clock`].
+    fn set_clock(&self, ts: u64) -> Result<()>;
+}
+
+/// A database that is being filled, through one session.
+pub(crate) struct Filling {
+    // Gives its session back before the database goes.
+    replayer: RefCell<Replayer>,
+    database: Database,
+}
+
+impl Filling {
+    pub(crate) fn new(database: Database) -> Result<Filling> {
+        Ok(Filling { replayer: RefCell::new(database.replayer()?), database })
+    }
+
+    pub(crate) fn done(self) -> Database {
+        self.database
+    }
+}
+
+impl ReplayTarget for Filling {
+    fn replay(&self, txn: &LogTxn) -> Result<()> {
+        self.replayer.borrow_mut().replay(txn)
+    }
+
+    fn set_clock(&self, ts: u64) -> Result<()> {
+        self.database.set_clock(ts)
+    }
+}
+
+/// Swallows everything: for verification.
+pub(crate) struct Nothing;
+
+impl ReplayTarget for Nothing {
+    fn replay(&self, _: &LogTxn) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_clock(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Where to recover from.
+pub(crate) struct Sources<'a> {
+    pub(crate) database_id: &'a [u8; 16],
+    pub(crate) checkpoint: &'a dyn Dir,
+    pub(crate) wal: &'a dyn Dir,
+    /// Prepare the directories for a new run (not for verification).
+    pub(crate) repair: bool,
+}
+
+/// The result: the filled target, the report, and the sequence number of the next log segment.
+pub(crate) struct Recovered<T> {
+    pub(crate) target: T,
+    pub(crate) report: RecoveryReport,
+    pub(crate) next_seq: u64,
+    /// The checkpoint that was loaded.
+    pub(crate) checkpoint: Option<super::checkpoint::CheckpointInfo>,
+}
+
+/// Recovers. `make` makes an empty target; it is called again if a checkpoint turns out to be damaged
+/// when half of it is loaded.
+pub(crate) fn recover<T: ReplayTarget>(
+    sources: &Sources<'_>,
+    options: RecoveryOptions,
+    make: &mut dyn FnMut() -> Result<T>,
+    progress: &mut dyn FnMut(RecoveryProgress),
+) -> Result<Recovered<T>> {
+    let started = Instant::now();
+    let mut report = RecoveryReport::default();
+    let mut target = make()?;
+    let mut passed_over = 0;
+    let mut loaded = None;
+    if sources.repair {
+        // A checkpoint that was just named must not lose its name in the next crash.
+        sources.checkpoint.sync().map_err(|e| Error::io("syncing the checkpoints' directory", e))?;
+    }
+    let found = files::list(sources.checkpoint).map_err(|e| Error::io("listing checkpoints", e))?;
+    for ts in found {
+        match load(sources, ts, &target, progress) {
+            Ok(info) => {
+                report.checkpoint = Some(info.path.clone());
+                report.checkpoint_ts = info.ts;
+                report.checkpoint_entries = info.entries;
+                loaded = Some(info);
+                break;
+            }
+            Err(Error::Corrupt(text)) => {
+                tracing::warn!(damage = text, "a checkpoint is passed over");
+                report.checkpoints_skipped.push(text);
+                passed_over = passed_over.max(ts);
+                drop(target);
+                target = make()?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let log = replay::Options {
+        database_id: sources.database_id,
+        after: report.checkpoint_ts,
+        force: options.force,
+        repair: sources.repair,
+    };
+    let mut apply = Applier::new(&target, progress);
+    let done = replay::replay(sources.wal, &log, &mut apply)?;
+    report.segments = done.segments;
+    report.txns = done.txns;
+    report.ops = done.ops;
+    report.log_bytes = done.bytes;
+    report.torn_bytes = done.torn_bytes;
+    report.recovered_ts = done.last_ts;
+    report.damage = done.damage;
+    if passed_over > done.last_ts {
+        let text = format!(
+            "the checkpoint of commit {passed_over} is damaged, and what is left reaches only to commit {}",
+            done.last_ts
+        );
+        if !options.force {
+            return Err(Error::Corrupt(text));
+        }
+        report.damage.get_or_insert(text);
+    }
+    if sources.repair && !report.checkpoints_skipped.is_empty() {
+        files::set_damaged_aside(sources.checkpoint, report.checkpoint_ts);
+    }
+    target.set_clock(done.last_ts)?;
+    report.took = started.elapsed();
+    Ok(Recovered { target, report, next_seq: done.next_seq, checkpoint: loaded })
+}
+
+/// Keys of a checkpoint per call of the target.
+const BATCH: usize = 64;
+
+fn load<T: ReplayTarget>(
+    sources: &Sources<'_>,
+    ts: u64,
+    target: &T,
+    progress: &mut dyn FnMut(RecoveryProgress),
+) -> Result<super::checkpoint::CheckpointInfo> {
+    let mut batch = LogTxn { commit_ts: ts, ops: Vec::with_capacity(BATCH) };
+    let info = files::read_file(
+        sources.checkpoint,
+        ts,
+        &mut |header, op| {
+            if header.database_id != *sources.database_id {
+                let other = std::io::Error::other("it belongs to another database");
+                return Err(Error::io(format!("loading the checkpoint of commit {ts}"), other));
+            }
+            batch.ops.push(Op::from(op));
+            if batch.ops.len() == BATCH {
+                target.replay(&batch)?;
+                batch.ops.clear();
+            }
+            Ok(())
+        },
+        &mut |p| {
+            progress(RecoveryProgress {
+                phase: RecoveryPhase::Checkpoint,
+                done_bytes: p.done,
+                total_bytes: p.total,
+                applied: p.entries,
+            });
+        },
+    )?;
+    if !batch.ops.is_empty() {
+        target.replay(&batch)?;
+    }
+    Ok(info)
+}
+
+/// Rebuilds transactions and applies them.
+struct Applier<'a, T> {
+    target: &'a T,
+    txn: LogTxn,
+    applied: u64,
+    error: Option<Error>,
+    progress: &'a mut dyn FnMut(RecoveryProgress),
+}
+
+impl<'a, T: ReplayTarget> Applier<'a, T> {
+    fn new(target: &'a T, progress: &'a mut dyn FnMut(RecoveryProgress)) -> Self {
+        Applier { target, txn: LogTxn { commit_ts: 0, ops: Vec::new() }, applied: 0, error: None, progress }
+    }
+}
+
+impl<T: ReplayTarget> TxnSink for Applier<'_, T> {
+    fn begin(&mut self, commit_ts: u64) {
+        self.txn.commit_ts = commit_ts;
+        self.txn.ops.clear();
+    }
+
+    fn op(&mut self, op: OpRef<'_>) {
+        self.txn.ops.push(op.into());
+    }
+
+    fn end(&mut self) {
+        self.applied += 1;
+        // Commits that were not logged are only placeholders.
+        if self.error.is_none() && !self.txn.ops.is_empty() {
+            self.error = self.target.replay(&self.txn).err();
+        }
+    }
+}
+
+impl<T: ReplayTarget> replay::Apply for Applier<'_, T> {
+    fn sink(&mut self) -> &mut dyn TxnSink {
+        self
+    }
+
+    fn check(&mut self, bytes: u64, total: u64) -> Result<()> {
+        (self.progress)(RecoveryProgress {
+            phase: RecoveryPhase::Log,
+            done_bytes: bytes,
+            total_bytes: total,
+            applied: self.applied,
+        });
+        self.error.take().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests;

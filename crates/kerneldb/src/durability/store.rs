@@ -1,0 +1,298 @@
+//! A durable database: [`Database`], log, checkpoints and the data directory that holds them.
+//!
+//! Order of things that makes it durable:
+//! - A checkpoint gets its name when it is synced and the log is durable up to its timestamp (unless the
+//!   log cannot be written: then the checkpoint is what makes its commits durable).
+//! - The log is cut after that, back to the oldest checkpoint that is kept.
+//! - After recovery the log's end is made durable before anything is appended.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::checkpoint::background::{Checkpointer, Job};
+use super::checkpoint::source::DatabaseSnapshot;
+use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
+use super::datadir::DataDir;
+use super::recovery::{Filling, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
+use super::transfer::verify_files;
+pub use super::transfer::{dump, load, restore, verify_data_dir};
+use super::wal::{Start, Wal, WalConfig, remove_segments};
+use crate::{Config, Database, Durability, Error, Result};
+
+/// Log ring per CPU and partition, if the configuration does not say.
+const RING_BYTES: u32 = 16 << 20;
+/// How long a finished checkpoint waits for the log before it is published anyway.
+const LOG_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often an online verification that found something is repeated before it is believed.
+const VERIFY_AGAIN: usize = 4;
+
+/// How to open a [`Store`].
+#[derive(Clone, Debug, Default)]
+pub struct StoreConfig {
+    /// The database. `wal_ring_bytes` is overridden with 0 without a log, and with a default if it is
+    /// 0 and there is a log.
+    pub database: Config,
+    /// The log; `None` = no log ([`Durability::Off`]), checkpoints only.
+    pub wal: Option<WalConfig>,
+    /// Checkpoints.
+    pub checkpoint: CheckpointConfig,
+    /// Recovery.
+    pub recovery: RecoveryOptions,
+}
+
+/// A durable database in a data directory:
+///
+/// ```text
+/// <data>/lock              held while open: one process per directory
+/// <data>/id                identity of the database
+/// <data>/wal/*.log         log segments
+/// <data>/checkpoint/*.kdb  checkpoints
+/// ```
+///
+/// `Send + Sync`; wrap it in an `Arc`. Dropping it stops the threads and flushes the log
+/// ([`Store::close`] without a checkpoint).
+pub struct Store {
+    // Dropped in this order: the threads before what they use, the lock last.
+    checkpointer: Option<Checkpointer>,
+    wal: Option<Arc<Wal>>,
+    durability: Durability,
+    database: Arc<Database>,
+    closed: AtomicBool,
+    data: Option<DataDir>,
+}
+
+impl Store {
+    /// Opens or creates the data directory and recovers what is in it.
+    pub fn open(
+        config: StoreConfig,
+        data: &Path,
+        progress: &mut dyn FnMut(RecoveryProgress),
+    ) -> Result<(Store, RecoveryReport)> {
+        config.checkpoint.check()?;
+        let data = DataDir::open_or_create(data)?;
+        let mut database_config = config.database.clone();
+        database_config.wal_ring_bytes = match (&config.wal, config.database.wal_ring_bytes) {
+            (None, _) => 0,
+            (Some(_), 0) => RING_BYTES,
+            (Some(_), bytes) => bytes,
+        };
+        files::discard(&*data.checkpoint);
+        let sources =
+            Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
+        let mut make = || Filling::new(Database::create(database_config.clone())?);
+        let recovered = recover(&sources, config.recovery, &mut make, progress)?;
+        let database = Arc::new(recovered.target.done());
+        let report = recovered.report;
+        tracing::info!(
+            ts = report.recovered_ts,
+            checkpoint = report.checkpoint_entries,
+            txns = report.txns,
+            took = ?report.took,
+            "recovered"
+        );
+        let durability = config.wal.as_ref().map_or(Durability::Off, |wal| wal.durability);
+        let wal = match config.wal {
+            Some(wal) => {
+                let start = Start {
+                    dir: data.wal.clone(),
+                    database_id: data.id,
+                    ts: report.recovered_ts,
+                    seq: recovered.next_seq,
+                };
+                Some(Arc::new(start_wal(wal, start, &database)?))
+            }
+            None => None,
+        };
+        let job = CheckpointJob {
+            database: database.clone(),
+            wal: wal.clone(),
+            wal_dir: data.wal.clone(),
+            dir: data.checkpoint.clone(),
+            database_id: data.id,
+            config: config.checkpoint.clone(),
+        };
+        let checkpointer = Checkpointer::start(config.checkpoint, recovered.checkpoint, Box::new(job))?;
+        let store = Store {
+            checkpointer: Some(checkpointer),
+            wal,
+            durability,
+            database,
+            closed: AtomicBool::new(false),
+            data: Some(data),
+        };
+        Ok((store, report))
+    }
+
+    /// A database without a data directory: nothing is logged, checkpoints are refused.
+    pub fn in_memory(config: Config) -> Result<Store> {
+        let database = Arc::new(Database::create(Config { wal_ring_bytes: 0, ..config })?);
+        Ok(Store {
+            checkpointer: None,
+            wal: None,
+            durability: Durability::Off,
+            database,
+            closed: AtomicBool::new(false),
+            data: None,
+        })
+    }
+
+    /// The database.
+    pub fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
+    /// The log writer; `None` without a log.
+    pub fn wal(&self) -> Option<&Wal> {
+        self.wal.as_deref()
+    }
+
+    /// The data directory; `None` for [`Store::in_memory`].
+    pub fn data_dir(&self) -> Option<&Path> {
+        self.data.as_ref().map(DataDir::path)
+    }
+
+    /// What a commit waits for by default.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Waits until every commit up to `ts` is on disk: [`Wal::wait_durable`]; without a log at once
+    /// `Ok(true)`.
+    pub fn wait_durable(&self, ts: u64, timeout: Duration) -> Result<bool> {
+        self.wal.as_ref().map_or(Ok(true), |wal| wal.wait_durable(ts, timeout))
+    }
+
+    fn checkpointer(&self) -> Result<&Checkpointer> {
+        self.checkpointer
+            .as_ref()
+            .ok_or_else(|| Error::Config("a checkpoint needs a data directory, and there is none".into()))
+    }
+
+    /// Takes a checkpoint and waits for it (SAVE). If one is running, waits for it and takes another
+    /// one, so that everything committed before the call is in it.
+    pub fn checkpoint(&self) -> Result<CheckpointInfo> {
+        self.checkpointer()?.take()
+    }
+
+    /// Asks for a checkpoint in the background (BGSAVE). `Ok(false)` if one was running already (that
+    /// one goes on, no other is queued).
+    pub fn request_checkpoint(&self) -> Result<bool> {
+        Ok(self.checkpointer()?.request())
+    }
+
+    /// How checkpoints are doing.
+    pub fn checkpoint_status(&self) -> CheckpointStatus {
+        self.checkpointer.as_ref().map(Checkpointer::status).unwrap_or_default()
+    }
+
+    /// Checks the files of the data directory while the store is open: [`verify_data_dir`]. Without a
+    /// data directory there is nothing to check.
+    pub fn verify(&self, progress: &mut dyn FnMut(RecoveryProgress)) -> Result<RecoveryReport> {
+        let Some(data) = &self.data else { return Ok(RecoveryReport::default()) };
+        let mut last = verify_files(data, progress);
+        for _ in 0..VERIFY_AGAIN {
+            // Files are written and removed meanwhile, which can look like damage; damage stays.
+            if last.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            last = verify_files(data, progress);
+        }
+        last
+    }
+
+    /// Flushes the log and stops the background threads; idempotent. With `final_checkpoint` a
+    /// checkpoint is taken first. The caller has stopped its writers; commits made after it are not
+    /// durable (with a log, they are refused).
+    pub fn close(&self, final_checkpoint: bool) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let checkpoint = match &self.checkpointer {
+            Some(checkpointer) => {
+                let result = if final_checkpoint { checkpointer.take().map(drop) } else { Ok(()) };
+                checkpointer.stop();
+                result
+            }
+            None => Ok(()),
+        };
+        // The log is flushed in any case.
+        let flushed = self.wal.as_ref().map_or(Ok(()), |wal| wal.stop());
+        checkpoint.and(flushed)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Err(e) = self.close(false) {
+            tracing::error!(error = %e, "closing the store");
+        }
+    }
+}
+
+fn start_wal(config: WalConfig, start: Start, database: &Arc<Database>) -> Result<Wal> {
+    let (source, sink) = (database.clone(), database.clone());
+    Wal::start(
+        config,
+        start,
+        Box::new(move |run| match source.log_reader() {
+            Some(mut reader) => run(&mut reader),
+            None => tracing::error!("the database has no log rings, or somebody else reads them"),
+        }),
+        Box::new(move |ts, failed| sink.set_durable(ts, failed)),
+    )
+}
+
+/// What the checkpoint thread does.
+struct CheckpointJob {
+    database: Arc<Database>,
+    wal: Option<Arc<Wal>>,
+    wal_dir: Arc<dyn super::disk::Dir>,
+    dir: Arc<dyn super::disk::Dir>,
+    database_id: [u8; 16],
+    config: CheckpointConfig,
+}
+
+impl Job for CheckpointJob {
+    fn run(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<CheckpointInfo> {
+        let source = Box::new(DatabaseSnapshot::take(&self.database)?);
+        let info = files::write(&*self.dir, source, self.database_id, self.config.rate_limit, progress)?;
+        let failed = self.wait_for_log(info.ts);
+        let published = files::publish(&*self.dir, info.ts, self.config.keep);
+        let oldest = published.inspect_err(|_| files::discard(&*self.dir))?;
+        // If the log's disk is full, space matters more than being able to do without the newest
+        // checkpoint.
+        let needed = if failed { info.ts } else { oldest };
+        if let Err(e) = remove_segments(&*self.wal_dir, needed) {
+            tracing::warn!(error = %e, "could not remove old log segments");
+        }
+        Ok(info)
+    }
+
+    fn clock(&self) -> u64 {
+        self.database.clock()
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.wal.as_ref().map_or(0, |wal| wal.bytes())
+    }
+}
+
+impl CheckpointJob {
+    /// Waits until the log is durable up to `ts`, so that the log can replace the checkpoint should
+    /// that be damaged. Returns whether the log cannot be written; then there is nothing to wait for.
+    fn wait_for_log(&self, ts: u64) -> bool {
+        let Some(wal) = &self.wal else { return false };
+        let deadline = Instant::now() + LOG_PATIENCE;
+        while !wal.failed() && Instant::now() < deadline {
+            if wal.wait_durable(ts, Duration::from_millis(100)).unwrap_or(false) {
+                return false;
+            }
+        }
+        wal.failed()
+    }
+}
