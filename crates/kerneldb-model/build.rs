@@ -113,7 +113,10 @@ fn main() {
     fs::write(out.join("variants.rs"), variants).unwrap();
 
     bindgen::Builder::default()
-        .header_contents("shared.h", "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n")
+        .header_contents(
+            "shared.h",
+            "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n",
+        )
         .clang_arg(format!("-I{}", bpf.join("include").display()))
         .allowlist_item("kdb_.*|KDB_.*")
         .prepend_enum_name(false)

@@ -213,7 +213,8 @@ mod tests {
             ];
             Transaction { start, end, ts, snapshot: None, steps }
         };
-        history(vec![one(1, 2, 1, Action::Set, 1, KDB_OK), update(3, 5, 2, 1, 2), update(4, 6, 3, 1, 3)]).check(3);
+        history(vec![one(1, 2, 1, Action::Set, 1, KDB_OK), update(3, 5, 2, 1, 2), update(4, 6, 3, 1, 3)])
+            .check(3);
     }
 
     #[test]

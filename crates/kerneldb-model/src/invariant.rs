@@ -32,14 +32,16 @@ fn entries() -> Vec<Entry> {
             let entry = unsafe { &*at_heap::<kdb_entry>(offset) };
             let versions = (0..config.slots)
                 .map(|slot| {
-                    let at = offset as usize + size_of::<kdb_entry>() + slot as usize * size_of::<kdb_version>();
+                    let at =
+                        offset as usize + size_of::<kdb_entry>() + slot as usize * size_of::<kdb_version>();
                     // SAFETY: as above.
                     let version = unsafe { &*at_heap::<kdb_version>(at as u32) };
                     (version.ts, version.block, version.len)
                 })
                 .filter(|version| version.0 != 0)
                 .collect();
-            let key_at = offset + (size_of::<kdb_entry>() + config.slots as usize * size_of::<kdb_version>()) as u32;
+            let key_at =
+                offset + (size_of::<kdb_entry>() + config.slots as usize * size_of::<kdb_version>()) as u32;
             // SAFETY: as above.
             let key = unsafe { *at_heap::<u8>(key_at) };
             entries.push(Entry { offset, key, lock: entry.lock, versions });
@@ -95,7 +97,8 @@ fn check_log(clock: u64, history: &History) {
     let mut commits = Vec::new();
     for cpu in 0..u64::from(config.ncpus) {
         // SAFETY: within the arena; no other task runs.
-        let ring = unsafe { &*world::at::<kdb_ring>(u64::from(config.rings) + cpu * size_of::<kdb_ring>() as u64) };
+        let ring =
+            unsafe { &*world::at::<kdb_ring>(u64::from(config.rings) + cpu * size_of::<kdb_ring>() as u64) };
         assert!(ring.head <= u64::from(ring.size), "the model's ring is too small for the workload");
         let mut position = 0;
         while position < ring.head {

@@ -36,7 +36,15 @@ pub use engine::Engine;
 pub use world::{Setup, Stores};
 
 /// The layout of the shared memory, generated from `bedplate/layout.h`.
-#[allow(missing_docs, unsafe_op_in_unsafe_fn, non_camel_case_types, non_snake_case, non_upper_case_globals, clippy::all, clippy::undocumented_unsafe_blocks)]
+#[allow(
+    missing_docs,
+    unsafe_op_in_unsafe_fn,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks
+)]
 pub mod layout {
     include!(concat!(env!("OUT_DIR"), "/layout.rs"));
 }

@@ -12,12 +12,7 @@ pub struct Mutant {
     pub becomes: &'static str,
 }
 
-const fn mutant(
-    name: &'static str,
-    file: &'static str,
-    text: &'static str,
-    becomes: &'static str,
-) -> Mutant {
+const fn mutant(name: &'static str, file: &'static str, text: &'static str, becomes: &'static str) -> Mutant {
     Mutant { name, file, text, becomes }
 }
 
@@ -29,12 +24,7 @@ pub const MUTANTS: &[Mutant] = &[
         "ts = state->clock + 1;\n\t\tSTORE(&v->ts, ts);\n\t\tlatch_publish(state, ts);",
         "ts = state->clock + 1;\n\t\tlatch_publish(state, ts);\n\t\tSTORE(&v->ts, ts);",
     ),
-    mutant(
-        "reader_ignores_clock",
-        "engine/arena/auto.h",
-        " || !clock_reached(state, found.ts)",
-        "",
-    ),
+    mutant("reader_ignores_clock", "engine/arena/auto.h", " || !clock_reached(state, found.ts)", ""),
     mutant(
         "reader_ignores_changes",
         "engine/arena/auto.h",
@@ -71,12 +61,7 @@ pub const MUTANTS: &[Mutant] = &[
         "return CAS(AT(__u64, pos->bucket), pos->word, (pos->word & ~0xffffffffull) | entry) == pos->word;",
         "ASTORE64(pos->bucket, (pos->word & ~0xffffffffull) | entry);\n\treturn 1;",
     ),
-    mutant(
-        "unlink_leaves_middle",
-        "engine/arena/index.h",
-        "STORE(&entry_at(prev)->next, next);",
-        "",
-    ),
+    mutant("unlink_leaves_middle", "engine/arena/index.h", "STORE(&entry_at(prev)->next, next);", ""),
     mutant(
         "collector_locks_without_compare",
         "engine/arena/gc.h",
@@ -89,18 +74,8 @@ pub const MUTANTS: &[Mutant] = &[
         "if (snapshot == 1)\n\t\t\treturn ~0ull;",
         "if (snapshot == 1)\n\t\t\tcontinue;",
     ),
-    mutant(
-        "snapshot_prunes_too_much",
-        "engine/arena/version.h",
-        "ts <= snapshot - 2",
-        "ts < snapshot - 2",
-    ),
-    mutant(
-        "marker_without_second_look",
-        "engine/arena/version.h",
-        "if (LOAD(&v->ts) != marker)",
-        "if (0)",
-    ),
+    mutant("snapshot_prunes_too_much", "engine/arena/version.h", "ts <= snapshot - 2", "ts < snapshot - 2"),
+    mutant("marker_without_second_look", "engine/arena/version.h", "if (LOAD(&v->ts) != marker)", "if (0)"),
     mutant(
         "publish_without_barrier",
         "engine/commit.h",
@@ -137,10 +112,5 @@ pub const MUTANTS: &[Mutant] = &[
         "if (owner)\n\t\treturn SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_AGAIN : KDB_ERR_CONFLICT;",
         "",
     ),
-    mutant(
-        "commit_without_stamp",
-        "engine/arena/tx.h",
-        "STORE(&v->ts, ctx->commit_ts);",
-        "",
-    ),
+    mutant("commit_without_stamp", "engine/arena/tx.h", "STORE(&v->ts, ctx->commit_ts);", ""),
 ];

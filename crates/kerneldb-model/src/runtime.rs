@@ -89,11 +89,11 @@ macro_rules! atomics {
 }
 
 atomics! { u32, AtomicU32; __tsan_atomic32_compare_exchange_val __tsan_atomic32_exchange __tsan_atomic32_fetch_add
-    __tsan_atomic32_fetch_sub __tsan_atomic32_fetch_and __tsan_atomic32_fetch_or __tsan_atomic32_load
-    __tsan_atomic32_store }
+__tsan_atomic32_fetch_sub __tsan_atomic32_fetch_and __tsan_atomic32_fetch_or __tsan_atomic32_load
+__tsan_atomic32_store }
 atomics! { u64, AtomicU64; __tsan_atomic64_compare_exchange_val __tsan_atomic64_exchange __tsan_atomic64_fetch_add
-    __tsan_atomic64_fetch_sub __tsan_atomic64_fetch_and __tsan_atomic64_fetch_or __tsan_atomic64_load
-    __tsan_atomic64_store }
+__tsan_atomic64_fetch_sub __tsan_atomic64_fetch_and __tsan_atomic64_fetch_or __tsan_atomic64_load
+__tsan_atomic64_store }
 
 /// Fills memory word by word, as the engine's own loops do.
 #[unsafe(no_mangle)]

@@ -22,7 +22,12 @@ impl<S: Scheduler> Scheduler for Processors<S> {
         self.0.new_execution()
     }
 
-    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, is_yielding: bool) -> Option<TaskId> {
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
         let allowed: Vec<&Task> =
             runnable.iter().copied().filter(|task| world::may_run(usize::from(task.id()))).collect();
         assert!(!allowed.is_empty(), "the processors' rules let no task run");
@@ -76,7 +81,12 @@ impl Scheduler for DelayBounded {
         Some(Schedule::new(0))
     }
 
-    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, is_yielding: bool) -> Option<TaskId> {
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
         let mut order: Vec<usize> = runnable.iter().map(|task| usize::from(task.id())).collect();
         order.sort_unstable();
         let from = current.map_or(0, usize::from);
@@ -116,7 +126,8 @@ pub fn randomized(executions: usize, model: impl Fn() + Send + Sync + Clone + 's
     let executions = ((executions as f64 * factor()) as usize).max(2);
     Runner::new(Processors(RandomScheduler::new(executions / 2)), config()).run(model.clone());
     for depth in [2, 3, 5] {
-        Runner::new(Processors(PctScheduler::new(depth, executions.div_ceil(6))), config()).run(model.clone());
+        Runner::new(Processors(PctScheduler::new(depth, executions.div_ceil(6))), config())
+            .run(model.clone());
     }
 }
 

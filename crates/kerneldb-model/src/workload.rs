@@ -39,6 +39,8 @@ pub enum Work {
     Rollback(Vec<TxStep>),
     /// A read-only transaction.
     Snapshot(Vec<u8>),
+    /// Auto-commit work while the session's own snapshot keeps versions.
+    DuringSnapshot(Vec<Work>),
     /// The collector, for up to so many entries.
     Collect(u32),
 }
@@ -250,6 +252,13 @@ impl Session {
             Work::Commit(ref steps) => self.transaction(steps, true),
             Work::Rollback(ref steps) => self.transaction(steps, false),
             Work::Snapshot(ref keys) => self.snapshot(keys),
+            Work::DuringSnapshot(ref work) => {
+                assert_eq!(self.run(KDB_OP_BEGIN_RO), KDB_OK);
+                for work in work {
+                    self.work(work);
+                }
+                assert_eq!(self.run(KDB_OP_COMMIT_RO), KDB_OK);
+            }
             Work::Collect(budget) => {
                 self.engine.collect(budget);
             }
@@ -297,8 +306,10 @@ pub fn run(engine: Engine, setup: &Setup, before: &[Work], clients: &[Client]) -
 /// All keys of the work.
 fn keys(before: &[Work], clients: &[Client]) -> Vec<u8> {
     let mut keys: Vec<u8> = Vec::new();
-    for work in before.iter().chain(clients.iter().flat_map(|client| &client.work)) {
+    let mut left: Vec<&Work> = before.iter().chain(clients.iter().flat_map(|client| &client.work)).collect();
+    while let Some(work) = left.pop() {
         match work {
+            Work::DuringSnapshot(work) => left.extend(work),
             Work::Get(key) | Work::Set(key, _) | Work::Del(key) | Work::Cas(key, _) => keys.push(*key),
             Work::Commit(steps) | Work::Rollback(steps) => keys.extend(steps.iter().map(|step| match step {
                 TxStep::Get(key) | TxStep::Set(key, _) | TxStep::Del(key) => *key,

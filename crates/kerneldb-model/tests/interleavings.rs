@@ -4,10 +4,9 @@
 
 mod common;
 
-use bedplate_kerneldb_model::workload::{self, Client, TxStep, Work};
-use bedplate_kerneldb_model::world::{Setup, Stores};
-use bedplate_kerneldb_model::{Engine, schedule};
-use common::model;
+use bedplate_kerneldb_model::Engine;
+use bedplate_kerneldb_model::world::Stores;
+use common::{case, model};
 
 fn explore(name: &str) {
     let model = model(name);
@@ -44,60 +43,62 @@ fn no_block_is_handed_out_twice() {
     explore("blocks");
 }
 
-/// All schedules of two or three clients with at most `delays` delays, with and without store buffers.
-fn exhaustive(delays: usize, before: &'static [Work], clients: impl Fn() -> Vec<Client> + Send + Sync + Clone + 'static) {
+/// Without and with store buffers.
+fn every_schedule(name: &str) {
     for stores in [Stores::Sequential, Stores::Latest] {
-        let clients = clients.clone();
-        let covered = schedule::exhaustive(delays, 400_000, move || {
-            workload::run(Engine::real(), &Setup { stores, ..Setup::default() }, before, &clients());
-        });
+        let covered = case(name).explore(Engine::real(), stores, 400_000);
         assert!(covered.complete, "there are more schedules than the bound: {covered:?}");
         assert!(covered.schedules > 100, "hardly anything was interleaved: {covered:?}");
-        println!("{stores:?}: {covered:?}");
+        println!("{name}, {stores:?}: {covered:?}");
     }
 }
 
 #[test]
 fn every_schedule_of_two_writers_of_an_absent_key() {
-    exhaustive(2, &[], || {
-        vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
-    });
+    every_schedule("two writers of an absent key");
 }
 
 #[test]
 fn every_schedule_of_a_writer_and_a_snapshot() {
-    exhaustive(2, &[Work::Set(b'a', 8)], || {
-        vec![
-            Client::thread(0, vec![Work::Set(b'a', 8)]),
-            Client::thread(1, vec![Work::Snapshot(vec![b'a', b'a'])]),
-        ]
-    });
+    every_schedule("a writer and a snapshot");
 }
 
 #[test]
-fn every_schedule_of_a_commit_and_a_read() {
-    exhaustive(2, &[Work::Set(b'a', 8)], || {
-        vec![
-            Client::thread(0, vec![Work::Commit(vec![TxStep::Set(b'a', 8)])]),
-            Client::thread(1, vec![Work::Get(b'a'), Work::Get(b'a')]),
-        ]
-    });
+fn every_schedule_of_a_writer_and_a_read_before_a_snapshot() {
+    every_schedule("a writer and a read before a snapshot");
+}
+
+#[test]
+fn every_schedule_of_a_commit_and_reads() {
+    every_schedule("a commit and reads");
+}
+
+#[test]
+fn every_schedule_of_two_read_modify_writes() {
+    every_schedule("two read-modify-writes");
 }
 
 #[test]
 fn every_schedule_of_the_collector_and_a_writer() {
-    const BEFORE: &[Work] = &[Work::Set(b'a', 8), Work::Del(b'a')];
-    exhaustive(2, BEFORE, || {
-        vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
-    });
+    every_schedule("the collector and a writer");
+}
+
+#[test]
+fn every_schedule_of_reused_memory_and_a_writer() {
+    every_schedule("an entry's memory that serves another key, and a writer");
+}
+
+#[test]
+fn every_schedule_of_a_snapshot_and_the_removal_of_a_tombstone() {
+    every_schedule("a snapshot and the removal of a tombstone with what it hides");
+}
+
+#[test]
+fn every_schedule_of_a_snapshot_and_a_session_that_goes_on() {
+    every_schedule("a snapshot and a session that begins its next transaction");
 }
 
 #[test]
 fn every_moment_of_an_interrupt() {
-    exhaustive(1, &[Work::Set(b'a', 8)], || {
-        vec![
-            Client::thread(0, vec![Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 100)])]),
-            Client::interrupt(0, vec![Work::Set(b'a', 100), Work::Get(b'a')]),
-        ]
-    });
+    every_schedule("an interrupt");
 }

@@ -1,10 +1,16 @@
 //! The model checker notices defects: each mutant of the engine fails at least one model.
+//!
+//! `BEDPLATE_TEST_MUTANT=NAME` runs one of them.
 
 mod common;
 
 use bedplate_kerneldb_model::Engine;
 use bedplate_kerneldb_model::mutants::MUTANTS;
-use common::MODELS;
+use bedplate_kerneldb_model::world::Stores;
+use common::{CASES, Case, MODELS, Model};
+
+/// Schedules of a case that a mutant is given at most.
+const MUTANT_SCHEDULES: u64 = 12_000;
 
 #[test]
 fn every_mutant_still_applies() {
@@ -13,24 +19,45 @@ fn every_mutant_still_applies() {
     assert!(gone.is_empty(), "the engine's text has changed; adapt these in src/mutants.rs: {gone:?}");
 }
 
-/// The model that notices a mutant, if one does.
+/// Whether a run fails. It has a thread of its own: a failed execution leaves nothing to the next one.
+fn fails(run: impl FnOnce() + Send + 'static) -> bool {
+    std::thread::spawn(run).join().is_err()
+}
+
+/// The model that notices a mutant in a share of its executions, if one does.
+fn noticed_by_model(engine: Engine, share: f64) -> Option<&'static str> {
+    let mut models = MODELS.iter();
+    let notices = |model: &&Model| {
+        let model: Model = **model;
+        fails(move || model.explore(engine, (model.executions as f64 * share) as usize))
+    };
+    models.find(notices).map(|model| model.name)
+}
+
+/// The case that notices a mutant, if one does: exhaustive search always does the same.
+fn noticed_by_case(engine: Engine) -> Option<&'static str> {
+    let notices = |case: &&Case, stores| {
+        fails({
+            let case: Case = **case;
+            move || _ = case.explore(engine, stores, MUTANT_SCHEDULES)
+        })
+    };
+    [Stores::Sequential, Stores::Latest]
+        .into_iter()
+        .find_map(|stores| CASES.iter().find(|case| notices(case, stores)).map(|case| case.name))
+}
+
 fn noticed_by(engine: Engine) -> Option<&'static str> {
-    for round in 1..=4 {
-        for model in MODELS {
-            // A thread of its own: a failed execution leaves nothing to the next one.
-            let failed = std::thread::spawn(move || model.explore(engine, model.executions * round / 4)).join();
-            if failed.is_err() {
-                return Some(model.name);
-            }
-        }
-    }
-    None
+    noticed_by_model(engine, 0.1)
+        .or_else(|| noticed_by_case(engine))
+        .or_else(|| noticed_by_model(engine, 2.0))
 }
 
 #[test]
 fn every_mutant_is_noticed() {
     let mut missed = Vec::new();
-    for mutant in MUTANTS {
+    let only = std::env::var("BEDPLATE_TEST_MUTANT").ok();
+    for mutant in MUTANTS.iter().filter(|mutant| only.as_deref().is_none_or(|only| only == mutant.name)) {
         let Some(engine) = Engine::mutant(mutant.name) else { continue };
         let start = std::time::Instant::now();
         match noticed_by(engine) {

@@ -43,6 +43,122 @@ impl Model {
     }
 }
 
+/// Clients of which every schedule with a few delays is tried.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    pub delays: usize,
+    pub before: fn() -> Vec<Work>,
+    pub clients: fn() -> Vec<Client>,
+}
+
+/// All cases for exhaustive search.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "two writers of an absent key",
+        delays: 2,
+        before: || vec![],
+        clients: || {
+            vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
+        },
+    },
+    Case {
+        name: "a writer and a snapshot",
+        delays: 2,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let snapshot = Work::Snapshot(vec![b'a', b'a']);
+            vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, vec![snapshot])]
+        },
+    },
+    Case {
+        name: "a writer and a read before a snapshot",
+        delays: 2,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let reads = vec![Work::Get(b'a'), Work::Snapshot(vec![b'a'])];
+            vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, reads)]
+        },
+    },
+    Case {
+        name: "a commit and reads",
+        delays: 2,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let commit = Work::Commit(vec![TxStep::Set(b'a', 8)]);
+            vec![Client::thread(0, vec![commit]), Client::thread(1, vec![Work::Get(b'a'), Work::Get(b'a')])]
+        },
+    },
+    Case {
+        name: "two read-modify-writes",
+        delays: 2,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let update = Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 8)]);
+            vec![Client::thread(0, vec![update.clone()]), Client::thread(1, vec![update])]
+        },
+    },
+    Case {
+        name: "the collector and a writer",
+        delays: 2,
+        before: || vec![Work::Set(b'a', 8), Work::Del(b'a')],
+        clients: || {
+            vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
+        },
+    },
+    Case {
+        name: "an entry's memory that serves another key, and a writer",
+        delays: 1,
+        before: || vec![Work::Set(b'a', 8), Work::Set(b'b', 8), Work::Del(b'a')],
+        clients: || {
+            let reuse = vec![Work::Collect(1), Work::Set(b'c', 8)];
+            vec![Client::thread(0, vec![Work::Set(b'a', 8), Work::Get(b'c')]), Client::thread(1, reuse)]
+        },
+    },
+    Case {
+        name: "a snapshot and the removal of a tombstone with what it hides",
+        delays: 2,
+        before: || vec![Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])],
+        clients: || {
+            let snapshot = Work::Snapshot(vec![b'a']);
+            vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![snapshot])]
+        },
+    },
+    Case {
+        name: "a snapshot and a session that begins its next transaction",
+        delays: 2,
+        before: || vec![],
+        clients: || {
+            let work = vec![Work::Commit(vec![TxStep::Set(b'a', 8)]), Work::Commit(vec![])];
+            vec![Client::thread(0, work), Client::thread(1, vec![Work::Snapshot(vec![b'a'])])]
+        },
+    },
+    Case {
+        name: "an interrupt",
+        delays: 1,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let commit = Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 100)]);
+            let interrupt = vec![Work::Set(b'a', 100), Work::Set(b'b', 100), Work::Get(b'a')];
+            vec![Client::thread(0, vec![Work::Set(b'c', 100), commit]), Client::interrupt(0, interrupt)]
+        },
+    },
+];
+
+pub fn case(name: &str) -> &'static Case {
+    CASES.iter().find(|case| case.name == name).expect("a case of the list")
+}
+
+impl Case {
+    /// Runs every schedule with at most `delays` delays, up to `bound` schedules.
+    pub fn explore(&self, engine: Engine, stores: Stores, bound: u64) -> schedule::Covered {
+        let case = *self;
+        schedule::exhaustive(case.delays, bound, move || {
+            workload::run(engine, &Setup { stores, ..Setup::default() }, &(case.before)(), &(case.clients)());
+        })
+    }
+}
+
 fn random_setup() -> Setup {
     Setup {
         versions: [1, 2, 4, 6][below(4) as usize],
@@ -68,10 +184,12 @@ fn mixed(engine: Engine) {
 
 /// Keys are deleted and collected, and their memory serves other keys, while they are read and written.
 fn removal(engine: Engine) {
-    let before = [Work::Set(b'a', 8), Work::Set(b'b', 8), Work::Set(b'c', 8), Work::Del(b'b'), Work::Del(b'c')];
+    let before =
+        [Work::Set(b'a', 8), Work::Set(b'b', 8), Work::Set(b'c', 8), Work::Del(b'b'), Work::Del(b'c')];
     let victim = [b'a', b'b', b'c'][below(3) as usize];
     let other = [b'b', b'd'][below(2) as usize];
-    let remover = vec![Work::Del(victim), Work::Collect(4), Work::Set(other, 8), Work::Del(other), Work::Collect(4)];
+    let remover =
+        vec![Work::Del(victim), Work::Collect(4), Work::Set(other, 8), Work::Del(other), Work::Collect(4)];
     let user: Vec<Work> = (0..1 + below(3))
         .map(|_| match below(6) {
             0 => Work::Get(victim),
@@ -152,7 +270,11 @@ fn owners(engine: Engine) {
                             holders.shared -= 1;
                         }
                         if mode != Some(true) {
-                            if exclusive { holders.exclusive += 1 } else { holders.shared += 1 }
+                            if exclusive {
+                                holders.exclusive += 1
+                            } else {
+                                holders.shared += 1
+                            }
                             mode = Some(exclusive);
                         }
                         let (shared, exclusive) = (holders.shared, holders.exclusive);
