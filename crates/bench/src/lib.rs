@@ -35,6 +35,7 @@ mod partitions;
 mod pool;
 mod registry;
 mod report;
+mod restart;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
 mod scan;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::{
-    Error, Report, Result, checkpoint, local, net, partitions, pool, scan, shootdown, snapshot, versions,
-    voter, wal,
+    Error, Report, Result, checkpoint, local, net, partitions, pool, restart, scan, shootdown, snapshot,
+    versions, voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -92,6 +92,7 @@ const ALL: &[Benchmark] = &[
     net::BENCH,
     wal::BENCH,
     checkpoint::BENCH,
+    restart::BENCH,
     versions::BENCH,
     partitions::BENCH,
     voter::BENCH,

@@ -110,19 +110,20 @@ pub fn measure(server: &Server, load: &Load) -> Result<Measured> {
     })
 }
 
-/// Run time per reply, in nanoseconds, of all programs of a type; 0 if the kernel does not tell.
-pub fn calibrate_bpf(server: &Server, load: &Load, kind: ProgramType) -> Result<f64> {
+/// Run time per reply, in nanoseconds, of all programs of a type; `None` if the kernel does not tell.
+pub fn calibrate_bpf(server: &Server, load: &Load, kind: ProgramType) -> Result<Option<f64>> {
     let Ok(_on) = RunTimeStats::enable() else {
-        tracing::warn!("no run-time statistics of eBPF programs: their time is missing in server_cpu_ns");
-        return Ok(0.0);
+        tracing::warn!("no run-time statistics of eBPF programs: there is no server_cpu_ns");
+        return Ok(None);
     };
     let (seen, [before, after]) = load::run(server.address(), load, || Ok(bpf::programs()))?;
     let ns = bpf::run_ns_between(&before, &after, |p| bpf::same_kind(p.kind, kind));
-    Ok(ns as f64 / seen.replies.max(1) as f64)
+    Ok(Some(ns as f64 / seen.replies.max(1) as f64))
 }
 
-/// Medians over the rounds of one server in one cell, as columns of a row.
-pub fn fill_row(row: &mut Fields, rounds: &[Measured], bpf_ns: f64) {
+/// Medians over the rounds of one server in one cell, as columns of a row. `bpf_ns`: see [`calibrate_bpf`]; without it there
+/// is no `server_cpu_ns`.
+pub fn fill_row(row: &mut Fields, rounds: &[Measured], bpf_ns: Option<f64>) {
     let median = |f: &dyn Fn(&Measured) -> f64| crate::sample::samples(rounds, f).median();
     let rates = crate::sample::samples(rounds, |m| m.seen.rate());
     let mut merged = crate::latency::Latencies::default();
@@ -134,10 +135,12 @@ pub fn fill_row(row: &mut Fields, rounds: &[Measured], bpf_ns: f64) {
     row.set("rate_per_s", rates.median());
     row.set("rate_spread", rates.spread());
     merged.fill(row);
-    row.set("server_cpu_ns", median(&|m| m.server_cpu_ns(bpf_ns)));
+    if let Some(bpf_ns) = bpf_ns {
+        row.set("server_cpu_ns", median(&|m| m.server_cpu_ns(bpf_ns)));
+        row.set("of_it_bpf_in_client_ns", bpf_ns);
+    }
     row.set("of_it_process_ns", median(&Measured::process_cpu_ns));
     row.set("of_it_kernel_threads_ns", median(&Measured::kernel_threads_cpu_ns));
-    row.set("of_it_bpf_in_client_ns", bpf_ns);
     row.set("both_cpu_ns", median(&Measured::both_cpu_ns));
     row.set("machine_cpu_ns", median(&Measured::machine_cpu_ns));
     row.set("client_cpu_ns", median(&Measured::client_cpu_ns));

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -23,6 +23,7 @@ pub struct Server {
     child: Child,
     address: SocketAddr,
     directory: TempDir,
+    started_in: Duration,
 }
 
 impl Server {
@@ -65,6 +66,43 @@ impl Server {
         Self::start(command, port, directory, "run `bedplate doctor` to see what this kernel lacks")
     }
 
+    /// Bedplate on a data directory, with further options of `kv serve`.
+    pub fn bedplate_on(
+        options: &Options,
+        memory_bytes: u64,
+        data: &Path,
+        further: &[&str],
+    ) -> Result<Server> {
+        let program = match &options.bedplate {
+            Some(path) => path.clone(),
+            None => std::env::current_exe().map_err(Error::io("path of the running executable"))?,
+        };
+        let port = free_port()?;
+        let mut command = Command::new(program);
+        command.args(["kv", "serve", "--bind", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--memory", &memory_bytes.to_string()]).args(further);
+        command.args([OsStr::new("--data"), data.as_os_str()]);
+        Self::start(command, port, directory()?, "run `bedplate doctor` to see what this kernel lacks")
+    }
+
+    /// Redis on a data directory: it loads the RDB file there, and writes one only when it is told to.
+    pub fn redis_on(options: &Options, data: &Path) -> Result<Server> {
+        let port = free_port()?;
+        let mut command = Command::new(&options.redis);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
+        command.args([OsStr::new("--dir"), data.as_os_str()]);
+        Self::start(command, port, directory()?, "install redis-server, or name one")
+    }
+
     fn start(mut command: Command, port: u16, directory: TempDir, hint: &'static str) -> Result<Server> {
         let name = command.get_program().to_string_lossy().into_owned();
         let errors = directory.path().join("errors");
@@ -77,12 +115,12 @@ impl Server {
                 Ok(())
             });
         }
+        let start = Instant::now();
         let child = command
             .spawn()
             .map_err(|e| Error::Missing { what: format!("{name} does not start: {e}"), hint })?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut server = Server { child, address, directory };
-        let start = Instant::now();
+        let mut server = Server { child, address, directory, started_in: Duration::ZERO };
         while !answers_ping(address) {
             let ended = server.child.try_wait().map_err(Error::io("wait for the server"))?;
             if let Some(status) = ended {
@@ -93,8 +131,9 @@ impl Server {
             if start.elapsed() > START_LIMIT {
                 return Err(Error::Missing { what: format!("{name} does not answer"), hint });
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(1));
         }
+        server.started_in = start.elapsed();
         Ok(server)
     }
 
@@ -106,6 +145,31 @@ impl Server {
     /// Where it keeps its files, until it is gone.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Time from its start to its first reply to PING.
+    pub fn started_in(&self) -> Duration {
+        self.started_in
+    }
+
+    /// Ends it at once, as a power failure would.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill().map_err(Error::io("kill the server"))?;
+        self.child.wait().map_err(Error::io("wait for the server"))?;
+        Ok(())
+    }
+
+    /// Sends one command in its inline form and returns the reply's first line.
+    pub fn command(&self, line: &str) -> Result<String> {
+        let exchange = || -> std::io::Result<String> {
+            let mut socket = TcpStream::connect(self.address)?;
+            socket.set_read_timeout(Some(START_LIMIT))?;
+            socket.write_all(format!("{line}\r\n").as_bytes())?;
+            let mut reply = String::new();
+            BufReader::new(socket).read_line(&mut reply)?;
+            Ok(reply.trim_end().to_owned())
+        };
+        exchange().map_err(Error::io(format!("{line} on the server")))
     }
 
     /// Its process.

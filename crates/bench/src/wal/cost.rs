@@ -7,6 +7,7 @@ use bedplate_kerneldb::wal::{OpRef, TxnSink};
 use bedplate_kerneldb::{Database, SetOptions};
 
 use super::PATIENCE;
+use crate::cpu::thread_cpu_ns;
 use crate::local::driver::{Driver, Driving, Outcome};
 use crate::local::run::{CHUNK, Refused, Window, drive};
 use crate::local::trace::{Workload, draw, key};
@@ -26,36 +27,49 @@ impl TxnSink for Newest {
     fn end(&mut self) {}
 }
 
-/// Runs `f` while a thread takes everything out of the log rings and throws it away; `f` gets the newest
-/// timestamp taken.
-pub fn with_consumer<T>(database: &Database, f: impl FnOnce(&AtomicU64) -> Result<T>) -> Result<T> {
+/// What the thread that consumes the log tells others.
+#[derive(Default)]
+pub struct Consumer {
+    /// The newest commit timestamp it has taken.
+    taken: AtomicU64,
+    /// Its CPU time, in nanoseconds, up to that.
+    cpu_ns: AtomicU64,
+}
+
+/// Runs `f` while a thread takes everything out of the log rings and throws it away.
+pub fn with_consumer<T>(database: &Database, f: impl FnOnce(&Consumer) -> Result<T>) -> Result<T> {
     let mut reader = database.log_reader().ok_or_else(|| Error::Missing {
         what: "the database has no log".to_owned(),
         hint: "create it with log rings",
     })?;
-    let (consumed, stop) = (AtomicU64::new(database.clock()), AtomicBool::new(false));
+    let (consumer, stop) = (Consumer::default(), AtomicBool::new(false));
+    consumer.taken.store(database.clock(), Ordering::Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let mut newest = Newest(0);
-                if reader.drain_into(4 << 20, &mut newest) == 0 {
+                let taken = reader.drain_into(4 << 20, &mut newest);
+                if taken > 0 {
+                    database.set_durable(newest.0, false);
+                }
+                consumer.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
+                if taken == 0 {
                     std::thread::sleep(Duration::from_micros(50));
                 } else {
-                    consumed.store(newest.0, Ordering::Release);
-                    database.set_durable(newest.0, false);
+                    consumer.taken.store(newest.0, Ordering::Release);
                 }
             }
         });
-        let result = f(&consumed);
+        let result = f(&consumer);
         stop.store(true, Ordering::Relaxed);
         result
     })
 }
 
 /// Waits until the consumer has taken every commit.
-fn caught_up(database: &Database, consumed: &AtomicU64) -> Result<()> {
+fn caught_up(database: &Database, consumer: &Consumer) -> Result<()> {
     let start = Instant::now();
-    while consumed.load(Ordering::Acquire) < database.clock() {
+    while consumer.taken.load(Ordering::Acquire) < database.clock() {
         if start.elapsed() > PATIENCE {
             return Err(Error::engine("the log's consumer does not catch up".to_owned()));
         }
@@ -65,23 +79,24 @@ fn caught_up(database: &Database, consumed: &AtomicU64) -> Result<()> {
 }
 
 /// Writes all keys; waits whenever the ring could be half full.
-pub fn fill_logged(database: &Database, workload: &Workload, consumed: &AtomicU64) -> Result<()> {
+pub fn fill_logged(database: &Database, workload: &Workload, consumer: &Consumer) -> Result<()> {
     let mut session = database.session()?;
     let value = vec![b'v'; workload.value_len];
     for number in 0..workload.keys {
         if number % CHUNK as u64 == 0 {
-            caught_up(database, consumed)?;
+            caught_up(database, consumer)?;
         }
         session.set(&key(number), &value, SetOptions::default())?;
     }
-    caught_up(database, consumed)
+    caught_up(database, consumer)
 }
 
-/// Windows without and with a log, in bursts; see the module's documentation.
+/// Windows without and with a log, in bursts; see the module's documentation. The CPU time of a window with a log contains
+/// the consumer's.
 pub fn measure(
     plain: &Database,
     logged: &Database,
-    consumed: &AtomicU64,
+    consumer: &Consumer,
     workload: &Workload,
     rounds: usize,
     window: Duration,
@@ -91,6 +106,8 @@ pub fn measure(
     interleave(rounds, sides.len(), |side, round| {
         let start = Instant::now();
         let mut outcome = Outcome::default();
+        let consumer_cpu = || consumer.cpu_ns.load(Ordering::Relaxed);
+        let consumer_before = consumer_cpu();
         let bursts = trace.chunks(CHUNK).cycle().skip(round * trace.len() / CHUNK / rounds);
         let ((), refused) = Refused::during([plain, logged][side], || {
             for burst in bursts {
@@ -99,11 +116,14 @@ pub fn measure(
                 }
                 outcome.add(sides[side].run(burst)?);
                 if side == 1 {
-                    caught_up(logged, consumed)?;
+                    caught_up(logged, consumer)?;
                 }
             }
             Ok(())
         })?;
+        if side == 1 {
+            outcome.cpu_ns += consumer_cpu() - consumer_before;
+        }
         Ok(Window { outcome, refused, wall_ns: start.elapsed().as_nanos() as u64 })
     })
 }

@@ -3,8 +3,8 @@
 //! - `cost`: the same operations on a database without a log and on one with a log whose consumer throws
 //!   the records away (as in the paper, so that the disk is not in the result). The operations come in
 //!   bursts that the rings can hold, and the next burst waits until the consumer has caught up; so this
-//!   is the cost of writing log records, without that of a full ring. `async_cost_*` is the share of
-//!   operations per CPU second that is lost at 90 % SET.
+//!   is the cost of log records without that of a full ring: the writer's CPU time and the consumer's.
+//!   `async_cost_*` is the share of operations per CPU second that is lost at 90 % SET.
 //! - `sustained`: the same without waiting. Where the consumer is slower than the writers the rings fill
 //!   and operations are refused: `refused_per_s`. CPU is not the measure here, but time.
 //! - `paced`: a real log on disk, asynchronous, writers below the disk's rate: nothing may be refused.
@@ -55,13 +55,13 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
         progress(Step { done, total: 3, label: &format!("{value_len} B: loading") });
         let plain = database(&base, 0)?;
         let logged = database(&base, RING_BYTES)?;
-        cost::with_consumer(&logged, |consumed| {
+        cost::with_consumer(&logged, |consumer| {
             fill(&plain, &base)?;
-            cost::fill_logged(&logged, &base, consumed)?;
+            cost::fill_logged(&logged, &base, consumer)?;
             for set_percent in [10, 50, 90] {
                 let workload = Workload { set_percent, ..base };
                 progress(Step { done, total: 3, label: &format!("{value_len} B, {set_percent} % SET") });
-                let sides = cost::measure(&plain, &logged, consumed, &workload, rounds, window)?;
+                let sides = cost::measure(&plain, &logged, consumer, &workload, rounds, window)?;
                 let lost = cost::record(&mut report, &workload, &sides);
                 if set_percent == 90 {
                     report.ratio(&format!("async_cost_{size}"), lost);
