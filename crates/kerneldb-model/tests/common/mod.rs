@@ -118,7 +118,10 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a snapshot and the removal of a tombstone with what it hides",
         delays: 2,
-        before: || vec![Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])],
+        before: || {
+            // The tombstone lies behind the value that it hides, so a reader meets the value first.
+            vec![Work::Set(b'a', 8), Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])]
+        },
         clients: || {
             let snapshot = Work::Snapshot(vec![b'a']);
             vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![snapshot])]
