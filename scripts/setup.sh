@@ -45,6 +45,7 @@ had_redis=yes
 have redis-server || { had_redis=no; need redis-server "redis-server, the tests' and benchmarks' peer"; }
 { have redis-cli && have redis-benchmark; } || need redis-tools "redis-cli and redis-benchmark"
 /usr/bin/python3 -c 'import redis' 2>/dev/null || need python3-redis "redis-py, a client the tests use"
+have tclsh || need tcl "tclsh, which runs Redis's test suite"
 have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernels"
 [[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
 have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
@@ -98,6 +99,32 @@ if ! have valkey-server && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; 
   else
     backport valkey-server
   fi && stop_service valkey-server || say "there is no valkey-server: its tests will say that they are skipped"
+fi
+
+# ---- Redis's test suite, which the tests run against the server ---------------------------------------
+# It is a part of the source package of Debian 12, whatever this system is, because the list of expected results
+# (docs/redis-compatibility.md) belongs to that version. apt checks signatures and checksums; a configuration and
+# folders of its own leave the system's apt as it is, and no step takes root.
+redis_suite() {
+  local suite=$1 folder mirror=${BEDPLATE_DEBIAN_MIRROR:-http://deb.debian.org} status=0
+  folder=$(mktemp -d) && mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$folder/suite" "$(dirname "$suite")"
+  for source in "debian bookworm" "debian-security bookworm-security"; do
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror/$source main"
+  done >"$folder/sources.list"
+  local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=-
+    -o "Dir::State::lists=$folder/lists" -o "Dir::Cache=$folder/cache" -o "APT::Sandbox::User=$(id -un)")
+  # The move comes last, so that an interrupted set-up leaves nothing that looks complete.
+  { "${apt[@]}" update && (cd "$folder" && "${apt[@]}" source --download-only redis) &&
+    tar -xzf "$folder"/redis_7.0.15.orig.tar.gz -C "$folder/suite" --strip-components=1 --wildcards --no-wildcards-match-slash '*/tests' '*/COPYING' &&
+    rm -rf "$suite" && mv "$folder/suite" "$suite"; } || status=1
+  rm -rf "$folder"
+  return $status
+}
+
+suite=${XDG_CACHE_HOME:-$HOME/.cache}/bedplate/redis-suite
+if [[ ! -e $suite/tests/test_helper.tcl ]] && have apt-get; then
+  say "fetching Redis's test suite (3 MB) into $suite"
+  redis_suite "$suite" || say "it could not be fetched: its test will say that it is skipped"
 fi
 
 # ---- Rust -------------------------------------------------------------------------------------------

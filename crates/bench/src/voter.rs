@@ -258,7 +258,7 @@ impl Hall {
                 counted += item.value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
             }
             _ => {}
-        });
+        })?;
         if records != accepted || counted != accepted {
             return Err(Error::engine(format!(
                 "{accepted} votes were accepted, {records} are recorded and {counted} are counted"

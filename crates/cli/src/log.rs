@@ -16,5 +16,8 @@ pub fn init() {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // Such an error would be reported on the standard error as well, and the macro for that panics when the reader of
+        // a pipe there is gone.
+        .log_internal_errors(false)
         .init();
 }

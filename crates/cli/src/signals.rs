@@ -48,8 +48,9 @@ fn watch(signals: &mut Signals, stop: impl Fn()) {
     for signal in signals.forever() {
         match first {
             None => {
-                tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
+                // First, because a log that cannot be written must not keep the server running.
                 stop();
+                tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
                 first = Some(Instant::now());
             }
             // The same key press may arrive twice, from the terminal and from a parent.

@@ -4,11 +4,8 @@
 //!
 //! `BEDPLATE_TEST_KILLS` says how often (20), `BEDPLATE_TEST_SEED` repeats the choices of a run.
 
-mod kill {
-    pub mod load;
-    pub mod model;
-    pub mod wire;
-}
+#[path = "kill/mod.rs"]
+mod kill;
 mod running;
 
 use std::path::Path;

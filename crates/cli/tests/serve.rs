@@ -3,7 +3,10 @@
 
 mod running;
 
-use std::process::Output;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
 
 use redis::Connection;
 use running::{Server, command};
@@ -36,6 +39,19 @@ fn data_stays_over_an_orderly_end() {
     assert_eq!(get(&mut connection, "sync").as_deref(), Some("kept"));
     let (code, said) = server.end(Signal::INT);
     assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn a_server_whose_standard_error_is_closed_goes_on_and_stops_in_order() {
+    let data = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let server = Server::start_logging_to(data.path(), &[], writer.into());
+    drop(reader);
+    // The stop is logged, too.
+    set(&mut server.connect(), "key", "kept");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let server = Server::start(data.path(), &[]);
+    assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
 }
 
 #[test]
@@ -189,4 +205,74 @@ fn what_is_wrong_is_said_in_one_line() {
     let nonsense = command(&["kv", "serve", "--in-memory", "--versions", "99"]).output().unwrap();
     assert_eq!(nonsense.status.code(), Some(1));
     assert!(text(&nonsense).contains("versions"), "{}", text(&nonsense));
+}
+
+/// The command line of a program that runs another one as an unprivileged user with these capabilities and
+/// no others; `None` if there is no such program.
+fn with_capabilities(capabilities: &[&str]) -> Option<Vec<String>> {
+    let exists = Command::new("setpriv").arg("--version").output().is_ok_and(|out| out.status.success());
+    if !exists {
+        println!("skipped: setpriv, a part of util-linux, is missing");
+        return None;
+    }
+    let set: String = capabilities.iter().map(|name| format!(",+{name}")).collect();
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+    let sets = ["inh-caps", "ambient-caps", "bounding-set"].map(|kind| format!("--{kind}=-all{set}"));
+    Some(user.into_iter().map(str::to_owned).chain(sets).collect())
+}
+
+/// A data directory and an executable that the unprivileged user can use.
+fn for_unprivileged_user() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+    let (data, program) = (root.path().join("data"), root.path().join("bedplate"));
+    std::fs::create_dir(&data).unwrap();
+    std::os::unix::fs::chown(&data, Some(65534), Some(65534)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_bedplate"), &program).unwrap();
+    (root, data, program)
+}
+
+/// The capabilities of SECURITY.md.
+const DOCUMENTED: [&str; 3] = ["bpf", "net_admin", "perfmon"];
+
+#[test]
+fn the_documented_capabilities_are_enough() {
+    let text = include_str!("../../../SECURITY.md");
+    let listed = text.lines().filter_map(|line| line.strip_prefix("| `CAP_")?.split('`').next());
+    assert_eq!(listed.map(str::to_lowercase).collect::<Vec<_>>(), DOCUMENTED);
+    let Some(prefix) = with_capabilities(&DOCUMENTED) else { return };
+    let (_root, data, program) = for_unprivileged_user();
+    let server = Server::start_by(&prefix, &program, &data, &[]);
+    let mut connection = server.connect();
+    for i in 0..100 {
+        set(&mut connection, &format!("key{i}"), "value");
+        assert_eq!(get(&mut connection, &format!("key{i}")).as_deref(), Some("value"));
+    }
+    redis::cmd("SAVE").query::<()>(&mut connection).unwrap();
+    let (code, said) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
+}
+
+/// What needs a further capability says so before anything else happens.
+#[test]
+fn batching_without_its_capability_is_refused() {
+    let Some(prefix) = with_capabilities(&DOCUMENTED) else { return };
+    let (_root, data, program) = for_unprivileged_user();
+    for when in ["under-load", "always"] {
+        let mut command = Command::new(&prefix[0]);
+        command.args(&prefix[1..]).arg(&program).args([
+            "kv",
+            "serve",
+            "--port",
+            "0",
+            "--batch-workers",
+            when,
+        ]);
+        let output = command.arg("--data-dir").arg(&data).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output);
+        assert!(said.contains("needs CAP_SYS_NICE") && said.lines().count() <= 2, "{said}");
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0, "nothing was begun");
+    }
 }

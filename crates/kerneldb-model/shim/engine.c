@@ -51,29 +51,85 @@ static int model_run(__u32 op, struct kdb_ctx *ctx, struct kdb_io *io)
 	return KDB_ERR_STATE;
 }
 
-static __u32 model_alloc(__u32 vlen)
+/* As user space does it: it reads the context, and decides that the transaction has exceeded a limit. */
+static int model_reap(struct kdb_ctx *ctx)
 {
-	return block_alloc(vlen);
+	__u64 tx_seq = READ_ONCE(ctx->tx_seq), last_ns = READ_ONCE(ctx->last_ns);
+	int status;
+
+	do {
+		status = kdb_reap(ctx, tx_seq, last_ns);
+	} while (status == KDB_OK && READ_ONCE(ctx->partitions));
+	return status;
 }
 
-static void model_free(__u32 block, __u32 vlen)
+static __u32 model_alloc(__u32 bytes)
 {
-	block_free(block, vlen);
+	return block_alloc(bytes);
 }
 
-static __u32 model_block_bytes(__u32 vlen)
+static void model_free(__u32 block)
 {
-	return block_bytes(size_class(vlen));
+	slab_free(block, LINK_BLOCK);
 }
 
-static __u32 model_alloc_entry(__u32 class)
+static __u32 model_kind_bytes(__u32 kind)
 {
-	return alloc_class(class, LINK_ENTRY);
+	return kind_bytes(kind);
 }
 
-static __u32 model_entry_key(__u32 entry)
+static __u32 model_kind_of(__u32 bytes)
 {
-	return entry_key_off(entry);
+	return size_class(bytes);
+}
+
+static __u32 model_block_of(__u32 block, __u32 len)
+{
+	return block - head_in_block(len);
+}
+
+/* As user space begins to empty a slab. The slab is given to the pool after every program has ended: never here. */
+static int begin_evacuation(__u32 slab)
+{
+	struct kdb_slab __arena *d = slab_at(slab);
+
+	while (1) {
+		__u64 word = LOAD(&d->word);
+		__u32 state = word_state(word);
+
+		if (state != KDB_SLAB_CURRENT && state != KDB_SLAB_PARTIAL && state != KDB_SLAB_FULL)
+			return 0;
+		if (LOAD(&d->kind) >= KDB_CLASSES)
+			return 0;
+		if (CAS(&d->word, word, word_with_state(word, KDB_SLAB_EVACUATING) + ONE_TAG) == word)
+			return 1;
+	}
+}
+
+static void model_evacuate(__u32 slab)
+{
+	__u32 other, used = (LOAD(&super()->brk) - kdb_config.heap) / KDB_SLAB_BYTES;
+
+	if (slab >= used || !begin_evacuation(slab))
+		return;
+	for (other = 0; other < used; other++)
+		kdb_evacuate(other);
+}
+
+static void model_drain(void)
+{
+	struct kdb_state *state = kdb_state();
+	__u64 clock = READ_ONCE(state->clock);
+
+	WRITE_ONCE(state->durable_ts, clock);
+	WRITE_ONCE(state->drained_ts, clock);
+}
+
+static void model_tick(void)
+{
+	struct kdb_state *state = kdb_state();
+
+	WRITE_ONCE(state->coarse_ns, READ_ONCE(state->coarse_ns) + 1000);
 }
 
 static int model_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode)
@@ -88,10 +144,14 @@ extern const struct kdb_model_engine VARIANT;
 const struct kdb_model_engine VARIANT = {
 	.run = model_run,
 	.collect = kdb_collect,
+	.reap = model_reap,
 	.alloc = model_alloc,
 	.free = model_free,
-	.block_bytes = model_block_bytes,
-	.alloc_entry = model_alloc_entry,
-	.entry_key = model_entry_key,
+	.kind_bytes = model_kind_bytes,
+	.kind_of = model_kind_of,
+	.block_of = model_block_of,
+	.evacuate = model_evacuate,
+	.drain = model_drain,
+	.tick = model_tick,
 	.lock = model_lock,
 };

@@ -11,11 +11,15 @@ use crate::world;
 struct Table {
     run: unsafe extern "C-unwind" fn(u32, *mut kdb_ctx, *mut kdb_io) -> i32,
     collect: unsafe extern "C-unwind" fn(u32) -> i32,
+    reap: unsafe extern "C-unwind" fn(*mut kdb_ctx) -> i32,
     alloc: unsafe extern "C-unwind" fn(u32) -> u32,
-    free: unsafe extern "C-unwind" fn(u32, u32),
-    block_bytes: unsafe extern "C-unwind" fn(u32) -> u32,
-    alloc_entry: unsafe extern "C-unwind" fn(u32) -> u32,
-    entry_key: unsafe extern "C-unwind" fn(u32) -> u32,
+    free: unsafe extern "C-unwind" fn(u32),
+    kind_bytes: unsafe extern "C-unwind" fn(u32) -> u32,
+    kind_of: unsafe extern "C-unwind" fn(u32) -> u32,
+    block_of: unsafe extern "C-unwind" fn(u32, u32) -> u32,
+    evacuate: unsafe extern "C-unwind" fn(u32),
+    drain: unsafe extern "C-unwind" fn(),
+    tick: unsafe extern "C-unwind" fn(),
     lock: unsafe extern "C-unwind" fn(*mut kdb_ctx, *mut kdb_io, u32) -> i32,
 }
 
@@ -72,34 +76,59 @@ impl Engine {
         world::engine_call(|| unsafe { (self.table.collect)(budget) as u32 })
     }
 
-    /// Allocates a block for a value of `vlen` bytes; 0 when there is none.
-    pub fn alloc(&self, vlen: u32) -> u32 {
-        // SAFETY: as above.
-        world::engine_call(|| unsafe { (self.table.alloc)(vlen) })
+    /// Rolls back the transaction that the session has now, as if it had exceeded a limit; returns the status.
+    pub fn reap(&self, session: usize) -> u32 {
+        let ctx = world::context(session);
+        // SAFETY: the pointer is valid as long as the model.
+        world::engine_call(|| unsafe { (self.table.reap)(ctx) as u32 })
     }
 
-    /// Frees a block that was allocated for a value of `vlen` bytes.
-    pub fn free(&self, block: u32, vlen: u32) {
-        // SAFETY: as above.
-        world::engine_call(|| unsafe { (self.table.free)(block, vlen) })
+    /// Allocates a block of at least `bytes` bytes; 0 when there is none.
+    pub fn alloc(&self, bytes: u32) -> u32 {
+        // SAFETY: the model's memory is set up.
+        world::engine_call(|| unsafe { (self.table.alloc)(bytes) })
     }
 
-    /// Bytes of the block of a value of `vlen` bytes.
-    pub fn block_bytes(&self, vlen: u32) -> u32 {
+    /// Frees a block that was allocated.
+    pub fn free(&self, block: u32) {
         // SAFETY: as above.
-        world::engine_call(|| unsafe { (self.table.block_bytes)(vlen) })
+        world::engine_call(|| unsafe { (self.table.free)(block) })
     }
 
-    /// Allocates the memory of an index entry of a size class; 0 when there is none.
-    pub fn alloc_entry(&self, class: u32) -> u32 {
+    /// Bytes of a block, or of an entry, of a kind.
+    pub fn kind_bytes(&self, kind: u32) -> u32 {
         // SAFETY: as above.
-        world::engine_call(|| unsafe { (self.table.alloc_entry)(class) })
+        world::engine_call(|| unsafe { (self.table.kind_bytes)(kind) })
     }
 
-    /// The arena offset of an entry's key.
-    pub fn entry_key(&self, entry: u32) -> u32 {
+    /// The kind of a block of at least `bytes` bytes.
+    pub fn kind_of(&self, bytes: u32) -> u32 {
         // SAFETY: as above.
-        world::engine_call(|| unsafe { (self.table.entry_key)(entry) })
+        world::engine_call(|| unsafe { (self.table.kind_of)(bytes) })
+    }
+
+    /// Where the block begins whose value is at `block` and has the length word `len`.
+    pub fn block_of(&self, block: u32, len: u32) -> u32 {
+        // SAFETY: as above.
+        world::engine_call(|| unsafe { (self.table.block_of)(block, len) })
+    }
+
+    /// Moves values and arrays of versions out of a slab of blocks.
+    pub fn evacuate(&self, slab: u32) {
+        // SAFETY: as above.
+        world::engine_call(|| unsafe { (self.table.evacuate)(slab) })
+    }
+
+    /// The log's reader takes every commit that there is.
+    pub fn drain(&self) {
+        // SAFETY: as above.
+        world::engine_call(|| unsafe { (self.table.drain)() })
+    }
+
+    /// Advances the coarse clock.
+    pub fn tick(&self) {
+        // SAFETY: as above.
+        world::engine_call(|| unsafe { (self.table.tick)() })
     }
 
     /// Locks the key in the session's I/O buffer for the session's transaction; returns the status.

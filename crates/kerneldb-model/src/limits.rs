@@ -10,5 +10,7 @@ pub const STORES: usize = 24;
 pub const ARENA_BYTES: u64 = 16 << 20;
 /// Bytes of a processor's log ring.
 pub const RING_BYTES: u32 = 16 << 10;
+/// What the coarse clock shows first, in nanoseconds. Not 0.
+pub const FIRST_NS: u64 = 1_000_000;
 /// Bytes of a task's stack.
 pub const STACK_BYTES: usize = 256 << 10;

@@ -1,10 +1,10 @@
 //! The memory that the engine works on: an arena at a multiple of 4 GiB, the database's state, contexts and I/O
 //! buffers. A thread of the test process keeps it from one execution to the next, because fresh memory is slow.
 
-use std::ptr;
+use std::{mem::offset_of, ptr};
 
 use crate::layout::*;
-use crate::limits::{ARENA_BYTES, CPUS, RING_BYTES, SESSIONS};
+use crate::limits::{ARENA_BYTES, CPUS, FIRST_NS, RING_BYTES, SESSIONS};
 use crate::world::Setup;
 
 const GIB4: u64 = 4 << 30;
@@ -19,6 +19,8 @@ pub(crate) struct Memory {
     pub(crate) ios: *mut kdb_io,
     pub(crate) config: Box<kdb_config>,
     pub(crate) geometry: Geometry,
+    /// Whether a thread other than the session's owner changes contexts.
+    contexts_are_shared: bool,
 }
 
 /// Where the parts of the arena are.
@@ -27,6 +29,9 @@ pub(crate) struct Geometry {
     pub(crate) buckets: u64,
     pub(crate) heap: u64,
     pub(crate) end: u64,
+    pub(crate) slabs: u64,
+    pub(crate) bitmaps: u64,
+    pub(crate) bitmap_words: u64,
 }
 
 /// Zeroed memory of one or more `T`, which the process keeps.
@@ -62,6 +67,7 @@ impl Memory {
             // SAFETY: a structure of integers.
             config: Box::new(unsafe { std::mem::zeroed() }),
             geometry: Geometry::default(),
+            contexts_are_shared: false,
         }
     }
 
@@ -74,12 +80,15 @@ impl Memory {
         let rings = align(cpu_state + cpus * size_of::<kdb_cpu_alloc>() as u64, 64);
         let buckets = align(rings + cpus * size_of::<kdb_ring>() as u64, 64);
         let slabs = align(buckets + u64::from(setup.buckets) * 8, 64);
-        let ring_data = align(slabs + ARENA_BYTES / u64::from(KDB_SLAB_BYTES), 4096);
+        let bitmaps = align(slabs + u64::from(setup.slabs) * size_of::<kdb_slab>() as u64, 64);
+        let bitmap_words = u64::from(setup.slabs).div_ceil(64);
+        let ring_data = align(bitmaps + (u64::from(KDB_KINDS) + 1) * bitmap_words * 8, 4096);
         let ring_bytes = if setup.wal { RING_BYTES } else { 0 };
         let heap = align(ring_data + cpus * u64::from(ring_bytes), u64::from(KDB_SLAB_BYTES));
         let end = heap + u64::from(setup.slabs) * u64::from(KDB_SLAB_BYTES);
         assert!(end <= ARENA_BYTES, "the model's arena ends at {ARENA_BYTES} bytes");
-        self.geometry = Geometry { buckets, heap, end };
+        self.geometry = Geometry { buckets, heap, end, slabs, bitmaps, bitmap_words };
+        self.contexts_are_shared = setup.reaper;
         // SAFETY: structures of integers in memory that belongs to this model; no task runs.
         unsafe {
             ptr::write_bytes(self.arena as *mut u8, 0, self.used);
@@ -102,8 +111,15 @@ impl Memory {
             config.rings = if setup.wal { rings as u32 } else { 0 };
             config.heap = heap as u32;
             config.slabs = slabs as u32;
+            config.bitmaps = bitmaps as u32;
+            config.bitmap_words = bitmap_words as u32;
             config.wal = u32::from(setup.wal);
-            config.seed = 0x5eed;
+            config.hash_key = [0x5eed, 0x5eed_5eed];
+            config.log_secret = 0x5ec2e7;
+            let state = &mut *self.state;
+            state.coarse_ns = FIRST_NS;
+            state.snapshot_grace_ns = if setup.revoke { 0 } else { u64::MAX };
+            state.scan_grace_ns = u64::MAX;
             let superblock = &mut *((self.arena + u64::from(KDB_SUPER_OFF)) as *mut kdb_arena);
             superblock.limit = end;
             superblock.brk = heap;
@@ -129,13 +145,18 @@ impl Memory {
             return true;
         }
         // The statistics are each processor's own.
-        if within(self.state as u64, std::mem::offset_of!(kdb_state, stats)) {
-            return true;
+        if within(self.state as u64, size_of::<kdb_state>()) {
+            let offset = (address - self.state as u64) as usize;
+            return !(offset_of!(kdb_state, stats)..offset_of!(kdb_state, removed_ts)).contains(&offset);
         }
-        // Of a context, others read the transaction's number and commit timestamp.
-        within(self.contexts as u64, SESSIONS * size_of::<kdb_ctx>())
-            && (address - self.contexts as u64) % (size_of::<kdb_ctx>() as u64)
-                < std::mem::offset_of!(kdb_ctx, nlocks) as u64
+        if !within(self.contexts as u64, SESSIONS * size_of::<kdb_ctx>()) {
+            return false;
+        }
+        // Other operators read a transaction's number and commit timestamp. The reaper changes the rest.
+        let offset = (address - self.contexts as u64) as usize % size_of::<kdb_ctx>();
+        self.contexts_are_shared
+            || offset < offset_of!(kdb_ctx, nlocks)
+            || (offset_of!(kdb_ctx, in_use)..offset_of!(kdb_ctx, app)).contains(&offset)
     }
 }
 

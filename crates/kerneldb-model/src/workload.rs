@@ -43,6 +43,14 @@ pub enum Work {
     DuringSnapshot(Vec<Work>),
     /// The collector, for up to so many entries.
     Collect(u32),
+    /// The log's reader takes every commit that there is.
+    Drain,
+    /// The coarse clock advances.
+    Tick,
+    /// The reaper rolls back the transaction of a client, counted from 0.
+    Reap(usize),
+    /// Values and arrays of versions move out of a slab, counted from 0.
+    Evacuate(u32),
 }
 
 /// A client: where it runs, and its work.
@@ -217,7 +225,13 @@ impl Session {
             assert_eq!(self.run(KDB_OP_ROLLBACK), KDB_OK);
             return;
         }
-        assert_eq!(self.run(KDB_OP_COMMIT_RO), KDB_OK);
+        let status = self.run(KDB_OP_COMMIT_RO);
+        if status == KDB_ERR_TX_TIMED_OUT {
+            self.count_error();
+            assert_eq!(self.run(KDB_OP_ROLLBACK), KDB_OK);
+            return;
+        }
+        assert_eq!(status, KDB_OK);
         let versions = configured_versions();
         self.record(start, 0, (versions > 1).then_some(snapshot), done);
     }
@@ -262,6 +276,12 @@ impl Session {
             Work::Collect(budget) => {
                 self.engine.collect(budget);
             }
+            Work::Drain => self.engine.drain(),
+            Work::Tick => self.engine.tick(),
+            Work::Reap(client) => {
+                self.engine.reap(client + 1);
+            }
+            Work::Evacuate(slab) => self.engine.evacuate(slab),
         }
     }
 }
@@ -315,7 +335,7 @@ fn keys(before: &[Work], clients: &[Client]) -> Vec<u8> {
                 TxStep::Get(key) | TxStep::Set(key, _) | TxStep::Del(key) => *key,
             })),
             Work::Snapshot(of) => keys.extend(of),
-            Work::Collect(_) => {}
+            Work::Collect(_) | Work::Drain | Work::Tick | Work::Reap(_) | Work::Evacuate(_) => {}
         }
     }
     keys.sort_unstable();
@@ -340,7 +360,7 @@ fn random_size() -> u32 {
 
 /// A random piece of work.
 pub fn random_work(keys: u64) -> Work {
-    match random::below(16) {
+    match random::below(18) {
         0..=2 => Work::Get(random_key(keys)),
         3..=5 => Work::Set(random_key(keys), random_size()),
         6..=7 => Work::Del(random_key(keys)),
@@ -355,6 +375,8 @@ pub fn random_work(keys: u64) -> Work {
             if random::below(5) == 0 { Work::Rollback(steps) } else { Work::Commit(steps) }
         }
         13..=14 => Work::Snapshot((0..1 + random::below(3)).map(|_| random_key(keys)).collect()),
+        15 => Work::Evacuate(random::below(6) as u32),
+        16 => Work::Drain,
         _ => Work::Collect(4),
     }
 }

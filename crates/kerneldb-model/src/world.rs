@@ -40,11 +40,24 @@ pub struct Setup {
     pub slabs: u32,
     /// The store buffers.
     pub stores: Stores,
+    /// Whether the reaper may run: then all accesses to contexts are interleaved.
+    pub reaper: bool,
+    /// Whether a snapshot gives way to writers as soon as the coarse clock has advanced.
+    pub revoke: bool,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { cpus: 2, versions: 4, wal: false, buckets: 1, slabs: 3, stores: Stores::Sequential }
+        Setup {
+            cpus: 2,
+            versions: 4,
+            wal: false,
+            buckets: 1,
+            slabs: 8,
+            stores: Stores::Sequential,
+            reaper: false,
+            revoke: false,
+        }
     }
 }
 
@@ -87,7 +100,6 @@ struct World {
 thread_local! {
     /// Only one task is left: accesses need no attention.
     static SETTLED: Cell<bool> = const { Cell::new(false) };
-    static EXECUTIONS: Cell<u64> = const { Cell::new(0) };
     static WORLD: RefCell<World> = RefCell::new(World {
         memory: Memory::new(),
         cpus: Default::default(),
@@ -145,7 +157,6 @@ pub fn start(setup: &Setup) {
     };
     let id = me();
     SETTLED.set(false);
-    EXECUTIONS.set(EXECUTIONS.get() + 1);
     with(|world| {
         world.memory.reset(setup);
         for cpu in &mut world.cpus {
@@ -221,11 +232,6 @@ pub fn event() -> u64 {
         world.events += 1;
         world.events
     })
-}
-
-/// Executions that this thread of the test process has started.
-pub(crate) fn executions() -> u64 {
-    EXECUTIONS.get()
 }
 
 /// Accesses to shared memory since the start of the execution.

@@ -43,6 +43,21 @@ fn no_block_is_handed_out_twice() {
     explore("blocks");
 }
 
+#[test]
+fn a_transaction_is_committed_or_reaped() {
+    explore("reaped");
+}
+
+#[test]
+fn a_snapshot_that_gives_way_returns_no_wrong_value() {
+    explore("revoked");
+}
+
+#[test]
+fn values_move_unnoticed() {
+    explore("moved");
+}
+
 /// Without and with store buffers.
 fn every_schedule(name: &str) {
     for stores in [Stores::Sequential, Stores::Latest] {
@@ -74,6 +89,11 @@ fn every_schedule_of_a_commit_and_reads() {
 }
 
 #[test]
+fn every_schedule_of_a_read_and_a_key_that_is_written_twice() {
+    every_schedule("a read and a transaction that writes a key twice");
+}
+
+#[test]
 fn every_schedule_of_two_read_modify_writes() {
     every_schedule("two read-modify-writes");
 }
@@ -101,4 +121,19 @@ fn every_schedule_of_a_snapshot_and_a_session_that_goes_on() {
 #[test]
 fn every_moment_of_an_interrupt() {
     every_schedule("an interrupt");
+}
+
+#[test]
+fn every_schedule_of_the_reaper_and_a_transaction() {
+    every_schedule("the reaper and a transaction");
+}
+
+#[test]
+fn every_schedule_of_a_snapshot_that_gives_way() {
+    every_schedule("a snapshot that gives way while it is read");
+}
+
+#[test]
+fn every_schedule_of_a_value_that_moves() {
+    every_schedule("a value that moves while it is read and written");
 }

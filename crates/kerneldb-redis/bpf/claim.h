@@ -88,7 +88,7 @@ __noinline __u32 srv_claim(void)
 	return 0;
 }
 
-/* Gives the buffers back; `out` only if `in->out` is not 0. */
+/* Gives the buffers back; the output only if `in->out` is not 0. */
 __noinline int srv_release(struct srv_input *in)
 {
 	if (!in)

@@ -152,6 +152,27 @@ static __always_inline int srv_failed(struct srv_input *in, struct srv_output *o
 	return SRV_DONE;
 }
 
+/* Counts a call of a command (enum srv_call) and returns SRV_DONE. This and srv_count_miss() are not inlined, because their callers
+ * need the stack for the engine. */
+__noinline int srv_called(__u32 call)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (stats && call < SRV_CALLS)
+		stats->calls[call]++;
+	return SRV_DONE;
+}
+
+/* Counts a GET that found no value. */
+__noinline int srv_count_miss(void)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (stats)
+		stats->get_misses++;
+	return 0;
+}
+
 /* Whether the partition may run out of memory: in a transaction that would be final, so the event loop,
  * which can provide more, has to run the command. */
 static __always_inline int srv_short_of_memory(void)
@@ -159,6 +180,17 @@ static __always_inline int srv_short_of_memory(void)
 	struct kdb_arena __arena *arena = super();
 
 	return LOAD(&arena->committed) - LOAD(&arena->brk) < (1u << 20);
+}
+
+/* Whether a reply may reveal what the operator in `in` has observed. */
+static __always_inline int srv_may_reveal(const struct srv_input *in)
+{
+	struct kdb_state *state;
+
+	if (!kdb_config.wal || !(in->flags & SRV_CONN_SYNC))
+		return 1;
+	state = kdb_state();
+	return state && in->io.observed_ts <= READ_ONCE(state->durable_ts);
 }
 
 __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -183,12 +215,16 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 		r = kdb_get_ro(ctx, &in->io);
 	else
 		return SRV_UP;
+	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
+	if (!srv_may_reveal(in))
+		return SRV_UP;
 	if (r == KDB_OK)
-		return srv_say_bulk(in, out) ? SRV_UP : SRV_DONE;
+		return srv_say_bulk(in, out) ? SRV_UP : srv_called(SRV_CALL_GET);
 	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "$-1\r\n");
-	return SRV_DONE;
+	srv_count_miss();
+	return srv_called(SRV_CALL_GET);
 }
 
 __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -234,7 +270,8 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 	state = ctx->state;
 	if (state == KDB_TX_NONE && !(in->flags & SRV_CONN_SYNC))
 		r = kdb_del_auto(ctx, &in->io);
-	else if (state == KDB_TX_ACTIVE)
+	/* The reply reveals whether the key existed, and a deletion cannot be repeated by the event loop. */
+	else if (state == KDB_TX_ACTIVE && !(in->flags & SRV_CONN_SYNC))
 		r = kdb_del(ctx, &in->io);
 	else
 		return SRV_UP;
@@ -295,9 +332,9 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	if (r == KDB_OK) {
 		SRV_SAY(in, out, "+OK\r\n");
 	} else {
-		if (ctx->state != KDB_TX_FAILED)
+		/* The event loop waits for the reaper. */
+		if (!commit || ctx->state != KDB_TX_FAILED || kdb_rollback(ctx) != KDB_OK)
 			return SRV_UP;
-		kdb_rollback(ctx);
 		srv_say_error(in, out, r);
 	}
 	return SRV_DONE;

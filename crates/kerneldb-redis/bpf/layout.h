@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * What the server's eBPF programs and its event loop share. The only definition of it: the Rust side
- * is generated from this file. `*_ns` are nanoseconds of CLOCK_MONOTONIC.
+ * The memory that the server's eBPF programs and its event loop share. This is its only definition: the Rust
+ * side is generated from this file. Fields named `*_ns` are nanoseconds of CLOCK_MONOTONIC.
  *
- * Who writes what (one writer per field at any time, so no field needs a lock; the lines are named for the
- * usual one):
+ * At any time one of these writes a field, so no field except `turn` needs an atomic update. The groups of
+ * fields below are named for their usual writer:
  *   verdict  runs with the socket's lock held, hence once at a time per connection
- *   sk_msg   the same, so verdict and sk_msg of one connection never overlap
+ *   sk_msg   the same, so the verdict and sk_msg of one connection never overlap
  *   server   the event loop's thread
  *   local    the local fast path, which takes srv_conn.lock and then acts in the verdict's place
  */
@@ -19,7 +19,7 @@
 #define SRV_REPLY_MAX 32768u     /* longest reply to one packet; more goes through the event loop */
 #define SRV_REPLY_BUF 65536u
 #define SRV_CARRIER_MAX 32768u   /* longest packet that can carry a reply */
-#define SRV_CHUNK 65536u         /* most request bytes in one record */
+#define SRV_CHUNK 65536u         /* positions in request bytes are below this; power of two */
 #define SRV_CHUNK_BUF (2 * SRV_CHUNK + 128)
 #define SRV_QUEUE_BYTES 16384u   /* longest requests between MULTI and EXEC */
 #define SRV_NO_PARTITION 0xffffffffu
@@ -34,10 +34,10 @@ struct srv_reply {
 	__u32 _pad;
 };
 
-/* Why the kernel gave a connection up; the event loop closes it. */
+/* Why the kernel gave a connection up; the event loop closes it. A slow event loop or a slow client is never
+ * a reason. */
 enum srv_broken {
 	SRV_OK = 0,
-	SRV_RECORDS_FULL = 1,     /* request bytes were lost: no room for their record */
 	SRV_CARRIER_SIZE = 2,     /* a packet came to sk_msg that is not the expected one */
 	SRV_SHORT_SEND = 3,       /* TCP did not take a whole reply */
 	SRV_NO_PAGES = 4,         /* a packet could not be made as long as its reply */
@@ -57,17 +57,36 @@ struct srv_peer {
 /*
  * A connection. Its index is also that of its socket in srv_socks.
  *
- * Hand-over: while `handed == done` the verdict answers; otherwise every byte that arrives is handed
- * to the event loop. Only the verdict, or the local path while nothing else is under way (`lock`), changes
- * `handed`; only the event loop changes `done`, and only
- * to a value of `handed` that it has seen and dealt with completely; or sk_msg on its behalf, in the moment
- * in which its last reply leaves, so that the answer to that is the kernel's. So exactly one side at a time
- * runs the session's commands. The event loop sends only while `handed != done` and `queued == sent`;
- * therefore sk_msg knows that data it sees is a carrier if, and only if, `queued != sent`.
+ * The turn: exactly one side at a time runs the session's commands. `turn` says which one, and how many request
+ * bytes the verdict has passed to the event loop so far; both are one word, so they change together:
+ *
+ *	turn = 2 * passed bytes + (1 if it is the event loop's turn)
+ *
+ *   - In its own turn, the verdict executes the commands of a packet. If it cannot execute all of them, it
+ *     passes the packet (SK_PASS): it adds 2 * length + 1 to `turn` and raises the connection's signal.
+ *   - In the event loop's turn, the verdict passes every packet: it adds 2 * length by compare-and-swap. If
+ *     the compare-and-swap fails, the event loop has just ended its turn, so the packet is the verdict's.
+ *   - The event loop ends its turn by compare-and-swap from 2 * n + 1 to 2 * n, where n is the number of bytes
+ *     that it has read and completely answered. It fails if the verdict has passed more bytes since.
+ *   - The local fast path does as the verdict does, but only while nothing of the connection is under way.
+ *
+ * Passed bytes are in the socket's receive buffer, where the event loop reads them. They count against that
+ * buffer, so TCP's window closes when the event loop does not read: that is what slows the client down.
+ *
+ * The event loop has its turn until all commands of a packet that was passed are answered, although the
+ * verdict may have executed the first ones. It takes everything that this needs before the first command
+ * has an effect: the replies to those commands stay in the output that the verdict has claimed (`replies`,
+ * `replies_len`), and `skip` is the number of their request bytes, which come first in what the event loop
+ * reads. The queue of MULTI (`queue`) changes hands in the same way. The verdict sets these fields before it
+ * adds to `turn`; the event loop takes them and clears them before it ends its turn.
+ *
+ * The event loop sends only in its turn and while `queued == sent`; therefore sk_msg knows that data it sees is
+ * a carrier if, and only if, `queued != sent`. With the last reply, sk_msg can end the event loop's turn
+ * on its behalf (`give`, `give_len`), so that the request that follows that reply is the verdict's.
  */
 struct srv_conn {
 	/* line 0: verdict */
-	__u64 handed;             /* records handed to the event loop */
+	__u64 turn;               /* see above */
 	__u64 queued;             /* replies queued */
 	__u64 queued_bytes;       /* their bytes */
 	__u64 last_ns;            /* when bytes last arrived; 0 = never */
@@ -76,21 +95,22 @@ struct srv_conn {
 	__u32 input;              /* srv_input + 1 of the run under way */
 	__u64 bytes_in;           /* request bytes dealt with, counted when that is done */
 	__u32 queue;              /* srv_queue + 1 between MULTI and EXEC; 0 = none */
-	__u32 _pad1;
+	__u32 replies;            /* srv_output + 1 with the replies to executed bytes; 0 = none */
 	/* line 1: sk_msg */
 	__u64 sent;               /* replies given to TCP */
 	__u64 sent_bytes;
 	__u64 next_seq;           /* 1 << 32 | TCP's write_seq after the last reply; 0 = unknown */
 	__u64 out_seq;            /* 1 << 32 | write_seq after all that was ever sent; 0 = nothing was */
-	__u64 give;               /* by the server, while it sends: what `done` becomes with the reply */
-	__u32 give_len;           /* by the server: length of that reply; 0 = `done` stays */
+	__u64 give;               /* by the server, while it sends: the turn that ends with the reply */
+	__u32 give_len;           /* by the server: length of that reply; 0 = the turn does not end */
 	__u32 _pad2;
 	__u64 _pad3[2];
-	/* line 2: server */
-	__u64 done;
+	/* line 2: server, except for the first two, which the verdict sets with `replies` */
+	__u32 skip;               /* bytes at the start of what comes next that are executed */
+	__u32 replies_len;        /* bytes of their replies */
 	__u32 generation;         /* of this index; changes with every connection */
 	__u32 flags;              /* SRV_CONN_* */
-	__u32 want_drained;       /* 1: tell when queued == sent */
+	__u32 want_drained;       /* 1: raise the signal when queued == sent */
 	__u32 session;            /* index of the session's kdb_ctx */
 	struct srv_peer peer;     /* of the local fast path */
 	/* by verdict at queued % SRV_FIFO, read by sk_msg at sent % SRV_FIFO */
@@ -100,49 +120,41 @@ struct srv_conn {
 	__u32 lock;
 	__u32 _pad5[15];
 };
+#define SRV_TURN_SERVER 1ull     /* bit of srv_conn.turn: it is the event loop's turn */
+#define SRV_TURN_BYTE 2ull       /* added to srv_conn.turn for each byte that is passed */
 #define SRV_CONN_OPEN 1u         /* in use */
-#define SRV_CONN_SYNC 2u         /* writes are acknowledged when they are on disk: not by the verdict */
+#define SRV_CONN_SYNC 2u         /* replies reveal only commits that are on disk; writes wait, so are not the verdict's */
 
-/* Replies of one verdict run; if long, until sk_msg has copied them. */
+/* Replies of one verdict run; if they are long, until sk_msg has copied them; if the event loop sends them,
+ * until it has copied them. */
 struct srv_output {
 	__u32 claimed;            /* 0 = free, else index + 1 */
-	__u32 _pad[7];
-	__u8 head[32];            /* for a struct srv_record in front of the replies */
+	__u32 _pad[15];
 	__u8 bytes[SRV_REPLY_BUF];
 };
 
-/* Requests between MULTI and EXEC. The one of a connection belongs to whom its requests are answered by. */
+/* Requests between MULTI and EXEC. It belongs to the side whose turn it is on the connection. */
 struct srv_queue {
 	__u32 claimed;            /* 0 = free, else index + 1 */
 	__u32 len;                /* bytes */
 	__u32 count;              /* requests */
 	__u32 writes;             /* one of them writes */
 	__u32 partition;          /* of all their keys; SRV_NO_PARTITION: no keys; SRV_PARTITIONS: several */
-	__u32 _pad[3];
-	__u8 head[32];            /* for a struct srv_record in front of the requests */
+	__u32 _pad[11];
 	__u8 bytes[2 * SRV_QUEUE_BYTES];
 };
 
-enum srv_record_kind {
-	SRV_BYTES = 1,            /* request bytes follow after this header */
-	SRV_DRAINED = 2,          /* queued == sent, as asked for */
-	SRV_BROKEN = 3,           /* srv_conn.broken was set */
-	/* The local fast path has executed the first `skip` bytes of what comes next over TCP, but not
-	 * all of it: their replies follow after this header. */
-	SRV_EXECUTED = 4,
-	SRV_QUEUED = 5,           /* the connection is within MULTI: the queued requests follow */
-};
-
-/* A record of the ring buffer. */
-struct srv_record {
-	__u32 conn;
-	__u32 generation;
-	__u32 kind;
-	__u32 len;                /* bytes after this header that count */
-	__u64 handed;             /* this record's number */
-	__u32 skip;               /* SRV_EXECUTED */
-	__u32 _pad;
-};
+/*
+ * Signals to the event loop. A signal says "look at connection N" and nothing else: the connection itself says
+ * why (the event loop's turn began, `want_drained` came true, or the connection is broken). So a signal is one
+ * bit, which cannot be lost for want of room, and raising it twice is the same as raising it once.
+ *
+ * A program sets the bit of connection N in word N / SRV_SIGNAL_BITS of srv_signals, and if it was clear, writes
+ * a record into srv_bell, which wakes the event loop. The event loop empties the bell before it clears and
+ * reads the words, so a bell that is full is as good as one more record.
+ */
+#define SRV_SIGNAL_BITS 64u
+#define SRV_BELL_BYTES 4096u     /* size of the ring buffer srv_bell */
 
 /* Configuration of a loaded object (section .rodata.srv). */
 struct srv_config {
@@ -155,6 +167,27 @@ struct srv_config {
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 
+/* Until when commands are for the event loop, which lets them wait (CLIENT PAUSE, SHUTDOWN); in ns, 0 = not. */
+struct srv_gate {
+	__u64 all_until_ns;       /* every command */
+	__u64 writes_until_ns;    /* commands that write */
+};
+
+/* The commands that the kernel answers, as indexes of srv_stats.calls. */
+enum srv_call {
+	SRV_CALL_GET = 0,
+	SRV_CALL_SET = 1,
+	SRV_CALL_DEL = 2,
+	SRV_CALL_PING = 3,
+	SRV_CALL_BEGIN = 4,
+	SRV_CALL_COMMIT = 5,
+	SRV_CALL_ROLLBACK = 6,
+	SRV_CALL_MULTI = 7,
+	SRV_CALL_EXEC = 8,
+	SRV_CALL_DISCARD = 9,
+	SRV_CALLS = 10,
+};
+
 /* Counters, per CPU. */
 struct srv_stats {
 	__u64 packets;            /* verdict runs */
@@ -162,12 +195,16 @@ struct srv_stats {
 	__u64 commands;           /* answered in the kernel */
 	__u64 replies;            /* packets that carried replies */
 	__u64 reply_bytes;
-	__u64 handed;             /* records handed to the event loop */
-	__u64 handed_bytes;
-	__u64 no_buffer;          /* handed up for want of a free buffer */
-	__u64 back_pressure;      /* handed up because the send buffer was too full */
+	__u64 passed;             /* packets passed to the event loop */
+	__u64 passed_bytes;
+	__u64 no_buffer;          /* passed for want of a free buffer */
+	__u64 back_pressure;      /* passed because the send buffer was too full */
 	__u64 broken;             /* connections given up */
 	__u64 local;              /* commands answered by the local fast path (also in `commands`) */
+	__u64 local_bytes;        /* request bytes of these */
+	__u64 local_reply_bytes;
+	__u64 get_misses;         /* GETs that found no value */
+	__u64 calls[SRV_CALLS];   /* each command */
 };
 
 #endif

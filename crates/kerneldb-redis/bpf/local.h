@@ -20,7 +20,6 @@
 #include "run.h"
 #include "sock.h"
 
-_Static_assert(sizeof(struct srv_record) == sizeof(((struct srv_output *)0)->head), "fits");
 #define SRV_USER_DATA_FLAGS 7ul /* low bits of sk_user_data */
 
 /* Where a client's stream began. */
@@ -62,7 +61,7 @@ static __always_inline int srv_at_rest(struct srv_conn *conn, const struct srv_p
 	if ((__u32)*(volatile __u64 *)&conn->bytes_in != sent)
 		return 0;
 	barrier();
-	if (*(volatile __u64 *)&conn->done != *(volatile __u64 *)&conn->handed ||
+	if (*(volatile __u64 *)&conn->turn & SRV_TURN_SERVER ||
 	    *(volatile __u64 *)&conn->queued != *(volatile __u64 *)&conn->sent)
 		return 0;
 	out_seq = *(volatile __u64 *)&conn->out_seq;
@@ -135,7 +134,7 @@ __noinline __u32 srv_local_take(struct sk_msg_md *msg)
 	srv_begin(in, conn, idx, size, SRV_REPLY_MAX);
 	data = (void *)(long)msg->data;
 	opaque(size);
-	if (size >= 1 && size <= SRV_CARRIER_MAX && !bpf_probe_read_kernel(&in->bytes[SRV_HEAD], size, data))
+	if (size >= 1 && size <= SRV_CARRIER_MAX && !bpf_probe_read_kernel(in->bytes, size, data))
 		return claimed;
 	srv_release(in);
 unlock:
@@ -175,27 +174,8 @@ broken:
  */
 static __always_inline int srv_local_partly(struct srv_input *in, struct srv_conn *conn)
 {
-	struct srv_output *out = SRV_LOOKUP(srv_outputs, in->out - 1);
-	__u32 len = in->opos;
-	struct srv_record *r;
-
-	if (!out)
-		return SK_DROP;
-	if (conn->queue)
-		srv_hand_queue(conn, in->conn);
-	r = (struct srv_record *)out->head;
-	r->conn = in->conn;
-	r->generation = conn->generation;
-	r->kind = SRV_EXECUTED;
-	r->len = len;
-	r->handed = conn->handed + 1;
-	r->skip = in->pos;
-	*(volatile __u64 *)&conn->handed = conn->handed + 1;
-	opaque(len);
-	if (len > SRV_REPLY_MAX || bpf_ringbuf_output(&srv_records, r, len + sizeof(*r), 0)) {
-		srv_break(conn, in->conn, SRV_RECORDS_FULL);
-		return SK_DROP;
-	}
+	srv_leave_replies(conn, in);
+	srv_begin_turn(conn, in->conn, 0);
 	return SK_PASS;
 }
 
@@ -218,6 +198,10 @@ __noinline int srv_local_give(struct sk_msg_md *msg, struct srv_input *in)
 		if (stats) {
 			stats->commands += in->commands;
 			stats->local += in->commands;
+			if (in->pos == in->len) {
+				stats->local_bytes += in->len;
+				stats->local_reply_bytes += in->opos;
+			}
 		}
 		action = in->pos < in->len ? srv_local_partly(in, conn) : srv_local_reply(msg, in, conn);
 	}

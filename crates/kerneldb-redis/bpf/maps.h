@@ -21,8 +21,7 @@ struct srv_command {
 };
 
 /* Request bytes of one verdict run. Claimed by compare-and-swap: a run can be interrupted, or
- * preempted, by another one on the same CPU. The header's room lies before the bytes, so that a
- * record can be made in place wherever the unanswered rest begins. */
+ * preempted, by another one on the same CPU. */
 struct srv_input {
 	__u32 claimed;
 	__u32 pos;                /* next byte to execute */
@@ -47,7 +46,6 @@ struct srv_input {
 	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];
 };
-#define SRV_HEAD ((__u32)sizeof(struct srv_record)) /* offset of request byte 0 in `bytes` */
 
 struct srv_small {
 	__u8 bytes[SRV_INLINE_BYTES + 8]; /* a word may begin at every one */
@@ -60,8 +58,10 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, _
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_input); } srv_inputs SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_output); } srv_outputs SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_queue); } srv_queues SEC(".maps"); /* set by the loader */
-struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } srv_records SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } srv_signals SEC(".maps"); /* set by the loader */
+struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, SRV_BELL_BYTES); } srv_bell SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_stats); } srv_counters SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_gate); } srv_gates SEC(".maps");
 /* Of the programs that one partition after the other goes on with: SRV_ON, SRV_EXEC (commands.h). */
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } srv_jumps SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } srv_local_jumps SEC(".maps");

@@ -34,6 +34,7 @@ __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
 	q->partition = SRV_NO_PARTITION;
 	conn->queue = in->queue;
 	SRV_SAY(in, out, "+OK\r\n");
+	srv_called(SRV_CALL_MULTI);
 	return SRV_DONE;
 }
 
@@ -133,7 +134,7 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	if (n > SRV_QUEUE_BYTES)
 		n = 0;
 	if (n)
-		bpf_probe_read_kernel(&ex->bytes[SRV_HEAD], n, q->bytes);
+		bpf_probe_read_kernel(ex->bytes, n, q->bytes);
 	srv_begin(ex, conn, in->conn, n, in->limit);
 	ex->opos = in->opos;
 	ex->out = in->out;
@@ -179,6 +180,7 @@ __noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
 		in->cmd++;
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;
+		srv_called(SRV_CALL_EXEC);
 	} else {
 		kdb_rollback(ctx);
 		in->stop = 1;
@@ -207,6 +209,7 @@ __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;
 		SRV_SAY(in, out, "+OK\r\n");
+		srv_called(SRV_CALL_DISCARD);
 		return SRV_DONE;
 	}
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);

@@ -13,7 +13,7 @@
 
 #include "maps.h"
 
-#define SRV_AT(in, p) ((in)->bytes[SRV_HEAD + ((p) & (SRV_CHUNK - 1))])
+#define SRV_AT(in, p) ((in)->bytes[(p) & (SRV_CHUNK - 1)])
 
 /* Eight bytes at `p`, the first in the lowest bits. */
 static __always_inline __u64 srv_word(struct srv_input *in, __u32 p)

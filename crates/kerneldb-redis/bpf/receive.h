@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * The receiving half: runs for every packet of a connection, answers it as far as it can, and lets the
- * packet itself carry the replies. The packet is redirected to its own socket's send side with its
- * length unchanged (TCP counts the bytes received by it); the sending half then exchanges its content
- * for the reply.
+ * The receiving half: runs for every packet of a connection. If it can execute all commands of the packet, the
+ * packet itself carries the replies: it is redirected to the sending side of its own socket with its
+ * length unchanged (TCP counts the bytes received by it), and the sending half exchanges its content for the
+ * replies. Otherwise the whole packet is passed to the event loop, which reads it from the socket.
  */
 #ifndef BEDPLATE_SERVER_RECEIVE_H
 #define BEDPLATE_SERVER_RECEIVE_H
@@ -90,7 +90,6 @@ static __always_inline void srv_queue(struct srv_input *in, struct srv_conn *con
 	r->carrier = in->len;
 	r->len = len;
 	conn->queued_bytes += len;
-	conn->commands += in->commands;
 	__sync_fetch_and_add(&conn->queued, 1);
 	if (slot != SRV_NO_SLOT)
 		in->out = 0; /* sk_msg's now */
@@ -108,10 +107,12 @@ static __always_inline struct srv_conn *srv_conn_of(struct __sk_buff *skb, __u32
 	return SRV_LOOKUP(srv_conns, *found);
 }
 
+#define SRV_PASSED 0xffffffffu /* of srv_take(): the packet is the event loop's */
+
 /*
  * The first half: decides whether the packet is the kernel's and gets everything that can be missing,
- * before the first command has an effect. Returns the claimed input's index + 1; or 0, and the packet is
- * dealt with.
+ * before the first command has an effect. Returns the claimed input's index + 1; or SRV_PASSED; or 0, if
+ * the packet is to be dropped because its connection is being closed.
  */
 __noinline __u32 srv_take(struct __sk_buff *skb)
 {
@@ -127,61 +128,66 @@ __noinline __u32 srv_take(struct __sk_buff *skb)
 		stats->packets++;
 		stats->bytes += len;
 	}
-	if (*(volatile __u64 *)&conn->done != conn->handed)
-		goto up;
-	barrier();
+	if (srv_pass_in_turn(conn, len))
+		goto passed;
 	if (len > SRV_CARRIER_MAX || conn->queued - conn->sent >= SRV_FIFO)
-		goto up;
+		goto pass;
 	limit = srv_room(skb, conn);
 	if (!limit) {
 		if (stats)
 			stats->back_pressure++;
-		goto up;
+		goto pass;
 	}
 	if (srv_one_piece(skb, len))
-		goto up;
+		goto pass;
 	claimed = srv_claim();
 	in = SRV_LOOKUP(srv_inputs, claimed - 1);
 	if (!in) {
 		if (stats)
 			stats->no_buffer++;
-		goto up;
+		goto pass;
 	}
 	srv_begin(in, conn, idx, len, limit);
 	opaque(len);
-	if (len >= 1 && len <= SRV_CARRIER_MAX && !bpf_skb_load_bytes(skb, 0, &in->bytes[SRV_HEAD], len))
+	if (len >= 1 && len <= SRV_CARRIER_MAX && !bpf_skb_load_bytes(skb, 0, in->bytes, len))
 		return claimed;
 	srv_release(in);
-up:
-	srv_hand_packet(skb, conn, idx);
+pass:
+	srv_begin_turn(conn, idx, len);
+passed:
+	srv_count_passed(len);
 	barrier();
 	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + len;
-	return 0;
+	return SRV_PASSED;
 }
 
-/* The second half, when the commands have run: sends their replies off and hands over the rest. */
+/* The second half, when the commands have run: sends their replies off, or passes the packet. */
 __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 {
 	struct srv_stats *stats = srv_count();
 	struct srv_conn *conn;
-	int action = SK_DROP;
+	int action = SK_PASS;
 
 	if (!in)
 		return SK_DROP;
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	if (!conn)
 		return SK_DROP;
-	if (in->opos) {
+	conn->commands += in->commands;
+	if (stats)
+		stats->commands += in->commands;
+	if (in->pos < in->len) {
+		srv_leave_replies(conn, in);
+		srv_begin_turn(conn, in->conn, in->len);
+		srv_count_passed(in->len);
+	} else {
 		srv_queue(in, conn);
 		action = bpf_sk_redirect_map(skb, &srv_socks, in->conn, 0);
 		if (stats) {
 			stats->replies++;
-			stats->commands += in->commands;
 			stats->reply_bytes += in->opos;
 		}
 	}
-	if (in->pos < in->len)
-		srv_hand_rest(in, conn, in->conn);
 	srv_end_run(in, conn);
 	/* From here on the local path may take the connection: nothing of this run may be left in it. */
 	barrier();
@@ -193,8 +199,12 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 /* Between the halves run the commands, with as little as possible of the stack in use. */
 static __always_inline int srv_receive(struct __sk_buff *skb)
 {
-	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_take(skb) - 1);
+	__u32 claimed = srv_take(skb);
+	struct srv_input *in;
 
+	if (claimed == SRV_PASSED)
+		return SK_PASS;
+	in = SRV_LOOKUP(srv_inputs, claimed - 1);
 	if (!in)
 		return SK_DROP;
 	srv_run(in);

@@ -10,7 +10,8 @@
 
 #define SRV_REPLY_MIN 128u
 #define SRV_SHORT 64u /* values up to this length are copied without a call */
-_Static_assert(KDB_TX_LOCKS == 128, "srv_say_error says so");
+_Static_assert(KDB_TX_LOCKS == 128 && KDB_TX_BYTES == 16777216 && KDB_CHAIN_MAX == 256,
+	        "srv_say_error says so");
 
 /* Where byte `o` of the replies goes, as a word; the buffer is twice as long as the replies. */
 #define SRV_TO(out, o)                                                                             \
@@ -49,8 +50,20 @@ __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int s
 	case KDB_ERR_WAL_FAILED:
 		SRV_SAY(in, out, "-MISCONF the write-ahead log cannot be written: the database is read-only\r\n");
 		break;
+	case KDB_ERR_CHAIN:
+		SRV_SAY(in, out, "-ERR the key's hash chain is full: 256 keys have the same bucket\r\n");
+		break;
 	case KDB_ERR_TOO_MANY_LOCKS:
 		SRV_SAY(in, out, "-ERR the transaction touches more than 128 keys\r\n");
+		break;
+	case KDB_ERR_TX_TOO_LARGE:
+		SRV_SAY(in, out, "-ERR the transaction writes more than 16777216 bytes\r\n");
+		break;
+	case KDB_ERR_SNAPSHOT_TOO_OLD:
+		SRV_SAY(in, out, "-TXFAILED the snapshot is too old: a writer needed its versions\r\n");
+		break;
+	case KDB_ERR_TX_TIMED_OUT:
+		SRV_SAY(in, out, "-TXFAILED the transaction exceeded its time limit and was rolled back\r\n");
 		break;
 	case KDB_ERR_BUSY:
 		SRV_SAY(in, out, "-TRYAGAIN busy, retry\r\n");

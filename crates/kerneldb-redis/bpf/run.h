@@ -11,6 +11,24 @@
 
 #include "multi.h"
 
+/* Whether the command has to wait because all commands, or those that write, are paused. Not inlined, because the
+ * caller needs the stack for the engine. */
+__noinline int srv_is_paused(struct srv_input *in, __u64 name)
+{
+	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
+	__u64 until, writes;
+
+	/* The event loop must not end again what has ended. */
+	if (!in || !gate || in->ending)
+		return 0;
+	until = *(volatile __u64 *)&gate->all_until_ns;
+	writes = *(volatile __u64 *)&gate->writes_until_ns;
+	if (writes > until &&
+	    (name == SRV_COMMIT || name == SRV_EXECUTE || (!in->queue && (name == SRV_SET || name == SRV_DEL))))
+		until = writes;
+	return until && bpf_ktime_get_ns() < until;
+}
+
 /* Executes the command in->cmd and moves in->pos behind it; or SRV_UP, or SRV_JUMP. */
 static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
@@ -18,6 +36,8 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 	__u64 name = c->name;
 	int r = SRV_UP;
 
+	if (srv_is_paused(in, name))
+		return SRV_UP;
 	/* What has ended is not to be ended again by the event loop, and needs no more room. */
 	if (!in->ending && in->opos + SRV_REPLY_MIN > in->limit)
 		return SRV_UP;
@@ -26,16 +46,22 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 	} else if (c->nargs == 1) {
 		if (name == SRV_PING) {
 			SRV_SAY(in, out, "+PONG\r\n");
+			srv_called(SRV_CALL_PING);
 			r = SRV_DONE;
 		} else if (name == SRV_BEGIN && ctx->state == KDB_TX_NONE) {
 			if (kdb_begin(ctx) == KDB_OK) {
 				SRV_SAY(in, out, "+OK\r\n");
+				srv_called(SRV_CALL_BEGIN);
 				r = SRV_DONE;
 			}
 		} else if (name == SRV_COMMIT || name == SRV_ROLLBACK) {
 			r = in->ending ? SRV_DONE : srv_do_end(in, out, ctx, name == SRV_COMMIT);
 			if (r == SRV_DONE)
 				r = srv_do_release(in, ctx);
+			if (r == SRV_DONE && name == SRV_COMMIT)
+				srv_called(SRV_CALL_COMMIT);
+			else if (r == SRV_DONE)
+				srv_called(SRV_CALL_ROLLBACK);
 		} else if (name == SRV_MULTI && ctx->state == KDB_TX_NONE) {
 			r = srv_start_multi(in, out);
 		}
@@ -47,10 +73,14 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 		r = srv_go_to_key(in, c);
 		if (r == SRV_DONE)
 			r = srv_do_del(in, out, ctx);
+		if (r == SRV_DONE)
+			r = srv_called(SRV_CALL_DEL);
 	} else if (c->nargs == 3 && name == SRV_SET) {
 		r = srv_go_to_key(in, c);
 		if (r == SRV_DONE)
 			r = srv_do_set(in, out, ctx);
+		if (r == SRV_DONE)
+			r = srv_called(SRV_CALL_SET);
 	}
 	if (r == SRV_DONE) {
 		in->pos = c->next;

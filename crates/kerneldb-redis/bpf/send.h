@@ -13,16 +13,17 @@
 #include "message.h"
 #include "sock.h"
 
-/* If this is the event loop's last reply: the kernel answers from here on. TCP has to have room for all of
- * it, for the event loop could not send a rest any more. The socket is locked until TCP has taken it, so
- * the verdict does not run before that. */
+/* Ends the event loop's turn with its last reply, if the event loop has asked for that and has read all that
+ * was passed. TCP must have room for all of the reply, because the event loop cannot send a rest after its
+ * turn. The socket is locked until TCP has taken the reply, so the verdict does not run before that. */
 static __always_inline void srv_give_back(struct srv_conn *conn, struct sock *sk, __u32 size)
 {
+	__u64 turn = conn->give;
+
 	if (!size || conn->give_len != size || (__s64)sk->sk_sndbuf / 2 - sk->sk_wmem_queued < (__s64)size)
 		return;
-	conn->give_len = 0;
-	barrier();
-	*(volatile __u64 *)&conn->done = conn->give;
+	if (__sync_val_compare_and_swap(&conn->turn, turn, turn & ~SRV_TURN_SERVER) == turn)
+		*(volatile __u32 *)&conn->give_len = 0;
 }
 
 static __always_inline int srv_send(struct sk_msg_md *msg)
@@ -95,12 +96,8 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 		srv_break(conn, idx, SRV_NO_PAGES);
 		return SK_DROP;
 	}
-	if (*(volatile __u32 *)&conn->want_drained && sent + 1 == *(volatile __u64 *)&conn->queued) {
-		struct srv_record note = { .conn = idx, .generation = conn->generation, .kind = SRV_DRAINED };
-
-		/* Without room the event loop looks again by itself after a while. */
-		bpf_ringbuf_output(&srv_records, &note, sizeof(note), 0);
-	}
+	if (*(volatile __u32 *)&conn->want_drained && sent + 1 == *(volatile __u64 *)&conn->queued)
+		srv_signal(idx);
 	return SK_PASS;
 }
 

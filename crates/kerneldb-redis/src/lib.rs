@@ -8,5 +8,6 @@ pub mod command;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod limits;
 pub mod resp;
 pub mod server;

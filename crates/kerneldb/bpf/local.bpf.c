@@ -74,6 +74,17 @@ int kdb_local(struct local_args *args)
 	return 0;
 }
 
+/* Rolls a transaction back that has exceeded a limit; see kdb_reap(). Arguments: session, the transaction's number,
+ * the time of its last operator. */
+SEC("raw_tp")
+int kdb_local_reap(struct local_args *args)
+{
+	__u32 session = args->op;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+
+	return ctx ? kdb_reap(ctx, args->session, args->io) : KDB_ERR_STATE;
+}
+
 /* An empty call: what one BPF_PROG_TEST_RUN costs by itself. */
 SEC("raw_tp")
 int kdb_local_noop(struct local_args *args)
@@ -87,6 +98,15 @@ int kdb_local_collect(struct local_args *args)
 {
 	return kdb_collect(args->op);
 }
+
+#ifdef KDB_ENGINE_ARENA
+/* Empties slabs: the number of a slab of entries comes as `op`, the result is KiB moved. */
+SEC("raw_tp")
+int kdb_local_evacuate(struct local_args *args)
+{
+	return kdb_evacuate(args->op);
+}
+#endif
 
 #ifdef KDB_AHEAD
 /* Looks ahead at the next operations of a trace. */
@@ -189,3 +209,94 @@ int kdb_local_batch(struct local_args *args)
 #endif
 	return 0;
 }
+
+#ifdef KDB_AHEAD
+/* Batches of logged changes that recovery applies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kdb_replay);
+} kdb_replays SEC(".maps");
+
+static __always_inline struct kdb_change *change_at(struct kdb_replay *replay, __u32 i)
+{
+	__u32 at = replay->at[i & (KDB_REPLAY_CHANGES - 1)];
+
+	opaque(at);
+	return (struct kdb_change *)&replay->bytes[at & (KDB_REPLAY_BYTES - 8)];
+}
+
+/* Touches the index for the next changes of a batch, so that their cache misses overlap. */
+__noinline int replay_ahead(struct kdb_replay *replay, __u32 from)
+{
+	__u32 i;
+
+	USE_ARENA();
+	if (!replay)
+		return 0;
+	bpf_for(i, from, from + KDB_AHEAD)
+		kdb_ahead_bucket(change_at(replay, i)->hash);
+	return 0;
+}
+
+/* Applies one change with its own commit timestamp. */
+__noinline int replay_one(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_replay *replay, __u32 i)
+{
+	struct kdb_change *change;
+	__u32 klen, vlen, words;
+
+	USE_ARENA();
+	if (!ctx || !io || !replay)
+		return KDB_ERR_STATE;
+	change = change_at(replay, i);
+	klen = change->klen;
+	vlen = change->vlen;
+	words = (klen + 7) & ~7u;
+	opaque(words);
+	if (klen < 1 || words > KDB_KEY_BUF)
+		return KDB_ERR_TOO_LARGE;
+	bpf_probe_read_kernel(io->key, words, change + 1);
+	opaque(vlen);
+	if (vlen > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	if (vlen)
+		bpf_probe_read_kernel(io->val, vlen, (__u8 *)(change + 1) + (words & (2 * KDB_KEY_BUF - 1)));
+	io->klen = klen;
+	io->vlen = vlen;
+	io->hash = change->hash;
+	io->expire_ms = change->expire_ms;
+	io->commit_ts = change->commit_ts;
+	io->flags = KDB_IO_REPLAY | KDB_IO_HASHED;
+	return change->deletes ? kdb_del_auto(ctx, io) : kdb_set_auto(ctx, io);
+}
+
+/* Recovery: applies a batch from its change `done` on, until one ends in an Error state. The arguments are batch, session
+ * and I/O buffer. A change that is older than what the key has is ignored. */
+SEC("raw_tp")
+int kdb_local_replay(struct local_args *args)
+{
+	__u32 index = args->op, session = args->session, io_index = args->io, i, n;
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+	struct kdb_io *io = bpf_map_lookup_elem(&kdb_ios, &io_index);
+	struct kdb_replay *replay = bpf_map_lookup_elem(&kdb_replays, &index);
+
+	if (!ctx || !io || !replay)
+		return KDB_ERR_STATE;
+	n = replay->count;
+	bpf_for(i, replay->done, n) {
+		int status;
+
+		if (!(i & (KDB_AHEAD - 1)))
+			replay_ahead(replay, i);
+		status = replay_one(ctx, io, replay, i);
+		if (status >= KDB_ERR_CONFLICT) {
+			replay->status = status;
+			break;
+		}
+		replay->done = i + 1;
+	}
+	return 0;
+}
+#endif

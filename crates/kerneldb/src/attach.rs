@@ -9,7 +9,7 @@ pub use crate::bpf::{ArrayMapping, LoadedObject, MapFds, Program, kernel_error};
 use crate::{
     Error, Result,
     bpf::{self, ObjectSpec},
-    database::Inner,
+    engine::Engine,
 };
 
 /// An eBPF object to be loaded by [`Database::attach`](crate::Database::attach).
@@ -29,9 +29,9 @@ pub struct Attachment<'a> {
 }
 
 /// Loads a further object onto a database; [`crate::Database::attach`].
-pub(crate) fn load(db: &Inner, attachment: Attachment<'_>) -> Result<LoadedObject> {
+pub(crate) fn load(db: &Engine, attachment: Attachment<'_>) -> Result<LoadedObject> {
     let Attachment { name, elf, partition, constants, maps: mut reuse, entries } = attachment;
-    if partition >= db.config.partitions {
+    if partition >= db.config().partitions {
         return Err(Error::Config(format!("there is no partition {partition}")));
     }
     reuse.extend(db.share_maps(partition)?);
@@ -46,8 +46,7 @@ pub(crate) fn load(db: &Inner, attachment: Attachment<'_>) -> Result<LoadedObjec
         sizes: &[],
         arena_address: None,
     })?;
-    let foreign = if db.hash.is_some() { "kdb_arena" } else { "kdb_index" };
-    if object.map_fd(foreign).is_ok() {
+    if object.map_fd(db.foreign_map()).is_ok() {
         return Err(Error::Config(format!(
             "the programs of {name} were compiled for the other storage engine"
         )));

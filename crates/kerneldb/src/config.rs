@@ -1,6 +1,14 @@
 //! How to create a database.
 
-use crate::{Error, Result, layout::KDB_MAX_PARTITIONS};
+use std::sync::Arc;
+
+use crate::{
+    Error, Result, Timeouts,
+    limits::{
+        HASH_MAP_KEY_BYTES, HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN,
+        PARTITION_BYTES_MAX, PARTITIONS_MAX, SESSIONS_MAX, VERSIONS_MAX,
+    },
+};
 
 /// Which storage engine holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,6 +42,8 @@ pub struct Config {
     /// Hash-map engine only: a reader that waits for the log is woken after so many bytes (paper 4.3);
     /// 0 = never.
     pub wal_notify_bytes: u32,
+    /// How long transactions and snapshots may last. The database and its server share it with the caller.
+    pub timeouts: Arc<Timeouts>,
 }
 
 impl Default for Config {
@@ -47,6 +57,7 @@ impl Default for Config {
             wal_ring_bytes: 0,
             key_bytes: 256,
             wal_notify_bytes: 64 << 10,
+            timeouts: Arc::default(),
         }
     }
 }
@@ -55,34 +66,37 @@ impl Config {
     /// Says what is wrong, if anything.
     pub(crate) fn check(&self) -> Result<()> {
         let fail = |text: String| Err(Error::Config(text));
-        if !(1..=KDB_MAX_PARTITIONS).contains(&self.partitions) {
-            return fail(format!("partitions must be 1 to {KDB_MAX_PARTITIONS}"));
+        if !(1..=PARTITIONS_MAX).contains(&self.partitions) {
+            return fail(format!("partitions must be 1 to {PARTITIONS_MAX}"));
         }
-        if !(1..=64).contains(&self.versions) {
-            return fail("versions must be 1 to 64".into());
+        if !(1..=VERSIONS_MAX).contains(&self.versions) {
+            return fail(format!("versions must be 1 to {VERSIONS_MAX}"));
         }
-        if !(1..=65_536).contains(&self.max_sessions) {
-            return fail("sessions must be 1 to 65536".into());
+        if !(1..=SESSIONS_MAX).contains(&self.max_sessions) {
+            return fail(format!("sessions must be 1 to {SESSIONS_MAX}"));
         }
-        if self.wal_ring_bytes != 0 && !self.wal_ring_bytes.is_power_of_two() || self.wal_ring_bytes > 1 << 30
+        if self.wal_ring_bytes != 0 && !self.wal_ring_bytes.is_power_of_two()
+            || self.wal_ring_bytes > LOG_RING_BYTES_MAX
         {
             return fail("the log ring size must be a power of two, at most 1 GiB".into());
         }
-        if self.wal_ring_bytes != 0 && self.wal_ring_bytes < 1 << 18 {
+        if self.wal_ring_bytes != 0 && self.wal_ring_bytes < LOG_RING_BYTES_MIN {
             return fail("the log ring must have at least 256 KiB, to hold the largest value".into());
         }
         if self.engine == EngineKind::HashMap {
-            if self.partitions != 1 || self.versions > 8 {
-                return fail("the hash-map engine has one partition and at most 8 versions".into());
+            if self.partitions != 1 || self.versions > HASH_MAP_VERSIONS_MAX {
+                return fail(format!(
+                    "the hash-map engine has one partition and at most {HASH_MAP_VERSIONS_MAX} versions"
+                ));
             }
-            if !(16..=256).contains(&self.key_bytes) {
+            if !HASH_MAP_KEY_BYTES.contains(&self.key_bytes) {
                 return fail("the longest key of the hash-map engine must be 16 to 256 bytes".into());
             }
-        } else if self.memory_bytes > u64::from(self.partitions) << 32 {
+        } else if self.memory_bytes > u64::from(self.partitions) * PARTITION_BYTES_MAX {
             return fail(format!(
                 "{} bytes need {} partitions of at most 4 GiB",
                 self.memory_bytes,
-                self.memory_bytes.div_ceil(1 << 32)
+                self.memory_bytes.div_ceil(PARTITION_BYTES_MAX)
             ));
         }
         Ok(())

@@ -32,12 +32,27 @@ pub enum Error {
     /// The transaction touches more keys than one transaction can lock.
     #[error("the transaction touches more than {} keys", crate::TX_KEYS_MAX)]
     TooManyLocks,
+    /// The writes of the transaction exceed [`crate::limits::TX_BYTES_MAX`]; it must be rolled back.
+    #[error("the transaction writes more than {} bytes", crate::limits::TX_BYTES_MAX)]
+    TransactionTooLarge,
+    /// The snapshot of the read-only transaction, scan, dump or checkpoint was revoked, because a writer needed its
+    /// versions and it was older than its grace period ([`crate::Timeouts`]). Begin anew.
+    #[error("the snapshot is too old: a writer needed its versions")]
+    SnapshotTooOld,
+    /// The transaction exceeded its age or idle limit ([`crate::Timeouts`]) and was rolled back. COMMIT or ROLLBACK
+    /// ends it for the session.
+    #[error("the transaction exceeded its time limit and was rolled back")]
+    TimedOut,
     /// The operator is not allowed in the session's transaction state.
     #[error("operation not allowed in this transaction state")]
     State,
     /// The transaction met an error before and can only be rolled back.
     #[error("the transaction has failed and can only be rolled back")]
     Aborted,
+    /// The key's hash chain has as many entries as a chain may have ([`crate::limits::CHAIN_ENTRIES_MAX`]).
+    /// Deleting keys makes room, but only keys of the same chain.
+    #[error("the key's hash chain is full: {} keys have the same bucket", crate::limits::CHAIN_ENTRIES_MAX)]
+    ChainFull,
     /// An internal latch could not be had; retry.
     #[error("busy, retry")]
     Busy,
@@ -74,7 +89,15 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the same operation may succeed if simply tried again a little later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Error::Conflict | Error::MemoryInLog | Error::NoVersion | Error::WalFull | Error::Busy)
+        matches!(
+            self,
+            Error::Conflict
+                | Error::MemoryInLog
+                | Error::NoVersion
+                | Error::WalFull
+                | Error::Busy
+                | Error::SnapshotTooOld
+        )
     }
 
     /// What the user can do about it, where something can be done.
@@ -82,6 +105,7 @@ impl Error {
         match self {
             Error::NoMemory | Error::MemoryInLog => Some("raise the memory limit, or delete keys"),
             Error::WalFailed => Some("free space on the log's disk; writes resume by themselves"),
+            Error::TransactionTooLarge => Some("split the work over several transactions"),
             Error::NoSession(_) => Some("raise the maximum number of clients"),
             Error::Kernel { .. } => Some("run `bedplate doctor`"),
             _ => None,

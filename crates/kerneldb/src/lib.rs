@@ -7,37 +7,35 @@ compile_error!(
     "kerneldb's programs rely on x86-64's order of loads and stores; other processors may reorder them and lose data"
 );
 
-mod application;
-mod arena;
 pub mod attach;
 mod bpf;
 mod config;
 mod database;
 mod durability;
+mod engine;
 mod error;
+mod expirer;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod hashmap;
+mod hash;
 mod layout;
-mod memory_wait;
-mod procedure;
+pub mod limits;
+mod random;
 mod session;
 mod stats;
-mod trace;
+mod timeouts;
 mod types;
 
-pub use application::{Application, VOTER};
-pub use arena::{LogReader, Snapshot, SnapshotItem, Verified};
 pub use config::{Config, EngineKind};
 pub use database::Database;
-pub use durability::{Replayer, Store, StoreConfig, checkpoint, recovery, store, wal};
+#[cfg(any(test, feature = "testing"))]
+pub use durability::testing;
+pub use durability::{Store, StoreConfig, checkpoint, recovery, store, wal};
+pub use engine::{DumpMethod, ExpiryStats, HeapStats, LogReader, Snapshot, SnapshotItem, Verified};
 pub use error::{Error, Result};
-pub use hashmap::DumpMethod;
-pub use procedure::Procedure;
-pub use session::Session;
+pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
+pub use session::{Application, Procedure, Replayer, Session, TRACE_KEY, Trace, TraceOutcome, VOTER};
 pub use stats::Stats;
-pub use trace::{TRACE_KEY, TRACE_OPS, Trace, TraceOutcome};
-pub use types::{
-    Durability, KEY_MAX, LogTxn, Op, SetCondition, SetOptions, TX_KEYS_MAX, VALUE_MAX, Value, Written,
-};
+pub use timeouts::Timeouts;
+pub use types::{Durability, LogTxn, Op, SetCondition, SetOptions, Value, Written};

@@ -23,6 +23,12 @@ pub struct Stats {
     pub no_version: u64,
     /// Writes refused because a log ring was full.
     pub wal_full: u64,
+    /// Transactions that exceeded their age or idle limit and were rolled back.
+    pub transactions_timed_out: u64,
+    /// Transactions that exceeded [`crate::limits::TX_BYTES_MAX`].
+    pub transactions_too_large: u64,
+    /// Snapshots that gave way to writers.
+    pub snapshots_revoked: u64,
     pub versions_pruned: u64,
     /// Index entries that the background collector removed.
     pub entries_collected: u64,
@@ -34,6 +40,10 @@ pub struct Stats {
     pub keys: u64,
     /// Bytes in keys and values of the keys.
     pub bytes: u64,
+    /// Number of keys that have an expiry.
+    pub expiring_keys: u64,
+    /// Keys that were deleted or overwritten after their expiry had passed.
+    pub expired: u64,
     /// Bytes of the arenas handed out to slabs, indexes and rings.
     pub memory_used: u64,
     /// Bytes of the arenas backed by memory.
@@ -66,6 +76,9 @@ impl Stats {
         self.no_memory += cpu.no_memory;
         self.no_version += cpu.no_version;
         self.wal_full += cpu.wal_full;
+        self.transactions_timed_out += cpu.tx_timed_out;
+        self.transactions_too_large += cpu.tx_too_large;
+        self.snapshots_revoked += cpu.snapshots_revoked;
         self.versions_pruned += cpu.versions_pruned;
         self.entries_collected += cpu.gc_entries;
         self.blocks_waited += cpu.limbo_freed;
@@ -73,5 +86,7 @@ impl Stats {
         // Each CPU's share may be negative; the sum over all is not.
         self.keys = self.keys.wrapping_add_signed(cpu.live_keys);
         self.bytes = self.bytes.wrapping_add_signed(cpu.value_bytes);
+        self.expiring_keys = self.expiring_keys.wrapping_add_signed(cpu.expiring_keys);
+        self.expired += cpu.expired;
     }
 }

@@ -1,12 +1,5 @@
 //! Plain types of the public interface.
 
-/// Longest key in bytes; the shortest is 1.
-pub const KEY_MAX: usize = 255;
-/// Longest value in bytes; the shortest is 0.
-pub const VALUE_MAX: usize = 65_536;
-/// Most distinct keys that one transaction can read-lock or write.
-pub const TX_KEYS_MAX: usize = 128;
-
 /// When a write is acknowledged (paper 4.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {

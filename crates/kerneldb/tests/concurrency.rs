@@ -89,9 +89,11 @@ fn transfers_keep_the_sum() {
                     if db.config().versions > 1 {
                         let snapshot = db.snapshot().unwrap();
                         let mut sum = 0;
-                        snapshot.scan(0, snapshot.positions(), &mut |item| {
-                            sum += i64::from_le_bytes(item.value.try_into().unwrap());
-                        });
+                        snapshot
+                            .scan(0, snapshot.positions(), &mut |item| {
+                                sum += i64::from_le_bytes(item.value.try_into().unwrap());
+                            })
+                            .unwrap();
                         assert_eq!(sum, 1000 * ACCOUNTS as i64, "{name}: snapshot {}", snapshot.timestamp());
                     }
                     sums.fetch_add(1, Ordering::Relaxed);
@@ -360,9 +362,11 @@ fn logged_values_outlive_their_versions() {
 fn contents(db: &Database) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let snapshot = db.snapshot().unwrap();
-    snapshot.scan(0, snapshot.positions(), &mut |item| {
-        all.insert(item.key.to_vec(), (item.commit_ts, item.value.to_vec()));
-    });
+    snapshot
+        .scan(0, snapshot.positions(), &mut |item| {
+            all.insert(item.key.to_vec(), (item.commit_ts, item.value.to_vec()));
+        })
+        .unwrap();
     all
 }
 

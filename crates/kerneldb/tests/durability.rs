@@ -6,6 +6,7 @@ mod durability {
     pub mod kill;
     pub mod lifecycle;
     pub mod memory;
+    pub mod restart;
     pub mod transfers;
 }
 
@@ -63,9 +64,11 @@ fn set(session: &mut Session, key: &[u8], value: &[u8]) -> Result<u64> {
 fn contents(database: &Database) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
     let snapshot = database.snapshot().unwrap();
     let mut all = Vec::new();
-    snapshot.scan(0, snapshot.positions(), &mut |item| {
-        all.push((item.key.to_vec(), item.value.to_vec(), item.expire_at_ms));
-    });
+    snapshot
+        .scan(0, snapshot.positions(), &mut |item| {
+            all.push((item.key.to_vec(), item.value.to_vec(), item.expire_at_ms));
+        })
+        .unwrap();
     all.sort();
     all
 }

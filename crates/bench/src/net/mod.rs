@@ -1,9 +1,8 @@
 //! `kv-net`: the Redis-protocol server against redis-server over loopback TCP (paper 6.1).
 //!
 //! All servers are up at the same time, without persistence, on the same cores; those that are not
-//! measured are idle. Sides: `redis`, `server` (Bedplate's server path as it is by default, with the kernel's
-//! workers in the scheduler's batch class while many clients are busy), `never` (the same with
-//! `--batch-workers never`), `user` (Bedplate with its kernel path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
+//! measured are idle. Sides: `redis`, `server` (Bedplate's server path as it is by default), `batched` (the same with
+//! `--batch-workers under-load`: the kernel's workers in the scheduler's batch class while many clients are busy), `user` (Bedplate with its kernel path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
 //! local clients, where the build has it). In every cell they take turns round by round. [`mod@measure`] defines the
 //! CPU columns; [`load`] the two kinds of loop.
 //!
@@ -91,7 +90,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let mut sides = vec![
         Side { name: "redis", server: Server::redis(options)?, client_programs: None },
         side("server", &[], Some(ProgramType::SkSkb))?,
-        side("never", &["--batch-workers=never"], Some(ProgramType::SkSkb))?,
+        side("batched", &["--batch-workers=under-load"], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
     ];
     let mut skipped = None;

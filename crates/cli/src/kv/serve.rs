@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
+use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts};
 use bedplate_kerneldb_redis::server::{Batching, Server, ServerConfig};
 use clap::ValueEnum;
 
@@ -58,6 +59,18 @@ pub struct Args {
     /// Close a connection that has sent nothing for so long.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     idle_timeout: Duration,
+    /// Roll back a transaction that is open for this long.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+    transaction_timeout: Duration,
+    /// Roll back a transaction whose client has been silent for this long, and release its locks.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
+    transaction_idle_timeout: Duration,
+    /// Let the snapshot of a read-only transaction give way to a writer that needs its versions from this age on.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
+    snapshot_grace: Duration,
+    /// The same for the snapshots of checkpoints, dumps and scans.
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = parse_time)]
+    scan_grace: Duration,
     /// Password that clients must give. Other users of this machine can read the command line: prefer
     /// --password-file or the environment variable BEDPLATE_PASSWORD.
     #[arg(long, conflicts_with = "password_file")]
@@ -93,9 +106,10 @@ pub struct Args {
     /// program to the cgroup2 root, which runs in every process that connects to the server's port.
     #[arg(long, conflicts_with = "no_kernel_path")]
     local_fast_path: bool,
-    /// Send replies in batches, which many busy clients on this machine gain from and a single one loses by.
-    /// It puts the kernel's workers into the scheduler's batch class, which concerns everybody's deferred work.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Busy, num_args = 0..=1)]
+    /// Send replies in batches: a higher rate for many busy clients on this machine, a lower one for a single
+    /// client. It puts the kernel's workers into the scheduler's batch class, which delays deferred work of the
+    /// whole machine, and needs CAP_SYS_NICE.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Never, num_args = 0..=1)]
     #[arg(default_missing_value = "always", conflicts_with = "no_kernel_path")]
     batch_workers: When,
 }
@@ -129,10 +143,12 @@ enum Acknowledge {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum When {
-    /// While many clients are busy.
-    Busy,
+    /// While many clients and all processors are busy.
+    #[value(alias = "busy")]
+    UnderLoad,
     /// As long as the server runs.
     Always,
+    /// The server leaves the kernel's workers alone.
     Never,
 }
 
@@ -161,8 +177,19 @@ impl Args {
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
             versions: self.versions,
             wal_ring_bytes: u32::try_from(ring).context("--wal-ring-bytes is too large")?,
+            timeouts: Arc::new(self.timeouts()),
             ..Config::default()
         })
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        let ms = |time: Duration| AtomicU64::new(time.as_nanos().div_ceil(1_000_000) as u64);
+        Timeouts {
+            transaction_ms: ms(self.transaction_timeout),
+            idle_ms: ms(self.transaction_idle_timeout),
+            snapshot_grace_ms: ms(self.snapshot_grace),
+            scan_grace_ms: ms(self.scan_grace),
+        }
     }
 
     fn store(&self) -> anyhow::Result<StoreConfig> {
@@ -198,7 +225,7 @@ impl Args {
             kernel_path: !self.no_kernel_path,
             local_fast_path: self.local_fast_path,
             batch_workers: match self.batch_workers {
-                When::Busy => Batching::UnderLoad,
+                When::UnderLoad => Batching::UnderLoad,
                 When::Always => Batching::Always,
                 When::Never => Batching::Never,
             },
@@ -210,6 +237,11 @@ impl Args {
 /// Serves until the end.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.server()?;
+    // Before recovery, which may take long.
+    config.check().map_err(|error| match config.batch_workers {
+        Batching::Never => error.into(),
+        _ => hinted(error.to_string(), "grant CAP_SYS_NICE, or leave --batch-workers out"),
+    })?;
     if config.password.is_empty() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
@@ -294,6 +326,8 @@ mod tests {
         assert_eq!(store.wal.unwrap().durability, Durability::Async);
         assert_eq!(store.checkpoint.interval, Some(Duration::from_secs(300)));
         assert_eq!(args.server().unwrap().idle_timeout, None);
+        let defaults = format!("{:?}", Timeouts::default());
+        assert_eq!(format!("{:?}", store.database.timeouts), defaults);
     }
 
     #[test]
@@ -311,13 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn batches_under_load_unless_something_else_is_said() {
+    fn replies_are_not_batched_unless_asked_for() {
         let batching = |words: &[&str]| parse(words).server().unwrap().batch_workers;
-        assert_eq!(batching(&[]), Batching::UnderLoad);
+        assert_eq!(batching(&[]), Batching::Never);
+        assert_eq!(batching(&["--batch-workers", "under-load"]), Batching::UnderLoad);
         assert_eq!(batching(&["--batch-workers"]), Batching::Always);
         assert_eq!(batching(&["--batch-workers", "never", "--port", "1"]), Batching::Never);
         assert_eq!(batching(&["--batch-workers", "--port", "1"]), Batching::Always);
-        assert_eq!(batching(&["--no-kernel-path"]), Batching::UnderLoad);
+        assert_eq!(batching(&["--no-kernel-path"]), Batching::Never);
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub fn write_own(round: &Round, owner: &mut Owner, mut random: Random) -> io::Re
                 }
             }
             if completes {
-                owner.acknowledged += 1;
+                owner.acknowledge();
                 round.count();
             }
         }

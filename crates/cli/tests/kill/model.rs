@@ -69,14 +69,40 @@ pub struct Owner {
     pub base: State,
     /// What was sent since.
     pub units: Vec<Unit>,
-    /// So many of them were acknowledged.
+    /// The number of these units that were acknowledged.
     pub acknowledged: usize,
+    /// When each of them was acknowledged, if units may be lost.
+    acknowledged_at: Vec<Instant>,
+    /// The number of acknowledged units that must be there although others may be lost.
+    must_keep: usize,
     pub last_number: u64,
 }
 
 impl Owner {
     pub fn new(name: String, may_lose: bool) -> Owner {
-        Owner { name, may_lose, base: [None; SLOTS], units: Vec::new(), acknowledged: 0, last_number: 0 }
+        Owner {
+            name,
+            may_lose,
+            base: [None; SLOTS],
+            units: Vec::new(),
+            acknowledged: 0,
+            acknowledged_at: Vec::new(),
+            must_keep: 0,
+            last_number: 0,
+        }
+    }
+
+    /// Notes that the next unit was acknowledged.
+    pub fn acknowledge(&mut self) {
+        self.acknowledged += 1;
+        if self.may_lose {
+            self.acknowledged_at.push(Instant::now());
+        }
+    }
+
+    /// States that what was acknowledged before this moment must not be lost.
+    pub fn must_keep_before(&mut self, moment: Instant) {
+        self.must_keep = self.acknowledged_at.partition_point(|at| *at < moment);
     }
 
     /// Makes up the next unit.
@@ -94,7 +120,7 @@ impl Owner {
     /// were not acknowledged.
     pub fn check(&mut self, found: &State) -> Result<usize, String> {
         let mut state = self.base;
-        let least = if self.may_lose { 0 } else { self.acknowledged };
+        let least = if self.may_lose { self.must_keep } else { self.acknowledged };
         let mut matches = Vec::new();
         for done in 0..=self.units.len() {
             if state == *found {
@@ -110,6 +136,8 @@ impl Owner {
             Some(&done) if done >= least => {
                 self.base = *found;
                 self.units.clear();
+                self.acknowledged_at.clear();
+                self.must_keep = 0;
                 let acknowledged = std::mem::take(&mut self.acknowledged);
                 Ok(done.saturating_sub(acknowledged))
             }

@@ -1,9 +1,11 @@
 //! `bedplate kv serve` as a process of its own.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 
 use redis::{Connection, RedisResult};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// Reads what the server logs, so that it never has to wait for a full pipe.
+    log: Option<JoinHandle<String>>,
 }
 
 /// The command with arguments.
@@ -23,24 +27,55 @@ pub fn command(args: &[&str]) -> Command {
 
 impl Server {
     pub fn start(data: &Path, args: &[&str]) -> Server {
-        let mut command = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"]);
-        let mut child = command
+        let program = Path::new(env!("CARGO_BIN_EXE_bedplate"));
+        Self::start_with(&[], program, data, args, Stdio::piped())
+    }
+
+    /// Starts a server with this standard error.
+    pub fn start_logging_to(data: &Path, args: &[&str], errors: Stdio) -> Server {
+        Self::start_with(&[], Path::new(env!("CARGO_BIN_EXE_bedplate")), data, args, errors)
+    }
+
+    /// Starts a copy of the executable, by another program unless `prefix` is empty.
+    pub fn start_by(prefix: &[String], program: &Path, data: &Path, args: &[&str]) -> Server {
+        Self::start_with(prefix, program, data, args, Stdio::piped())
+    }
+
+    fn start_with(prefix: &[String], program: &Path, data: &Path, args: &[&str], errors: Stdio) -> Server {
+        let words = prefix.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .args(["kv", "serve", "--port", "0", "--memory", "64M", "--max-clients", "32"])
+            .env_remove("BEDPLATE_PASSWORD")
+            .env_remove("BEDPLATE_LOG")
             .arg("--data-dir")
             .arg(data)
             .args(args)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .unwrap();
+        let log = child.stderr.take().map(|mut errors| {
+            std::thread::spawn(move || {
+                let mut said = Vec::new();
+                let _ = errors.read_to_end(&mut said);
+                String::from_utf8_lossy(&said).into_owned()
+            })
+        });
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Some(address) = line.trim().strip_prefix("ready on ") else {
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            panic!("the server did not start: {said}");
+            let _ = child.kill();
+            let said = log.map(|log| log.join().unwrap());
+            panic!("the server did not start; it printed {line:?} and logged {said:?}");
         };
         let port = address.parse::<std::net::SocketAddr>().unwrap().port();
-        Server { child, port }
+        Server { child, port, log }
+    }
+
+    /// The number of the server's process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn try_connect(&self, password: Option<&str>) -> RedisResult<Connection> {
@@ -56,8 +91,7 @@ impl Server {
     pub fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = self.child.wait().unwrap();
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let said = self.log.take().map(|log| log.join().unwrap()).unwrap_or_default();
         (status.code(), said)
     }
 

@@ -5,9 +5,9 @@
 use std::sync::{Arc, Mutex};
 
 use bedplate_kerneldb_model::layout::*;
-use bedplate_kerneldb_model::workload::{self, Client, TxStep, Work, random_client};
+use bedplate_kerneldb_model::workload::{self, Client, TxStep, Work, random_client, random_work};
 use bedplate_kerneldb_model::world::{self, Kind, Setup, Stores};
-use bedplate_kerneldb_model::{Engine, history::History, schedule};
+use bedplate_kerneldb_model::{Engine, history::History, invariant, schedule};
 use shuttle::rand::{RngCore, thread_rng};
 
 fn below(bound: u64) -> u64 {
@@ -30,6 +30,9 @@ pub const MODELS: &[Model] = &[
     Model { name: "updates", run: updates, executions: 3000 },
     Model { name: "owners", run: owners, executions: 3000 },
     Model { name: "blocks", run: blocks, executions: 3000 },
+    Model { name: "reaped", run: reaped, executions: 4000 },
+    Model { name: "revoked", run: revoked, executions: 3000 },
+    Model { name: "moved", run: moved, executions: 4000 },
 ];
 
 pub fn model(name: &str) -> &'static Model {
@@ -48,6 +51,7 @@ impl Model {
 pub struct Case {
     pub name: &'static str,
     pub delays: usize,
+    pub slabs: u32,
     pub before: fn() -> Vec<Work>,
     pub clients: fn() -> Vec<Client>,
 }
@@ -57,6 +61,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "two writers of an absent key",
         delays: 2,
+        slabs: 8,
         before: || vec![],
         clients: || {
             vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
@@ -65,6 +70,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a writer and a snapshot",
         delays: 2,
+        slabs: 8,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let snapshot = Work::Snapshot(vec![b'a', b'a']);
@@ -74,6 +80,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a writer and a read before a snapshot",
         delays: 2,
+        slabs: 8,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let reads = vec![Work::Get(b'a'), Work::Snapshot(vec![b'a'])];
@@ -83,6 +90,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a commit and reads",
         delays: 2,
+        slabs: 8,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let commit = Work::Commit(vec![TxStep::Set(b'a', 8)]);
@@ -90,8 +98,19 @@ pub const CASES: &[Case] = &[
         },
     },
     Case {
+        name: "a read and a transaction that writes a key twice",
+        delays: 2,
+        slabs: 8,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let commit = Work::Commit(vec![TxStep::Set(b'a', 8), TxStep::Set(b'a', 100)]);
+            vec![Client::thread(0, vec![commit]), Client::thread(1, vec![Work::Get(b'a')])]
+        },
+    },
+    Case {
         name: "two read-modify-writes",
         delays: 2,
+        slabs: 8,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let update = Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 8)]);
@@ -101,6 +120,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "the collector and a writer",
         delays: 2,
+        slabs: 8,
         before: || vec![Work::Set(b'a', 8), Work::Del(b'a')],
         clients: || {
             vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
@@ -108,16 +128,19 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "an entry's memory that serves another key, and a writer",
-        delays: 1,
+        delays: 2,
+        slabs: 1,
         before: || vec![Work::Set(b'a', 8), Work::Set(b'b', 8), Work::Del(b'a')],
         clients: || {
             let reuse = vec![Work::Collect(1), Work::Set(b'c', 8)];
+            // With one slab, the second processor allocates from the first one's.
             vec![Client::thread(0, vec![Work::Set(b'a', 8), Work::Get(b'c')]), Client::thread(1, reuse)]
         },
     },
     Case {
         name: "a snapshot and the removal of a tombstone with what it hides",
         delays: 2,
+        slabs: 8,
         before: || {
             // The tombstone lies behind the value that it hides, so a reader meets the value first.
             vec![Work::Set(b'a', 8), Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])]
@@ -130,6 +153,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a snapshot and a session that begins its next transaction",
         delays: 2,
+        slabs: 8,
         before: || vec![],
         clients: || {
             let work = vec![Work::Commit(vec![TxStep::Set(b'a', 8)]), Work::Commit(vec![])];
@@ -139,11 +163,42 @@ pub const CASES: &[Case] = &[
     Case {
         name: "an interrupt",
         delays: 1,
+        slabs: 8,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let commit = Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 100)]);
             let interrupt = vec![Work::Set(b'a', 100), Work::Set(b'b', 100), Work::Get(b'a')];
             vec![Client::thread(0, vec![Work::Set(b'c', 100), commit]), Client::interrupt(0, interrupt)]
+        },
+    },
+    Case {
+        name: "the reaper and a transaction",
+        delays: 1,
+        slabs: 8,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let work = vec![Work::Commit(vec![TxStep::Set(b'a', 8), TxStep::Get(b'b')]), Work::Get(b'a')];
+            vec![Client::thread(0, work), Client::thread(1, vec![Work::Reap(0), Work::Set(b'a', 8)])]
+        },
+    },
+    Case {
+        name: "a snapshot that gives way while it is read",
+        delays: 2,
+        slabs: 8,
+        before: || vec![Work::Set(b'a', 8)],
+        clients: || {
+            let writes = vec![Work::Tick, Work::Set(b'a', 8), Work::Set(b'a', 8)];
+            vec![Client::thread(0, vec![Work::Snapshot(vec![b'a', b'a'])]), Client::thread(1, writes)]
+        },
+    },
+    Case {
+        name: "a value that moves while it is read and written",
+        delays: 2,
+        slabs: 8,
+        before: || vec![Work::Set(b'a', 100)],
+        clients: || {
+            let work = vec![Work::Get(b'a'), Work::Set(b'a', 100), Work::Get(b'a')];
+            vec![Client::thread(0, work), Client::thread(1, vec![Work::Evacuate(0)])]
         },
     },
 ];
@@ -157,7 +212,9 @@ impl Case {
     pub fn explore(&self, engine: Engine, stores: Stores, bound: u64) -> schedule::Covered {
         let case = *self;
         schedule::exhaustive(case.delays, bound, move || {
-            workload::run(engine, &Setup { stores, ..Setup::default() }, &(case.before)(), &(case.clients)());
+            let clients = (case.clients)();
+            let setup = suited(Setup { stores, slabs: case.slabs, ..Setup::default() }, &clients);
+            workload::run(engine, &setup, &(case.before)(), &clients);
         })
     }
 }
@@ -167,6 +224,8 @@ fn random_setup() -> Setup {
         versions: [1, 2, 4, 6][below(4) as usize],
         wal: below(3) == 0,
         buckets: [1, 2][below(2) as usize],
+        // With few slabs the processors allocate from each other's.
+        slabs: [3, 8][below(2) as usize],
         stores: if below(4) == 0 { Stores::Sequential } else { Stores::Random },
         ..Setup::default()
     }
@@ -326,12 +385,14 @@ fn blocks(engine: Engine) {
                     } else if !mine.is_empty() {
                         let block = mine.swap_remove(below(mine.len() as u64) as usize);
                         owned.lock().expect("no task panicked").retain(|&other| other != block);
-                        engine.free(block, LENGTH);
+                        engine.free(block);
                     }
                 }
-                for block in mine {
+                // Some blocks stay in use.
+                let kept = below(3) as usize;
+                for block in mine.into_iter().skip(kept) {
                     owned.lock().expect("no task panicked").retain(|&other| other != block);
-                    engine.free(block, LENGTH);
+                    engine.free(block);
                 }
             })
         })
@@ -339,23 +400,72 @@ fn blocks(engine: Engine) {
     for task in tasks {
         task.join().expect("no task panicked");
     }
-    // What was freed can be had again, each block once. The rest of a slab is its processor's.
-    let all = Arc::new(Mutex::new(Vec::new()));
-    for cpu in 0..2 {
-        let all = all.clone();
-        let task = world::spawn(cpu, Kind::Thread, move || {
-            loop {
-                let block = engine.alloc(LENGTH);
-                if block == 0 {
-                    break;
-                }
-                let mut all = all.lock().expect("no task panicked");
-                assert!(!all.contains(&block), "block {block} is free twice");
-                all.push(block);
-            }
-        });
-        task.join().expect("no task panicked");
+    // Every other block is free, once, and would be found. A slab may have got another size meanwhile.
+    world::settle();
+    let held = owned.lock().expect("no task panicked").clone();
+    invariant::check_slabs(engine, &held, &History::default());
+}
+
+/// Transactions that the reaper rolls back, at any moment, and others who want their locks.
+fn reaped(engine: Engine) {
+    let keys = 1 + below(2);
+    let reaps = (0..1 + below(3)).flat_map(|_| [Work::Reap(0), random_work(keys)]).collect();
+    let mut clients = vec![
+        Client::thread(0, transactions(keys)),
+        Client::thread(1, reaps),
+        random_client(1, Kind::Thread, 2, keys),
+    ];
+    if below(2) == 0 {
+        clients[1] = Client::interrupt(0, vec![Work::Reap(0)]);
     }
-    let count = all.lock().expect("no task panicked").len() as u32;
-    assert_eq!(count, KDB_SLAB_BYTES / engine.block_bytes(LENGTH), "blocks were lost");
+    workload::run(engine, &suited(random_setup(), &clients), &[Work::Set(b'a', 8)], &clients);
+}
+
+fn transactions(keys: u64) -> Vec<Work> {
+    let step = || {
+        let key = b'a' + below(keys) as u8;
+        if below(3) == 0 { TxStep::Get(key) } else { TxStep::Set(key, [8, 100][below(2) as usize]) }
+    };
+    let steps = || (0..1 + below(3)).map(|_| step()).collect();
+    (0..1 + below(2))
+        .map(|_| if below(4) == 0 { Work::Snapshot(vec![b'a', b'a']) } else { Work::Commit(steps()) })
+        .collect()
+}
+
+/// Snapshots that give way to writers while they are read.
+fn revoked(engine: Engine) {
+    let writes =
+        (0..3 + below(3)).flat_map(|_| [Work::Tick, Work::Set(b'a', [8, 100][below(2) as usize])]).collect();
+    let reads = || (0..1 + below(2)).map(|_| Work::Snapshot(vec![b'a'; 3])).collect();
+    let clients = [Client::thread(0, writes), Client::thread(1, reads()), Client::thread(1, reads())];
+    let clients = &clients[..2 + below(2) as usize];
+    workload::run(engine, &suited(random_setup(), clients), &[Work::Set(b'a', 8)], clients);
+}
+
+/// Values and arrays of versions move out of their slabs while they are read, written and freed.
+fn moved(engine: Engine) {
+    let before = [Work::Set(b'a', 100), Work::Set(b'b', 100)];
+    let moves = (0..1 + below(3)).map(|_| Work::Evacuate(below(5) as u32)).collect();
+    let use_ = |_| match below(6) {
+        0 => Work::Get(b'a'),
+        1 => Work::Del(b'a'),
+        2 => Work::Snapshot(vec![b'a', b'b', b'a']),
+        3 => Work::Commit(vec![TxStep::Set(b'a', 100), TxStep::Get(b'b')]),
+        _ => Work::Set(b'a', 100),
+    };
+    let uses = || (0..2 + below(3)).map(use_).collect();
+    let clients = [
+        Client::thread(0, moves),
+        Client::thread(1, uses()),
+        Client::thread(1, vec![Work::Snapshot(vec![b'a', b'a'])]),
+    ];
+    workload::run(engine, &random_setup(), &before, &clients[..2 + below(2) as usize]);
+}
+
+/// The setup that the clients' work needs.
+fn suited(setup: Setup, clients: &[Client]) -> Setup {
+    let works = || clients.iter().flat_map(|client| &client.work);
+    let revoke = works().any(|work| *work == Work::Tick);
+    let versions = if revoke { 2 } else { setup.versions };
+    Setup { versions, revoke, reaper: works().any(|work| matches!(work, Work::Reap(_))), ..setup }
 }

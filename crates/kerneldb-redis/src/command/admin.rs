@@ -1,5 +1,6 @@
 //! Commands about durability, checkpoints and the server's life: SAVE, WAITAOF, SHUTDOWN, BEDPLATE.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::exec::{Ctx, Fail, NOT_INTEGER, Run, SYNTAX, integer, is};
@@ -32,7 +33,7 @@ pub(super) fn run<S: Operators, V: Services>(
             ctx.out.simple("Background saving started");
         }
         Cmd::Lastsave => ctx.out.integer(ctx.services.last_save().0 as i64),
-        Cmd::Shutdown => return shutdown(args),
+        Cmd::Shutdown => return shutdown(core, ctx, args),
         Cmd::Wait => {
             // There are no replicas, so there is nothing to wait for.
             integer(args.get(1))?;
@@ -55,23 +56,37 @@ fn job<S: Operators, V: Services>(
     if core.in_exec {
         return Err("ERR Command not allowed inside a transaction".into());
     }
-    let id = match core.wait {
-        Some(Wait::Job(id)) => id,
+    let ticket = match &core.wait {
+        Some(Wait::Job(ticket)) => Arc::clone(ticket),
         _ => ctx.services.start_job(job)?,
     };
-    match ctx.services.job_result(id) {
+    match ticket.result() {
         None => {
-            core.wait = Some(Wait::Job(id));
+            core.wait = Some(Wait::Job(ticket));
             Ok(Step::Again(POLL))
         }
         Some(result) => {
-            reply(ctx, result?);
+            reply(ctx, result.clone()?);
             Ok(Step::Done)
         }
     }
 }
 
-fn shutdown(args: Args<'_>) -> Run<Step> {
+/// SHUTDOWN: at once, or when a checkpoint is written. Until then the server serves; writes wait.
+fn shutdown<S: Operators, V: Services>(
+    core: &mut Core,
+    ctx: &mut Ctx<'_, S, V>,
+    args: Args<'_>,
+) -> Run<Step> {
+    let shutdown = &core.shared.shutdown;
+    if args.len() == 2 && is(args.get(1), "abort") {
+        if !shutdown.abort() {
+            return Err("ERR No shutdown in progress.".into());
+        }
+        pause_for_shutdown(core, ctx, false);
+        ctx.out.ok();
+        return Ok(Step::Done);
+    }
     let mut save = None;
     for arg in args.from(1) {
         match () {
@@ -81,7 +96,39 @@ fn shutdown(args: Args<'_>) -> Run<Step> {
             () => return Err(SYNTAX.into()),
         }
     }
-    Ok(Step::Shutdown { save: save.unwrap_or(true) })
+    if !save.unwrap_or(ctx.services.can_save()) {
+        return Ok(Step::Shutdown);
+    }
+    let number = match core.wait {
+        Some(Wait::Shutdown(number)) => number,
+        _ => match shutdown.join() {
+            Some(number) => number,
+            None => {
+                // First the writes: what is committed after this call must not be lost either.
+                pause_for_shutdown(core, ctx, true);
+                match ctx.services.start_job(Job::Checkpoint) {
+                    Ok(ticket) => shutdown.begin(ticket),
+                    Err(message) => {
+                        tracing::error!(error = message, "no shutdown: there is no checkpoint");
+                        pause_for_shutdown(core, ctx, false);
+                        return Err(SHUTDOWN_FAILED.into());
+                    }
+                }
+            }
+        },
+    };
+    if shutdown.has_ended(number) {
+        return Err(SHUTDOWN_FAILED.into());
+    }
+    core.wait = Some(Wait::Shutdown(number));
+    Ok(Step::Again(POLL))
+}
+
+const SHUTDOWN_FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
+
+fn pause_for_shutdown<S: Operators, V: Services>(core: &Core, ctx: &Ctx<'_, S, V>, on: bool) {
+    core.shared.clients.pause_for_shutdown(on);
+    ctx.services.pauses_changed();
 }
 
 /// A timeout in milliseconds; `None` = for ever.

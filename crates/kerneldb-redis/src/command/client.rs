@@ -47,6 +47,7 @@ pub(super) fn run<S: Operators, V: Services>(
         "pause" => pause(core, ctx, args)?,
         "unpause" => {
             core.shared.clients.pause(0, false);
+            ctx.services.pauses_changed();
             ctx.out.ok();
         }
         _ => help(&mut ctx.out, "CLIENT", HELP),
@@ -230,6 +231,7 @@ fn pause<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: 
     let ms = parse_i64(args.get(2)).ok_or("ERR timeout is not an integer or out of range")?;
     let ms = u64::try_from(ms).map_err(|_| Fail::from("ERR timeout is negative"))?;
     core.shared.clients.pause(ctx.now_ms.saturating_add(ms), reads_too);
+    ctx.services.pauses_changed();
     ctx.out.ok();
     Ok(())
 }

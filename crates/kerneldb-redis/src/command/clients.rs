@@ -121,6 +121,16 @@ pub struct Clients {
     kills: AtomicU64,
     pause_until_ms: AtomicU64,
     pause_reads_too: AtomicBool,
+    shutdown_pause: AtomicBool,
+}
+
+/// Until when commands wait, in milliseconds since the Unix epoch; 0 = they do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// All commands.
+    pub all_until_ms: u64,
+    /// Commands that write.
+    pub writes_until_ms: u64,
 }
 
 impl Clients {
@@ -182,9 +192,28 @@ impl Clients {
         self.pause_until_ms.store(until_ms, Relaxed);
     }
 
-    /// Milliseconds that a command has to wait because of CLIENT PAUSE.
-    pub(super) fn paused_ms(&self, now_ms: u64, writes: bool) -> u64 {
+    /// Writes wait while the server shuts down.
+    pub(super) fn pause_for_shutdown(&self, on: bool) {
+        self.shutdown_pause.store(on, Relaxed);
+    }
+
+    /// The shutdown has ended without the end of the server.
+    pub fn resume_after_shutdown(&self) {
+        self.pause_for_shutdown(false);
+    }
+
+    /// Until when commands wait.
+    pub fn pauses(&self) -> Pauses {
         let until = self.pause_until_ms.load(Relaxed);
-        if until > now_ms && (writes || self.pause_reads_too.load(Relaxed)) { until - now_ms } else { 0 }
+        let all_until_ms = if self.pause_reads_too.load(Relaxed) { until } else { 0 };
+        let shutdown = self.shutdown_pause.load(Relaxed);
+        Pauses { all_until_ms, writes_until_ms: if shutdown { u64::MAX } else { until } }
+    }
+
+    /// Milliseconds that a command has to wait because of CLIENT PAUSE or a shutdown.
+    pub(super) fn paused_ms(&self, now_ms: u64, writes: bool) -> u64 {
+        let pauses = self.pauses();
+        let until = if writes { pauses.writes_until_ms } else { pauses.all_until_ms };
+        until.saturating_sub(now_ms)
     }
 }

@@ -26,10 +26,12 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spe
             }
             let pairs: Vec<_> = args.from(2).step_by(2).zip(args.from(3).step_by(2)).collect();
             shared.settings.change(&pairs)?;
+            ctx.services.settings_changed();
             ctx.out.ok();
         }
         "resetstat" => {
             shared.counters.reset();
+            ctx.services.reset_statistics();
             ctx.out.ok();
         }
         _ => help(

@@ -1,9 +1,11 @@
 //! One connection from bytes to bytes: requests are run in order, and their replies leave in that order.
 //!
 //! A connection is used by one thread at a time and does no I/O: the server feeds it what it read and
-//! sends what it wrote. Replies that wait for the disk (synchronous durability) are held back here with
-//! everything behind them, while further requests are already run: that is what makes group commit work
-//! for pipelines.
+//! sends what it wrote.
+//!
+//! With synchronous durability a reply must not reveal a commit that a crash can take back. It is held back here,
+//! with everything behind it, until the newest commit that the request has made or observed is on disk. Further
+//! requests are run meanwhile, so that a pipeline's commits share fsyncs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,12 +35,8 @@ pub enum Progress {
     WaitDurable(u64),
     /// Nothing: send the replies and close.
     Close,
-    /// Nothing: the server is asked to stop, with a checkpoint or without. If it does not,
-    /// [`Connection::shutdown_failed`].
-    Shutdown {
-        /// Take a checkpoint first.
-        save: bool,
-    },
+    /// Nothing: the server is to stop.
+    Shutdown,
 }
 
 /// A part of the held replies that may leave once a commit is durable.
@@ -56,8 +54,10 @@ pub struct Connection {
     core: Core,
     held: Vec<u8>,
     marks: VecDeque<Held>,
-    /// The request at the front of the input could not be answered yet.
-    waiting: bool,
+    /// Newest commit that this request has made or revealed so far.
+    revealed_ts: u64,
+    /// The last call of [`Connection::process`] has executed every complete request.
+    drained: bool,
     closing: bool,
 }
 
@@ -72,7 +72,8 @@ impl Connection {
             core,
             held: Vec::new(),
             marks: VecDeque::new(),
-            waiting: false,
+            revealed_ts: 0,
+            drained: true,
             closing: false,
         };
         connection.update_limits();
@@ -97,10 +98,11 @@ impl Connection {
         }
     }
 
-    /// Whether more should be read from the socket: false while a request waits and enough is there that
-    /// comes after it, and once the connection is to be closed.
+    /// Whether more should be read from the socket: false while complete requests are left, because they wait for
+    /// something or because replies must leave first, and once the connection is to be closed. A caller that
+    /// reads only then bounds the memory of the connection's input.
     pub fn wants_input(&self) -> bool {
-        !(self.closing || self.waiting && self.parser.buffered() >= READ_AHEAD)
+        self.drained && !self.closing
     }
 
     /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
@@ -151,12 +153,6 @@ impl Connection {
         self.hold(ts, mark, services, out);
     }
 
-    /// Answers a SHUTDOWN that did not happen.
-    pub fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
-        let message = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
-        self.active(out).extend_from_slice(message);
-    }
-
     /// Runs requests and appends replies to `out` until something is needed.
     pub fn process<S: Operators, V: Services>(
         &mut self,
@@ -181,6 +177,7 @@ impl Connection {
             store.set_durability(self.core.durability);
             self.core.durability_applied = true;
         }
+        self.drained = false;
         loop {
             self.release(services, out);
             if self.core.client.killed() {
@@ -196,6 +193,7 @@ impl Connection {
             match self.parser.poll() {
                 Ok(true) => {}
                 Ok(false) => {
+                    self.drained = true;
                     if self.parser.buffered() > self.core.shared.settings.input_limit() {
                         tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
                         self.closing = true;
@@ -210,18 +208,16 @@ impl Connection {
                     continue;
                 }
             }
-            let step = self.request(store, services, out);
-            self.waiting = matches!(step, Step::Again(_));
-            match step {
+            match self.request(store, services, out) {
                 Step::Done => self.parser.consume(),
                 Step::Again(pause) => return Progress::RetryAfter(pause),
                 Step::Close => {
                     self.parser.consume();
                     self.closing = true;
                 }
-                Step::Shutdown { save } => {
+                Step::Shutdown => {
                     self.parser.consume();
-                    return Progress::Shutdown { save };
+                    return Progress::Shutdown;
                 }
             }
         }
@@ -232,31 +228,36 @@ impl Connection {
         let core = &mut self.core;
         let reply_mode = core.reply_mode;
         if reply_mode == ReplyMode::SkipNext {
-            core.reply_mode = ReplyMode::On;
+            core.reply_mode = ReplyMode::SkipCurrent;
         }
         let now_ms = services.now().as_millis() as u64;
         let target = if self.held.is_empty() { &mut *out } else { &mut self.held };
         let mark = target.len();
+        // What CLIENT LIST and CLIENT INFO report when they are this request.
+        core.client.state.buffered.store(self.parser.buffered() as u64, Relaxed);
+        core.client.state.pending_output.store(mark as u64, Relaxed);
         let mut ctx = Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
         let step = core.request(&mut ctx, self.parser.args());
-        let commit_ts = ctx.commit_ts;
+        let revealed_ts = ctx.commit_ts.max(ctx.store.take_observed_ts()).max(self.revealed_ts);
+        self.revealed_ts = 0;
         if matches!(step, Step::Again(_)) {
             ctx.out.truncate(mark);
             core.reply_mode = reply_mode;
+            self.revealed_ts = revealed_ts;
             return step;
         }
         core.client.state.active_ms.store(now_ms, Relaxed);
         Counters::add(&core.shared.counters.commands);
-        let silent = match reply_mode {
-            ReplyMode::On => false,
-            ReplyMode::Off => core.reply_mode == ReplyMode::Off,
-            ReplyMode::SkipNext => true,
-        };
+        // CLIENT REPLY ON is answered in every mode.
+        let silent = reply_mode != ReplyMode::On && core.reply_mode != ReplyMode::On;
+        if core.reply_mode == ReplyMode::SkipCurrent {
+            core.reply_mode = ReplyMode::On;
+        }
         if silent {
             ctx.out.truncate(mark);
         }
         let sync = core.durability == Durability::Sync && services.logged();
-        self.hold(if sync { commit_ts } else { 0 }, mark, services, out);
+        self.hold(if sync { revealed_ts } else { 0 }, mark, services, out);
         self.update_limits();
         step
     }
@@ -316,6 +317,3 @@ impl Connection {
         self.parser.set_limits(limits);
     }
 }
-
-/// Input read while a request waits.
-const READ_AHEAD: usize = 64 << 10;

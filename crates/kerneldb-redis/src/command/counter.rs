@@ -5,7 +5,7 @@ use super::operators::Operators;
 use super::services::Services;
 use super::spec::Cmd;
 use super::string::KEEP_TTL;
-use crate::resp::{Args, LongDouble, format_i64, parse_i64};
+use crate::resp::{Args, LongDouble, parse_i64};
 
 pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let key = args.get(1);
@@ -24,9 +24,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
         None => 0,
     };
     let new = old.checked_add(by).ok_or_else(|| Fail::from("ERR increment or decrement would overflow"))?;
-    let mut text = Vec::with_capacity(20);
-    format_i64(&mut text, new);
-    ctx.set(key, &text, KEEP_TTL)?;
+    ctx.set(key, itoa::Buffer::new().format(new).as_bytes(), KEEP_TTL)?;
     ctx.out.integer(new);
     Ok(())
 }

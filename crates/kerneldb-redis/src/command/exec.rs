@@ -39,6 +39,8 @@ pub(super) type Run<T = ()> = std::result::Result<T, Fail>;
 pub(super) const SYNTAX: &str = "ERR syntax error";
 pub(super) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(super) const VALUE_TOO_LONG: &str = "ERR value exceeds the limit of 65536 bytes";
+/// The error of commands that make an existing value longer, with Redis's words.
+pub(super) const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed size of 65536 bytes";
 pub(super) const KEY_TOO_LONG: &str = "ERR key exceeds the limit of 255 bytes";
 pub(super) const KEY_EMPTY: &str = "ERR empty keys are not supported";
 
@@ -49,7 +51,7 @@ pub(super) struct Ctx<'a, S, V> {
     pub out: Writer<'a>,
     /// Time of the command, milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Newest commit that the command made.
+    /// Newest commit that the command made, or that it revealed by other means than the session's operators.
     pub commit_ts: u64,
 }
 
@@ -185,7 +187,7 @@ pub(super) fn error_reply(error: &Error) -> Vec<u8> {
         }
         Error::NoVersion | Error::WalFull | Error::Busy => "TRYAGAIN",
         Error::WalFailed => "MISCONF",
-        Error::Aborted => "TXFAILED",
+        Error::Aborted | Error::TimedOut | Error::SnapshotTooOld => "TXFAILED",
         _ => "ERR",
     };
     format!("{code} {error}").into_bytes()

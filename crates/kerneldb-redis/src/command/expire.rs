@@ -1,14 +1,14 @@
-//! Commands about when keys expire, and the collection of expired ones.
+//! Commands about when keys expire.
 //!
-//! An expired key does not exist for any reader from that millisecond on (the engine hides it); deleting
-//! it is only about memory.
+//! An expired key does not exist for any reader from that millisecond on: the engine hides it, and its
+//! active expiry deletes it.
 
 use super::exec::{Ctx, Fail, Run, integer, is};
 use super::operators::Operators;
-use super::services::{Counters, Services};
+use super::services::Services;
 use super::spec::Cmd;
 use crate::resp::{Args, parse_i64};
-use bedplate_kerneldb::{Result, SetOptions};
+use bedplate_kerneldb::SetOptions;
 
 /// An expiry as given in a command.
 #[derive(Clone, Copy)]
@@ -131,72 +131,4 @@ fn expire<S: Operators, V: Services>(
     }
     ctx.out.integer(value.is_some().into());
     Ok(())
-}
-
-/// What [`expire_cycle`] did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExpireCycle {
-    /// Position to go on with next time; 0 after the last one.
-    pub next: u64,
-    /// Keys looked at.
-    pub seen: u64,
-    /// Keys deleted.
-    pub deleted: u64,
-}
-
-/// Deletes expired keys at up to `budget` scan positions from `from` on. Called now and then with a
-/// session of its own, it collects every expired key within one round. A key that was written again in
-/// between, or is locked, is left alone.
-pub fn expire_cycle<S: Operators, V: Services>(
-    store: &mut S,
-    services: &V,
-    from: u64,
-    budget: u64,
-) -> Result<ExpireCycle> {
-    let positions = services.positions();
-    let from = if from < positions { from } else { 0 };
-    let to = from.saturating_add(budget.max(1)).min(positions);
-    let now_ms = services.now().as_millis() as u64;
-    let mut cycle = ExpireCycle { next: if to < positions { to } else { 0 }, ..Default::default() };
-    let mut expired = Vec::new();
-    services.scan(from, to, &mut |item| {
-        cycle.seen += 1;
-        if item.expire_at_ms.is_some_and(|at| at <= now_ms) {
-            expired.push(item.key.to_vec());
-        }
-    })?;
-    for key in expired {
-        match delete_expired(store, &key) {
-            Ok(deleted) => cycle.deleted += u64::from(deleted),
-            Err(error) if error.is_transient() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    for _ in 0..cycle.deleted {
-        Counters::add(&services.shared().counters.expired);
-    }
-    Ok(cycle)
-}
-
-/// Deletes the key unless it was written again: then the session sees it.
-fn delete_expired<S: Operators>(store: &mut S, key: &[u8]) -> Result<bool> {
-    store.begin()?;
-    match purge(store, key) {
-        Ok(true) => store.commit().map(|_| true),
-        other => {
-            store.rollback()?;
-            other
-        }
-    }
-}
-
-/// Deletes an expired key in the open transaction; false if it does exist. DELETE alone does nothing to a
-/// key that nobody can see, so it is written first.
-pub(super) fn purge<S: Operators>(store: &mut S, key: &[u8]) -> Result<bool> {
-    if store.get(key)?.is_some() {
-        return Ok(false);
-    }
-    store.set(key, b"", SetOptions::default())?;
-    store.delete(key)?;
-    Ok(true)
 }

@@ -128,10 +128,10 @@ fn object<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) ->
     Ok(())
 }
 
-/// Bytes of an index entry without its versions and key, of one version, and of a value block's header.
-const ENTRY: usize = 32;
-const VERSION: usize = 16;
-const BLOCK: usize = 8;
+/// Bytes of an index entry with its inline versions, without its key.
+const ENTRY: usize = 64;
+/// Sizes of entries and values are multiples of it.
+const GRAIN: usize = 16;
 
 fn memory<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     if is(args.get(1), "help") {
@@ -151,8 +151,8 @@ fn memory<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) ->
     let key = args.get(2);
     match ctx.get(key)? {
         Some(value) => {
-            let bytes = ENTRY + VERSION + key.len().next_multiple_of(8) + BLOCK + value.data.len();
-            ctx.out.integer(bytes.next_multiple_of(8) as i64);
+            let entry = (ENTRY + key.len()).next_multiple_of(GRAIN);
+            ctx.out.integer((entry + value.data.len().next_multiple_of(GRAIN)) as i64);
         }
         None => ctx.out.null(),
     }

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::exec::{Ctx, Run, is};
 use super::operators::Operators;
 use super::request::Core;
-use super::services::Services;
+use super::services::{Keyspace, Services};
 use super::{REDIS_VERSION, format_bytes};
 use crate::resp::Args;
 use bedplate_kerneldb::Durability;
 
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "server",
     "clients",
     "memory",
@@ -20,16 +20,17 @@ const SECTIONS: [&str; 10] = [
     "replication",
     "cpu",
     "bedplate",
+    "commandstats",
     "cluster",
     "keyspace",
 ];
 
 pub(super) fn run<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
-    let everything =
-        args.len() == 1 || args.from(1).any(|a| is(a, "all") || is(a, "everything") || is(a, "default"));
+    let everything = args.from(1).any(|a| is(a, "all") || is(a, "everything"));
+    let default = everything || args.len() == 1 || args.from(1).any(|a| is(a, "default"));
     let mut text = Text::default();
     for section in SECTIONS {
-        if everything || args.from(1).any(|a| is(a, section)) {
+        if everything || default && section != "commandstats" || args.from(1).any(|a| is(a, section)) {
             write_section(core, ctx, section, &mut text);
         }
     }
@@ -94,6 +95,15 @@ fn write_section<S: Operators, V: Services>(
             text.line("maxmemory", memory.limit);
             text.line("maxmemory_human", format_bytes(memory.limit));
             text.line("maxmemory_policy", "noeviction");
+            text.line("allocator_allocated", memory.heap.allocated_bytes);
+            text.line("allocator_active", memory.heap.slab_bytes);
+            text.line("mem_fragmentation_ratio", format_args!("{:.2}", memory.heap.fragmentation_ratio()));
+            text.line(
+                "mem_fragmentation_bytes",
+                memory.heap.slab_bytes.saturating_sub(memory.heap.allocated_bytes),
+            );
+            text.line("bedplate_free_slabs", memory.heap.free_slabs());
+            text.line("bedplate_evacuated_bytes", memory.heap.evacuated_bytes);
         }
         "persistence" => {
             let (last, succeeded) = services.last_save();
@@ -107,9 +117,22 @@ fn write_section<S: Operators, V: Services>(
             text.line("aof_last_write_status", status(!services.log_failed()));
         }
         "stats" => {
+            let kernel = services.kernel_activity();
             for (name, counter) in shared.counters.all() {
-                text.line(name, counter.load(Relaxed));
+                let of_kernel = match name {
+                    "total_commands_processed" => kernel.commands,
+                    "total_net_input_bytes" => kernel.input_bytes,
+                    "total_net_output_bytes" => kernel.output_bytes,
+                    "keyspace_hits" => kernel.hits,
+                    "keyspace_misses" => kernel.misses,
+                    _ => 0,
+                };
+                text.line(name, counter.load(Relaxed) + of_kernel);
             }
+            text.line("instantaneous_ops_per_sec", kernel.ops_per_second);
+            text.line("expired_keys", kernel.expired);
+            text.line("expired_stale_perc", format_args!("{:.2}", kernel.expired_stale_percent));
+            text.line("expired_time_cap_reached_count", kernel.expired_time_cap_reached);
             text.line("evicted_keys", 0);
             text.line("pubsub_channels", 0);
         }
@@ -132,15 +155,26 @@ fn write_section<S: Operators, V: Services>(
             text.line("durability", durability);
             text.line("clock", services.clock());
             text.line("durable_ts", services.durable_ts());
+            let timeouts = &settings.startup().timeouts;
+            text.line("transaction_timeout_ms", timeouts.transaction_ms.load(Relaxed));
+            text.line("transaction_idle_timeout_ms", timeouts.idle_ms.load(Relaxed));
+            text.line("snapshot_grace_ms", timeouts.snapshot_grace_ms.load(Relaxed));
+            text.line("scan_grace_ms", timeouts.scan_grace_ms.load(Relaxed));
+            text.line("transaction_bytes_max", bedplate_kerneldb::limits::TX_BYTES_MAX);
             for (name, value) in services.statistics() {
                 text.line(name, value);
             }
         }
+        "commandstats" => {
+            for (name, line) in shared.counters.calls.lines(&services.kernel_activity().calls) {
+                text.line(&name, line);
+            }
+        }
         "cluster" => text.line("cluster_enabled", 0),
         _ => {
-            let keys = services.len();
+            let Keyspace { keys, expiring, average_ttl_ms } = services.keyspace();
             if keys > 0 {
-                text.line("db0", format_args!("keys={keys},expires=0,avg_ttl=0"));
+                text.line("db0", format_args!("keys={keys},expires={expiring},avg_ttl={average_ttl_ms}"));
             }
         }
     }

@@ -4,7 +4,6 @@
 //! writes and are no part of its serializability, except FLUSHALL's deletions.
 
 use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
-use super::expire::purge;
 use super::glob::glob_match;
 use super::operators::Operators;
 use super::services::Services;
@@ -90,15 +89,12 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
 
 /// Some key, from near a random position.
 pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
-    let now = ctx.services.now().as_nanos() as u64;
-    let mut random = xxhash_rust::xxh64::xxh64(&now.to_le_bytes(), ctx.out.len() as u64);
     let mut found = None;
     // An empty table is not searched.
     if !ctx.services.is_empty() {
         for _ in 0..DRAWS {
-            random = xxhash_rust::xxh64::xxh64(&random.to_le_bytes(), now);
-            let from = ctx.services.draw_position(random)?;
-            found = some_key(ctx, from, from + DRAWN_POSITIONS, random)?;
+            let from = ctx.services.draw_position(rand::random())?;
+            found = some_key(ctx, from, from + DRAWN_POSITIONS)?;
             if found.is_some() {
                 break;
             }
@@ -107,7 +103,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
         let positions = ctx.services.positions();
         let mut from = 0;
         while found.is_none() && from < positions {
-            found = some_key(ctx, from, (from + STEP).min(positions), random)?;
+            found = some_key(ctx, from, (from + STEP).min(positions))?;
             from += STEP;
         }
     }
@@ -124,14 +120,13 @@ fn some_key<S: Operators, V: Services>(
     ctx: &mut Ctx<'_, S, V>,
     from: u64,
     to: u64,
-    random: u64,
 ) -> Result<Option<Vec<u8>>, Fail> {
     let now_ms = ctx.now_ms;
     let (mut seen, mut found) = (0, None);
     ctx.services.scan(from, to, &mut |item| {
         if visible(&item, now_ms) {
             seen += 1;
-            if xxhash_rust::xxh64::xxh64(item.key, random).is_multiple_of(seen) {
+            if rand::random_range(0..seen) == 0 {
                 found = Some(item.key.to_vec());
             }
         }
@@ -163,7 +158,7 @@ pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, fro
         for (key, expired) in keys_at(ctx, next, to)? {
             deleted += 1;
             if !ctx.delete(&key)? && expired {
-                ctx.transaction(false, |ctx| Ok(purge(ctx.store, &key).map(drop)?))?;
+                ctx.store.delete_expired(&key)?;
             }
         }
         next = to;

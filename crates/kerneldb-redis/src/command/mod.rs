@@ -5,14 +5,15 @@
 //! blocks: what has to wait comes back as a [`Progress`].
 //!
 //! Every command that touches several keys, or reads and writes, is one transaction. Reads of several keys
-//! use a snapshot. Errors that pass by themselves (a lock, a full log ring) are tried again for
-//! `lock-timeout` milliseconds, except inside of an interactive transaction, where they are the client's
-//! to handle.
+//! use a snapshot. Errors that pass by themselves (a lock, for example) are tried again for
+//! `lock-timeout` milliseconds, and while the log is behind (a full ring, or memory that its writer still
+//! needs) without a time limit. Inside of an interactive transaction they are the client's to handle.
 //!
 //! Differences to Redis: keys are 1 to 255 bytes, values at most 65,536, all values are strings, there is
 //! one database, and a transaction reads with locks, or writes, at most 128 keys.
 
 mod admin;
+mod calls;
 mod client;
 mod clients;
 mod config;
@@ -32,6 +33,7 @@ mod request;
 mod services;
 mod session;
 mod settings;
+mod shutdown;
 mod spec;
 mod string;
 mod table;
@@ -41,13 +43,13 @@ mod transaction;
 
 use exec::Fail;
 
-pub use clients::{Client, Clients, Peer};
+pub use clients::{Client, Clients, Pauses, Peer};
 pub use connection::{Connection, Progress};
-pub use expire::{ExpireCycle, expire_cycle};
 pub use glob::glob_match;
 pub use operators::Operators;
-pub use services::{Counters, Job, Memory, Services, Shared};
+pub use services::{Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
 pub use settings::{Settings, Startup};
+pub use shutdown::Shutdown;
 
 /// Version of Redis whose commands and replies these are.
 pub const REDIS_VERSION: &str = "7.0.15";

@@ -1,6 +1,6 @@
 //! What commands need of a session.
 
-use bedplate_kerneldb::{Durability, Result, Session, SetOptions, Value, Written};
+use bedplate_kerneldb::{Durability, Error, Result, Session, SetOptions, Value, Written};
 
 /// The operators of one session, exactly as [`Session`] has them; commands are generic over it, so that
 /// they can be run on a model as well. See [`Session`] for what each one does.
@@ -10,12 +10,17 @@ pub trait Operators {
     fn begin_read_only(&mut self) -> Result<()>;
     fn in_transaction(&self) -> bool;
     fn is_failed(&self) -> bool;
+    fn failure(&self) -> Error {
+        Error::Aborted
+    }
     fn get(&mut self, key: &[u8]) -> Result<Option<Value>>;
     fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Written>;
     fn delete(&mut self, key: &[u8]) -> Result<Written>;
+    fn delete_expired(&mut self, key: &[u8]) -> Result<Written>;
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written>;
     fn commit(&mut self) -> Result<u64>;
     fn rollback(&mut self) -> Result<()>;
+    fn take_observed_ts(&mut self) -> u64;
     /// From the next transaction on: whether writes are logged. What commits wait for is the caller's
     /// business, so [`Durability::Async`] and [`Durability::Sync`] are the same here.
     fn set_durability(&mut self, durability: Durability);
@@ -38,6 +43,10 @@ impl Operators for Session {
         Session::is_failed(self)
     }
 
+    fn failure(&self) -> Error {
+        Session::failure(self)
+    }
+
     fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         Session::get(self, key)
     }
@@ -50,6 +59,10 @@ impl Operators for Session {
         Session::delete(self, key)
     }
 
+    fn delete_expired(&mut self, key: &[u8]) -> Result<Written> {
+        Session::delete_expired(self, key)
+    }
+
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written> {
         Session::compare_and_set(self, key, expected, new)
     }
@@ -60,6 +73,10 @@ impl Operators for Session {
 
     fn rollback(&mut self) -> Result<()> {
         Session::rollback(self)
+    }
+
+    fn take_observed_ts(&mut self) -> u64 {
+        Session::take_observed_ts(self)
     }
 
     fn set_durability(&mut self, durability: Durability) {

@@ -8,7 +8,8 @@ use super::clients::{Client, Peer};
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
 use super::operators::Operators;
-use super::services::{Counters, Services, Shared};
+use super::services::{Counters, JobTicket, Services, Shared};
+use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{admin, client, config, info, introspect, keyspace, session, transaction};
 use crate::resp::{Args, Protocol};
@@ -24,7 +25,7 @@ pub(super) enum Step {
     /// It is answered, and was the last one.
     Close,
     /// The server is to stop.
-    Shutdown { save: bool },
+    Shutdown,
 }
 
 /// CLIENT REPLY.
@@ -35,13 +36,17 @@ pub(super) enum ReplyMode {
     Off,
     /// The next request is not answered.
     SkipNext,
+    /// The request that is being run is not answered, unless it sets another mode.
+    SkipCurrent,
 }
 
 /// What a request that comes back after [`Step::Again`] was waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Wait {
     /// A job of the server.
-    Job(u64),
+    Job(Arc<JobTicket>),
+    /// The checkpoint of a shutdown.
+    Shutdown(ShutdownNumber),
     /// FLUSHALL goes on at this position.
     Flush(u64),
     /// A commit timestamp to become durable.
@@ -83,6 +88,12 @@ const FIRST_BACKOFF: Duration = Duration::from_micros(200);
 const LAST_BACKOFF: Duration = Duration::from_millis(10);
 /// How long requests stopped by CLIENT PAUSE sleep at most: UNPAUSE may come at any time.
 const PAUSE_STEP_MS: u64 = 10;
+
+/// Whether the write goes on when the log's writer does. A disk may stand still for longer than any lock is held,
+/// and then the client is the one that has to wait. A log that cannot be written is another error.
+fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
+    matches!(error, bedplate_kerneldb::Error::WalFull | bedplate_kerneldb::Error::MemoryInLog)
+}
 
 impl Core {
     pub fn new(shared: Arc<Shared>, peer: Peer, now_ms: u64) -> Core {
@@ -212,7 +223,7 @@ impl Core {
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
             && !in_transaction
-            && let Some(pause) = self.backoff()
+            && let Some(pause) = self.backoff(waits_for_log(&error))
         {
             return Step::Again(pause);
         }
@@ -228,16 +239,21 @@ impl Core {
         Step::Done
     }
 
-    /// How long to sleep before the next attempt; `None` when the time for attempts is over.
-    fn backoff(&mut self) -> Option<Duration> {
+    /// How long to sleep before the next attempt; `None` when the time for attempts is over. Without a time limit
+    /// there is always a next attempt.
+    fn backoff(&mut self, no_time_limit: bool) -> Option<Duration> {
         let retry = self.retry.get_or_insert_with(|| Retry { since: Instant::now(), attempts: 0 });
-        let left = Duration::from_millis(self.shared.settings.lock_timeout_ms())
-            .checked_sub(retry.since.elapsed())?;
+        let left = if no_time_limit {
+            LAST_BACKOFF
+        } else {
+            Duration::from_millis(self.shared.settings.lock_timeout_ms())
+                .checked_sub(retry.since.elapsed())?
+        };
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
         // Connections that met each other should not do so again.
-        let jitter = xxhash_rust::xxh64::xxh64(&retry.attempts.to_le_bytes(), self.client.id) % 64;
-        Some((pause.mul_f64(0.75 + jitter as f64 / 128.0)).min(left.max(FIRST_BACKOFF)))
+        let factor = rand::random_range(0.75..1.25);
+        Some((pause.mul_f64(factor)).min(left.max(FIRST_BACKOFF)))
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
@@ -245,8 +261,25 @@ impl Core {
         ctx.out.error(message);
     }
 
-    /// Runs a command of any kind once, in whatever transaction is open.
+    /// Runs a command of any kind once, in whatever transaction is open, and counts it if it is answered.
     pub fn run<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        resolved: Resolved,
+        args: Args<'_>,
+    ) -> Run<Step> {
+        let started = Instant::now();
+        let result = self.execute(ctx, resolved, args);
+        let failed = match &result {
+            Ok(Step::Again(_)) | Err(Fail::Store(_)) => return result,
+            Ok(_) => false,
+            Err(Fail::Reply(_)) => true,
+        };
+        self.shared.counters.calls.note(resolved.cmd, started.elapsed(), failed);
+        result
+    }
+
+    fn execute<S: Operators, V: Services>(
         &mut self,
         ctx: &mut Ctx<'_, S, V>,
         resolved: Resolved,
@@ -263,18 +296,33 @@ impl Core {
             Save | Bgsave | Lastsave | Shutdown | Wait | Waitaof | Bedplate => {
                 return admin::run(self, ctx, resolved, args);
             }
+            Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => config::run(ctx, spec, args)?,
             Command => introspect::run(ctx, spec, args)?,
             Info => info::run(self, ctx, args)?,
-            Dbsize => ctx.out.integer(ctx.services.len() as i64),
-            Keys => keyspace::keys(ctx, args)?,
-            Scan => keyspace::scan(ctx, args)?,
-            Randomkey => keyspace::random_key(ctx)?,
-            Flushall | Flushdb => return self.flush(ctx, args),
             _ => self.data(ctx, resolved, args)?,
         }
         Ok(Step::Done)
+    }
+
+    /// Runs a command on the whole key space, which may reveal every commit up to its end.
+    fn keyspace<S: Operators, V: Services>(
+        &mut self,
+        ctx: &mut Ctx<'_, S, V>,
+        cmd: Cmd,
+        args: Args<'_>,
+    ) -> Run<Step> {
+        let mut step = Ok(Step::Done);
+        match cmd {
+            Cmd::Dbsize => ctx.out.integer(ctx.services.len() as i64),
+            Cmd::Keys => keyspace::keys(ctx, args)?,
+            Cmd::Scan => keyspace::scan(ctx, args)?,
+            Cmd::Randomkey => keyspace::random_key(ctx)?,
+            _ => step = self.flush(ctx, args),
+        }
+        ctx.commit_ts = ctx.commit_ts.max(ctx.services.clock());
+        step
     }
 
     fn data<S: Operators, V: Services>(
@@ -287,7 +335,7 @@ impl Core {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
         if ctx.store.is_failed() {
-            return Err(Fail::Store(bedplate_kerneldb::Error::Aborted));
+            return Err(Fail::Store(ctx.store.failure()));
         }
         exec::data(resolved.cmd, ctx, args)
     }

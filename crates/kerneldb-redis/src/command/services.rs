@@ -1,12 +1,14 @@
 //! What commands need of the server around them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{Settings, Startup};
-use bedplate_kerneldb::{Result, SnapshotItem};
+use super::shutdown::Shutdown;
+use bedplate_kerneldb::{HeapStats, Result, SnapshotItem};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Counters for INFO.
     pub counters: Counters,
+    /// The shutdown that is under way, if there is one.
+    pub shutdown: Shutdown,
     /// When the server started, milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// 40 hexadecimal digits that identify this run of the server.
@@ -27,15 +31,12 @@ impl Shared {
     /// The state of a server that starts now.
     pub fn new(startup: Startup) -> Arc<Shared> {
         let now = unix_time();
-        // Only has to differ between runs.
-        let seed = now.as_nanos().to_le_bytes();
-        let pid = u64::from(std::process::id());
-        let word = |n| xxhash_rust::xxh64::xxh64(&seed, pid.wrapping_add(n));
-        let run_id = format!("{:016x}{:016x}{:08x}", word(0), word(1 << 40), word(2 << 40) as u32);
+        let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
         Arc::new(Shared {
             clients: Clients::default(),
             settings: Settings::new(startup),
             counters: Counters::default(),
+            shutdown: Shutdown::default(),
             started_ms: now.as_millis() as u64,
             run_id,
         })
@@ -54,20 +55,20 @@ pub struct Counters {
     pub output_bytes: AtomicU64,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
-    pub expired: AtomicU64,
     pub retries: AtomicU64,
     pub conflicts: AtomicU64,
+    pub calls: Calls,
 }
 
 impl Counters {
-    pub(super) fn all(&self) -> [(&'static str, &AtomicU64); 11] {
+    /// Those that count in user space only.
+    pub(super) fn all(&self) -> [(&'static str, &AtomicU64); 10] {
         [
             ("total_connections_received", &self.connections),
             ("total_commands_processed", &self.commands),
             ("total_net_input_bytes", &self.input_bytes),
             ("total_net_output_bytes", &self.output_bytes),
             ("rejected_connections", &self.rejected_connections),
-            ("expired_keys", &self.expired),
             ("keyspace_hits", &self.hits),
             ("keyspace_misses", &self.misses),
             ("total_error_replies", &self.errors),
@@ -78,6 +79,7 @@ impl Counters {
 
     pub(super) fn reset(&self) {
         self.all().into_iter().for_each(|(_, counter)| counter.store(0, Relaxed));
+        self.calls.reset();
     }
 
     pub(super) fn add(counter: &AtomicU64) {
@@ -99,6 +101,67 @@ pub enum Job {
     Verify,
 }
 
+/// Outcome of a job: what was done, or the error for the client, with its code in front.
+pub type JobResult = std::result::Result<String, String>;
+
+/// A job that was started. The worker sets its result, which the client's connection looks for.
+#[derive(Debug, Default)]
+pub struct JobTicket(OnceLock<JobResult>);
+
+impl JobTicket {
+    /// A ticket that has its result.
+    pub fn finished(result: JobResult) -> Arc<JobTicket> {
+        Arc::new(JobTicket(result.into()))
+    }
+
+    /// The result; `None` while the job waits or runs.
+    pub fn result(&self) -> Option<&JobResult> {
+        self.0.get()
+    }
+
+    /// Sets the result, once.
+    pub fn finish(&self, result: JobResult) {
+        let _ = self.0.set(result);
+    }
+}
+
+/// What clients cause where no command counts it: in the kernel and in the engine. Since the start of the
+/// server or the last [`Services::reset_statistics`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelActivity {
+    /// Commands that the kernel has answered.
+    pub commands: u64,
+    /// Request bytes of these.
+    pub input_bytes: u64,
+    /// Reply bytes of these.
+    pub output_bytes: u64,
+    /// GETs of these that found a value.
+    pub hits: u64,
+    /// GETs of these that found none.
+    pub misses: u64,
+    /// Calls of these by name of the command.
+    pub calls: Vec<(&'static str, u64)>,
+    /// Keys that were deleted or overwritten after their expiry had passed.
+    pub expired: u64,
+    /// Estimated percentage of expired keys among the keys with an expiry.
+    pub expired_stale_percent: f64,
+    /// Times that the active expiry has reached its bound of processor time while many keys were expired.
+    pub expired_time_cap_reached: u64,
+    /// Commands per second over the last seconds, of the kernel and of user space.
+    pub ops_per_second: u64,
+}
+
+/// The keys, for INFO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keyspace {
+    /// Number of keys.
+    pub keys: u64,
+    /// Keys that have an expiry.
+    pub expiring: u64,
+    /// Their average time to live in milliseconds.
+    pub average_ttl_ms: u64,
+}
+
 /// Memory of the database in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -106,6 +169,8 @@ pub struct Memory {
     pub used: u64,
     /// Most that may be used; 0 = not limited.
     pub limit: u64,
+    /// What the heap is used for.
+    pub heap: HeapStats,
 }
 
 /// What the server around a connection offers. No method blocks for long: they are called in event loops.
@@ -150,15 +215,17 @@ pub trait Services {
     /// Asks that `ts` becomes durable soon.
     fn request_durable(&self, ts: u64);
 
-    /// Starts a job; the number is for [`Services::job_result`]. This error and those of the next two are
-    /// what the client is told, with the code in front: `ERR the disk is full`.
-    fn start_job(&self, job: Job) -> std::result::Result<u64, String>;
-
-    /// The outcome of a job, once; `None` while it runs. `Ok` is a text about what was done.
-    fn job_result(&self, id: u64) -> Option<std::result::Result<String, String>>;
+    /// Starts a job, which does everything after this call. This error and that of the next method are what
+    /// the client is told, with the code in front: `ERR the disk is full`.
+    fn start_job(&self, job: Job) -> std::result::Result<Arc<JobTicket>, String>;
 
     /// Asks for a checkpoint in the background. `Ok(false)` if one is running.
     fn save_in_background(&self) -> std::result::Result<bool, String>;
+
+    /// Whether the database can be saved at all.
+    fn can_save(&self) -> bool {
+        true
+    }
 
     /// Whether a checkpoint is being written.
     fn saving(&self) -> bool;
@@ -172,4 +239,24 @@ pub trait Services {
 
     /// Engine statistics for BEDPLATE STATS and INFO: names and values.
     fn statistics(&self) -> Vec<(&'static str, u64)>;
+
+    /// What happened in the kernel and in the engine.
+    fn kernel_activity(&self) -> KernelActivity {
+        KernelActivity::default()
+    }
+
+    /// [`Services::kernel_activity`] counts from zero again.
+    fn reset_statistics(&self) {}
+
+    /// The keys.
+    fn keyspace(&self) -> Keyspace {
+        Keyspace { keys: self.len(), ..Keyspace::default() }
+    }
+
+    /// The settings have changed: those that are not looked up take effect.
+    fn settings_changed(&self) {}
+
+    /// [`Clients::pauses`](super::Clients::pauses) has changed: when this returns, the kernel answers no
+    /// command that is paused.
+    fn pauses_changed(&self) {}
 }

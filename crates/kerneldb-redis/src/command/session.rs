@@ -141,7 +141,10 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
     core.protocol = Protocol::Resp2;
     ctx.out.set_protocol(Protocol::Resp2);
     core.authenticated = !core.shared.settings.needs_password();
-    core.reply_mode = ReplyMode::On;
+    // As in Redis, the RESET that CLIENT REPLY SKIP precedes is not answered itself.
+    if core.reply_mode != ReplyMode::SkipCurrent {
+        core.reply_mode = ReplyMode::On;
+    }
     core.durability = core.shared.settings.startup().durability;
     // At once: the kernel may answer the next request.
     ctx.store.set_durability(core.durability);

@@ -4,9 +4,11 @@
 //! without waiting for each other.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use bedplate_kerneldb::Durability;
+use bedplate_kerneldb::limits::EXPIRE_EFFORT_MAX;
+use bedplate_kerneldb::{Durability, Timeouts};
+use subtle::ConstantTimeEq;
 
 /// What is fixed when the server starts, and first values of what is not.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub struct Startup {
     pub timeout_s: u64,
     /// Password, empty = none.
     pub password: String,
+    /// How long transactions and snapshots may last; the database's.
+    pub timeouts: Arc<Timeouts>,
 }
 
 impl Default for Startup {
@@ -40,6 +44,7 @@ impl Default for Startup {
             max_clients: 4096,
             timeout_s: 0,
             password: String::new(),
+            timeouts: Arc::default(),
         }
     }
 }
@@ -55,17 +60,33 @@ pub struct Settings {
     bulk_bytes: AtomicU64,
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
+    expire_effort: AtomicU64,
 }
 
 /// Parses and stores a value; the error says what is wrong with it.
 type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
 
-/// How a parameter is read and, if it can be changed, written.
+/// How CONFIG SET changes a parameter.
+#[derive(Clone, Copy)]
+enum Change {
+    /// Not at all. Redis refuses these parameters as well, whatever the value.
+    Never,
+    /// Only at the start. The value that the parameter has is accepted, because tools that restore a configuration
+    /// set every parameter that Redis can change.
+    AtStart,
+    /// Parses the value and stores it.
+    Now(Setter),
+}
+
+/// How a parameter is read and written.
 struct Parameter {
     name: &'static str,
     get: fn(&Settings) -> String,
-    set: Option<Setter>,
+    change: Change,
 }
+
+/// Longest limit on transactions and snapshots in milliseconds; 0 means no limit.
+const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
 
@@ -104,52 +125,82 @@ fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static st
 }
 
 static PARAMETERS: &[Parameter] = &[
-    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), set: None },
-    Parameter { name: "appendonly", get: |s| yes_no(s.startup.durability != Durability::Off), set: None },
-    Parameter { name: "bind", get: |s| s.startup.bind.clone(), set: None },
+    Parameter {
+        name: "active-expire-effort",
+        get: |s| s.expire_effort().to_string(),
+        change: Change::Now(|s, v| store(&s.expire_effort, v, 1, EXPIRE_EFFORT_MAX.into())),
+    },
+    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), change: Change::AtStart },
+    Parameter {
+        name: "appendonly",
+        get: |s| yes_no(s.startup.durability != Durability::Off),
+        change: Change::AtStart,
+    },
+    Parameter { name: "bind", get: |s| s.startup.bind.clone(), change: Change::AtStart },
     Parameter {
         name: "client-output-buffer-limit",
         get: |s| s.output_limit().to_string(),
-        set: Some(|s, v| store_bytes(&s.output_bytes, v, 64 << 10)),
+        change: Change::Now(|s, v| store_bytes(&s.output_bytes, v, 64 << 10)),
     },
     Parameter {
         name: "client-query-buffer-limit",
         get: |s| s.input_limit().to_string(),
-        set: Some(|s, v| store_bytes(&s.input_bytes, v, 1 << 20)),
+        change: Change::Now(|s, v| store_bytes(&s.input_bytes, v, 1 << 20)),
     },
-    Parameter { name: "databases", get: |_| "1".into(), set: None },
-    Parameter { name: "dir", get: |s| s.startup.dir.clone(), set: None },
+    Parameter { name: "daemonize", get: |_| "no".into(), change: Change::Never },
+    Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
+    Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
     Parameter {
         name: "lock-timeout",
         get: |s| s.lock_timeout_ms().to_string(),
-        set: Some(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
+        change: Change::Now(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
     },
     Parameter {
         name: "maxclients",
         get: |s| s.max_clients().to_string(),
-        set: Some(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),
+        change: Change::Now(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),
     },
-    Parameter { name: "maxmemory", get: |s| s.startup.max_memory.to_string(), set: None },
-    Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), set: None },
-    Parameter { name: "port", get: |s| s.startup.port.to_string(), set: None },
+    Parameter { name: "maxmemory", get: |s| s.startup.max_memory.to_string(), change: Change::AtStart },
+    Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), change: Change::AtStart },
+    Parameter { name: "port", get: |s| s.startup.port.to_string(), change: Change::AtStart },
     Parameter {
         name: "proto-max-bulk-len",
         get: |s| s.bulk_limit().to_string(),
-        set: Some(|s, v| store_bytes(&s.bulk_bytes, v, 1 << 20)),
+        change: Change::Now(|s, v| store_bytes(&s.bulk_bytes, v, 1 << 20)),
     },
     Parameter {
         name: "requirepass",
         get: |s| String::from_utf8_lossy(&s.read_password()).into_owned(),
-        set: Some(|s, v| {
+        change: Change::Now(|s, v| {
             *s.password.write().unwrap_or_else(PoisonError::into_inner) = v.to_vec();
             Ok(())
         }),
     },
-    Parameter { name: "save", get: |_| String::new(), set: None },
+    Parameter { name: "save", get: |_| String::new(), change: Change::AtStart },
+    Parameter {
+        name: "scan-grace",
+        get: |s| s.startup.timeouts.scan_grace_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.scan_grace_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
+    Parameter {
+        name: "snapshot-grace",
+        get: |s| s.startup.timeouts.snapshot_grace_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.snapshot_grace_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
     Parameter {
         name: "timeout",
         get: |s| s.timeout_s().to_string(),
-        set: Some(|s, v| store(&s.timeout_s, v, 0, i32::MAX as u64)),
+        change: Change::Now(|s, v| store(&s.timeout_s, v, 0, i32::MAX as u64)),
+    },
+    Parameter {
+        name: "transaction-idle-timeout",
+        get: |s| s.startup.timeouts.idle_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.idle_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
+    Parameter {
+        name: "transaction-timeout",
+        get: |s| s.startup.timeouts.transaction_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.startup.timeouts.transaction_ms, v, 0, TIMEOUT_MS_MAX)),
     },
 ];
 
@@ -168,6 +219,7 @@ impl Settings {
             bulk_bytes: (512 << 20).into(),
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
+            expire_effort: 1.into(),
             startup,
         }
     }
@@ -208,20 +260,19 @@ impl Settings {
         self.output_bytes.load(Relaxed) as usize
     }
 
+    /// Effort of the active expiry (`active-expire-effort`).
+    pub fn expire_effort(&self) -> u32 {
+        self.expire_effort.load(Relaxed) as u32
+    }
+
     /// Whether a password is needed.
     pub fn needs_password(&self) -> bool {
         !self.read_password().is_empty()
     }
 
-    /// Compares in a time that depends on the length of `given` only.
+    /// Compares in a time that does not depend on where the two differ, but may depend on their lengths.
     pub(super) fn is_password(&self, given: &[u8]) -> bool {
-        let password = self.read_password();
-        let mut difference = password.len() ^ given.len();
-        for (i, byte) in given.iter().enumerate() {
-            let expected = password.get(i % password.len().max(1)).copied().unwrap_or(0);
-            difference |= usize::from(std::hint::black_box(byte ^ expected));
-        }
-        difference == 0
+        self.read_password().ct_eq(given).into()
     }
 
     fn read_password(&self) -> Vec<u8> {
@@ -252,7 +303,7 @@ impl Settings {
             let Some(parameter) = find(name) else {
                 return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"));
             };
-            if parameter.set.is_none() {
+            if matches!(parameter.change, Change::Never) {
                 return failed(&shown, "can't set immutable config");
             }
             if pairs[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
@@ -261,8 +312,13 @@ impl Settings {
         }
         let mut undo: Vec<(Setter, String)> = Vec::new();
         for (name, value) in pairs {
-            let Some(Parameter { name, get, set: Some(set) }) = find(name) else { continue };
+            let Some(Parameter { name, get, change }) = find(name) else { continue };
             let before = get(self);
+            let set: Setter = match change {
+                Change::Now(set) => *set,
+                _ if before.as_bytes().eq_ignore_ascii_case(value) => continue,
+                _ => |_, _| Err("can only be set when the server starts"),
+            };
             if let Err(why) = set(self, value) {
                 for (set, before) in undo {
                     // What was read out of it is always accepted again.
@@ -270,7 +326,7 @@ impl Settings {
                 }
                 return failed(name, why);
             }
-            undo.push((*set, before));
+            undo.push((set, before));
         }
         Ok(())
     }

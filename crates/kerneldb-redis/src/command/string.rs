@@ -1,6 +1,6 @@
 //! Commands that read and write values.
 
-use super::exec::{Ctx, Fail, Run, SYNTAX, VALUE_TOO_LONG, integer, is};
+use super::exec::{Ctx, Fail, Run, STRING_TOO_LONG, SYNTAX, VALUE_TOO_LONG, integer, is};
 use super::expire::Expiry;
 use super::operators::Operators;
 use super::services::Services;
@@ -51,6 +51,9 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
         Cmd::Mset | Cmd::Msetnx => return mset(ctx, args, cmd == Cmd::Msetnx),
         Cmd::Append => {
             let mut value = ctx.get(key)?.map(|v| v.data).unwrap_or_default();
+            if value.len().saturating_add(args.get(2).len()) > VALUE_MAX {
+                return Err(STRING_TOO_LONG.into());
+            }
             value.extend_from_slice(args.get(2));
             ctx.set(key, &value, KEEP_TTL)?;
             ctx.out.integer(value.len() as i64);
@@ -198,7 +201,7 @@ fn setrange<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) 
     if !patch.is_empty() {
         let end = offset.saturating_add(patch.len());
         if end > VALUE_MAX {
-            return Err(VALUE_TOO_LONG.into());
+            return Err(STRING_TOO_LONG.into());
         }
         value.resize(value.len().max(end), 0);
         value[offset..end].copy_from_slice(patch);

@@ -9,6 +9,7 @@ use super::request::{Core, Step};
 use super::services::Services;
 use super::spec::Cmd;
 use crate::resp::Args;
+use bedplate_kerneldb::Error;
 
 pub(super) fn run<S: Operators, V: Services>(
     core: &Core,
@@ -40,7 +41,11 @@ pub(super) fn run<S: Operators, V: Services>(
         Cmd::Commit if !open => return Err("ERR COMMIT without BEGIN".into()),
         Cmd::Commit => {
             if ctx.store.is_failed() {
+                let failure = ctx.store.failure();
                 ctx.store.rollback()?;
+                if let Error::TimedOut = failure {
+                    return Err(failure.into());
+                }
                 return Err("TXFAILED the transaction had failed and was rolled back".into());
             }
             let commit_ts = ctx.store.commit()?;

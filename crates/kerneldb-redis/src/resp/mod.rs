@@ -17,6 +17,6 @@ mod writer;
 pub use args::{Args, OwnedArgs};
 pub use float::LongDouble;
 pub use inline::split_args;
-pub use number::{format_i64, parse_i64};
+pub use number::parse_i64;
 pub use parser::{Limits, ProtocolError, RequestParser};
 pub use writer::{Protocol, Writer};

@@ -24,23 +24,3 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
     if negative { Some(value) } else { value.checked_neg() }
 }
-
-/// Appends the decimal text of `value`.
-pub fn format_i64(out: &mut Vec<u8>, value: i64) {
-    let mut buf = [0u8; 20];
-    let mut at = buf.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        at -= 1;
-        buf[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        at -= 1;
-        buf[at] = b'-';
-    }
-    out.extend_from_slice(&buf[at..]);
-}

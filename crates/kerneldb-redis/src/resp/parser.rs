@@ -10,9 +10,11 @@
 use super::args::{Args, Span};
 use super::inline::split_args;
 use super::number::parse_i64;
+use crate::limits::{
+    BULK_BYTES_MAX, KEPT_BULK_BYTES_MAX, LINE_BYTES_MAX, REQUEST_ARGUMENTS_MAX,
+    UNAUTHENTICATED_ARGUMENTS_MAX, UNAUTHENTICATED_BULK_BYTES_MAX,
+};
 
-/// Longest line of an inline command or a length header that is not complete yet.
-const LINE_MAX: usize = 64 * 1024;
 /// A buffer that grew beyond this is given back once it is empty.
 const KEEP_CAPACITY: usize = 64 * 1024;
 
@@ -25,13 +27,19 @@ pub struct Limits {
     pub bulk_bytes: i64,
     /// Longest bulk string whose bytes are kept.
     pub keep_bytes: usize,
-    /// Not authenticated: at most 10 arguments of at most 16 KiB, as in Redis.
+    /// The client is not authenticated: [`UNAUTHENTICATED_ARGUMENTS_MAX`] and [`UNAUTHENTICATED_BULK_BYTES_MAX`] hold,
+    /// as in Redis.
     pub unauthenticated: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { args: 1024 * 1024, bulk_bytes: 512 << 20, keep_bytes: 128 << 10, unauthenticated: false }
+        Limits {
+            args: REQUEST_ARGUMENTS_MAX,
+            bulk_bytes: BULK_BYTES_MAX,
+            keep_bytes: KEPT_BULK_BYTES_MAX,
+            unauthenticated: false,
+        }
     }
 }
 
@@ -41,13 +49,13 @@ pub enum ProtocolError {
     /// `*` was not followed by a length within the limit.
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
-    /// More than 10 arguments before authentication.
+    /// More than [`UNAUTHENTICATED_ARGUMENTS_MAX`] arguments before authentication.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnauthenticatedMultibulk,
     /// `$` was not followed by a length within the limit.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
-    /// More than 16 KiB in an argument before authentication.
+    /// An argument longer than [`UNAUTHENTICATED_BULK_BYTES_MAX`] before authentication.
     #[error("Protocol error: unauthenticated bulk length")]
     UnauthenticatedBulk,
     /// An element of the request's array is not a bulk string.
@@ -265,7 +273,7 @@ impl RequestParser {
     /// The number of the header at `pos` (behind its first byte), once its line is complete; moves behind it.
     fn header(&mut self, too_big: ProtocolError) -> Result<Option<Option<i64>>, ProtocolError> {
         let Some(end) = self.find(b'\r') else {
-            return if self.buf.len() - self.pos > LINE_MAX { Err(too_big) } else { Ok(None) };
+            return if self.buf.len() - self.pos > LINE_BYTES_MAX { Err(too_big) } else { Ok(None) };
         };
         if end + 1 >= self.buf.len() {
             return Ok(None);
@@ -282,7 +290,7 @@ impl RequestParser {
     fn array_header(&mut self) -> Result<bool, ProtocolError> {
         let Some(number) = self.header(ProtocolError::MultibulkHeaderTooBig)? else { return Ok(false) };
         let count = number.filter(|n| *n <= self.limits.args).ok_or(ProtocolError::MultibulkLength)?;
-        if count > 10 && self.limits.unauthenticated {
+        if count > UNAUTHENTICATED_ARGUMENTS_MAX && self.limits.unauthenticated {
             return Err(ProtocolError::UnauthenticatedMultibulk);
         }
         self.after_line();
@@ -302,7 +310,7 @@ impl RequestParser {
         }
         let limit = self.limits.bulk_bytes;
         let len = number.filter(|n| (0..=limit).contains(n)).ok_or(ProtocolError::BulkLength)? as usize;
-        if len > 16 * 1024 && self.limits.unauthenticated {
+        if len > UNAUTHENTICATED_BULK_BYTES_MAX && self.limits.unauthenticated {
             return Err(ProtocolError::UnauthenticatedBulk);
         }
         self.after_line();
@@ -325,7 +333,7 @@ impl RequestParser {
 
     fn inline(&mut self) -> Result<bool, ProtocolError> {
         let Some(end) = self.find(b'\n') else {
-            let long = self.buf.len() - self.pos > LINE_MAX;
+            let long = self.buf.len() - self.pos > LINE_BYTES_MAX;
             return if long { Err(ProtocolError::InlineTooBig) } else { Ok(false) };
         };
         let line = &self.buf[self.pos..end];

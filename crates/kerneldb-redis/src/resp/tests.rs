@@ -1,6 +1,7 @@
 //! Tests of the protocol: every split, garbage, limits, quoting, numbers.
 
 use super::*;
+use crate::limits::LINE_BYTES_MAX;
 use proptest::prelude::*;
 
 type Parsed = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
@@ -80,6 +81,20 @@ fn protocol_errors() {
     let limits = Limits { unauthenticated: true, ..Limits::default() };
     assert_eq!(parse(limits, [&b"*11\r\n"[..]]).1, Some(ProtocolError::UnauthenticatedMultibulk));
     assert_eq!(parse(limits, [&b"*1\r\n$16385\r\n"[..]]).1, Some(ProtocolError::UnauthenticatedBulk));
+}
+
+#[test]
+fn requests_at_a_limit_are_understood() {
+    for input in ["*1048576\r\n", "*1\r\n$536870912\r\n"] {
+        assert_eq!(parse(Limits::default(), [input.as_bytes()]).1, None, "{input}");
+    }
+    let limits = Limits { unauthenticated: true, ..Limits::default() };
+    let request = "*10\r\n".to_owned() + &format!("$16384\r\n{}\r\n", "a".repeat(16_384)).repeat(10);
+    let (requests, error) = parse(limits, [request.as_bytes()]);
+    assert_eq!((requests.len(), requests[0].len(), error), (1, 10, None));
+    let line = vec![b'a'; LINE_BYTES_MAX];
+    assert_eq!(parse(Limits::default(), [&line[..]]).1, None);
+    assert_eq!(parse(Limits::default(), [&line[..], b"a"]).1, Some(ProtocolError::InlineTooBig));
 }
 
 #[test]

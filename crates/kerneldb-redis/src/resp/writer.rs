@@ -1,7 +1,5 @@
 //! Replies in RESP2 and RESP3.
 
-use super::number::format_i64;
-
 /// Version of the protocol a connection speaks; chosen by HELLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -193,7 +191,7 @@ impl<'a> Writer<'a> {
 
     fn header(&mut self, kind: u8, number: i64) {
         self.out.push(kind);
-        format_i64(self.out, number);
+        self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         self.line_end();
     }
 

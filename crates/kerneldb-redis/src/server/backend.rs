@@ -1,17 +1,19 @@
 //! What commands need of the server around them, on the database and its store.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
+use super::gate::Gate;
+use super::jobs::Jobs;
 use super::programs::Programs;
+use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
-use crate::command::{Job, Memory, Services, Shared};
+use crate::command::{Job, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
 use bedplate_kerneldb::{Database, Error, Result, SnapshotItem, Store};
-
-/// Outcome of a job: what was done, or why it was not.
-type JobResult = std::result::Result<String, String>;
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
 pub(super) struct Backend {
@@ -20,9 +22,9 @@ pub(super) struct Backend {
     programs: Arc<Programs>,
     shared: Arc<Shared>,
     positions: u64,
-    next_job: AtomicU64,
-    /// Finished jobs until they are asked for. Held for a few instructions.
-    jobs: Arc<Mutex<HashMap<u64, JobResult>>>,
+    jobs: Jobs,
+    statistics: Statistics,
+    gate: Gate,
 }
 
 impl Backend {
@@ -33,8 +35,47 @@ impl Backend {
         shared: Arc<Shared>,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
-        let next_job = AtomicU64::new(1);
-        Ok(Backend { database, store, programs, shared, positions, next_job, jobs: Arc::default() })
+        let jobs = Jobs::start({
+            let (database, store) = (database.clone(), store.clone());
+            move |job| run_job(job, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
+        })?;
+        let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
+        let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
+        Ok(Backend { database, store, programs, shared, positions, jobs, statistics, gate })
+    }
+
+    /// Whether a shutdown has its checkpoint, so that the server is to stop.
+    pub(super) fn poll_shutdown(&self) -> bool {
+        match self.shared.shutdown.poll() {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(error)) => {
+                tracing::error!(error, "no shutdown: the checkpoint failed");
+                self.shared.clients.resume_after_shutdown();
+                self.pauses_changed();
+                false
+            }
+        }
+    }
+
+    /// Takes a sample of the rate of commands, and opens the gate after a pause. To be called every now and
+    /// then.
+    pub(super) fn sample(&self) {
+        if self.gate.is_closed() && self.gate_times() == (0, 0) {
+            self.gate.set(0, 0);
+        }
+        let commands = self.shared.counters.commands.load(Ordering::Relaxed);
+        self.statistics.sample(Instant::now(), commands + self.kernel_activity().commands);
+    }
+
+    /// What the gate is set to: for all commands, and for those that write.
+    fn gate_times(&self) -> (u64, u64) {
+        let (pauses, now) = (self.shared.clients.pauses(), self.now());
+        (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
+    }
+
+    fn totals(&self) -> Result<Totals> {
+        Ok(Totals::new(self.programs.stats()?, &self.database.stats(), &self.database.expiry_stats()))
     }
 
     pub(super) fn database(&self) -> &Arc<Database> {
@@ -50,8 +91,23 @@ impl Backend {
     }
 }
 
-fn lock(jobs: &Mutex<HashMap<u64, JobResult>>) -> MutexGuard<'_, HashMap<u64, JobResult>> {
-    jobs.lock().unwrap_or_else(PoisonError::into_inner)
+/// Does a job; the text says what was done.
+fn run_job(job: Job, database: &Database, store: Option<&Store>) -> Result<String> {
+    match (job, store) {
+        (Job::Checkpoint, Some(store)) => {
+            store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
+        }
+        (Job::Checkpoint, None) => Err(Error::State),
+        (Job::Verify, store) => verify::running(database, store),
+    }
+}
+
+/// The time of the kernel's clock when the wall clock will be at `unix_ms`; 0 if that is over.
+fn kernel_time(unix_ms: u64, now: Duration) -> u64 {
+    let left = u128::from(unix_ms).saturating_mul(1_000_000).saturating_sub(now.as_nanos());
+    let clock = clock_gettime(ClockId::Monotonic);
+    let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
+    if left == 0 { 0 } else { clock_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX)) }
 }
 
 impl Services for Backend {
@@ -72,8 +128,7 @@ impl Services for Backend {
     }
 
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
-        self.database.snapshot()?.scan(from, to, f);
-        Ok(())
+        self.database.snapshot()?.scan(from, to, f)
     }
 
     fn clock(&self) -> u64 {
@@ -98,31 +153,15 @@ impl Services for Backend {
         }
     }
 
-    fn start_job(&self, job: Job) -> std::result::Result<u64, String> {
-        let id = self.next_job.fetch_add(1, Ordering::Relaxed);
-        let (database, store, jobs) = (self.database.clone(), self.store.clone(), self.jobs.clone());
-        if store.is_none() && job == Job::Checkpoint {
+    fn start_job(&self, job: Job) -> std::result::Result<Arc<JobTicket>, String> {
+        if self.store.is_none() && job == Job::Checkpoint {
             return Err(Self::no_data_dir());
         }
-        let work = move || {
-            let done = match (job, store.as_deref()) {
-                (Job::Checkpoint, Some(store)) => {
-                    store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
-                }
-                (Job::Checkpoint, None) => Err(Error::State),
-                (Job::Verify, store) => verify::running(&database, store),
-            };
-            lock(&jobs).insert(id, done.map_err(|e| format!("ERR {e}")));
-        };
-        std::thread::Builder::new()
-            .name("kerneldb-job".into())
-            .spawn(work)
-            .map_err(|e| format!("ERR cannot start a thread: {e}"))?;
-        Ok(id)
+        self.jobs.submit(job)
     }
 
-    fn job_result(&self, id: u64) -> Option<JobResult> {
-        lock(&self.jobs).remove(&id)
+    fn can_save(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.data_dir().is_some())
     }
 
     fn save_in_background(&self) -> std::result::Result<bool, String> {
@@ -142,11 +181,13 @@ impl Services for Backend {
 
     fn memory(&self) -> Memory {
         let stats = self.database.stats();
-        Memory { used: stats.memory_used, limit: stats.memory_limit }
+        let heap = self.database.heap_stats();
+        Memory { used: stats.memory_used.saturating_sub(heap.free_bytes), limit: stats.memory_limit, heap }
     }
 
     fn statistics(&self) -> Vec<(&'static str, u64)> {
         let s = self.database.stats();
+        let heap = self.database.heap_stats();
         // Counters that cannot be read are shown as zeros, as if nothing had happened in the kernel.
         let kernel = self.programs.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
         let kernel =
@@ -171,18 +212,60 @@ impl Services for Backend {
             ("no_memory", s.no_memory),
             ("no_version", s.no_version),
             ("wal_full", s.wal_full),
+            ("transactions_timed_out", s.transactions_timed_out),
+            ("transactions_too_large", s.transactions_too_large),
+            ("snapshots_revoked", s.snapshots_revoked),
             ("versions_pruned", s.versions_pruned),
             ("entries_collected", s.entries_collected),
             ("read_retries", s.read_retries),
             ("keys", s.keys),
             ("bytes", s.bytes),
+            ("expiring_keys", s.expiring_keys),
+            ("expired", s.expired),
             ("memory_used", s.memory_used),
             ("memory_committed", s.memory_committed),
             ("memory_limit", s.memory_limit),
+            ("heap_slab_bytes", heap.slab_bytes),
+            ("heap_allocated_bytes", heap.allocated_bytes),
+            ("heap_entry_bytes", heap.entry_bytes),
+            ("heap_free_slabs", heap.free_slabs()),
+            ("heap_evacuating_slabs", heap.evacuating_slabs),
+            ("heap_evacuated_bytes", heap.evacuated_bytes),
+            ("heap_reclaimed_slabs", heap.reclaimed_slabs),
             ("entries", s.entries),
             ("clock", s.clock),
             ("durable_ts", s.durable_ts),
             ("active_snapshots", s.active_snapshots),
         ]
+    }
+
+    fn kernel_activity(&self) -> KernelActivity {
+        let stale_percent = self.database.expiry_stats().stale_percent;
+        let totals = self.totals().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
+        totals.map_or_else(|_| KernelActivity::default(), |now| self.statistics.activity(&now, stale_percent))
+    }
+
+    fn reset_statistics(&self) {
+        match self.totals() {
+            Ok(totals) => self.statistics.reset(totals),
+            Err(error) => tracing::warn!(%error, "statistics"),
+        }
+    }
+
+    fn keyspace(&self) -> Keyspace {
+        let stats = self.database.stats();
+        let average_ttl_ms = self.database.expiry_stats().average_ttl_ms;
+        Keyspace { keys: stats.keys, expiring: stats.expiring_keys, average_ttl_ms }
+    }
+
+    fn settings_changed(&self) {
+        if let Err(error) = self.database.set_expire_effort(self.shared.settings.expire_effort()) {
+            tracing::error!(%error, "the effort of expiry stays as it is");
+        }
+    }
+
+    fn pauses_changed(&self) {
+        let (all, writes) = self.gate_times();
+        self.gate.set(all, writes);
     }
 }

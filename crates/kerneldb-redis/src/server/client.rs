@@ -1,31 +1,30 @@
 //! One connection as the event loop sees it: its socket, its dialogue, its unsent replies.
 //!
-//! Invariant: bytes are only sent while the connection is with user space (`handed != done`) and the
-//! kernel's replies are all sent (`queued == sent`). [`Client::advance`] is the only place that sends
-//! and the only one that gives the connection back.
+//! Invariants:
+//! - Bytes are only sent in the event loop's turn (`bpf/layout.h`) and when the kernel's replies are all
+//!   sent. [`Client::advance`] is the only place that reads, sends, and ends the turn.
+//! - Bytes are only read when every complete request is executed and every reply is sent. So a connection holds
+//!   one incomplete request, one portion of input and one portion of output at most; everything else stays
+//!   in the socket, and TCP slows the client down.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
 
 use super::dialogue::Dialogue;
 use super::event_loop::NO_ENDS;
 use super::layout::srv_peer;
-use super::table::Shared;
+use super::table::ConnSlot;
+use super::turn::Turn;
 use crate::command::Progress;
-
-/// Memory of sent replies that is given back.
-const KEEP: usize = 1 << 20;
-
-/// Longest reply with which the connection is given back in the same moment.
-const RETURN_MAX: usize = 16 << 10;
+use crate::limits::{KEPT_OUTPUT_BYTES, RETRY_MIN, TURN_END_REPLY_BYTES};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// More requests (or it is with the kernel).
+pub(super) enum Awaiting {
+    /// More requests, or it is the verdict's turn.
     Input,
     /// The kernel's replies to be sent.
     Drain,
@@ -35,18 +34,26 @@ pub(super) enum Wait {
     Until(Instant),
     /// A commit to be on disk.
     Durable(u64),
+    /// Other connections: it could go on at once.
+    Others,
     /// Nothing: it is to be closed.
     Close,
 }
 
-/// What [`Client::advance`] asks of the loop beyond the new [`Wait`].
+/// What [`Client::advance`] asks of the loop beyond the new [`Awaiting`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Fine,
-    /// A client wants the server to stop, after a checkpoint or without one.
-    Shutdown {
-        save: bool,
-    },
+    /// A client wants the server to stop.
+    Shutdown,
+}
+
+/// Result of one attempt to read.
+enum Reading {
+    /// Bytes came.
+    Bytes,
+    /// Nothing is there now; an event announces more, if there is more.
+    Nothing,
 }
 
 pub(super) struct Client {
@@ -55,27 +62,31 @@ pub(super) struct Client {
     pub(super) generation: u32,
     /// Its two ends, for the local fast path.
     pub(super) ends: srv_peer,
-    pub(super) wait: Wait,
+    pub(super) awaiting: Awaiting,
     /// What epoll watches it for.
     pub(super) interest: EventFlags,
     /// The client has shut its sending side down.
     pub(super) half_closed: bool,
-    /// When user space last heard of it.
+    /// When the event loop last read from it.
     pub(super) heard: Instant,
+    /// It is in the event loop's list of connections that can go on at once.
+    pub(super) runnable: bool,
+    /// It is in the event loop's list of connections that wait for the disk.
+    pub(super) waits_for_disk: bool,
     dialogue: Dialogue,
-    /// Number of the last record fed to the dialogue.
-    seen: u64,
-    /// The value last given back as `done`.
-    done: u64,
+    /// Passed bytes that were read.
+    read: u64,
+    /// It is the event loop's turn, and [`Client::take_over`] was called in it.
+    my_turn: bool,
     kernel_path: bool,
-    /// Bytes of requests yet to come that were executed already.
+    /// Bytes of requests yet to come that the kernel has executed.
     skip: usize,
     /// The socket is in the socket map: the kernel sees what arrives first.
     mapped: bool,
+    /// All bytes that the client ever sent were read.
+    ended: bool,
     /// It is closed when `out` is sent.
     last: bool,
-    /// Bytes of requests that came while it could not work on them.
-    backlog: usize,
     out: Vec<u8>,
     sent: usize,
 }
@@ -86,7 +97,6 @@ impl Client {
         cookie: u64,
         generation: u32,
         dialogue: Dialogue,
-        done: u64,
         kernel_path: bool,
     ) -> Self {
         Client {
@@ -94,71 +104,44 @@ impl Client {
             cookie,
             generation,
             ends: NO_ENDS,
-            wait: Wait::Input,
+            awaiting: Awaiting::Input,
             interest: EventFlags::RDHUP,
             half_closed: false,
             heard: Instant::now(),
+            runnable: false,
+            waits_for_disk: false,
             dialogue,
-            seen: 0,
-            done,
+            read: 0,
+            my_turn: false,
             kernel_path,
             skip: 0,
             mapped: true,
+            ended: false,
             last: false,
-            backlog: 0,
             out: Vec::new(),
             sent: 0,
         }
     }
 
     /// For a client that had shut its sending side down before its socket could be given to the kernel,
-    /// which only takes established connections: reads all there is, the ordinary way.
+    /// which only takes established connections: the event loop reads all there is, the ordinary way.
     pub(super) fn serve_unmapped(&mut self) {
         self.mapped = false;
         self.half_closed = true;
-        self.seen = 1;
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(n @ 1..) = self.stream.read(&mut buffer) {
-            self.dialogue.feed(&buffer[..n]);
-        }
-    }
-
-    /// The kernel has executed the next `skip` bytes of requests, with these replies.
-    pub(super) fn executed(&mut self, replies: &[u8], skip: usize, handed: u64) {
-        self.heard = Instant::now();
-        self.seen = handed;
-        self.skip += skip;
-        self.dialogue.import(replies, &mut self.out);
-    }
-
-    /// The kernel has answered MULTI and queued these requests.
-    pub(super) fn queued(&mut self, requests: &[u8], handed: u64) {
-        self.seen = handed;
-        self.dialogue.import_multi(requests);
-    }
-
-    /// Takes the request bytes of record number `handed`.
-    pub(super) fn feed(&mut self, bytes: &[u8], handed: u64) {
-        self.heard = Instant::now();
-        self.seen = handed;
-        let executed = self.skip.min(bytes.len());
-        self.skip -= executed;
-        let bytes = &bytes[executed..];
-        if !self.last {
-            self.dialogue.feed(bytes);
-            self.backlog += bytes.len();
-        }
-    }
-
-    /// Bytes of requests that came since it last could work.
-    pub(super) fn backlog(&self) -> usize {
-        self.backlog
+        self.my_turn = true;
     }
 
     /// Whether nothing of what the client sent is still to be answered.
-    pub(super) fn is_idle(&self, shared: Shared<'_>) -> bool {
-        let heard_all = !self.mapped || shared.handed() == self.seen;
-        heard_all && shared.drained() && self.out.is_empty() && self.wait == Wait::Input
+    pub(super) fn is_idle(&self, slot: ConnSlot<'_>) -> bool {
+        let turn = slot.turn();
+        let heard_all = if !self.mapped {
+            self.ended
+        } else if self.my_turn {
+            turn.passed_bytes() == self.read
+        } else {
+            !turn.is_event_loop()
+        };
+        heard_all && slot.drained() && self.out.is_empty() && self.awaiting == Awaiting::Input
     }
 
     /// Whether another client has asked for this connection to be closed.
@@ -166,117 +149,208 @@ impl Client {
         self.dialogue.killed()
     }
 
-    /// Works on the connection as far as possible and sets what it waits for next.
-    pub(super) fn advance(&mut self, shared: Shared<'_>) -> Outcome {
-        if shared.broken() != 0 {
-            self.wait = Wait::Close;
+    /// Whether the kernel answers this connection now, as far as the event loop knows.
+    pub(super) fn is_with_kernel(&self) -> bool {
+        !self.my_turn
+    }
+
+    /// Works on the connection until it has to wait or others should get their turn, and sets what it waits for.
+    /// `buffer` is for reading; its length bounds the work.
+    pub(super) fn advance(&mut self, slot: ConnSlot<'_>, buffer: &mut [u8]) -> Outcome {
+        if slot.broken() != 0 {
+            self.awaiting = Awaiting::Close;
             return Outcome::Fine;
         }
-        if self.done == self.seen {
-            // With the kernel.
-            self.wait = Wait::Input;
-            return Outcome::Fine;
-        }
-        if !shared.drained() {
-            self.wait = Wait::Drain;
-            return Outcome::Fine;
-        }
-        while self.flush() {
-            if self.last {
-                self.wait = Wait::Close;
+        let mut is_new_turn = false;
+        if !self.my_turn {
+            if !slot.turn().is_event_loop() {
+                self.awaiting = Awaiting::Input;
                 return Outcome::Fine;
             }
-            self.backlog = 0;
-            let progress = self.dialogue.process(&mut self.out);
-            let sent_all = self.out.is_empty();
-            match progress {
-                Progress::FlushOutput => {}
-                Progress::Close => self.last = true,
-                Progress::Shutdown { save } => {
-                    self.wait = Wait::Close;
-                    return Outcome::Shutdown { save };
-                }
-                // Replies leave before anything is waited for.
-                _ if !sent_all => {
-                    if self.may_return(&progress) && self.return_with_reply(shared) {
-                        break;
+            self.take_over(slot);
+            is_new_turn = true;
+        }
+        if let Awaiting::Until(at) = self.awaiting
+            && Instant::now() < at
+        {
+            return Outcome::Fine;
+        }
+        if !slot.drained() {
+            self.awaiting = Awaiting::Drain;
+            return Outcome::Fine;
+        }
+        let mut reading = None;
+        // In a new turn, the replies that the verdict has left leave together with the next ones.
+        while std::mem::take(&mut is_new_turn) || self.flush() {
+            if self.last {
+                self.awaiting = Awaiting::Close;
+                return Outcome::Fine;
+            }
+            if reading.is_none() && self.can_read(slot) {
+                match self.read(buffer) {
+                    Ok(done) => reading = Some(done),
+                    Err(e) => {
+                        tracing::debug!(error = %e, "receiving failed");
+                        self.awaiting = Awaiting::Close;
+                        return Outcome::Fine;
                     }
-                    if !self.flush() {
-                        break;
-                    }
-                    self.rest(progress, shared);
-                    break;
-                }
-                _ => {
-                    self.rest(progress, shared);
-                    break;
                 }
             }
+            let progress = self.dialogue.process(&mut self.out);
+            match progress {
+                Progress::FlushOutput => {
+                    if self.flush() {
+                        self.awaiting = Awaiting::Others;
+                    }
+                    return Outcome::Fine;
+                }
+                Progress::Close => {
+                    self.last = true;
+                    continue;
+                }
+                Progress::Shutdown => {
+                    self.awaiting = Awaiting::Close;
+                    return Outcome::Shutdown;
+                }
+                Progress::NeedInput | Progress::WaitDurable(_) | Progress::RetryAfter(_) => {}
+            }
+            if self.can_read(slot) {
+                match reading {
+                    None => continue,
+                    Some(Reading::Bytes) => {
+                        if self.flush() {
+                            self.awaiting = Awaiting::Others;
+                        }
+                        return Outcome::Fine;
+                    }
+                    Some(Reading::Nothing) => {}
+                }
+            }
+            // Replies leave before anything is waited for.
+            if self.may_end_turn(&progress, slot) && self.end_turn_with_reply(slot) {
+                return Outcome::Fine;
+            }
+            if self.flush() {
+                self.rest(progress, slot);
+            }
+            return Outcome::Fine;
         }
         Outcome::Fine
     }
 
-    /// Nothing is left to send: waits for what the dialogue needs, or gives the connection back.
-    fn rest(&mut self, progress: Progress, shared: Shared<'_>) {
-        self.wait = match progress {
-            Progress::RetryAfter(delay) => Wait::Until(Instant::now() + delay.max(Duration::from_micros(50))),
-            Progress::WaitDurable(ts) => Wait::Durable(ts),
-            _ => Wait::Input,
-        };
-        if self.may_return(&progress) {
-            self.done = self.seen;
-            shared.give_back(self.seen, self.dialogue.waits_for_disk());
+    /// Begins the event loop's turn: takes what the verdict has left.
+    fn take_over(&mut self, slot: ConnSlot<'_>) {
+        let taken = slot.take_over();
+        self.my_turn = true;
+        self.heard = Instant::now();
+        self.skip = taken.skip;
+        if let Some(requests) = taken.queue {
+            self.dialogue.import_multi(&requests);
         }
+        if !taken.replies.is_empty() {
+            self.dialogue.import(&taken.replies, &mut self.out);
+        }
+    }
+
+    /// Nothing is left to send: waits for what the dialogue needs, or ends the turn.
+    fn rest(&mut self, progress: Progress, slot: ConnSlot<'_>) {
+        self.awaiting = match progress {
+            Progress::RetryAfter(delay) => Awaiting::Until(Instant::now() + delay.max(RETRY_MIN)),
+            Progress::WaitDurable(ts) => Awaiting::Durable(ts),
+            _ => Awaiting::Input,
+        };
+        if self.may_end_turn(&progress, slot) {
+            if slot.end_turn(self.turn(), self.dialogue.waits_for_disk()) {
+                self.my_turn = false;
+            } else {
+                self.awaiting = Awaiting::Others;
+            }
+        }
+    }
+
+    /// The turn if nothing more was passed than was read.
+    fn turn(&self) -> Turn {
+        Turn::event_loop_after(self.read)
     }
 
     /// Whether the kernel may go on when all replies are sent.
-    fn may_return(&self, progress: &Progress) -> bool {
+    fn may_end_turn(&self, progress: &Progress, slot: ConnSlot<'_>) -> bool {
         let waits = matches!(progress, Progress::RetryAfter(_) | Progress::WaitDurable(_));
-        !waits && self.kernel_path && self.mapped && self.skip == 0 && self.dialogue.kernel_may_answer()
+        !waits
+            && self.kernel_path
+            && self.mapped
+            && self.skip == 0
+            && slot.turn() == self.turn()
+            && self.dialogue.kernel_may_answer()
     }
 
-    /// Sends the last replies and gives the connection back in the same moment: else the client's next
-    /// request would be here before that, and make another round through user space. Returns whether it
-    /// worked; if not, nothing has changed except that some bytes may be sent.
-    fn return_with_reply(&mut self, shared: Shared<'_>) -> bool {
+    /// Sends the last replies and ends the turn in the same moment: else the client's next request would be
+    /// here before that, and be passed to the event loop as well. Returns whether the turn has ended; if not,
+    /// nothing has changed except that some bytes may be sent.
+    fn end_turn_with_reply(&mut self, slot: ConnSlot<'_>) -> bool {
         let left = &self.out[self.sent..];
-        if left.is_empty() || left.len() > RETURN_MAX {
+        if left.is_empty() || left.len() > TURN_END_REPLY_BYTES {
             return false;
         }
-        shared.offer(self.seen, self.dialogue.waits_for_disk(), left.len() as u32);
+        slot.end_turn_with_reply(self.turn(), self.dialogue.waits_for_disk(), left.len() as u32);
         let sent = self.stream.write(left).unwrap_or(0);
         let complete = sent == left.len();
         self.sent += sent;
-        if !shared.taken() {
+        if !slot.turn_ended_with_reply() {
             return false;
         }
-        self.done = self.seen;
-        self.wait = Wait::Input;
+        self.my_turn = false;
+        self.awaiting = Awaiting::Input;
         if complete {
             self.out.clear();
             self.sent = 0;
         } else {
             // The rest cannot follow any more. Only for want of memory: there was room.
-            self.wait = Wait::Close;
+            self.awaiting = Awaiting::Close;
         }
         true
     }
 
-    /// The server did not stop as this client wished. [`Client::advance`] is to follow.
-    pub(super) fn shutdown_failed(&mut self) {
-        self.dialogue.shutdown_failed(&mut self.out);
-        self.wait = Wait::Input;
+    /// Whether reading makes sense: the dialogue can take more, and something was passed that was not read yet.
+    fn can_read(&self, slot: ConnSlot<'_>) -> bool {
+        let has_input = if self.mapped { slot.turn().passed_bytes() != self.read } else { !self.ended };
+        has_input && self.dialogue.wants_input()
     }
 
-    /// Sends what there is; true if nothing is left, else `wait` says why.
+    /// Reads once and gives what came to the dialogue.
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Reading> {
+        let bytes = loop {
+            match self.stream.read(buffer) {
+                // Passed bytes are still on their way from TCP to the socket when it already says that it has ended.
+                Ok(0) if self.mapped => return Ok(Reading::Nothing),
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(Reading::Nothing);
+                }
+                Ok(n) => break &buffer[..n],
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Reading::Nothing),
+                Err(e) => return Err(e),
+            }
+        };
+        self.heard = Instant::now();
+        self.read += bytes.len() as u64;
+        let executed = self.skip.min(bytes.len());
+        self.skip -= executed;
+        self.dialogue.skip(executed);
+        self.dialogue.feed(&bytes[executed..]);
+        Ok(Reading::Bytes)
+    }
+
+    /// Sends what there is; true if nothing is left, else `awaiting` says why.
     fn flush(&mut self) -> bool {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {
                 Ok(n) => self.sent += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    self.wait = Wait::Write;
-                    if self.sent > KEEP {
+                    self.awaiting = Awaiting::Write;
+                    if self.sent > KEPT_OUTPUT_BYTES {
                         self.out.drain(..self.sent);
                         self.sent = 0;
                     }
@@ -284,21 +358,19 @@ impl Client {
                 }
                 Err(e) => {
                     tracing::debug!(error = %e, "sending failed");
-                    self.wait = Wait::Close;
+                    self.awaiting = Awaiting::Close;
                     return false;
                 }
             }
         }
         self.out.clear();
         self.sent = 0;
-        if self.out.capacity() > KEEP {
+        if self.out.capacity() > KEPT_OUTPUT_BYTES {
             self.out = Vec::new();
         }
         true
     }
-}
 
-impl Client {
     /// Closes the socket and returns the dialogue, whose session is still open.
     pub(super) fn disconnect(self) -> Dialogue {
         drop(self.stream);

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::limits::CLIENTS_MAX;
 use bedplate_kerneldb::{Error, Result};
 
 /// How to start a [`Server`](super::Server).
@@ -12,7 +13,7 @@ pub struct ServerConfig {
     ///
     /// [`ServerHandle::local_addr`]: super::ServerHandle::local_addr
     pub bind: SocketAddr,
-    /// Most connections at once, 1..=65536. More are refused with Redis's error. Each reserves about
+    /// Most connections at once, 1..=[`CLIENTS_MAX`]. More are refused with Redis's error. Each reserves about
     /// 6 KiB of kernel memory. The database's limit on sessions applies as well.
     pub max_clients: u32,
     /// Closes a connection that has sent nothing for so long, in whole seconds; `None` = never. Clients
@@ -23,9 +24,6 @@ pub struct ServerConfig {
     pub keepalive: Option<Duration>,
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
-    /// Size in bytes of the ring buffer through which the kernel hands requests to the event loop: a
-    /// power of two, at least 1 MiB. A connection whose request finds it full is closed.
-    pub records_bytes: u32,
     /// Whether the kernel answers. Without it the event loop executes every command: the same replies,
     /// slower; for comparison and for tests.
     pub kernel_path: bool,
@@ -33,21 +31,20 @@ pub struct ServerConfig {
     /// It attaches a program to the cgroup2 root: every process that connects to this server's port runs
     /// it, whoever owns the process; see `docs/kerneldb.md` for what that means.
     pub local_fast_path: bool,
-    /// When the kernel's workers, which send the replies, are in the scheduler's batch class: more replies per
-    /// CPU second to many busy clients on this machine, for a longer way to a few. It changes how the whole
-    /// machine's deferred work is scheduled; see [`BatchWorkers`].
+    /// When the kernel's workers, which send the replies, are in the scheduler's batch class. It changes how
+    /// the whole machine's deferred work is scheduled and needs CAP_SYS_NICE; see [`BatchWorkers`].
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
     pub batch_workers: Batching,
 }
 
-/// When replies are sent in batches.
+/// When replies are sent in batches. All but `Never` need CAP_SYS_NICE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Batching {
-    /// Never: each reply interrupts what its processor does.
-    Never,
-    /// While many clients and all processors are busy. Without the right to do so (CAP_SYS_NICE): never.
+    /// Never: the server leaves the machine's kernel workers alone.
     #[default]
+    Never,
+    /// While many clients and all processors are busy.
     UnderLoad,
     /// As long as the server runs.
     Always,
@@ -61,7 +58,6 @@ impl Default for ServerConfig {
             idle_timeout: None,
             keepalive: Some(Duration::from_secs(300)),
             password: String::new(),
-            records_bytes: 16 << 20,
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
@@ -70,13 +66,23 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn check(&self) -> Result<()> {
-        if !(1..=65_536).contains(&self.max_clients) {
-            return Err(Error::Config("the maximum number of clients must be 1 to 65536".into()));
+    /// Says what is wrong, if anything: a value out of range, or a privilege that this process lacks.
+    pub fn check(&self) -> Result<()> {
+        if self.batch_workers != Batching::Never && !may_schedule_others() {
+            return Err(Error::Config(
+                "batching replies by the kernel's workers needs CAP_SYS_NICE, which this process lacks"
+                    .into(),
+            ));
         }
-        if !self.records_bytes.is_power_of_two() || self.records_bytes < 1 << 20 {
-            return Err(Error::Config("the records' buffer must be a power of two of at least 1 MiB".into()));
+        if !(1..=CLIENTS_MAX).contains(&self.max_clients) {
+            return Err(Error::Config(format!("the maximum number of clients must be 1 to {CLIENTS_MAX}")));
         }
         Ok(())
     }
+}
+
+/// Whether this process may change how threads of others are scheduled.
+fn may_schedule_others() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_NICE))
 }

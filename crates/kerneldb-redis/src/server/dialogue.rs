@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::backend::Backend;
 use crate::command::{Connection, Peer, Progress, Services};
@@ -37,6 +38,16 @@ impl Dialogue {
         self.connection.feed(bytes);
     }
 
+    /// Counts request bytes that arrive here although the kernel has executed them.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.connection.shared().counters.input_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Whether there is no complete request left to execute, so that more bytes are needed to go on.
+    pub(super) fn wants_input(&self) -> bool {
+        self.connection.wants_input()
+    }
+
     /// Executes what is complete and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Progress {
         self.connection.process(&mut self.session, &*self.backend, out)
@@ -44,17 +55,13 @@ impl Dialogue {
 
     /// Appends replies that the kernel has made, behind all so far.
     pub(super) fn import(&mut self, replies: &[u8], out: &mut Vec<u8>) {
+        self.connection.shared().counters.output_bytes.fetch_add(replies.len() as u64, Ordering::Relaxed);
         self.connection.import_reply(replies, 0, &*self.backend, out);
     }
 
     /// Takes over a MULTI with its queued requests.
     pub(super) fn import_multi(&mut self, requests: &[u8]) {
         self.connection.import_multi(requests, false);
-    }
-
-    /// Whether the server did not stop although the client asked for it.
-    pub(super) fn shutdown_failed(&mut self, out: &mut Vec<u8>) {
-        self.connection.shutdown_failed(out);
     }
 
     /// Whether the kernel may answer from here on: nothing waits, and the connection has no state that

@@ -1,11 +1,15 @@
-//! The event loop: one thread that accepts, executes what the kernel hands over, and cleans up.
+//! The event loop: one thread that accepts, executes what the kernel passes to it, and cleans up.
 //!
-//! It is woken by: the listener, the ring of handed-over requests, connections (closed by the peer, or
-//! room in the send buffer again; never for arriving data), timers, commits that reach the disk, and
-//! [`Wake`]. It owns all user-space state of the connections; nothing here is locked.
+//! It is woken by the listener, signals of the eBPF programs, connections, timers, commits that reach the
+//! disk, and [`Wake`]. It watches a connection for arriving data only while it has its turn there, so that a
+//! request that the kernel answers does not wake it. It owns all user-space state of the connections;
+//! nothing here is locked.
+//!
+//! The event loop does a bounded amount of work for a connection at a time ([`crate::limits`]). Connections
+//! with more to do wait in `runnable`, in the order in which they came.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -18,37 +22,39 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::activity::Activity;
 use super::backend::Backend;
-use super::client::{Client, Outcome, Wait};
+use super::client::{Awaiting, Client, Outcome};
 use super::dialogue::Dialogue;
-use super::handover::{Event, Records};
 use super::layout::srv_peer;
 use super::listener::{self, Listener};
 use super::programs::Programs;
+use super::signals::Signals;
 use super::stats::Counters;
-use super::table::{NEVER, Table};
+use super::table::Table;
+use super::turn::Turn;
 use super::wake::Wake;
 use super::workers::BatchWorkers;
 use super::{Batching, ServerConfig};
 use crate::command::Services;
+use crate::limits::{SWEEP_INTERVAL, TURN_ACCEPTS, TURN_EVENTS, TURN_READ_BYTES, TURN_TIME};
 use bedplate_kerneldb::attach::kernel_error;
 use bedplate_kerneldb::wal::DurableWatch;
 use bedplate_kerneldb::{Error, Result};
 
 const LISTENER: u64 = u64::MAX;
-const RECORDS: u64 = u64::MAX - 1;
+const SIGNALS: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
 const LOG: u64 = u64::MAX - 3;
 
-/// Records taken from the ring at a time, so that other events get their turn.
-const BATCH: usize = 512;
-/// How often everything is looked at, for what is not announced by an event.
-const SWEEP: Duration = Duration::from_millis(500);
+/// How often the event loop looks whether a shutdown has its checkpoint.
+const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {
     config: ServerConfig,
     programs: Arc<Programs>,
     table: Table,
-    records: Records,
+    signals: Signals,
+    /// Connections whose signals are raised; empty between turns.
+    raised: Vec<u32>,
     listener: Listener,
     listening: bool,
     epoll: OwnedFd,
@@ -60,7 +66,12 @@ pub(super) struct EventLoop {
     /// Tells when the log's durable timestamp advances.
     log: Option<DurableWatch>,
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
+    /// Connections whose commits are not on disk yet.
     durable: Vec<(u32, u32)>,
+    /// Connections that can go on at once, by index and generation.
+    runnable: VecDeque<(u32, u32)>,
+    /// What is read from a connection at a time.
+    buffer: Box<[u8]>,
     next_sweep: Instant,
     /// Value of the registry's count of kills when connections were last looked through for them.
     kills: u64,
@@ -85,13 +96,13 @@ impl EventLoop {
         backend: Arc<Backend>,
     ) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("create the event queue"))?;
-        let records = Records::new(programs.map("srv_records"))?;
+        let signals = programs.signals()?;
         let add = |fd, token| {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
                 .map_err(io("watch a descriptor"))
         };
         add(listener.fd(), LISTENER)?;
-        add(records.fd(), RECORDS)?;
+        add(signals.fd(), SIGNALS)?;
         add(wake.fd(), WAKE)?;
         let log = backend.store().and_then(|store| store.wal()).map(|wal| wal.watch()).transpose()?;
         if let Some(log) = &log {
@@ -115,7 +126,8 @@ impl EventLoop {
             _workers: workers,
             config,
             programs,
-            records,
+            signals,
+            raised: Vec::new(),
             listener,
             listening: true,
             epoll,
@@ -126,14 +138,16 @@ impl EventLoop {
             kills: 0,
             timers: BinaryHeap::new(),
             durable: Vec::new(),
-            next_sweep: Instant::now() + SWEEP,
+            runnable: VecDeque::new(),
+            buffer: vec![0; TURN_READ_BYTES].into_boxed_slice(),
+            next_sweep: Instant::now() + SWEEP_INTERVAL,
             stop: false,
         })
     }
 
     /// Runs until [`Wake::stop`] or a client's SHUTDOWN.
     pub(super) fn run(&mut self) -> Result<()> {
-        let mut events = Vec::with_capacity(256);
+        let mut events = Vec::with_capacity(TURN_EVENTS);
         while !self.stop && !self.wake.stopped() {
             let timeout = self.timeout();
             events.clear();
@@ -145,32 +159,40 @@ impl EventLoop {
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    RECORDS => {}
+                    SIGNALS => {}
                     WAKE => self.wake.clear(),
                     LOG => self.log.iter().for_each(DurableWatch::clear),
                     token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
                 }
             }
-            self.take_records();
+            self.take_signals();
             self.run_timers();
             self.run_durable();
+            self.run_runnable();
+            self.stop |= self.backend.poll_shutdown();
             self.sweep();
         }
         Ok(())
     }
 
     fn timeout(&self) -> Timespec {
+        if !self.runnable.is_empty() {
+            return Timespec { tv_sec: 0, tv_nsec: 0 };
+        }
         let now = Instant::now();
         let mut until = self.next_sweep;
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
+        }
+        if self.backend.shared().shutdown.is_under_way() {
+            until = until.min(now + SHUTDOWN_POLL);
         }
         let wait = until.saturating_duration_since(now);
         Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
     }
 
     fn accept(&mut self) {
-        for _ in 0..64 {
+        for _ in 0..TURN_ACCEPTS {
             match self.listener.accept() {
                 Ok(Some((stream, peer))) => {
                     if let Err(e) = self.admit(stream, peer) {
@@ -241,8 +263,9 @@ impl EventLoop {
             }
         };
         let ends = stream.local_addr().map_or(NO_ENDS, |local| ends_of(peer, local));
-        let done = if self.config.kernel_path && dialogue.kernel_may_answer() { 0 } else { NEVER };
-        let generation = self.table.open(index, dialogue.session(), done, dialogue.waits_for_disk(), ends);
+        let with_kernel = self.config.kernel_path && dialogue.kernel_may_answer();
+        let turn = if with_kernel { Turn::VERDICT } else { Turn::EVENT_LOOP };
+        let generation = self.table.open(index, dialogue.session(), turn, dialogue.waits_for_disk(), ends);
         let key = index.to_ne_bytes();
         self.used.fetch_max(index + 1, Ordering::Relaxed);
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
@@ -263,7 +286,7 @@ impl EventLoop {
         let fd = (stream.as_raw_fd() as u64).to_ne_bytes();
         let mapped = self.programs.map("srv_socks").update(&key, &fd, MapFlags::ANY);
         let kernel_path = self.config.kernel_path;
-        let mut client = Client::new(stream, cookie, generation, dialogue, done, kernel_path);
+        let mut client = Client::new(stream, cookie, generation, dialogue, kernel_path);
         let mut kicked = Ok(());
         match mapped {
             Ok(()) => kicked = listener::kick(&client.stream).map_err(failed),
@@ -297,81 +320,102 @@ impl EventLoop {
             let _ = listener::kick(&client.stream);
         }
         self.advance(index);
+        // Data that the kernel has answered: from now on the event loop need not hear of it.
+        if flags.contains(EventFlags::IN)
+            && let Some(client) = self.client(index, generation)
+            && client.is_with_kernel()
+        {
+            self.watch(index, EventFlags::empty());
+        }
     }
 
     fn client(&mut self, index: u32, generation: u32) -> Option<&mut Client> {
         self.clients.get_mut(index as usize)?.as_mut().filter(|c| c.generation == generation)
     }
 
-    fn take_records(&mut self) {
-        let batch = self.records.take(BATCH);
-        for (index, generation, event) in &batch.events {
-            let limit = self.backend.shared().settings.input_limit();
-            let Some(client) = self.client(*index, *generation) else { continue };
-            match event {
-                Event::Bytes(range, handed) => {
-                    client.feed(&batch.bytes[range.clone()], *handed);
-                    if client.backlog() > limit {
-                        self.close(*index, "too many bytes of requests wait");
-                        continue;
-                    }
-                }
-                Event::Executed(range, skip, handed) => {
-                    client.executed(&batch.bytes[range.clone()], *skip, *handed);
-                }
-                Event::Queued(range, handed) => client.queued(&batch.bytes[range.clone()], *handed),
-                Event::Drained | Event::Broken => {}
-            }
-            // While it waits for something else, new requests only queue up.
-            let can_work = matches!(client.wait, Wait::Input | Wait::Drain | Wait::Durable(_));
-            if can_work || *event == Event::Broken {
-                self.advance(*index);
+    fn take_signals(&mut self) {
+        let mut raised = std::mem::take(&mut self.raised);
+        self.signals.take(&mut raised);
+        for index in raised.drain(..) {
+            // A signal may be older than the connection that has the index now; then there is nothing to do.
+            if (index as usize) < self.clients.len() {
+                self.advance(index);
             }
         }
-        self.records.recycle(batch);
+        self.raised = raised;
+    }
+
+    /// Lets connections go on that have more to do, for a bounded time.
+    fn run_runnable(&mut self) {
+        let start = Instant::now();
+        for _ in 0..self.runnable.len() {
+            let Some((index, generation)) = self.runnable.pop_front() else { return };
+            if let Some(client) = self.client(index, generation) {
+                client.runnable = false;
+                self.advance(index);
+            }
+            if start.elapsed() >= TURN_TIME {
+                return;
+            }
+        }
     }
 
     /// Lets a connection work and arranges for what it waits for.
     fn advance(&mut self, index: u32) {
         let Some(client) = self.clients[index as usize].as_mut() else { return };
-        let shared = self.table.conn(index);
-        if let Outcome::Shutdown { save } = client.advance(shared) {
-            tracing::info!(save, "a client asked for shutdown");
-            match save.then(|| self.backend.store().map(|store| store.checkpoint())).flatten() {
-                Some(Err(e)) => {
-                    tracing::error!(error = %e, "no shutdown: the checkpoint failed");
-                    client.shutdown_failed();
-                    client.advance(shared);
-                }
-                _ => self.stop = true,
-            }
+        if client.runnable {
+            return;
         }
-        let (generation, wait) = (client.generation, client.wait);
-        match wait {
-            Wait::Close => {
-                let why = shared.broken();
+        let slot = self.table.conn(index);
+        let before = client.awaiting;
+        if client.advance(slot, &mut self.buffer) == Outcome::Shutdown {
+            tracing::info!("a client asked for shutdown");
+            self.stop = true;
+        }
+        let (generation, awaiting) = (client.generation, client.awaiting);
+        match awaiting {
+            Awaiting::Close => {
+                let why = slot.broken();
                 let reason = if why == 0 { "done" } else { broken_reason(why) };
                 return self.close(index, reason);
             }
-            Wait::Until(at) => self.timers.push(Reverse((at, index, generation))),
-            Wait::Durable(_) if !self.durable.contains(&(index, generation)) => {
+            Awaiting::Until(at) if awaiting != before => self.timers.push(Reverse((at, index, generation))),
+            Awaiting::Durable(_) if !client.waits_for_disk => {
+                client.waits_for_disk = true;
                 self.durable.push((index, generation));
+            }
+            Awaiting::Others => {
+                client.runnable = true;
+                self.runnable.push_back((index, generation));
             }
             _ => {}
         }
-        if client.half_closed && client.is_idle(shared) {
+        if client.half_closed && client.is_idle(slot) {
             return self.close(index, "closed by the client");
         }
-        let mut interest = EventFlags::empty();
+        // Once it is watched for data, it stays so until an event turns out to be the kernel's business.
+        let watched = client.interest & (EventFlags::IN | EventFlags::ET);
+        match awaiting {
+            Awaiting::Write => self.watch(index, EventFlags::OUT),
+            _ if client.is_with_kernel() => self.watch(index, watched),
+            _ => self.watch(index, EventFlags::IN | EventFlags::ET),
+        }
+    }
+
+    /// Sets what a connection is watched for, beside the end of what it sends. Data is watched for on edges: the
+    /// number of passed bytes says whether there is any.
+    fn watch(&mut self, index: u32, what: EventFlags) {
+        let Some(client) = self.clients[index as usize].as_mut() else { return };
+        let mut interest = what;
         interest.set(EventFlags::RDHUP, !client.half_closed);
-        interest.set(EventFlags::OUT, wait == Wait::Write);
-        if interest != client.interest {
-            client.interest = interest;
-            let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
-            if let Err(e) = epoll::modify(&self.epoll, &client.stream, token, interest) {
-                tracing::warn!(error = %e, "watching a connection failed");
-                self.close(index, "cannot be watched");
-            }
+        if interest == client.interest {
+            return;
+        }
+        client.interest = interest;
+        let token = EventData::new_u64(u64::from(client.generation) << 32 | u64::from(index));
+        if let Err(e) = epoll::modify(&self.epoll, &client.stream, token, interest) {
+            tracing::warn!(error = %e, "watching a connection failed");
+            self.close(index, "cannot be watched");
         }
     }
 
@@ -382,7 +426,7 @@ impl EventLoop {
                 break;
             }
             self.timers.pop();
-            if self.client(index, generation).is_some_and(|c| c.wait == Wait::Until(at)) {
+            if self.client(index, generation).is_some_and(|c| c.awaiting == Awaiting::Until(at)) {
                 self.advance(index);
             }
         }
@@ -393,10 +437,15 @@ impl EventLoop {
         if !self.durable.is_empty() {
             let reached = self.backend.durable_ts();
             for (index, generation) in std::mem::take(&mut self.durable) {
-                match self.client(index, generation).map(|c| c.wait) {
-                    Some(Wait::Durable(ts)) if ts <= reached => self.advance(index),
-                    Some(Wait::Durable(_)) => self.durable.push((index, generation)),
-                    _ => {}
+                let Some(client) = self.client(index, generation) else { continue };
+                match client.awaiting {
+                    Awaiting::Durable(ts) if ts > reached => self.durable.push((index, generation)),
+                    awaiting => {
+                        client.waits_for_disk = false;
+                        if matches!(awaiting, Awaiting::Durable(_)) {
+                            self.advance(index);
+                        }
+                    }
                 }
             }
         }
@@ -410,7 +459,8 @@ impl EventLoop {
             return;
         }
         self.kills = kills;
-        self.next_sweep = now + SWEEP;
+        self.next_sweep = now + SWEEP_INTERVAL;
+        self.backend.sample();
         if !self.listening {
             self.listen(true);
         }
@@ -420,18 +470,18 @@ impl EventLoop {
         let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.clients[index as usize].as_ref() else { continue };
-            let shared = self.table.conn(index);
+            let slot = self.table.conn(index);
             if client.killed() {
                 self.close(index, "killed by another client");
                 continue;
             }
-            if shared.broken() != 0 || client.wait == Wait::Drain || client.half_closed {
+            if slot.broken() != 0 || client.awaiting == Awaiting::Drain || client.half_closed {
                 self.advance(index);
                 continue;
             }
             let Some(limit) = limit else { continue };
-            let silent = Duration::from_nanos(clock_ns.saturating_sub(shared.last_ns()));
-            if client.wait == Wait::Input && client.heard.elapsed() > limit && silent > limit {
+            let silent = Duration::from_nanos(clock_ns.saturating_sub(slot.last_ns()));
+            if client.awaiting == Awaiting::Input && client.heard.elapsed() > limit && silent > limit {
                 self.close(index, "idle for too long");
             }
         }
@@ -509,7 +559,6 @@ fn ends_key(ends: &srv_peer) -> [u8; size_of::<srv_peer>()] {
 fn broken_reason(why: u32) -> &'static str {
     use super::layout::*;
     match why {
-        SRV_RECORDS_FULL => "no room to hand its requests over: the records' buffer is too small",
         SRV_CARRIER_SIZE => "an unexpected packet was to carry a reply",
         SRV_SHORT_SEND => "a reply was not sent completely",
         SRV_NO_PAGES => "no memory for a reply",

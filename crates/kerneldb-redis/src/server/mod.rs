@@ -5,18 +5,20 @@
 //!
 //! A packet that arrives runs the *verdict* program, which executes its commands and queues the
 //! replies. The packet itself then carries them: it is redirected, its length unchanged, to the sending
-//! side of its own socket, where the *sender* program exchanges its content for the reply. Everything
-//! else — rarer commands, commands that are not complete yet, long values, errors that need a retry —
-//! is handed to the event loop through a ring buffer, with all that follows on that connection until
-//! the event loop is done with it. Replies are therefore always in the order of the requests.
+//! side of its own socket, where the *sender* program exchanges its content for the reply. A packet with
+//! anything else (rarer commands, commands that are not complete yet, long values, errors that need a
+//! retry) is passed to the event loop, which reads it from the socket, with all that follows on that
+//! connection until the event loop has answered everything. Replies are therefore always in the order of
+//! the requests, and a client that sends faster than the event loop reads is slowed down by TCP.
 //!
 //! # Modules
 //!
 //! `layout` (shared with the programs), `programs` (load, attach, reload), `table` (the shared
-//! connection table), `handover` (the ring buffer), `listener`, `local` (the fast path of
-//! local clients), `client` (one connection),
+//! connection table), `turn` (which side answers), `signals` (which connections to look at),
+//! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when), `wake`, `stats`, `config`.
+//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when),
+//! `jobs` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
 mod backend;
@@ -24,14 +26,18 @@ mod client;
 mod config;
 mod dialogue;
 mod event_loop;
-mod handover;
+mod gate;
 mod idle;
+mod jobs;
 mod layout;
 mod listener;
 mod local;
 mod programs;
+mod signals;
+mod statistics;
 mod stats;
 mod table;
+mod turn;
 mod verify;
 mod wake;
 mod workers;
@@ -99,6 +105,7 @@ impl Server {
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
         let shared = Shared::new(Startup {
+            timeouts: database.timeouts().clone(),
             bind: addr.ip().to_string(),
             port: addr.port(),
             dir: store

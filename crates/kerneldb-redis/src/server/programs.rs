@@ -11,9 +11,11 @@ use std::sync::{Arc, Mutex};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::ServerConfig;
+use super::gate::Gate;
 use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_queue, srv_stats};
 use super::listener::Listener;
 use super::local::{LocalPath, netns_cookie};
+use super::signals::{self, Signals};
 use super::table::Table;
 use bedplate_kerneldb::attach::{ArrayMapping, Attachment, LoadedObject, MapFds, kernel_error};
 use bedplate_kerneldb::{Database, EngineKind, Error, Result};
@@ -30,15 +32,17 @@ const INPUTS_PER_CPU: u32 = 4;
 const QUEUES: u32 = 128;
 
 /// Maps of a later object that are those of the first one.
-const SHARED_MAPS: [&str; 14] = [
+const SHARED_MAPS: [&str; 16] = [
     "srv_socks",
     "srv_cookies",
     "srv_conns",
     "srv_smalls",
     "srv_inputs",
     "srv_outputs",
-    "srv_records",
+    "srv_signals",
+    "srv_bell",
     "srv_counters",
+    "srv_gates",
     "srv_verdicts",
     "srv_senders",
     "srv_peers",
@@ -132,7 +136,7 @@ impl Programs {
             ("srv_inputs", config.inputs),
             ("srv_outputs", config.outputs),
             ("srv_queues", config.queues),
-            ("srv_records", server.records_bytes),
+            ("srv_signals", signals::words(server.max_clients)),
         ];
         let first = load(OBJECT, &database, 0, &config, MapFds::new(), &entries)?;
         let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
@@ -233,6 +237,17 @@ impl Programs {
             ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
             ArrayMapping::<srv_queue>::new(queues.as_fd(), queues.max_entries())?,
         ))
+    }
+
+    /// Maps the word by which clients are paused.
+    pub(super) fn gate(&self) -> Result<Gate> {
+        Ok(Gate::new(ArrayMapping::new(self.map("srv_gates").as_fd(), 1)?))
+    }
+
+    /// Maps the signals.
+    pub(super) fn signals(&self) -> Result<Signals> {
+        let words = self.map("srv_signals");
+        Signals::new(self.map("srv_bell"), ArrayMapping::new(words.as_fd(), words.max_entries())?)
     }
 
     /// Maps its connections alone.

@@ -33,15 +33,15 @@ pub struct ServerStats {
     pub kernel_replies: u64,
     /// Reply bytes sent by the kernel.
     pub kernel_reply_bytes: u64,
-    /// Packets, or rests of packets, handed to user space.
+    /// Packets passed to the event loop, because the kernel could not answer all of their commands.
     pub handed: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub handed_bytes: u64,
-    /// Handed over because no buffer was free in the kernel.
+    /// Packets passed because no buffer was free in the kernel.
     pub no_buffer: u64,
-    /// Handed over because a client's send buffer was too full.
+    /// Packets passed because a client's send buffer was too full.
     pub back_pressure: u64,
-    /// Connections that the kernel gave up; always 0 unless the records' buffer overflows.
+    /// Connections that the kernel gave up because it had no memory for a reply.
     pub broken: u64,
 }
 
@@ -57,8 +57,8 @@ impl ServerStats {
             local_commands: kernel.local,
             kernel_replies: kernel.replies,
             kernel_reply_bytes: kernel.reply_bytes,
-            handed: kernel.handed,
-            handed_bytes: kernel.handed_bytes,
+            handed: kernel.passed,
+            handed_bytes: kernel.passed_bytes,
             no_buffer: kernel.no_buffer,
             back_pressure: kernel.back_pressure,
             broken: kernel.broken,

@@ -1,19 +1,18 @@
 //! The connection table that is shared with the eBPF programs: `struct srv_conn` by index.
 //!
-//! Who writes which field, and why that needs no lock, is said in `bpf/layout.h`. This side is
-//! the event loop's thread alone; [`Table::close`] may only be called when the connection's socket is
+//! `bpf/layout.h` states which side writes which field, and why that needs no lock. This side is
+//! the event loop's thread alone. [`Table::close`] may only be called when the connection's socket is
 //! closed, because then no program works on the connection any more.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::layout::{
-    SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, srv_conn, srv_output, srv_peer, srv_queue,
+    SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, SRV_QUEUE_BYTES, SRV_REPLY_MAX, srv_conn,
+    srv_output, srv_peer, srv_queue,
 };
+use super::turn::Turn;
 use bedplate_kerneldb::attach::ArrayMapping;
-
-/// `done` of a connection that the kernel must not answer: `handed` never gets there.
-pub(super) const NEVER: u64 = u64::MAX;
 
 pub(super) struct Table {
     conns: ArrayMapping<srv_conn>,
@@ -23,9 +22,20 @@ pub(super) struct Table {
 
 /// One connection's shared state.
 #[derive(Clone, Copy)]
-pub(super) struct Shared<'a> {
+pub(super) struct ConnSlot<'a> {
     conn: *mut srv_conn,
-    _table: &'a Table,
+    table: &'a Table,
+}
+
+/// What the verdict has left to the event loop at the beginning of its turn.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Requests that the verdict has queued since a MULTI; none if the connection is not within one.
+    pub(super) queue: Option<Vec<u8>>,
+    /// Request bytes that the verdict has executed; they come first in what the event loop reads.
+    pub(super) skip: usize,
+    /// Replies to those bytes.
+    pub(super) replies: Vec<u8>,
 }
 
 fn flags(sync: bool) -> u32 {
@@ -48,18 +58,18 @@ impl Table {
         Table { conns, outputs, queues }
     }
 
-    pub(super) fn conn(&self, index: u32) -> Shared<'_> {
-        Shared { conn: self.conns.get(index), _table: self }
+    pub(super) fn conn(&self, index: u32) -> ConnSlot<'_> {
+        ConnSlot { conn: self.conns.get(index), table: self }
     }
 
-    /// Prepares a free index for a connection and returns its generation. `sync`: its writes are
-    /// acknowledged when they are on disk.
-    pub(super) fn open(&self, index: u32, session: u32, done: u64, sync: bool, peer: srv_peer) -> u32 {
+    /// Prepares a free index for a connection and returns its generation. `turn` is the side that answers first.
+    /// With `sync`, the connection's writes are acknowledged when they are on disk.
+    pub(super) fn open(&self, index: u32, session: u32, turn: Turn, sync: bool, peer: srv_peer) -> u32 {
         let conn = self.conn(index);
         // SAFETY: Within the mapped table; programs look at it only in an open connection.
         unsafe { (*conn.conn).peer = peer };
         field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
-        field!(conn, AtomicU64, done).store(done, Ordering::Relaxed);
+        field!(conn, AtomicU64, turn).store(turn.0, Ordering::Relaxed);
         field!(conn, AtomicU32, flags).store(flags(sync), Ordering::Release);
         field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
     }
@@ -79,8 +89,8 @@ impl Table {
         }
     }
 
-    /// Frees a locked index after its socket was closed, and unlocks it: replies that were not sent give
-    /// their buffers back.
+    /// Frees a locked index after its socket was closed, and unlocks it. Buffers that the connection has claimed
+    /// become free, with the replies and requests in them.
     pub(super) fn close(&self, index: u32) {
         let conn = self.conn(index);
         let (sent, queued) = (conn.sent(), conn.queued());
@@ -88,16 +98,14 @@ impl Table {
             // SAFETY: Within the mapped table; no program uses a closed connection.
             let reply = unsafe { (*conn.conn).fifo[at as usize % SRV_FIFO as usize] };
             if reply.slot != SRV_NO_SLOT {
-                let output = self.outputs.get(reply.slot);
-                // SAFETY: Within the mapped array; this connection held the claim.
-                let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*output).claimed) };
-                claimed.store(0, Ordering::Release);
+                self.release_output(reply.slot);
             }
         }
+        if let Some(output) = field!(conn, AtomicU32, replies).load(Ordering::Acquire).checked_sub(1) {
+            self.release_output(output);
+        }
         if let Some(queue) = field!(conn, AtomicU32, queue).load(Ordering::Acquire).checked_sub(1) {
-            // SAFETY: Within the mapped array; this connection held the claim.
-            let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*self.queues.get(queue)).claimed) };
-            claimed.store(0, Ordering::Release);
+            self.release_queue(queue);
         }
         let generation = field!(conn, AtomicU32, generation).load(Ordering::Relaxed).wrapping_add(1);
         // SAFETY: As above: nobody else works on this element now, and zeros are a closed one. The lock,
@@ -105,6 +113,18 @@ impl Table {
         unsafe { conn.conn.cast::<u8>().write_bytes(0, offset_of!(srv_conn, lock)) };
         field!(conn, AtomicU32, generation).store(generation, Ordering::Relaxed);
         field!(conn, AtomicU32, lock).store(0, Ordering::Release);
+    }
+
+    fn release_output(&self, index: u32) {
+        // SAFETY: Within the mapped array. The caller's connection has claimed the element.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.outputs.get(index)).claimed) }
+            .store(0, Ordering::Release);
+    }
+
+    fn release_queue(&self, index: u32) {
+        // SAFETY: Within the mapped array. The caller's connection has claimed the element.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.queues.get(index)).claimed) }
+            .store(0, Ordering::Release);
     }
 
     /// Number of claimed reply buffers and queues, for leak checks.
@@ -119,7 +139,7 @@ impl Table {
     }
 }
 
-impl Shared<'_> {
+impl ConnSlot<'_> {
     /// Replies that the kernel has queued so far.
     pub(super) fn queued(self) -> u64 {
         field!(self, AtomicU64, queued).load(Ordering::Acquire)
@@ -130,13 +150,39 @@ impl Shared<'_> {
         field!(self, AtomicU64, sent).load(Ordering::Acquire)
     }
 
-    /// Records handed over so far.
-    pub(super) fn handed(self) -> u64 {
-        field!(self, AtomicU64, handed).load(Ordering::Acquire)
+    /// Whose turn it is now.
+    pub(super) fn turn(self) -> Turn {
+        Turn(field!(self, AtomicU64, turn).load(Ordering::Acquire))
     }
 
-    /// Whether every reply of the kernel has been sent. If not, a record of kind SRV_DRAINED follows
-    /// when it has.
+    /// Takes what the verdict has left. Must be called once in each turn of the event loop, before it ends.
+    pub(super) fn take_over(self) -> Taken {
+        let mut taken = Taken::default();
+        if let Some(index) = field!(self, AtomicU32, queue).swap(0, Ordering::Acquire).checked_sub(1) {
+            let queue = self.table.queues.get(index);
+            // SAFETY: Within the mapped array; this connection holds the claim, so that no program writes it.
+            let requests = unsafe {
+                let len = ((*queue).len as usize).min(SRV_QUEUE_BYTES as usize);
+                std::slice::from_raw_parts((&raw const (*queue).bytes).cast::<u8>(), len)
+            };
+            taken.queue = Some(requests.to_vec());
+            self.table.release_queue(index);
+        }
+        if let Some(index) = field!(self, AtomicU32, replies).swap(0, Ordering::Acquire).checked_sub(1) {
+            let len = field!(self, AtomicU32, replies_len).load(Ordering::Relaxed).min(SRV_REPLY_MAX);
+            let output = self.table.outputs.get(index);
+            // SAFETY: Within the mapped array; this connection holds the claim, so that no program writes it.
+            let replies = unsafe {
+                std::slice::from_raw_parts((&raw const (*output).bytes).cast::<u8>(), len as usize)
+            };
+            taken.replies = replies.to_vec();
+            taken.skip = field!(self, AtomicU32, skip).load(Ordering::Relaxed) as usize;
+            self.table.release_output(index);
+        }
+        taken
+    }
+
+    /// Whether every reply of the kernel has been sent. If not, the connection's signal is raised when it has.
     pub(super) fn drained(self) -> bool {
         if self.sent() == self.queued() {
             return true;
@@ -152,24 +198,27 @@ impl Shared<'_> {
         true
     }
 
-    /// Gives the connection back to the kernel: everything up to record `handed` is dealt with. If more
-    /// was handed over in the meantime, the connection stays with user space.
-    pub(super) fn give_back(self, handed: u64, sync: bool) {
+    /// Ends the event loop's turn `turn`, which is everything that was passed, read and answered. Returns false if
+    /// more was passed in the meantime: then the turn goes on.
+    pub(super) fn end_turn(self, turn: Turn, sync: bool) -> bool {
         field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
         field!(self, AtomicU32, flags).store(flags(sync), Ordering::Relaxed);
-        field!(self, AtomicU64, done).store(handed, Ordering::Release);
+        field!(self, AtomicU64, turn)
+            .compare_exchange(turn.0, turn.ended().0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
-    /// Like [`Shared::give_back`], in the moment in which a reply of so many bytes, which is sent next, leaves.
-    pub(super) fn offer(self, handed: u64, sync: bool, reply: u32) {
+    /// Asks for the same as [`ConnSlot::end_turn`], in the moment in which a reply of `reply_bytes` leaves. The
+    /// caller must send that reply next, and then call [`ConnSlot::turn_ended_with_reply`].
+    pub(super) fn end_turn_with_reply(self, turn: Turn, sync: bool, reply_bytes: u32) {
         field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
         field!(self, AtomicU32, flags).store(flags(sync), Ordering::Relaxed);
-        field!(self, AtomicU64, give).store(handed, Ordering::Relaxed);
-        field!(self, AtomicU32, give_len).store(reply, Ordering::Release);
+        field!(self, AtomicU64, give).store(turn.0, Ordering::Relaxed);
+        field!(self, AtomicU32, give_len).store(reply_bytes, Ordering::Release);
     }
 
-    /// Ends an offer; whether it was taken, so that the connection is the kernel's.
-    pub(super) fn taken(self) -> bool {
+    /// Whether the event loop's turn has ended with the reply that was sent.
+    pub(super) fn turn_ended_with_reply(self) -> bool {
         field!(self, AtomicU32, give_len).swap(0, Ordering::AcqRel) == 0
     }
 

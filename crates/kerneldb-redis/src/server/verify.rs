@@ -36,7 +36,7 @@ fn snapshot(database: &Database) -> Result<(u64, u64)> {
                 return;
             };
             wrong.get_or_insert((problem, position));
-        });
+        })?;
     }
     match wrong {
         None => Ok((keys, ts)),

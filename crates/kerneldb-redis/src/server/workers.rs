@@ -5,8 +5,8 @@
 //! with many busy connections that is two context switches per reply. Workers of the batch class wait until
 //! the processor is free or the running task's time slice ends, and then send for all connections at once.
 //!
-//! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most. So by
-//! default the server asks for it only while many clients are busy.
+//! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most. So the
+//! server leaves them alone unless its configuration says otherwise.
 //!
 //! Looking for workers reads a file of every process, so a thread of its own does it. That thread owns what
 //! was changed and puts it back when it ends, in whatever way: told to, or by a panic of its own or of its

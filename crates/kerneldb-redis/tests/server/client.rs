@@ -1,6 +1,6 @@
 //! A client on a raw socket, and replies to compare with.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -93,6 +93,33 @@ impl Client {
             String::from_utf8_lossy(&line).trim_end().to_owned()
         };
         (0..n).map(&mut line).collect()
+    }
+
+    /// Reads so many lines; `None` if the server closes the connection before.
+    pub fn try_lines(&mut self, n: usize) -> Option<Vec<String>> {
+        let mut lines = Vec::new();
+        while lines.len() < n {
+            let (mut line, mut byte) = (Vec::new(), [0]);
+            while !line.ends_with(b"\r\n") {
+                self.socket.read_exact(&mut byte).ok()?;
+                line.push(byte[0]);
+            }
+            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+        Some(lines)
+    }
+
+    /// Reads so many lines, which must be all that the server sends.
+    pub fn many_lines(&mut self, n: usize) -> Vec<String> {
+        let mut lines = Vec::with_capacity(n);
+        let mut reader = BufReader::with_capacity(64 << 10, &self.socket);
+        while lines.len() < n {
+            let mut line = String::new();
+            assert_ne!(reader.read_line(&mut line).unwrap(), 0, "closed after {} lines", lines.len());
+            lines.push(line.trim_end().to_owned());
+        }
+        assert!(reader.buffer().is_empty(), "more than {n} lines");
+        lines
     }
 
     /// Reads until the server closes the connection.

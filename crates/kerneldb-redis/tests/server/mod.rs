@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
 pub mod client;
+pub mod model;
 pub mod traffic;
 
 use std::net::{Ipv4Addr, SocketAddr};

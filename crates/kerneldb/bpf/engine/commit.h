@@ -88,6 +88,8 @@ static __always_inline int count_error(struct kdb_state *state, int status)
 		stats->no_version++;
 	else if (status == KDB_ERR_WAL_FULL)
 		stats->wal_full++;
+	else if (status == KDB_ERR_TX_TOO_LARGE)
+		stats->tx_too_large++;
 	return status;
 }
 

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* A session's transaction and its list of locks, for both engines. */
+/*
+ * A session's transaction and its list of locks, for both engines.
+ *
+ * Every operator of a transaction holds `in_use` of the session's context while it runs: tx_enter() and
+ * tx_leave(). The reaper (kdb_reap()) takes it to roll back a transaction that has exceeded a limit. The reaper
+ * holds it with interrupts off and for a few locks at a time, so an operator waits for it instead of failing.
+ */
 #ifndef BEDPLATE_ENGINE_SESSION_H
 #define BEDPLATE_ENGINE_SESSION_H
 
@@ -26,11 +32,74 @@ static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx,
 	return count_error(state, status);
 }
 
+/* Whether the transaction is in the state that an operator needs. */
 static __always_inline int tx_check(struct kdb_ctx *ctx, __u32 want)
 {
 	if (ctx->state == want)
 		return KDB_OK;
-	return ctx->state == KDB_TX_FAILED ? KDB_ERR_ABORTED : KDB_ERR_STATE;
+	if (ctx->state != KDB_TX_FAILED)
+		return KDB_ERR_STATE;
+	return ctx->error == KDB_ERR_TX_TIMED_OUT ? KDB_ERR_TX_TIMED_OUT : KDB_ERR_ABORTED;
+}
+
+static __always_inline int ctx_try(struct kdb_ctx *ctx)
+{
+	return __sync_val_compare_and_swap(&ctx->in_use, KDB_CTX_FREE, KDB_CTX_OPERATOR) == KDB_CTX_FREE;
+}
+
+struct ctx_wait {
+	struct kdb_ctx *ctx;
+	__u64 taken;
+};
+
+static long ctx_step(__u32 i, struct ctx_wait *wait)
+{
+	wait->taken = !READ_ONCE(wait->ctx->in_use) && ctx_try(wait->ctx);
+	return wait->taken;
+}
+
+/* Waits for the reaper, or for an operator that must not be there; 0 if that takes too long. */
+__noinline int ctx_wait(struct kdb_ctx *ctx)
+{
+	struct ctx_wait wait = { .ctx = ctx };
+
+	if (!ctx)
+		return 0;
+	bpf_loop(1 << 20, ctx_step, &wait, 0);
+	return wait.taken;
+}
+
+/* An operator begins to use the transaction. */
+static __always_inline int ctx_take(struct kdb_state *state, struct kdb_ctx *ctx)
+{
+	if (!ctx_try(ctx) && !ctx_wait(ctx))
+		return 0;
+	WRITE_ONCE(ctx->last_ns, READ_ONCE(state->coarse_ns));
+	return 1;
+}
+
+static __always_inline int tx_leave(struct kdb_ctx *ctx, int status)
+{
+	barrier();
+	WRITE_ONCE(ctx->in_use, KDB_CTX_FREE);
+	return status;
+}
+
+/* Begins an operator of a transaction that is in the state `want`; tx_leave() ends it unless this fails. */
+static __always_inline int tx_enter(struct kdb_state *state, struct kdb_ctx *ctx, __u32 want)
+{
+	int status;
+
+	if (!ctx_take(state, ctx))
+		return KDB_ERR_BUSY;
+	status = tx_check(ctx, want);
+	return status ? tx_leave(ctx, status) : KDB_OK;
+}
+
+/* What a write counts against KDB_TX_BYTES: an upper bound of its log record, which is never too low. */
+static __always_inline __u32 tx_write_bytes(struct kdb_io *io, int delete)
+{
+	return KDB_TX_WRITE_BYTES + (io->klen & 0xffff) + (delete ? 0 : io->vlen & 0x1ffff);
 }
 
 static __always_inline void tx_start(struct kdb_ctx *ctx, __u32 tx_state)
@@ -41,9 +110,12 @@ static __always_inline void tx_start(struct kdb_ctx *ctx, __u32 tx_state)
 	WRITE_ONCE(ctx->tx_seq, ctx->tx_seq + 1);
 	ctx->nlocks = 0;
 	ctx->nwrites = 0;
+	ctx->bytes = 0;
 	ctx->partitions = 0;
 	ctx->error = 0;
-	ctx->state = tx_state;
+	WRITE_ONCE(ctx->begin_ns, ctx->last_ns);
+	barrier();
+	WRITE_ONCE(ctx->state, tx_state);
 }
 
 /* BEGIN: OK, Error. */
@@ -53,10 +125,12 @@ __noinline int kdb_begin(struct kdb_ctx *ctx)
 
 	if (!ctx || !state || ctx->state != KDB_TX_NONE)
 		return KDB_ERR_STATE;
-	tx_start(ctx, KDB_TX_ACTIVE);
+	if (!ctx_take(state, ctx))
+		return KDB_ERR_BUSY;
 	ctx->snapshot_ts = READ_ONCE(state->clock);
+	tx_start(ctx, KDB_TX_ACTIVE);
 	kdb_stats(state)->begins++;
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
 }
 
 /* BEGIN (read-only): OK; KDB_ERR_BUSY when KDB_SNAPSHOTS are active. */
@@ -66,11 +140,34 @@ __noinline int kdb_begin_ro(struct kdb_ctx *ctx)
 
 	if (!ctx || !state || ctx->state != KDB_TX_NONE)
 		return KDB_ERR_STATE;
-	if (!SINGLE_VERSION && snapshot_register(state, ctx))
+	if (!ctx_take(state, ctx))
 		return KDB_ERR_BUSY;
+	if (!SINGLE_VERSION && snapshot_register(state, ctx))
+		return tx_leave(ctx, KDB_ERR_BUSY);
 	tx_start(ctx, KDB_TX_READ_ONLY);
 	kdb_stats(state)->begins_ro++;
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
+}
+
+/* A snapshot transaction whose snapshot was revoked: it fails, and nothing of it is left registered. */
+static __always_inline int tx_too_old(struct kdb_state *state, struct kdb_ctx *ctx)
+{
+	snapshot_release(state, ctx);
+	return tx_fail(state, ctx, KDB_ERR_SNAPSHOT_TOO_OLD);
+}
+
+/* The state in which the reaper takes over what it has seen, or KDB_TX_NONE if there is nothing to reap.
+ * `in_use` is the reaper's. The state comes first: the owner writes it last when it begins a transaction. */
+static __always_inline __u32 tx_reapable(struct kdb_ctx *ctx, __u64 tx_seq, __u64 last_ns)
+{
+	__u32 tx_state = READ_ONCE(ctx->state);
+
+	barrier();
+	if (tx_state != KDB_TX_ACTIVE && tx_state != KDB_TX_READ_ONLY && tx_state != KDB_TX_FAILED)
+		return KDB_TX_NONE;
+	if (READ_ONCE(ctx->tx_seq) != tx_seq || READ_ONCE(ctx->last_ns) != last_ns)
+		return KDB_TX_NONE;
+	return tx_state;
 }
 
 static __always_inline int tx_has_writes(struct kdb_ctx *ctx)

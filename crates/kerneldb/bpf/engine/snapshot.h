@@ -6,6 +6,11 @@
  * clock, store timestamp + 2. The two atomic steps come before the clock is read, so a writer that saw
  * no active snapshot, or scanned the slots before, had published its commit before the clock was read,
  * and what it pruned was invisible to this snapshot. User space registers by the same protocol.
+ *
+ * Revoking: a writer that finds no free version slot because of old snapshots changes their slots to
+ * KDB_SNAPSHOT_REVOKED by compare-and-swap, and only then prunes. A reader checks after copying a value that its
+ * slot has not changed, so it never returns a value that was replaced while it was copied. Only the owner of a
+ * slot frees it.
  */
 #ifndef BEDPLATE_ENGINE_SNAPSHOT_H
 #define BEDPLATE_ENGINE_SNAPSHOT_H
@@ -51,10 +56,40 @@ static __always_inline int snapshot_register(struct kdb_state *state, struct kdb
 	bpf_loop(1 << 16, snapshot_raise_step, &claim, 0);
 	found = claim.found & (KDB_SNAPSHOTS - 1);
 	ctx->snapshot_slot = found;
+	WRITE_ONCE(state->snapshot_ns[found], ctx->last_ns);
 	ctx->snapshot_ts = READ_ONCE(state->clock);
 	barrier();
 	WRITE_ONCE(state->snapshots[found], ctx->snapshot_ts + 2);
 	return KDB_OK;
+}
+
+/* Whether the session's snapshot was revoked before this, so that what it read since is not to be used. */
+static __always_inline int snapshot_revoked(struct kdb_state *state, struct kdb_ctx *ctx)
+{
+	barrier();
+	return READ_ONCE(state->snapshots[ctx->snapshot_slot & (KDB_SNAPSHOTS - 1)]) != ctx->snapshot_ts + 2;
+}
+
+/* The timestamp in a slot that is neither free nor being registered nor revoked. */
+static __always_inline __u64 snapshot_timestamp(__u64 slot)
+{
+	return (slot & ~KDB_SNAPSHOT_SCAN) - 2;
+}
+
+/* Whether a writer may revoke the snapshot in slot `s`, which has the value `slot`. */
+static __always_inline int snapshot_gives_way(struct kdb_state *state, __u32 s, __u64 slot, __u64 now_ns)
+{
+	__u64 grace = slot & KDB_SNAPSHOT_SCAN ? READ_ONCE(state->scan_grace_ns) : READ_ONCE(state->snapshot_grace_ns);
+	__u64 since = READ_ONCE(state->snapshot_ns[s & (KDB_SNAPSHOTS - 1)]);
+
+	return slot > 1 && since < now_ns && now_ns - since > grace;
+}
+
+/* Revokes it, unless its owner has released it meanwhile. */
+static __always_inline void snapshot_revoke(struct kdb_state *state, __u32 s, __u64 slot)
+{
+	if (__sync_val_compare_and_swap(&state->snapshots[s & (KDB_SNAPSHOTS - 1)], slot, KDB_SNAPSHOT_REVOKED) == slot)
+		kdb_stats(state)->snapshots_revoked++;
 }
 
 static __always_inline void snapshot_release(struct kdb_state *state, struct kdb_ctx *ctx)

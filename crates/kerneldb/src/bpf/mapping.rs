@@ -1,7 +1,7 @@
 //! Memory shared with the kernel: array maps and arenas.
 //!
-//! Everything in it is changed concurrently by eBPF programs, so it is only ever accessed through raw
-//! pointers and atomics, never through references to plain data.
+//! The eBPF programs change this memory concurrently. User space therefore accesses it through raw pointers and
+//! atomics only, never through references to plain data.
 
 use std::{
     ffi::c_void,
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 /// Size of an arena's address window; arenas are aligned to it so that offsets are low halves.
 const WINDOW: u64 = 1 << 32;
-/// Where windows are looked for: far from the heap, the stack and the default area of `mmap`.
+/// The addresses in which windows are reserved: far from the heap, the stack and the default area of `mmap`.
 const WINDOWS_START: u64 = 0x1000_0000_0000;
 const WINDOWS_END: u64 = 0x4000_0000_0000;
 
@@ -140,7 +140,7 @@ pub(crate) struct ArenaMapping {
 }
 
 impl ArenaMapping {
-    /// Takes over the window that libbpf has mapped the arena of `bytes` bytes into.
+    /// Owns the window into which libbpf has mapped an arena of `bytes` bytes.
     pub(crate) fn new(window: Reservation, bytes: u64) -> Self {
         ArenaMapping { window, bytes }
     }

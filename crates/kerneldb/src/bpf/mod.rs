@@ -1,12 +1,13 @@
 //! Platform code: loading the eBPF objects, mapping their maps, running their programs.
 //!
-//! Everything that talks to the kernel's BPF interface is here; the rest of the crate sees mapped memory
-//! and program handles.
+//! Only this module calls the kernel's BPF interface; the rest of the crate uses mapped memory and program handles.
 
+mod grace;
 mod mapping;
 mod object;
 mod program;
 
+pub(crate) use grace::GracePeriod;
 pub use mapping::ArrayMapping;
 pub(crate) use mapping::{ArenaMapping, Reservation};
 pub use object::{LoadedObject, MapFds};

@@ -13,7 +13,7 @@ use crate::{Error, Result, layout::kdb_config};
 /// Maps by name, to be reused by further objects.
 pub type MapFds = HashMap<String, OwnedFd>;
 
-/// What to load and how.
+/// An object and how it is loaded.
 pub(crate) struct ObjectSpec<'a> {
     /// Name in error messages.
     pub name: &'a str,

@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::disk::Dir;
 use super::disk::real::RealDir;
+use crate::random::secret_bytes;
 use crate::{Error, Result};
 
 const ID_HEAD: &str = "kerneldb 1\n";
@@ -20,7 +21,8 @@ pub(crate) struct DataDir {
     pub(crate) id: [u8; 16],
     pub(crate) wal: Arc<dyn Dir>,
     pub(crate) checkpoint: Arc<dyn Dir>,
-    _lock: File,
+    /// `None`: a simulated disk, which has one owner by contract.
+    _lock: Option<File>,
 }
 
 impl DataDir {
@@ -71,7 +73,7 @@ impl DataDir {
                 if !create {
                     return Err(io(io::ErrorKind::NotFound.into()));
                 }
-                let id = random_id().map_err(io)?;
+                let id = secret_bytes()?;
                 write_id(&root, &path, &id).map_err(io)?;
                 id
             }
@@ -79,7 +81,13 @@ impl DataDir {
         let sub = |name: &str| -> Result<Arc<dyn Dir>> {
             Ok(Arc::new(RealDir::open_or_create(&path.join(name)).map_err(io)?))
         };
-        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, _lock: lock, path })
+        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, _lock: Some(lock), path })
+    }
+
+    /// The data directory of a simulated disk.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn simulated(wal: Arc<dyn Dir>, checkpoint: Arc<dyn Dir>) -> DataDir {
+        DataDir { path: "memory".into(), id: *b"a simulated disk", wal, checkpoint, _lock: None }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -108,12 +116,6 @@ fn lock(path: &Path) -> Result<File> {
     let text = format!("{}\n", std::process::id());
     let _ = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
     Ok(file)
-}
-
-fn random_id() -> io::Result<[u8; 16]> {
-    let mut id = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut id)?;
-    Ok(id)
 }
 
 fn read_id(path: &Path) -> Result<Option<[u8; 16]>> {
@@ -173,6 +175,6 @@ mod tests {
 
     #[test]
     fn identities_differ() {
-        assert_ne!(random_id().unwrap(), random_id().unwrap());
+        assert_ne!(secret_bytes::<16>().unwrap(), secret_bytes::<16>().unwrap());
     }
 }

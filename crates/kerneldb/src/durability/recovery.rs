@@ -1,18 +1,20 @@
 //! Recovery: newest valid checkpoint, then the log after it.
 //!
-//! Memory is bounded: a block of the checkpoint, or a frame of the log, at a time. A damaged checkpoint
-//! is passed over for an older one, which costs nothing because the log is kept back to the oldest
-//! one; if the log does not reach as far as a passed-over checkpoint, commits would be missing, and
-//! that is an error.
+//! Memory is bounded: recovery holds one block of the checkpoint or one frame of the log, and the batches of `fill`.
+//! Recovery passes a damaged checkpoint over and takes an older one. That costs nothing, because the log is kept back
+//! to the oldest checkpoint. If the log does not reach as far as a checkpoint that was passed over, commits would be
+//! missing; that is an error.
 
-use std::cell::RefCell;
+mod fill;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::checkpoint::files;
 use super::disk::Dir;
 use super::wal::{OpRef, TxnSink, replay};
-use crate::{Database, Error, LogTxn, Op, Replayer, Result};
+use crate::{Error, Result};
+pub(crate) use fill::Filler;
 
 /// How careful recovery is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,46 +75,29 @@ pub enum RecoveryPhase {
     Log,
 }
 
-/// What recovery fills. [`Filling`] is the real one.
+/// What recovery fills, one committed transaction after the other: `begin`, its changes, `end`. [`Filler`] is the
+/// real one.
 pub(crate) trait ReplayTarget {
-    /// See [`Database::replay`].
-    fn replay(&self, txn: &LogTxn) -> Result<()>;
-    /// See [`Database::set_clock`].
+    /// The changes of a transaction with this commit timestamp follow. The keys of a checkpoint follow as changes of one
+    /// transaction each, all with the checkpoint's timestamp.
+    fn begin(&self, commit_ts: u64);
+    /// The next change of the transaction.
+    fn change(&self, change: OpRef<'_>);
+    /// The transaction is complete. It may be applied later; an error may be that of an earlier transaction.
+    fn end(&self) -> Result<()>;
+    /// Waits until everything is applied; then the clock continues after `ts`, and everything up to it counts as durable.
     fn set_clock(&self, ts: u64) -> Result<()>;
-}
-
-/// A database that is being filled, through one session.
-pub(crate) struct Filling {
-    // Gives its session back before the database goes.
-    replayer: RefCell<Replayer>,
-    database: Database,
-}
-
-impl Filling {
-    pub(crate) fn new(database: Database) -> Result<Filling> {
-        Ok(Filling { replayer: RefCell::new(database.replayer()?), database })
-    }
-
-    pub(crate) fn done(self) -> Database {
-        self.database
-    }
-}
-
-impl ReplayTarget for Filling {
-    fn replay(&self, txn: &LogTxn) -> Result<()> {
-        self.replayer.borrow_mut().replay(txn)
-    }
-
-    fn set_clock(&self, ts: u64) -> Result<()> {
-        self.database.set_clock(ts)
-    }
 }
 
 /// Swallows everything: for verification.
 pub(crate) struct Nothing;
 
 impl ReplayTarget for Nothing {
-    fn replay(&self, _: &LogTxn) -> Result<()> {
+    fn begin(&self, _: u64) {}
+
+    fn change(&self, _: OpRef<'_>) {}
+
+    fn end(&self) -> Result<()> {
         Ok(())
     }
 
@@ -182,7 +167,7 @@ pub(crate) fn recover<T: ReplayTarget>(
         force: options.force,
         repair: sources.repair,
     };
-    let mut apply = Applier::new(&target, progress);
+    let mut apply = Applier { target: &target, applied: 0, error: None, progress };
     let done = replay::replay(sources.wal, &log, &mut apply)?;
     report.segments = done.segments;
     report.txns = done.txns;
@@ -209,30 +194,23 @@ pub(crate) fn recover<T: ReplayTarget>(
     Ok(Recovered { target, report, next_seq: done.next_seq, checkpoint: loaded })
 }
 
-/// Keys of a checkpoint per call of the target.
-const BATCH: usize = 64;
-
 fn load<T: ReplayTarget>(
     sources: &Sources<'_>,
     ts: u64,
     target: &T,
     progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<super::checkpoint::CheckpointInfo> {
-    let mut batch = LogTxn { commit_ts: ts, ops: Vec::with_capacity(BATCH) };
-    let info = files::read_file(
+    files::read_file(
         sources.checkpoint,
         ts,
-        &mut |header, op| {
+        &mut |header, change| {
             if header.database_id != *sources.database_id {
                 let other = std::io::Error::other("it belongs to another database");
                 return Err(Error::io(format!("loading the checkpoint of commit {ts}"), other));
             }
-            batch.ops.push(Op::from(op));
-            if batch.ops.len() == BATCH {
-                target.replay(&batch)?;
-                batch.ops.clear();
-            }
-            Ok(())
+            target.begin(ts);
+            target.change(change);
+            target.end()
         },
         &mut |p| {
             progress(RecoveryProgress {
@@ -242,43 +220,30 @@ fn load<T: ReplayTarget>(
                 applied: p.entries,
             });
         },
-    )?;
-    if !batch.ops.is_empty() {
-        target.replay(&batch)?;
-    }
-    Ok(info)
+    )
 }
 
-/// Rebuilds transactions and applies them.
+/// Passes the transactions of the log on to the target.
 struct Applier<'a, T> {
     target: &'a T,
-    txn: LogTxn,
     applied: u64,
     error: Option<Error>,
     progress: &'a mut dyn FnMut(RecoveryProgress),
 }
 
-impl<'a, T: ReplayTarget> Applier<'a, T> {
-    fn new(target: &'a T, progress: &'a mut dyn FnMut(RecoveryProgress)) -> Self {
-        Applier { target, txn: LogTxn { commit_ts: 0, ops: Vec::new() }, applied: 0, error: None, progress }
-    }
-}
-
 impl<T: ReplayTarget> TxnSink for Applier<'_, T> {
     fn begin(&mut self, commit_ts: u64) {
-        self.txn.commit_ts = commit_ts;
-        self.txn.ops.clear();
+        self.target.begin(commit_ts);
     }
 
     fn op(&mut self, op: OpRef<'_>) {
-        self.txn.ops.push(op.into());
+        self.target.change(op);
     }
 
     fn end(&mut self) {
         self.applied += 1;
-        // Commits that were not logged are only placeholders.
-        if self.error.is_none() && !self.txn.ops.is_empty() {
-            self.error = self.target.replay(&self.txn).err();
+        if let Err(error) = self.target.end() {
+            self.error.get_or_insert(error);
         }
     }
 }

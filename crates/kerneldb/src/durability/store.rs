@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::background::{Checkpointer, Job};
+use super::checkpoint::background::{CheckpointTask, Checkpointer};
 use super::checkpoint::source::DatabaseSnapshot;
 use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use super::datadir::DataDir;
-use super::recovery::{Filling, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
+use super::recovery::{Filler, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
 use super::transfer::verify_files;
 pub use super::transfer::{dump, load, restore, verify_data_dir};
 use super::wal::{Start, Wal, WalConfig, remove_segments};
@@ -73,7 +73,16 @@ impl Store {
         progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
-        let data = DataDir::open_or_create(data)?;
+        Store::open_in(config, DataDir::open_or_create(data)?, progress)
+    }
+
+    /// Recovers what is in a data directory that is open already.
+    pub(crate) fn open_in(
+        config: StoreConfig,
+        data: DataDir,
+        progress: &mut dyn FnMut(RecoveryProgress),
+    ) -> Result<(Store, RecoveryReport)> {
+        config.checkpoint.check()?;
         let mut database_config = config.database.clone();
         database_config.wal_ring_bytes = match (&config.wal, config.database.wal_ring_bytes) {
             (None, _) => 0,
@@ -83,7 +92,7 @@ impl Store {
         files::discard(&*data.checkpoint);
         let sources =
             Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
-        let mut make = || Filling::new(Database::create(database_config.clone())?);
+        let mut make = || Filler::new(Database::create(database_config.clone())?);
         let recovered = recover(&sources, config.recovery, &mut make, progress)?;
         let database = Arc::new(recovered.target.done());
         let report = recovered.report;
@@ -107,7 +116,7 @@ impl Store {
             }
             None => None,
         };
-        let job = CheckpointJob {
+        let task = StoreCheckpoint {
             database: database.clone(),
             wal: wal.clone(),
             wal_dir: data.wal.clone(),
@@ -115,7 +124,7 @@ impl Store {
             database_id: data.id,
             config: config.checkpoint.clone(),
         };
-        let checkpointer = Checkpointer::start(config.checkpoint, recovered.checkpoint, Box::new(job))?;
+        let checkpointer = Checkpointer::start(config.checkpoint, recovered.checkpoint, Box::new(task))?;
         let store = Store {
             checkpointer: Some(checkpointer),
             wal,
@@ -248,7 +257,7 @@ fn start_wal(config: WalConfig, start: Start, database: &Arc<Database>) -> Resul
 }
 
 /// What the checkpoint thread does.
-struct CheckpointJob {
+struct StoreCheckpoint {
     database: Arc<Database>,
     wal: Option<Arc<Wal>>,
     wal_dir: Arc<dyn super::disk::Dir>,
@@ -257,7 +266,7 @@ struct CheckpointJob {
     config: CheckpointConfig,
 }
 
-impl Job for CheckpointJob {
+impl CheckpointTask for StoreCheckpoint {
     fn run(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<CheckpointInfo> {
         let source = Box::new(DatabaseSnapshot::take(&self.database)?);
         let info = files::write(&*self.dir, source, self.database_id, self.config.rate_limit, progress)?;
@@ -282,7 +291,7 @@ impl Job for CheckpointJob {
     }
 }
 
-impl CheckpointJob {
+impl StoreCheckpoint {
     /// Waits until the log is durable up to `ts`, so that the log can replace the checkpoint should
     /// that be damaged. Returns whether the log cannot be written; then there is nothing to wait for.
     fn wait_for_log(&self, ts: u64) -> bool {

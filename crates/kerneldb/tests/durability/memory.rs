@@ -7,8 +7,9 @@ use bedplate_kerneldb::{Durability, Error, SetOptions};
 
 use super::super::{LONG, config, open, set};
 
-/// Keys whose memory is free for overwriting others.
-const SPARE: u32 = 64;
+/// Keys whose memory is free for overwriting others: less than a slab of 64 KiB, so that it stays in slabs of
+/// values of this size.
+const SPARE: u32 = 12;
 
 /// A write that does not fit is told so, although another client goes on overwriting, so that there is always
 /// something that the log's writer has not read. That client, whose memory does come back, is never told so.
@@ -51,7 +52,7 @@ fn full_is_full_however_much_is_overwritten() {
                 started.elapsed() < LONG && !overwriter.is_finished(),
                 "refused {refused}, waited {waited}"
             );
-            match session.set(b"new", &[2; 20_000], SetOptions::default()) {
+            match session.set(b"new", &[2; 60_000], SetOptions::default()) {
                 Err(Error::NoMemory) => refused += 1,
                 Err(Error::MemoryInLog) => waited += 1,
                 other => panic!("{other:?}"),

@@ -111,6 +111,11 @@ impl Model {
         Self::seen(version.map(|v| (v.1, v.2)), now_ms)
     }
 
+    /// Whether the newest committed version of a key is a value, expired or not.
+    pub fn has_value(&self, key: usize) -> bool {
+        self.keys[key].versions.back().is_some_and(|version| version.2.is_some())
+    }
+
     /// Whether another session's lock is in the way.
     pub fn locked(&self, session: usize, key: usize, exclusive: bool) -> bool {
         let key = &self.keys[key];

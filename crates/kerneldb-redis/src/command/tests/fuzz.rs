@@ -110,7 +110,8 @@ fn check(input: &[u8], portion: usize, password: bool) -> Result<(), TestCaseErr
         for _ in 0..20 {
             match client.process() {
                 Progress::RetryAfter(_) => {}
-                Progress::Shutdown { .. } => client.connection.shutdown_failed(&mut client.out),
+                // The server goes on all the same.
+                Progress::Shutdown => {}
                 Progress::Close => break 'input,
                 _ => break,
             }

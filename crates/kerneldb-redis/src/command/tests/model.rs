@@ -1,12 +1,13 @@
 //! A database in memory with the semantics of the engine: strict two-phase locking without waiting,
 //! snapshots, commit timestamps, expiry. For tests only: it keeps every version for ever.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::command::{Job, Memory, Operators, Services, Shared, Startup};
+use crate::command::{Job, JobTicket, Memory, Operators, Services, Shared, Startup};
 use bedplate_kerneldb::{
     Durability, Error, Result, SetCondition, SetOptions, SnapshotItem, TX_KEYS_MAX, Value, Written,
 };
@@ -44,7 +45,8 @@ pub struct Model {
     pub skew_ms: AtomicU64,
     pub durable_ts: AtomicU64,
     pub logged: AtomicBool,
-    pub job: Mutex<Option<std::result::Result<String, String>>>,
+    /// What every job gets.
+    pub job: Mutex<Arc<JobTicket>>,
 }
 
 impl Model {
@@ -55,14 +57,20 @@ impl Model {
             skew_ms: AtomicU64::new(0),
             durable_ts: AtomicU64::new(u64::MAX),
             logged: AtomicBool::new(true),
-            job: Mutex::new(Some(Ok("done".into()))),
+            job: Mutex::new(JobTicket::finished(Ok("done".into()))),
         })
     }
 
     pub fn session(self: &Arc<Self>) -> ModelSession {
         let mut inner = self.lock();
         inner.sessions += 1;
-        ModelSession { id: inner.sessions, model: Arc::clone(self), tx: None, durability: None }
+        ModelSession {
+            id: inner.sessions,
+            model: Arc::clone(self),
+            tx: None,
+            durability: None,
+            observed_ts: Cell::new(0),
+        }
     }
 
     /// Lets operations fail with these errors, the last one first.
@@ -140,12 +148,9 @@ impl Services for Arc<Model> {
 
     fn request_durable(&self, _ts: u64) {}
 
-    fn start_job(&self, _job: Job) -> std::result::Result<u64, String> {
-        Ok(1)
-    }
-
-    fn job_result(&self, _id: u64) -> Option<std::result::Result<String, String>> {
-        self.job.lock().unwrap().clone()
+    fn start_job(&self, _job: Job) -> std::result::Result<Arc<JobTicket>, String> {
+        let ticket = self.job.lock().unwrap();
+        Ok(Arc::clone(&ticket))
     }
 
     fn save_in_background(&self) -> std::result::Result<bool, String> {
@@ -184,6 +189,7 @@ pub struct ModelSession {
     model: Arc<Model>,
     tx: Option<Tx>,
     pub durability: Option<Durability>,
+    observed_ts: Cell<u64>,
 }
 
 impl ModelSession {
@@ -221,6 +227,8 @@ impl ModelSession {
         }
         let at = tx.and_then(|tx| tx.snapshot).unwrap_or(u64::MAX);
         let inner = self.model.lock();
+        let newest = inner.keys.get(key).and_then(|versions| versions.iter().rev().find(|v| v.ts <= at));
+        self.observed_ts.set(self.observed_ts.get().max(newest.map_or(0, |v| v.ts)));
         let (version, data, expire_at_ms) = inner.read(key, at, now_ms)?;
         Some(Value { data: data.clone(), expire_at_ms, commit_ts: version.ts })
     }
@@ -342,6 +350,15 @@ impl Operators for ModelSession {
         })
     }
 
+    fn delete_expired(&mut self, key: &[u8]) -> Result<Written> {
+        let written =
+            self.model.lock().keys.get(key).is_some_and(|v| v.last().is_some_and(|v| v.value.is_some()));
+        self.writing(key, |s| match s.read(key) {
+            None if written => s.write(key, None),
+            _ => Written::ConditionFailed,
+        })
+    }
+
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written> {
         self.writing(key, |s| match s.read(key) {
             Some(old) if old.data == expected => s.write(key, Some((new.to_vec(), old.expire_at_ms))),
@@ -360,6 +377,10 @@ impl Operators for ModelSession {
     fn rollback(&mut self) -> Result<()> {
         self.end();
         Ok(())
+    }
+
+    fn take_observed_ts(&mut self) -> u64 {
+        self.observed_ts.take()
     }
 
     fn set_durability(&mut self, durability: Durability) {

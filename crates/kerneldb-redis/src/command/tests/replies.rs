@@ -15,6 +15,9 @@ foo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 GET
 get a b
 CONFIG SET databases 1
+CONFIG SET daemonize yes
+CONFIG SET appendfsync everysec
+CONFIG SET timeout 5 timeout 6 timeout 7
 CONFIG SET foo 1
 CONFIG SET maxclients x
 CONFIG SET timeout 5 timeout 6
@@ -266,6 +269,16 @@ FLUSHDB async
 DBSIZE
 CLIENT REPLY skip
 PING
+CLIENT REPLY skip
+CLIENT REPLY on
+PING
+CLIENT REPLY skip
+CLIENT REPLY skip
+PING
+PING
+CLIENT REPLY skip
+RESET
+PING
 CLIENT REPLY off
 PING
 CLIENT REPLY on
@@ -445,6 +458,7 @@ fn sizes() {
     let huge = vec![b'v'; 200_000];
     let key_error = "-ERR key exceeds the limit of 255 bytes\r\n";
     let value_error = "-ERR value exceeds the limit of 65536 bytes\r\n";
+    let string_error = "-ERR string exceeds maximum allowed size of 65536 bytes\r\n";
     assert_eq!(call(&[b"SET", &long_key, b"v"]), key_error);
     assert_eq!(call(&[b"GET", &long_key]), key_error);
     assert_eq!(call(&[b"SET", &huge, b"v"]), key_error);
@@ -452,8 +466,8 @@ fn sizes() {
     assert_eq!(call(&[b"SET", b"k", &huge]), value_error);
     assert_eq!(call(&[b"ECHO", &huge]), "-ERR argument exceeds the limit of 131072 bytes\r\n");
     assert_eq!(call(&[b"SET", &key, &value]), "+OK\r\n");
-    assert_eq!(call(&[b"APPEND", &key, b"x"]), value_error);
-    assert_eq!(call(&[b"SETRANGE", &key, b"65536", b"x"]), value_error);
+    assert_eq!(call(&[b"APPEND", &key, b"x"]), string_error);
+    assert_eq!(call(&[b"SETRANGE", &key, b"65536", b"x"]), string_error);
     assert_eq!(call(&[b"SETRANGE", &key, b"65535", b"x"]), ":65536\r\n");
     assert_eq!(call(&[b"MSET", b"a", b"1", b"b", &long]), value_error);
     assert_eq!(call(&[b"EXISTS", b"a", &key]), ":1\r\n");

@@ -1,11 +1,12 @@
 //! The connection's states: splits, limits, waiting, transactions, authentication.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::model::Model;
 use super::{Client, encode, one};
-use crate::command::{Progress, Startup, expire_cycle};
+use crate::command::{JobTicket, Progress, Services, Startup};
 use bedplate_kerneldb::{Durability, Error};
 
 #[test]
@@ -104,9 +105,22 @@ fn transient_errors_pass_unseen_and_others_are_told() {
 fn memory_that_does_not_come_back() {
     let model = Model::new(Startup::default());
     let mut c = Client::new(&model);
-    c.send("CONFIG SET lock-timeout 20");
-    model.inject((0..1000).map(|_| Error::MemoryInLog).collect());
+    model.inject((0..20).map(|_| Error::MemoryInLog).chain([Error::NoMemory]).collect());
     assert_eq!(c.send("SET k 1"), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+}
+
+/// A disk that stands still makes writes wait, longer than a lock would.
+#[test]
+fn a_log_that_is_behind_is_waited_for_without_a_time_limit() {
+    let model = Model::new(Startup::default());
+    let mut c = Client::new(&model);
+    c.send("CONFIG SET lock-timeout 0");
+    for error in [|| Error::WalFull, || Error::MemoryInLog] {
+        model.inject((0..40).map(|_| error()).collect());
+        assert_eq!(c.send("SET k 1"), "+OK\r\n");
+    }
+    model.inject((0..40).map(|_| Error::Conflict).collect());
+    assert_eq!(c.send("SET k 1"), "-CONFLICT conflict with another transaction\r\n");
 }
 
 #[test]
@@ -242,16 +256,61 @@ fn waitaof_waits() {
 #[test]
 fn jobs_do_not_block() {
     let model = Model::new(Startup::default());
-    *model.job.lock().unwrap() = None;
+    let ticket = Arc::new(JobTicket::default());
+    *model.job.lock().unwrap() = Arc::clone(&ticket);
     let mut c = Client::new(&model);
     assert!(matches!(c.feed(b"SAVE\r\nPING\r\n"), Progress::RetryAfter(_)));
     assert!(matches!(c.process(), Progress::RetryAfter(_)));
-    *model.job.lock().unwrap() = Some(Err("ERR disk full".into()));
+    ticket.finish(Err("ERR disk full".into()));
     assert_eq!(c.process(), Progress::NeedInput);
     assert_eq!(c.take(), "-ERR disk full\r\n+PONG\r\n");
-    assert_eq!(c.feed(b"SHUTDOWN NOSAVE\r\n"), Progress::Shutdown { save: false });
-    c.connection.shutdown_failed(&mut c.out);
-    assert_eq!(c.send("PING"), "-ERR Errors trying to SHUTDOWN. Check logs.\r\n+PONG\r\n");
+    assert_eq!(c.feed(b"SHUTDOWN NOSAVE\r\n"), Progress::Shutdown);
+}
+
+/// A shutdown waits for its checkpoint; meanwhile reads are answered and writes wait.
+#[test]
+fn shutdown_waits_and_can_be_aborted() {
+    const FAILED: &str = "-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
+    let model = Model::new(Startup::default());
+    let waits = |c: &mut Client, line: &str| {
+        assert!(matches!(c.feed(format!("{line}\r\n").as_bytes()), Progress::RetryAfter(_)), "{line}");
+        assert_eq!(c.take(), "");
+    };
+    let (mut a, mut b) = (Client::new(&model), Client::new(&model));
+    let (mut reader, mut writer) = (Client::new(&model), Client::new(&model));
+    assert_eq!(reader.send("SHUTDOWN ABORT"), "-ERR No shutdown in progress.\r\n");
+    assert_eq!(reader.send("SHUTDOWN ABORT NOW"), "-ERR syntax error\r\n");
+    assert_eq!(reader.send("SHUTDOWN SAVE NOSAVE"), "-ERR syntax error\r\n");
+    for end in ["abort", "fail"] {
+        let ticket = Arc::new(JobTicket::default());
+        *model.job.lock().unwrap() = Arc::clone(&ticket);
+        waits(&mut a, "SHUTDOWN");
+        waits(&mut b, "SHUTDOWN SAVE");
+        waits(&mut writer, "SET k v");
+        assert_eq!(reader.send("GET k"), "$-1\r\n");
+        assert_eq!(reader.send("CLIENT UNPAUSE"), "+OK\r\n");
+        assert!(matches!(writer.process(), Progress::RetryAfter(_)), "UNPAUSE is not for shutdowns");
+        assert_eq!(model.shared().shutdown.poll(), None);
+        if end == "abort" {
+            assert_eq!(reader.send("SHUTDOWN ABORT"), "+OK\r\n");
+        } else {
+            ticket.finish(Err("ERR disk full".into()));
+            assert_eq!(model.shared().shutdown.poll(), Some(Err("ERR disk full".into())));
+            model.shared().clients.resume_after_shutdown();
+        }
+        for client in [&mut a, &mut b] {
+            assert_eq!(client.process(), Progress::NeedInput);
+            assert_eq!(client.take(), FAILED, "{end}");
+        }
+        writer.finish();
+        assert_eq!(writer.take(), "+OK\r\n");
+        assert_eq!(reader.send("DEL k"), ":1\r\n");
+        assert_eq!(model.shared().shutdown.poll(), None);
+    }
+    *model.job.lock().unwrap() = JobTicket::finished(Ok("saved".into()));
+    waits(&mut a, "SHUTDOWN NOW");
+    drop(a);
+    assert_eq!(model.shared().shutdown.poll(), Some(Ok(())), "also when the client has left");
 }
 
 #[test]
@@ -368,7 +427,7 @@ fn scan_returns_what_stays() {
 }
 
 #[test]
-fn expired_keys_are_collected() {
+fn expired_keys_are_invisible_and_flushed() {
     let model = Model::new(Startup::default());
     let mut c = Client::new(&model);
     for i in 0..100 {
@@ -377,23 +436,9 @@ fn expired_keys_are_collected() {
     model.skew_ms.fetch_add(60_000, Relaxed);
     assert_eq!(c.send("DBSIZE"), ":100\r\n");
     assert_eq!(c.send("EXISTS k0 k1"), ":1\r\n");
-    let mut locked = Client::new(&model);
-    locked.send("BEGIN");
-    locked.send("SET k2 again");
-    let mut session = model.session();
-    let (mut from, mut deleted) = (0, 0);
-    loop {
-        let cycle = expire_cycle(&mut session, &model, from, 7).unwrap();
-        deleted += cycle.deleted;
-        from = cycle.next;
-        if from == 0 {
-            break;
-        }
-    }
-    assert_eq!(deleted, 49);
-    locked.send("COMMIT");
-    assert_eq!(c.send("DBSIZE"), ":51\r\n");
-    assert_eq!(c.send("GET k2"), "$5\r\nagain\r\n");
+    // The engine deletes expired keys; FLUSHALL does not leave them behind either.
+    assert_eq!(c.send("FLUSHALL"), "+OK\r\n");
+    assert_eq!(c.send("DBSIZE"), ":0\r\n");
     assert_eq!(c.send("CONFIG RESETSTAT"), "+OK\r\n");
 }
 

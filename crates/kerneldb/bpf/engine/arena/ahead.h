@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Looking ahead: who has several operators to run, one after the other, first touches what all of them
- * will need. An operator alone has one cache miss after the other (bucket, entry, value), each of which
- * takes longer than all of its instructions; those of different keys overlap.
+ * Looking ahead: a program that runs several operators first touches the memory that all of them need. A single
+ * operator has one cache miss after the other (bucket, entry, value), each of which takes longer than all of
+ * its instructions; those of different keys overlap.
  *
  * Nothing here has an effect but on the cache: what is loaded is not used, and may be stale. There is no
- * prefetch instruction in eBPF, but a load that nobody waits for does the same as long as few instructions
- * come between it and the next. So: first the buckets of all keys, then their entries, then their values.
+ * prefetch instruction in eBPF, but a load whose result is not used does the same if only few instructions
+ * come before the next one. So: first the buckets of all keys, then their entries, then their values.
  */
 #ifndef BEDPLATE_ENGINE_AHEAD_H
 #define BEDPLATE_ENGINE_AHEAD_H
 
 #include "version.h"
 
-#define KDB_AHEAD 16u /* so many keys at once: a power of two, and their lines fit into the first cache */
+#define KDB_AHEAD 16u /* keys at once: a power of two, and their lines fit into the first-level cache */
 #define AHEAD_LINES 17u /* of a value, at most: a block of 1 KiB */
 
 static __always_inline __u32 ahead_entry(__u64 hash)
@@ -33,7 +33,6 @@ static __always_inline void kdb_ahead_entry(__u64 hash)
 
 	ALOAD64(entry);
 	ALOAD64(entry + KDB_CACHE_LINE);
-	ALOAD64(entry + 2 * KDB_CACHE_LINE);
 }
 
 /* The newest value, if it is in a block. */
@@ -43,23 +42,21 @@ static __always_inline void kdb_ahead_value(__u64 hash)
 	__u64 newest = 0;
 
 #pragma unroll
-	for (int i = 0; i < UNROLLED_SLOTS; i++) {
-		if (i < kdb_config.slots) {
-			struct kdb_version __arena *v = slot_at(entry, i);
-			__u64 ts = LOAD(&v->ts);
-			__u64 newer = mask_negative(newest - ts) & ~mask_negative(ts);
+	for (int i = 0; i < KDB_INLINE_VERSIONS; i++) {
+		struct kdb_version __arena *v = slot_in(entry, 0, i);
+		__u64 ts = LOAD(&v->ts);
+		__u64 newer = mask_negative(newest - ts) & ~mask_negative(ts);
 
-			newest = PICK(newer, ts, newest);
-			block = PICK(newer, LOAD(&v->block), block);
-			len = PICK(newer, LOAD(&v->len), len);
-		}
+		newest = PICK(newer, ts, newest);
+		block = PICK(newer, LOAD(&v->block), block);
+		len = PICK(newer, LOAD(&v->len), len);
 	}
 	if (!block || (len & KDB_LEN_INLINE))
 		return;
 	len &= KDB_LEN_MASK;
 #pragma unroll
 	for (int line = 0; line < AHEAD_LINES; line++) {
-		if (line * KDB_CACHE_LINE > len + sizeof(struct kdb_block))
+		if (line * KDB_CACHE_LINE > len)
 			break;
 		ALOAD64(block + line * KDB_CACHE_LINE);
 	}

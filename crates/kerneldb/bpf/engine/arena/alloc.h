@@ -1,217 +1,393 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Size-class allocator inside the arena (paper 4.1, [25, 26]).
+ * The allocator of blocks and index entries (paper 4.1, [25, 26]).
  *
- * Four classes of values per doubling (16-byte steps up to 128); a block is 16 bytes larger than the
- * longest value of its class, so that a value whose length is a power of two wastes nothing. Each CPU has, per class, a free list (Treiber
- * stack; the tag in the head's upper half defeats ABA) and the rest of the slab it carves. Only its own
- * CPU touches a slab, with interrupts off; any CPU may take a whole free list when it runs dry. Value
- * blocks and index entries have separate lists: entry memory is type-stable (see layout.h), and entries
- * are whole cache lines.
+ * The heap consists of slabs of 64 KiB. A slab has a kind: it holds blocks of one size class, or entries of
+ * one size. Each CPU has one current slab for each kind that it has used, from which it allocates: first
+ * what was freed, then what was never handed out. When that slab is full, the CPU takes a partial slab of the
+ * kind, the one at the lowest address, then a free slab, then one that was never used; only then blocks from
+ * other CPUs' current slabs, or larger blocks. Any CPU may free into any slab.
  *
- * Memory is handed out below `committed`, which user space raises by backing more pages. Pages never go
- * back and never change their kind; blocks of one class are not merged into another.
+ * A slab's state is part of the word that also has its free list, so that every transition is one
+ * compare-and-swap:
+ *  - FREE -> CLAIMED -> CURRENT: a CPU takes a free slab, and gives it a kind.
+ *  - PARTIAL -> CLAIMED -> CURRENT: a CPU takes a slab of the kind that it needs.
+ *  - CURRENT -> FULL: the owner found nothing left in it.
+ *  - FULL -> PARTIAL: a block was freed.
+ *  - PARTIAL or FULL -> FREE: the last block in use was freed. Blocks only: entries see below.
+ *  - PARTIAL, CURRENT or FULL -> EVACUATING -> FREE: user space (src/arena/reclaim.rs) decides so. Nothing is
+ *    allocated from such a slab, and what is freed in it is only counted, not linked, because readers may
+ *    still look at it. User space frees the slab when nothing in it is in use, and every program and every
+ *    scan that may have a pointer into it has ended.
+ * A slab of entries without entries waits for user space, because stale pointers to entries may be locked.
+ * User space may also take empty current slabs. An owner therefore must see its slab's state and kind
+ * together with the word that it changes.
+ *
+ * User space that fills an arena before any program runs on it (recovery) may do so with these rules: take
+ * slabs at `brk`, write `kind` and `capacity`, write blocks from the slab's start on, and store the word:
+ * nothing on the free list, `used` and `carved` the number of blocks, and the state FULL, or PARTIAL with the
+ * slab's bit in the bitmap of its kind if there is room left. Entries that are not carved need no contents.
  */
 #ifndef BEDPLATE_ENGINE_ALLOC_H
 #define BEDPLATE_ENGINE_ALLOC_H
 
-#include "arena.h"
-
-#define LARGE_SLABS 9u     /* taken together for the largest class, whose blocks exceed one slab */
-#define BLOCK_OVERHEAD 16u /* struct kdb_block, and what keeps blocks multiples of 16 */
+#include "slab.h"
 
 /* Where the free-list link lies: in the first word of a block; behind the lock word of an entry. */
 #define LINK_BLOCK 0u
 #define LINK_ENTRY 8u
 
-/* The class of values of `bytes` bytes. */
-static __always_inline __u32 size_class(__u32 bytes)
+static __always_inline __u32 link_of(__u32 kind)
 {
-	__u32 n = bytes - 1, k = 7;
+	return kind < KDB_CLASSES ? LINK_BLOCK : LINK_ENTRY;
+}
 
-	if (bytes <= 16)
+static __always_inline __u32 current_off(__u32 cpu, __u32 kind)
+{
+	return kdb_config.cpus + cpu * sizeof(struct kdb_cpu_alloc) + kind * 4;
+}
+
+/* Pops a block from the free list of a current slab of a kind; 0 if that is not possible, or another CPU was
+ * quicker. */
+static __always_inline __u32 slab_pop(__u32 slab, __u32 kind)
+{
+	struct kdb_slab __arena *d = slab_at(slab);
+	__u64 word = LOAD(&d->word);
+	__u32 first = word & KDB_WORD_FIRST;
+
+	if (word_state(word) != KDB_SLAB_CURRENT || !first)
 		return 0;
-	if (bytes <= 128)
-		return (bytes + 15) / 16 - 1;
-	if (n >= 1u << 12) {
-		k = 12;
+	barrier();
+	if (LOAD(&d->kind) != kind)
+		return 0;
+	__u32 off = slab_start(slab) + (first - 1) * KDB_GRAIN;
+	/* Another CPU may pop it meanwhile and write into it: then the tag has changed. */
+	__u64 next = *(volatile __u32 __arena *)AT(__u32, off + link_of(kind)) & KDB_WORD_FIRST;
+	__u64 after = ((word & ~KDB_WORD_FIRST) | next) + ONE_USED + ONE_TAG;
+	return CAS(&d->word, word, after) == word ? off : 0;
+}
+
+/* What a scan of a slab's entries needs of an entry that was never in use: no version, and no lock for
+ * whoever has a stale pointer. */
+static __always_inline void entry_clear(__u32 off)
+{
+	struct kdb_entry __arena *e = entry_at(off);
+
+	STORE(&e->lock, KDB_LOCK_DEAD);
+	STORE(&e->overflow, 0);
+	STORE(&e->gc_queued, 0);
+	STORE(&e->changes, 0);
+	STORE(&e->v[0].ts, 0);
+	STORE(&e->v[1].ts, 0);
+	barrier();
+}
+
+/* Hands out a block of a current slab for the first time; 0 if that is not possible, or another CPU was quicker.
+ * Entries: only `cpu`, the slab's owner, may, with interrupts off, because it writes to the entry before it has
+ * it. */
+static __always_inline __u32 slab_carve(__u32 slab, __u32 kind, __u32 cpu)
+{
+	struct kdb_slab __arena *d = slab_at(slab);
+	__u64 word = LOAD(&d->word);
+	__u32 carved = word_carved(word);
+
+	if (word_state(word) != KDB_SLAB_CURRENT)
+		return 0;
+	barrier();
+	if (LOAD(&d->kind) != kind || carved >= LOAD(&d->capacity))
+		return 0;
+	__u32 off = slab_start(slab) + carved * kind_bytes(kind);
+	if (kind >= KDB_CLASSES) {
+		if (LOAD(&d->owner) != cpu + 1)
+			return 0;
+		entry_clear(off);
 	}
-	if (n >> k >= 16)
-		k += 4;
-	if (n >> k >= 4)
-		k += 2;
-	if (n >> k >= 2)
-		k += 1;
-	return 8 + (k - 7) * 4 + ((n >> (k - 2)) & 3);
+	return CAS(&d->word, word, word + ONE_CARVED + ONE_USED + ONE_TAG) == word ? off : 0;
 }
 
-/* Bytes of a block of a class. */
-static __always_inline __u32 block_bytes(__u32 class)
+/* Makes a slab that this CPU has claimed its current one. Only frees can come in between. */
+static __always_inline void slab_own(__u32 slab, __u32 cpu, __u32 kind)
 {
-	if (class < 8)
-		return (class + 1) * 16 + BLOCK_OVERHEAD;
-	__u32 k = (class - 8) / 4 + 7, m = (class - 8) % 4;
-	return (1u << k) + ((m + 1) << (k - 2)) + BLOCK_OVERHEAD;
+	struct kdb_slab __arena *d = slab_at(slab);
+
+	STORE(&d->owner, cpu + 1);
+	barrier();
+	while (few_steps) {
+		__u64 word = LOAD(&d->word);
+
+		if (CAS(&d->word, word, word_with_state(word, KDB_SLAB_CURRENT) + ONE_TAG) == word)
+			break;
+	}
+	STORE(AT(__u32, current_off(cpu, kind)), slab + 1);
 }
 
-static __always_inline __u32 freelist_off(__u32 cpu, __u32 class, __u32 link)
+/* Gives the CPU a partial slab of a kind. */
+static __always_inline int own_partial(__u32 cpu, __u32 kind)
 {
-	__u32 list = class + (link == LINK_ENTRY ? KDB_CLASSES : 0);
-	return kdb_config.cpus + cpu * sizeof(struct kdb_cpu_alloc) + list * sizeof(struct kdb_freelist);
+	while (few_steps) {
+		__u32 slab = bitmap_take(kind);
+
+		if (!slab)
+			return 0;
+		slab--;
+		struct kdb_slab __arena *d = slab_at(slab);
+		while (few_steps) {
+			__u64 word = LOAD(&d->word);
+
+			if (word_state(word) != KDB_SLAB_PARTIAL)
+				break;
+			barrier();
+			if (LOAD(&d->kind) != kind)
+				break;
+			if (CAS(&d->word, word, word_with_state(word, KDB_SLAB_CLAIMED) + ONE_TAG) != word)
+				continue;
+			slab_own(slab, cpu, kind);
+			return 1;
+		}
+	}
+	return 0;
 }
 
-/* Pops from one free list; 0 when it is empty or contended for too long. */
-static __always_inline __u32 freelist_pop(__u32 list, __u32 link)
+/* Claims a slab that was never used; its number + 1, 0 if there is none within the committed memory. */
+static __always_inline __u32 claim_new(void)
 {
-	struct kdb_freelist __arena *fl = AT(struct kdb_freelist, list);
+	struct kdb_arena __arena *s = super();
 
-	for (int i = 0; i < 8; i++) {
-		__u64 head = LOAD(&fl->head);
-		__u32 off = (__u32)head;
+	while (few_steps) {
+		__u64 brk = LOAD(&s->brk);
+
+		if (brk + KDB_SLAB_BYTES > LOAD(&s->committed))
+			return 0;
+		if (CAS(&s->brk, brk, brk + KDB_SLAB_BYTES) != brk)
+			continue;
+		__u32 slab = slab_of(brk);
+		STORE(&slab_at(slab)->word, (__u64)KDB_SLAB_CLAIMED << KDB_WORD_STATE_SHIFT);
+		return slab + 1;
+	}
+	return 0;
+}
+
+/* Claims a slab of the pool; its number + 1, 0 if there is none. */
+static __always_inline __u32 claim_free(void)
+{
+	while (few_steps) {
+		__u32 slab = bitmap_take(KDB_KIND_FREE);
+
+		if (!slab)
+			return 0;
+		struct kdb_slab __arena *d = slab_at(slab - 1);
+		__u64 word = LOAD(&d->word);
+		/* Nothing else changes the word of a free slab. */
+		if (word_state(word) == KDB_SLAB_FREE &&
+		    CAS(&d->word, word,
+			word_with_state(word & TAG_MASK, KDB_SLAB_CLAIMED) + ONE_TAG) == word)
+			return slab;
+	}
+	return 0;
+}
+
+/* Gives the CPU a slab that serves nothing else. */
+static __always_inline int own_free(__u32 cpu, __u32 kind)
+{
+	__u32 slab = claim_free();
+
+	if (!slab)
+		slab = claim_new();
+	if (!slab)
+		return 0;
+	struct kdb_slab __arena *d = slab_at(slab - 1);
+	STORE(&d->kind, kind);
+	STORE(&d->capacity, KDB_SLAB_BYTES / kind_bytes(kind));
+	slab_own(slab - 1, cpu, kind);
+	return 1;
+}
+
+/* Gives the CPU a slab with room. Interrupts are off. */
+__noinline int own_slab(__u32 cpu, __u32 kind)
+{
+	USE_ARENA();
+	if (kind >= KDB_KINDS)
+		return 0;
+	return own_partial(cpu, kind) || own_free(cpu, kind);
+}
+
+/* Allocates from the CPU's current slab, or gives that up. Interrupts are off. */
+__noinline __u32 alloc_current(__u32 cpu, __u32 kind)
+{
+	__u32 slab = LOAD(AT(__u32, current_off(cpu, kind)));
+
+	USE_ARENA();
+	if (!slab)
+		return 0;
+	slab--;
+	struct kdb_slab __arena *d = slab_at(slab);
+	while (few_steps) {
+		__u32 off = slab_pop(slab, kind);
 
 		if (!off)
-			return 0;
-		/* Another CPU may pop it meanwhile and write into it: then the tag has changed. */
-		__u32 next = *(volatile __u32 __arena *)AT(__u32, off + link);
-		__u64 after = ((head >> 32) + 1) << 32 | next;
-		if (CAS(&fl->head, head, after) == head)
+			off = slab_carve(slab, kind, cpu);
+		if (off)
+			return off;
+		__u64 word = LOAD(&d->word);
+		barrier();
+		/* User space took it, perhaps for another CPU. */
+		if (word_state(word) != KDB_SLAB_CURRENT || LOAD(&d->kind) != kind || LOAD(&d->owner) != cpu + 1)
+			break;
+		if ((word & KDB_WORD_FIRST) || word_carved(word) < LOAD(&d->capacity))
+			continue;
+		if (CAS(&d->word, word, word_with_state(word, KDB_SLAB_FULL) + ONE_TAG) == word)
+			break;
+	}
+	STORE(AT(__u32, current_off(cpu, kind)), 0);
+	return 0;
+}
+
+/* A block of a kind from another CPU's current slab, unless that CPU allocates from it at the same moment. */
+__noinline __u32 alloc_foreign(__u32 kind)
+{
+	__u32 other;
+
+	USE_ARENA();
+	bpf_for(other, 0, kdb_config.ncpus) {
+		__u32 slab = LOAD(AT(__u32, current_off(other, kind)));
+		__u32 off;
+
+		if (!slab)
+			continue;
+		off = slab_pop(slab - 1, kind);
+		if (!off && kind < KDB_CLASSES)
+			off = slab_carve(slab - 1, kind, other);
+		if (off)
 			return off;
 	}
 	return 0;
 }
 
-/* Pushes the chain first..last. */
-static __always_inline void freelist_push(__u32 list, __u32 first, __u32 last, __u32 link)
+/* A block of a kind, wherever it is. Interrupts are off. */
+static __always_inline __u32 alloc_anywhere(__u32 cpu, __u32 kind)
 {
-	struct kdb_freelist __arena *fl = AT(struct kdb_freelist, list);
-	__u32 i;
+	while (few_steps) {
+		__u32 off = alloc_current(cpu, kind);
 
-	bpf_for(i, 0, 1 << 20) {
-		__u64 head = LOAD(&fl->head);
-
-		*(volatile __u64 __arena *)AT(__u64, last + link) = (__u32)head;
-		if (CAS(&fl->head, head, ((head >> 32) + 1) << 32 | first) == head)
-			return;
+		if (off)
+			return off;
+		if (!own_slab(cpu, kind))
+			break;
 	}
+	return alloc_foreign(kind);
 }
 
-/* Takes the whole free list of another CPU, keeps its first block and adopts the rest. */
-static __always_inline __u32 steal(__u32 cpu, __u32 class, __u32 link)
+#define LARGER_CLASSES 8u /* How many larger classes serve a class for which there is no slab. */
+
+/* The rest of alloc_kind(), behind its first attempt. */
+__noinline __u32 alloc_slow(__u32 kind)
 {
-	__u32 other;
-
-	bpf_for(other, 0, kdb_config.ncpus) {
-		struct kdb_freelist __arena *fl = AT(struct kdb_freelist, freelist_off(other, class, link));
-		__u64 head = LOAD(&fl->head);
-		__u32 off = (__u32)head;
-
-		if (other == cpu || !off)
-			continue;
-		if (CAS(&fl->head, head, ((head >> 32) + 1) << 32) != head)
-			continue;
-		__u32 rest = *(volatile __u32 __arena *)AT(__u32, off + link);
-		if (rest) {
-			/* The own list was empty and interrupts are off: only a thief can touch it. */
-			struct kdb_freelist __arena *own =
-				AT(struct kdb_freelist, freelist_off(cpu, class, link));
-			__u64 mine = LOAD(&own->head);
-			if ((__u32)mine || CAS(&own->head, mine, ((mine >> 32) + 1) << 32 | rest) != mine) {
-				/* Somebody freed into it first: walk to the end of the chain. */
-				__u32 last = rest, i;
-				bpf_for(i, 0, 1 << 22) {
-					__u32 next = *(volatile __u32 __arena *)AT(__u32, last + link);
-					if (!next)
-						break;
-					last = next;
-				}
-				freelist_push(freelist_off(cpu, class, link), rest, last, link);
-			}
-		}
-		return off;
-	}
-	return 0;
-}
-
-/* Carves one block from the CPU's slab, after a refill from the arena's unused end if need be. */
-static __always_inline __u32 carve(__u32 list, __u32 bytes, __u8 kind)
-{
-	struct kdb_freelist __arena *fl = AT(struct kdb_freelist, list);
-	struct kdb_arena __arena *s = super();
-	__u64 slab = fl->slab;
-	__u32 left = slab >> 32, off = (__u32)slab;
-
-	if (!left) {
-		__u32 want = bytes > KDB_SLAB_BYTES ? LARGE_SLABS * KDB_SLAB_BYTES : KDB_SLAB_BYTES;
-		int got = 0;
-
-		for (int i = 0; i < 16; i++) {
-			__u64 brk = LOAD(&s->brk);
-			if (brk + want > LOAD(&s->committed))
-				return 0;
-			if (CAS(&s->brk, brk, brk + want) == brk) {
-				/* Before the first entry in it is linked: who reads the heap in order needs it. */
-				if (kind)
-					STORE(AT(__u8, kdb_config.slabs + ((__u32)brk - kdb_config.heap) / KDB_SLAB_BYTES),
-					      kind);
-				off = brk;
-				got = 1;
-				break;
-			}
-		}
-		if (!got)
-			return 0;
-		left = want / bytes;
-	}
-	fl->slab = (__u64)(left - 1) << 32 | (off + bytes);
-	return off;
-}
-
-/* One block of a class; 0 when there is none within the limit. */
-__noinline __u32 alloc_class(__u32 class, __u32 link)
-{
-	__u32 cpu = bpf_get_smp_processor_id(), list, off;
+	__u32 cpu, off = 0, larger;
 	unsigned long flags;
 
 	USE_ARENA();
-	if (cpu >= kdb_config.ncpus || class >= KDB_CLASSES)
+	if (kind >= KDB_KINDS)
 		return 0;
-	list = freelist_off(cpu, class, link);
-	off = freelist_pop(list, link);
-	if (off)
-		return off;
 	bpf_local_irq_save(&flags);
-	off = steal(cpu, class, link);
-	if (!off)
-		off = link == LINK_ENTRY ? carve(list, entry_bytes(class), class + 1)
-					 : carve(list, block_bytes(class), 0);
+	cpu = bpf_get_smp_processor_id();
+	if (cpu < kdb_config.ncpus) {
+		bpf_for(larger, 0, LARGER_CLASSES + 1) {
+			__u32 other = kind + larger;
+
+			if (other >= KDB_KINDS || (larger && other >= KDB_CLASSES))
+				break;
+			off = alloc_anywhere(cpu, other);
+			if (off)
+				break;
+		}
+	}
 	bpf_local_irq_restore(&flags);
 	return off;
 }
 
-static __always_inline __u32 block_alloc(__u32 vlen)
+/* One block, or entry, of a kind; 0 when there is none within the limit. */
+static __always_inline __u32 alloc_kind(__u32 kind)
 {
-	return alloc_class(size_class(vlen), LINK_BLOCK);
+	__u32 cpu = bpf_get_smp_processor_id(), slab, off = 0;
+
+	if (cpu >= kdb_config.ncpus || kind >= KDB_KINDS)
+		return 0;
+	slab = LOAD(AT(__u32, current_off(cpu, kind)));
+	if (slab)
+		off = slab_pop(slab - 1, kind);
+	return off ?: alloc_slow(kind);
 }
 
-static __always_inline void class_free(__u32 block, __u32 class)
+static __always_inline __u32 block_alloc(__u32 bytes)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-
-	if (cpu < kdb_config.ncpus)
-		freelist_push(freelist_off(cpu, class, LINK_BLOCK), block, block, LINK_BLOCK);
+	return alloc_kind(size_class(bytes));
 }
 
-static __always_inline void block_free(__u32 block, __u32 vlen)
+/* One attempt at giving a block back: 0 = the word has changed. */
+static __always_inline int slab_free_once(__u32 off, __u32 link)
 {
-	class_free(block, size_class(vlen));
+	__u32 slab = slab_of(off);
+	struct kdb_slab __arena *d = slab_at(slab);
+	__u64 word = LOAD(&d->word), after = word - ONE_USED + ONE_TAG;
+	__u32 state = word_state(word), bitmap = KDB_KINDS + 1;
+
+	if (state != KDB_SLAB_EVACUATING) {
+		*(volatile __u64 __arena *)AT(__u64, off + link) = word & KDB_WORD_FIRST;
+		after = (after & ~KDB_WORD_FIRST) | ((off & (KDB_SLAB_BYTES - 1)) / KDB_GRAIN + 1);
+	}
+	if (state == KDB_SLAB_PARTIAL || state == KDB_SLAB_FULL) {
+		if (word_used(word) == 1 && link == LINK_BLOCK) {
+			after = word_with_state(after & TAG_MASK, KDB_SLAB_FREE);
+			bitmap = KDB_KIND_FREE;
+		} else if (state == KDB_SLAB_FULL) {
+			after = word_with_state(after, KDB_SLAB_PARTIAL);
+			bitmap = LOAD(&d->kind);
+		}
+	}
+	if (CAS(&d->word, word, after) != word)
+		return 0;
+	if (bitmap <= KDB_KIND_FREE)
+		bitmap_set(bitmap, slab);
+	return 1;
+}
+
+__noinline int slab_free(__u32 off, __u32 link)
+{
+	__u32 i;
+
+	USE_ARENA();
+	if (slab_free_once(off, link))
+		return 0;
+	bpf_for(i, 0, 1 << 20) {
+		if (slab_free_once(off, link))
+			break;
+	}
+	return 0;
+}
+
+/* Bytes of a value's head that are in its block. */
+static __always_inline __u32 head_in_block(__u32 len)
+{
+	return (len & KDB_LEN_HEAD) && (len & KDB_LEN_MASK) <= KDB_HEADED_MAX ? KDB_HEAD_BYTES : 0;
+}
+
+/* Where a value's head is. */
+static __always_inline __u32 head_at(__u32 block, __u32 len)
+{
+	if ((len & KDB_LEN_MASK) <= KDB_HEADED_MAX)
+		return block - KDB_HEAD_BYTES;
+	return kdb_config.slabs + slab_of(block) * sizeof(struct kdb_slab) + offsetof(struct kdb_slab, head);
+}
+
+/* Frees the block of a value. */
+static __always_inline void block_free(__u32 block, __u32 len)
+{
+	slab_free(block - head_in_block(len), LINK_BLOCK);
 }
 
 static __always_inline void entry_free(__u32 entry)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-
-	if (cpu < kdb_config.ncpus)
-		freelist_push(freelist_off(cpu, entry_at(entry)->class_, LINK_ENTRY), entry, entry, LINK_ENTRY);
+	slab_free(entry, LINK_ENTRY);
 }
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef BEDPLATE_ENGINE_AUTO_H
 #define BEDPLATE_ENGINE_AUTO_H
 
+#include "revoke.h"
 #include "write.h"
 
 #define READ_AGAIN (-1)
@@ -35,8 +36,12 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 
 	pos.hash = io->hash;
 	index_find(io, &pos);
-	if (!pos.entry)
-		return pos_unchanged(&pos) ? KDB_NOT_FOUND : READ_AGAIN;
+	if (!pos.entry) {
+		if (!pos_unchanged(&pos))
+			return READ_AGAIN;
+		io->observed_ts = removal_seen(state, pos.hash);
+		return pos.chain == CHAIN_TOO_LONG ? KDB_ERR_CHAIN : KDB_NOT_FOUND;
+	}
 	__u64 changes = LOAD(&entry_at(pos.entry)->changes);
 	barrier();
 	if (!version_find(pos.entry, snapshot, &found))
@@ -47,6 +52,7 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	if (registered && LOAD(&entry_at(pos.entry)->changes) != changes)
 		return READ_AGAIN;
 	int live = found.ts && is_live(state, found.block, found.len);
+	io->observed_ts = found.ts ? found.ts : removal_seen(state, pos.hash);
 	if (live)
 		io_result(io, found.ts, found.block, found.len);
 	barrier();
@@ -134,6 +140,8 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 {
 	int live = is_live(state, block, len);
 
+	if ((flags & KDB_IO_IF_EXPIRED) && (live || !block))
+		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_ABSENT) && live)
 		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_PRESENT) && !live)
@@ -141,7 +149,7 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 	if (flags & KDB_IO_IF_EQUAL) {
 		if (!live)
 			return KDB_NOT_FOUND;
-		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block + sizeof(struct kdb_block)))
+		if ((len & KDB_LEN_MASK) != io->elen || !value_equals(io, block))
 			return KDB_MISMATCH;
 	}
 	return KDB_OK;
@@ -159,8 +167,12 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 	if (!pos.entry) {
 		if (!pos_unchanged(&pos))
 			return LOCK_AGAIN;
-		if (flags & KDB_IO_IF_PRESENT)
+		if (pos.chain == CHAIN_TOO_LONG)
+			return KDB_ERR_CHAIN;
+		if (flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED))
 			return KDB_NOT_FOUND;
+		if (pos.chain == CHAIN_FULL)
+			return KDB_ERR_CHAIN;
 		__u32 entry = entry_create(io, io->hash, KDB_LOCK_AUTO, vlen);
 		if (!entry)
 			return KDB_ERR_NO_MEMORY;
@@ -220,9 +232,12 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	USE_ARENA();
 	if (!io || !w || !state)
 		return KDB_ERR_STATE;
-	status = auto_lock(io, flags, w->kind == WRITE_TOMBSTONE ? 0 : w->vlen, &entry);
-	if (status)
+	status = auto_lock(io, flags, write_cell(w), &entry);
+	if (status) {
+		if (status == KDB_NOT_FOUND)
+			io->observed_ts = removal_seen(state, io->hash);
 		return status;
+	}
 	version_scan(entry, &scan);
 	if (scan.newest != NO_SLOT) {
 		struct kdb_version __arena *v = slot_at(entry, scan.newest);
@@ -232,14 +247,16 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	status = check_condition(state, io, flags, old_block, old_len);
 	if (!status && (flags & KDB_IO_REPLAY) && scan.newest_ts > io->commit_ts)
 		status = KDB_MISMATCH;
-	if (status)
+	if (status) {
+		observe(state, io, &scan);
 		goto unlock;
+	}
 	if (scan.free == NO_SLOT) {
-		version_prune(entry, &scan);
-		if (scan.free == NO_SLOT) {
-			status = KDB_ERR_NO_VERSION;
+		status = version_room(entry, &scan);
+		if (status == KDB_ERR_NO_VERSION && version_reclaim(entry, &scan))
+			status = version_room(entry, &scan);
+		if (status)
 			goto unlock;
-		}
 	}
 	status = write_place(io, w, entry, scan.cells, kept_expiry(state, io, flags, old_block, old_len));
 	if (status)
@@ -275,7 +292,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 			kdb_stats(state)->versions_pruned++;
 		}
 	} else {
-		tidy(entry);
+		tidy(entry, &scan);
 	}
 	unlock_exclusive(entry);
 	return KDB_OK;
@@ -308,7 +325,7 @@ static __always_inline int auto_log(struct kdb_ctx *ctx, struct kdb_io *io, stru
 static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
 {
 	struct kdb_state *state = kdb_state();
-	struct kdb_write w = {};
+	struct kdb_write *w;
 	unsigned long irq;
 	__u32 flags;
 	int status;
@@ -323,25 +340,26 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	if (status)
 		return status;
 	flags = io->flags | extra;
-	status = write_prepare(io, &w, delete, flags);
+	w = write_of(io);
+	status = write_prepare(io, w, delete, flags);
 	if (status)
 		return count_error(state, status);
 	bpf_local_irq_save(&irq);
-	status = auto_log(ctx, io, &w, flags);
+	status = auto_log(ctx, io, w, flags);
 	if (!status)
-		status = auto_commit(io, &w, flags);
+		status = auto_commit(io, w, flags);
 	if (status) {
-		wal_void(&w.rec);
-		value_free(w.block, w.len);
+		wal_void(&w->rec);
+		value_free(w->block, w->len);
 	}
 	bpf_local_irq_restore(&irq);
-	wal_ahead(&w.rec);
+	wal_ahead(&w->rec);
 	if (status)
 		return count_error(state, status);
-	if (delete)
-		kdb_stats(state)->dels++;
-	else
+	if (!delete)
 		kdb_stats(state)->sets++;
+	else if (!(flags & KDB_IO_IF_EXPIRED))
+		kdb_stats(state)->dels++;
 	return KDB_OK;
 }
 
@@ -351,10 +369,12 @@ __noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return auto_write(ctx, io, 0, 0);
 }
 
-/* DELETE (auto-commit): OK, key not found, Error. */
+/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED, also KDB_MISMATCH. */
 __noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 {
-	return auto_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+	if (!io)
+		return KDB_ERR_STATE;
+	return auto_write(ctx, io, 1, io->flags & KDB_IO_IF_EXPIRED ? 0 : KDB_IO_IF_PRESENT);
 }
 
 /* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */

@@ -16,6 +16,7 @@ static __always_inline int check_key(struct kdb_io *io)
 {
 	if (io->klen == 0 || io->klen > KDB_KEY_MAX)
 		return KDB_ERR_TOO_LARGE;
+	io->observed_ts = 0;
 	if (!(io->flags & KDB_IO_HASHED))
 		io->hash = kdb_hash(io);
 	if (kdb_config.partitions > 1 && kdb_partition_of(io->hash) != kdb_config.partition)
@@ -26,7 +27,7 @@ static __always_inline int check_key(struct kdb_io *io)
 /* Expiry of a block in ms, 0 = never. */
 static __always_inline __u64 block_expiry(__u32 block, __u32 len)
 {
-	return len & KDB_LEN_EXPIRES ? ALOAD64(block) : 0;
+	return len & KDB_LEN_EXPIRES ? ALOAD64(head_at(block, len)) : 0;
 }
 
 static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 len)
@@ -36,6 +37,12 @@ static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 l
 	if (!(len & KDB_LEN_EXPIRES))
 		return 1;
 	return now_ms(state) < block_expiry(block, len);
+}
+
+/* Says what an outcome reveals that depends on the newest committed version of io's key. */
+static __always_inline void observe(struct kdb_state *state, struct kdb_io *io, const struct kdb_scan *scan)
+{
+	io->observed_ts = scan->newest == NO_SLOT ? removal_seen(state, io->hash) : scan->newest_ts;
 }
 
 /* Queues an entry for the background collector; under its exclusive lock or before it is linked. */
@@ -56,15 +63,15 @@ static __always_inline void gc_queue(__u32 entry)
 	}
 }
 
-/* After a commit or roll-back on an entry, before its exclusive lock is released. */
-__noinline int tidy(__u32 entry)
+/* After a commit or roll-back on an entry, before its exclusive lock is released. `scan` is room for its state. */
+__noinline int tidy(__u32 entry, struct kdb_scan *scan)
 {
-	struct kdb_scan scan = {};
-
 	USE_ARENA();
-	version_scan(entry, &scan);
-	version_prune(entry, &scan);
-	if (scan.others || scan.newest == NO_SLOT || !slot_at(entry, scan.newest)->block)
+	if (!scan)
+		return 0;
+	version_scan(entry, scan);
+	version_prune(entry, scan);
+	if (scan->others || scan->newest == NO_SLOT || !slot_at(entry, scan->newest)->block)
 		gc_queue(entry);
 	return 0;
 }
@@ -73,6 +80,25 @@ static __always_inline void unlock_exclusive(__u32 entry)
 {
 	barrier();
 	STORE(&entry_at(entry)->lock, 0);
+}
+
+/* The part of account() for values that expire. Not inlined, because its callers need the stack. */
+__noinline int account_expiry(__u32 old_block, __u32 old_len, __u32 new_block, __u32 new_len)
+{
+	struct kdb_state *state = kdb_state();
+	struct kdb_cpu_stats *stats;
+
+	USE_ARENA();
+	if (!state)
+		return 0;
+	stats = kdb_stats(state);
+	if (old_block && old_len & KDB_LEN_EXPIRES) {
+		stats->expiring_keys--;
+		stats->expired += !is_live(state, old_block, old_len);
+	}
+	if (new_block && new_len & KDB_LEN_EXPIRES)
+		stats->expiring_keys++;
+	return 0;
 }
 
 /* Accounts a committed change: what the newest version was, what it is now. Interrupts are off. */
@@ -89,6 +115,8 @@ static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 o
 		stats->live_keys++;
 		stats->value_bytes += klen + (new_len & KDB_LEN_MASK);
 	}
+	if ((old_len | new_len) & KDB_LEN_EXPIRES)
+		account_expiry(old_block, old_len, new_block, new_len);
 }
 
 /* Copies a version's value out and says what it was. */
@@ -97,7 +125,7 @@ static __always_inline void io_result(struct kdb_io *io, __u64 ts, __u32 block, 
 	io->commit_ts = ts;
 	io->vlen = len & KDB_LEN_MASK;
 	io->expire_ms = block_expiry(block, len);
-	copy_value_out(io, block + sizeof(struct kdb_block), len & KDB_LEN_MASK);
+	copy_value_out(io, block, len & KDB_LEN_MASK);
 }
 
 #endif

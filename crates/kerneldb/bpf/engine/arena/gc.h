@@ -39,6 +39,9 @@ __noinline int collect_one(__u32 entry)
 			__sync_fetch_and_add(&super()->entries, -1ull);
 			if (state)
 				kdb_stats(state)->gc_entries++;
+		} else {
+			/* The chain is damaged. The entry stays where it is, and usable. */
+			unlock_exclusive(entry);
 		}
 		goto out;
 	}

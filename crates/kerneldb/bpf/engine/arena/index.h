@@ -20,6 +20,14 @@ struct kdb_pos {
 	__u64 word;   /* bucket word seen before the chain was walked */
 	__u32 bucket; /* offset of the bucket word */
 	__u32 entry;  /* 0 = not found */
+	__u32 chain;  /* enum kdb_chain; only when the key was not found */
+};
+
+/* What a walk to the end of a chain met. */
+enum kdb_chain {
+	CHAIN_HAS_ROOM,
+	CHAIN_FULL,     /* KDB_CHAIN_MAX entries: the key is absent, and cannot be added */
+	CHAIN_TOO_LONG, /* more: whether the key is there is not known */
 };
 
 static __always_inline __u32 tag_of(__u64 hash)
@@ -40,7 +48,10 @@ static __always_inline int entry_matches(__u32 off, struct kdb_io *io, __u32 tag
 	return LOAD(&e->hash) == tag && LOAD(&e->klen) == io->klen && key_equal(io, entry_key_off(off));
 }
 
-/* Walks the chain of pos->hash. With entry == 0 the key was absent at some moment if pos_unchanged(). */
+/*
+ * Walks the chain of pos->hash. With entry == 0 the key was absent at some moment if pos_unchanged() holds and
+ * pos->chain is not CHAIN_TOO_LONG.
+ */
 static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 {
 	__u32 tag = tag_of(pos->hash), off, i;
@@ -48,6 +59,7 @@ static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 	pos->bucket = kdb_config.buckets + ((__u32)pos->hash & kdb_config.bucket_mask) * 8;
 	pos->word = ALOAD64(pos->bucket);
 	pos->entry = 0;
+	pos->chain = CHAIN_HAS_ROOM;
 	off = (__u32)pos->word;
 	/* Most chains are this short; the loop below costs a kernel function call per step. */
 	for (int j = 0; j < 2; j++) {
@@ -59,22 +71,27 @@ static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 		}
 		off = LOAD(&entry_at(off)->next);
 	}
-	bpf_for(i, 0, 1 << 16) {
-		if (!off)
+	pos->chain = CHAIN_FULL;
+	bpf_for(i, 2, KDB_CHAIN_MAX) {
+		if (!off) {
+			pos->chain = CHAIN_HAS_ROOM;
 			break;
+		}
 		if (entry_matches(off, io, tag)) {
 			pos->entry = off;
 			break;
 		}
 		off = LOAD(&entry_at(off)->next);
 	}
+	if (off && !pos->entry)
+		pos->chain = CHAIN_TOO_LONG;
 }
 
 /* A new entry with `lock` as its lock word, not linked yet; 0 when out of memory. `vlen`: expected values. */
 static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 lock, __u32 vlen)
 {
-	__u32 class = entry_class(io->klen, vlen), i;
-	__u32 off = alloc_class(class, LINK_ENTRY);
+	__u32 class = entry_class(io->klen, vlen);
+	__u32 off = class < KDB_ENTRY_CLASSES ? alloc_kind(KDB_CLASSES + class) : 0;
 
 	if (!off)
 		return 0;
@@ -84,9 +101,9 @@ static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 l
 	STORE(&e->class_, class);
 	STORE(&e->gc_queued, 0);
 	STORE(&e->gc_next, 0);
-	bpf_for(i, 0, kdb_config.slots) {
-		ASTORE64((__u64)slot_at(off, i), 0);
-	}
+	STORE(&e->overflow, 0);
+	STORE(&e->v[0].ts, 0);
+	STORE(&e->v[1].ts, 0);
 	copy_key_in(io, entry_key_off(off));
 	barrier();
 	/* Stale pointers to this memory may exist: the lock word comes last, it was `dead` until now. */
@@ -102,7 +119,10 @@ static __always_inline int entry_link(struct kdb_pos *pos, __u32 entry)
 	return CAS(AT(__u64, pos->bucket), pos->word, (pos->word & ~0xffffffffull) | entry) == pos->word;
 }
 
-/* Unlinks an entry that is locked dead. Only the collector calls this, and only one collector runs. */
+/*
+ * Unlinks an entry that is locked dead; returns 0, and changes nothing, if it is not in its chain. Only the
+ * collector calls this, and only one collector runs, so no other entry of the chain leaves meanwhile.
+ */
 __noinline int entry_unlink(__u32 entry)
 {
 	__u32 bucket = kdb_config.buckets + (LOAD(&entry_at(entry)->hash) & kdb_config.bucket_mask) * 8;
@@ -119,13 +139,18 @@ __noinline int entry_unlink(__u32 entry)
 				return 1;
 			continue;
 		}
-		bpf_for(j, 0, 1 << 16) {
-			__u32 after = LOAD(&entry_at(prev)->next);
-			if (!prev || after == entry)
+		int found = 0;
+		bpf_for(j, 0, KDB_CHAIN_MAX) {
+			if (!prev)
 				break;
+			__u32 after = LOAD(&entry_at(prev)->next);
+			if (after == entry) {
+				found = 1;
+				break;
+			}
 			prev = after;
 		}
-		if (!prev)
+		if (!found)
 			return 0;
 		/* Entries in the middle change only here. */
 		STORE(&entry_at(prev)->next, next);

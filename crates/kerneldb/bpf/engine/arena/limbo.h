@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Blocks that no version has any more, but the log's reader may still need: the records of large
+ * Blocks that no version has any more, but that the log's reader may still need: the records of large
  * auto-commit writes refer to their block instead of having a copy of the value (a copy would cost more
  * than the rest of the write).
  *
- * What was committed after `drained_ts` waits in a list. The collector takes the whole list, notes the
- * clock, which no commit in it can be after, and frees it when the reader is that far.
+ * A block of a commit after `drained_ts` waits in a list, which is linked through the values' heads (with a
+ * log, every block has one). The collector takes the whole list, notes the clock, which no commit in the list
+ * is after, and frees the blocks when the reader has reached that.
  */
 #ifndef BEDPLATE_ENGINE_LIMBO_H
 #define BEDPLATE_ENGINE_LIMBO_H
@@ -23,22 +24,29 @@ static __always_inline int log_drained(struct kdb_state *state, __u64 ts)
 	return ts <= stats->drained_seen;
 }
 
-/* Frees a block of a version that was committed at `ts`. */
-static __always_inline void block_retire(struct kdb_state *state, __u32 block, __u32 vlen, __u64 ts)
+#define LIMBO_BIG (1ull << 32) /* The value's head is in its slab's descriptor. */
+
+static __always_inline __u32 limbo_len(__u64 link)
+{
+	return KDB_LEN_HEAD | (link & LIMBO_BIG ? KDB_VAL_MAX : 0);
+}
+
+/* Frees the block of a version that was committed at `ts`. */
+static __always_inline void block_retire(struct kdb_state *state, __u32 block, __u32 len, __u64 ts)
 {
 	struct kdb_arena __arena *s = super();
-	__u64 class = size_class(vlen);
+	__u64 link = block | ((len & KDB_LEN_MASK) > KDB_HEADED_MAX ? LIMBO_BIG : 0);
 	__u32 i;
 
 	if (!kdb_config.wal || log_drained(state, ts)) {
-		class_free(block, class);
+		block_free(block, len);
 		return;
 	}
 	bpf_for(i, 0, 1 << 20) {
 		__u64 head = LOAD(&s->limbo_head);
 
-		ASTORE64(block, head | class << 32);
-		if (CAS(&s->limbo_head, head, (__u64)block) == head)
+		ASTORE64(head_at(block, len), head);
+		if (CAS(&s->limbo_head, head, link) == head)
 			return;
 	}
 }
@@ -62,13 +70,12 @@ __noinline int limbo_collect(__u32 budget)
 	if (READ_ONCE(state->drained_ts) < s->limbo_ts)
 		return 0;
 	bpf_for(i, 0, budget) {
-		__u64 block = LOAD(&s->limbo_rest);
+		__u64 link = LOAD(&s->limbo_rest);
 
-		if (!block)
+		if (!link)
 			break;
-		__u64 word = ALOAD64(block);
-		STORE(&s->limbo_rest, (__u64)(__u32)word);
-		class_free(block, word >> 32);
+		STORE(&s->limbo_rest, ALOAD64(head_at(link, limbo_len(link))));
+		block_free(link, limbo_len(link));
 		kdb_stats(state)->limbo_freed++;
 	}
 	return 0;

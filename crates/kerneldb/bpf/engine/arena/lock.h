@@ -30,6 +30,7 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
 __noinline int release_shared(__u32 entry)
 {
 	struct kdb_entry __arena *e = entry_at(entry);
+	struct kdb_scan scan = {};
 	unsigned long irq;
 	__u32 i;
 
@@ -42,7 +43,7 @@ __noinline int release_shared(__u32 entry)
 		if (CAS(&e->lock, word, after) != word)
 			continue;
 		if (after == KDB_LOCK_AUTO) {
-			tidy(entry);
+			tidy(entry, &scan);
 			unlock_exclusive(entry);
 		}
 		break;
@@ -79,6 +80,8 @@ static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, s
 
 	if (!pos_unchanged(pos))
 		return LOCK_AGAIN;
+	if (pos->chain != CHAIN_HAS_ROOM)
+		return KDB_ERR_CHAIN;
 	if (ctx->nlocks >= KDB_TX_LOCKS)
 		return KDB_ERR_TOO_MANY_LOCKS;
 	entry = entry_create(io, io->hash, initial, vlen);

@@ -28,6 +28,7 @@ __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 		slot = l->slot - 1;
 	} else {
 		version_scan(l->entry, &scan);
+		observe(state, io, &scan);
 		if (scan.newest == NO_SLOT)
 			return KDB_NOT_FOUND;
 		slot = scan.newest;
@@ -67,8 +68,24 @@ __noinline int kdb_get(struct kdb_ctx *ctx, struct kdb_io *io)
 	USE_ARENA();
 	if (!ctx || !io || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_ACTIVE);
-	return status ? status : locking_get(state, ctx, io);
+	status = tx_enter(state, ctx, KDB_TX_ACTIVE);
+	return status ? status : tx_leave(ctx, locking_get(state, ctx, io));
+}
+
+/* GET of a registered snapshot. */
+static __always_inline int snapshot_get(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	int status = check_key(io);
+
+	if (status)
+		return status;
+	status = read_version(io, ctx->snapshot_ts, 1);
+	if (snapshot_revoked(state, ctx))
+		return tx_too_old(state, ctx);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
 }
 
 /* GET (read-only): key found, key not found. */
@@ -80,19 +97,10 @@ __noinline int kdb_get_ro(struct kdb_ctx *ctx, struct kdb_io *io)
 	USE_ARENA();
 	if (!ctx || !io || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	status = tx_enter(state, ctx, KDB_TX_READ_ONLY);
 	if (status)
 		return status;
-	if (SINGLE_VERSION)
-		return locking_get(state, ctx, io);
-	status = check_key(io);
-	if (status)
-		return status;
-	status = read_version(io, ctx->snapshot_ts, 1);
-	kdb_stats(state)->gets++;
-	if (status == KDB_NOT_FOUND)
-		kdb_stats(state)->get_misses++;
-	return status;
+	return tx_leave(ctx, SINGLE_VERSION ? locking_get(state, ctx, io) : snapshot_get(state, ctx, io));
 }
 
 /* Puts a prepared version into the locked entry, under the transaction's marker. */
@@ -115,6 +123,9 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		block = v->block;
 		len = v->len;
 	}
+	/* Also if the condition holds: the reply says so before this transaction commits. */
+	if (!l->slot && (flags & (KDB_IO_IF_ABSENT | KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL)))
+		observe(state, io, &scan);
 	status = check_condition(state, io, flags, block, len);
 	if (status)
 		return status;
@@ -131,9 +142,9 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		return KDB_OK;
 	}
 	if (scan.free == NO_SLOT) {
-		version_prune(l->entry, &scan);
-		if (scan.free == NO_SLOT)
-			return KDB_ERR_NO_VERSION;
+		status = version_room(l->entry, &scan);
+		if (status)
+			return status;
 	}
 	status = write_place(io, w, l->entry, scan.cells, expiry);
 	if (status)
@@ -179,44 +190,69 @@ __noinline int tx_change(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_writ
 	return status;
 }
 
-static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+/* A write of an active transaction. */
+/* Lets old snapshots give way to a write of an entry that the transaction has locked and that has no room for another
+ * version; returns whether that is worth another attempt. */
+__noinline int tx_reclaim(struct kdb_ctx *ctx, __u32 index)
 {
-	struct kdb_state *state = kdb_state();
-	struct kdb_write w = {};
-	__u32 flags, index = 0;
-	int status;
+	struct kdb_scan scan = {};
 
 	USE_ARENA();
-	if (!ctx || !io || !state)
-		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_ACTIVE);
-	if (status)
-		return status;
+	if (!ctx)
+		return 0;
+	version_scan(lock_at(ctx, index)->entry, &scan);
+	return version_reclaim(lock_at(ctx, index)->entry, &scan);
+}
+
+static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io,
+					    int delete, __u32 extra)
+{
+	struct kdb_write *w;
+	__u32 flags, bytes, index = 0;
+	int status;
+
 	status = check_key(io);
 	if (status)
 		return status;
 	flags = io->flags | extra;
+	w = write_of(io);
 	if (!delete && io->vlen > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
-	status = check_writable(state);
+	bytes = tx_write_bytes(io, delete);
+	status = ctx->bytes + bytes > KDB_TX_BYTES ? KDB_ERR_TX_TOO_LARGE : check_writable(state);
 	if (!status)
-		status = write_prepare(io, &w, delete, flags);
+		status = write_prepare(io, w, delete, flags);
 	if (status)
 		return tx_fail(state, ctx, status);
-	status = tx_lock(ctx, io, MODE_EXCLUSIVE, w.vlen, &index);
+	status = tx_lock(ctx, io, MODE_EXCLUSIVE, write_cell(w), &index);
 	if (!status)
-		status = tx_change(ctx, io, &w, index, flags);
+		status = tx_change(ctx, io, w, index, flags);
+	if (status == KDB_ERR_NO_VERSION && tx_reclaim(ctx, index))
+		status = tx_change(ctx, io, w, index, flags);
 	if (status) {
-		value_free(w.block, w.len);
+		value_free(w->block, w->len);
 		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
 	}
+	ctx->bytes += bytes;
 	io->commit_ts = 0;
-	wal_ahead(&w.rec);
+	wal_ahead(&w->rec);
 	if (delete)
 		kdb_stats(state)->dels++;
 	else
 		kdb_stats(state)->sets++;
 	return KDB_OK;
+}
+
+static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	USE_ARENA();
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_enter(state, ctx, KDB_TX_ACTIVE);
+	return status ? status : tx_leave(ctx, tx_write_entered(state, ctx, io, delete, extra));
 }
 
 /* SET: OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
@@ -265,11 +301,24 @@ __noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
 	} else if (slot) {
 		version_drop(state, entry, slot - 1);
 	}
-	tidy(entry);
+	tidy(entry, &scan);
 	unlock_exclusive(entry);
 	bpf_local_irq_restore(&irq);
 	return 0;
 }
+
+/* Releases one lock of this program's partition. */
+static __always_inline void release_lock(struct kdb_ctx *ctx, __u32 index)
+{
+	struct kdb_lock *l = lock_at(ctx, index);
+
+	if (l->mode == MODE_EXCLUSIVE)
+		release_exclusive(ctx, index);
+	else
+		release_shared(l->entry);
+}
+
+#define PARTITION_BIT (1u << (kdb_config.partition & 31))
 
 /* Finishes the transaction in this program's partition. */
 __noinline int release(struct kdb_ctx *ctx)
@@ -279,19 +328,13 @@ __noinline int release(struct kdb_ctx *ctx)
 	USE_ARENA();
 	if (!ctx)
 		return 0;
-	n = ctx->nlocks;
+	/* Without the bit the reaper has released the locks of this partition already. */
+	n = ctx->partitions & PARTITION_BIT ? ctx->nlocks : 0;
 	bpf_for(i, 0, n) {
-		struct kdb_lock *l = lock_at(ctx, i);
-
-		if (l->partition != kdb_config.partition)
-			continue;
-		if (l->mode == MODE_EXCLUSIVE) {
-			release_exclusive(ctx, i);
-			continue;
-		}
-		release_shared(l->entry);
+		if (lock_at(ctx, i)->partition == kdb_config.partition)
+			release_lock(ctx, i);
 	}
-	ctx->partitions &= ~(1u << (kdb_config.partition & 31));
+	ctx->partitions &= ~PARTITION_BIT;
 	if (!ctx->partitions) {
 		ctx->nlocks = 0;
 		barrier();
@@ -351,7 +394,7 @@ __noinline int kdb_commit(struct kdb_ctx *ctx)
 	USE_ARENA();
 	if (!ctx || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_ACTIVE);
+	status = tx_enter(state, ctx, KDB_TX_ACTIVE);
 	if (status)
 		return status;
 	if (tx_has_writes(ctx)) {
@@ -359,12 +402,12 @@ __noinline int kdb_commit(struct kdb_ctx *ctx)
 		if (!status)
 			status = tx_commit_point(ctx);
 		if (status)
-			return tx_fail(state, ctx, status);
+			return tx_leave(ctx, tx_fail(state, ctx, status));
 	}
 	ctx->state = KDB_TX_COMMITTED;
 	kdb_stats(state)->commits++;
 	release(ctx);
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
 }
 
 /* COMMIT (read-only): OK. */
@@ -376,7 +419,7 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 	USE_ARENA();
 	if (!ctx || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	status = tx_enter(state, ctx, KDB_TX_READ_ONLY);
 	if (status)
 		return status;
 	kdb_stats(state)->commits_ro++;
@@ -387,10 +430,10 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 		snapshot_release(state, ctx);
 		ctx->state = KDB_TX_NONE;
 	}
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
 }
 
-/* ROLL BACK: OK, also without a transaction. */
+/* ROLL BACK: OK, also without a transaction; KDB_ERR_BUSY if the reaper could not be waited for. */
 __noinline int kdb_rollback(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
@@ -400,23 +443,25 @@ __noinline int kdb_rollback(struct kdb_ctx *ctx)
 		return KDB_ERR_STATE;
 	if (ctx->state == KDB_TX_NONE)
 		return KDB_OK;
+	if (!ctx_take(state, ctx))
+		return KDB_ERR_BUSY;
 	if (ctx->state == KDB_TX_READ_ONLY && !SINGLE_VERSION) {
 		snapshot_release(state, ctx);
 		ctx->state = KDB_TX_NONE;
-		return KDB_OK;
+		return tx_leave(ctx, KDB_OK);
 	}
 	if (ctx->state == KDB_TX_COMMITTED || ctx->state == KDB_TX_ROLLING_BACK) {
 		/* Its owner died half way through: finish what was decided. */
 		release(ctx);
-		return KDB_OK;
+		return tx_leave(ctx, KDB_OK);
 	}
-	/* Only a courtesy to the log reader, which forgets the writes at the session's next one anyway. */
-	if (kdb_config.wal && ctx->nwrites)
+	/* The log's reader forgets the writes without this record, too, but later. */
+	if (kdb_config.wal && ctx->nwrites && ctx->error != KDB_ERR_TX_TIMED_OUT)
 		wal_abort(marker_of(ctx) & ~KDB_MARKER, ctx->nwrites);
 	ctx->state = KDB_TX_ROLLING_BACK;
 	kdb_stats(state)->rollbacks++;
 	release(ctx);
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
 }
 
 #endif

@@ -10,6 +10,11 @@
  *    committed version away;
  *  - for a registered snapshot it is enough that `changes` did not move until it was found: the newest version
  *    that the snapshot needs is never pruned, but a tombstone, which it does not need, is.
+ *
+ * What a reader learns comes from a commit that a crash can take back until the log has it on disk. A reader
+ * therefore reports the newest commit that its outcome reveals (kdb_io.observed_ts): that of the version or
+ * tombstone which it found, or, if it found none, removed_ts of the key's hash. Before the newest committed
+ * version of an entry leaves, removal_note() must be called.
  */
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H
@@ -21,28 +26,12 @@
 
 #define NO_SLOT KDB_MAX_VERSIONS
 
-/* Commit timestamp behind a marker read from `slot`: 0 = not committed, 1 in *changed = look again. */
-static __always_inline __u64 resolve(__u64 marker, struct kdb_version __arena *v, int *changed)
-{
-	__u64 ts = marker_commit_ts(marker);
-
-	barrier();
-	/* The context belongs to this transaction only while the slot still carries its marker. */
-	if (LOAD(&v->ts) != marker)
-		*changed = 1;
-	return ts;
-}
-
 struct kdb_found {
 	__u64 ts;    /* commit timestamp; 0 = none */
-	__u32 slot;
 	__u32 block;
-	__u32 len;   /* with KDB_LEN_EXPIRES */
+	__u32 len;   /* with KDB_LEN_* */
 	int changed; /* a slot changed while it was looked at */
 };
-
-/* Slots that are looked at without the cost of the verifier-bounded loop (a kernel call per step). */
-#define UNROLLED_SLOTS 4
 
 /*
  * Which slot is the newest is as good as random to the branch predictor, and a wrong guess is found out
@@ -58,54 +47,61 @@ static __always_inline __u64 mask_negative(__u64 x)
 
 #define PICK(mask, yes, no) ((no) ^ (((no) ^ (yes)) & (typeof(no))(mask)))
 
-static __always_inline void find_in_slot(__u32 entry, __u32 i, __u64 snapshot, struct kdb_found *found)
+/* The value is read together with the timestamp: a version may move to another slot afterwards. */
+static __always_inline void find_in_slot(struct kdb_version __arena *v, __u64 snapshot, struct kdb_found *found)
 {
-	struct kdb_version __arena *v = slot_at(entry, i);
-	__u64 ts = LOAD(&v->ts);
+	__u64 marker = LOAD(&v->ts), ts = marker;
 
-	if (ts & KDB_MARKER)
-		ts = resolve(ts, v, &found->changed);
+	barrier();
+	/* Before the value: a transaction may replace the value of its version until it commits. */
+	if (marker & KDB_MARKER)
+		ts = marker_commit_ts(marker);
+	barrier();
+	__u32 block = LOAD(&v->block), len = LOAD(&v->len);
+	barrier();
+	/* The context belongs to this transaction only while the slot still carries its marker. */
+	if ((marker & KDB_MARKER) && LOAD(&v->ts) != marker)
+		found->changed = 1;
 	__u64 better = mask_negative(found->ts - ts) & ~mask_negative(snapshot - ts);
 	found->ts = PICK(better, ts, found->ts);
-	found->slot = PICK(better, i, found->slot);
+	found->block = PICK(better, block, found->block);
+	found->len = PICK(better, len, found->len);
 }
 
-/* The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again. */
+/*
+ * The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again.
+ *
+ * The overflow array is looked up before the inline slots: a version moves from there to an inline slot, so it
+ * is found in at least one of them, and the array is freed only after `changes` was bumped.
+ */
 __noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found)
 {
-	__u32 i;
+	__u32 overflow, i;
 
 	USE_ARENA();
 	if (!found)
 		return 0;
 	found->ts = 0;
-	found->slot = NO_SLOT;
+	found->block = 0;
+	found->len = 0;
 	found->changed = 0;
+	overflow = LOAD(&entry_at(entry)->overflow);
+	barrier();
 #pragma unroll
-	for (int j = 0; j < UNROLLED_SLOTS; j++) {
-		if (j < kdb_config.slots)
-			find_in_slot(entry, j, snapshot, found);
+	for (int j = 0; j < KDB_INLINE_VERSIONS; j++)
+		find_in_slot(slot_in(entry, 0, j), snapshot, found);
+	if (overflow && kdb_config.slots > KDB_INLINE_VERSIONS) {
+		bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots)
+			find_in_slot(slot_in(entry, overflow, i), snapshot, found);
 	}
-	if (kdb_config.slots > UNROLLED_SLOTS) {
-		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
-			find_in_slot(entry, i, snapshot, found);
-	}
-	if (found->changed)
-		return 0;
-	if (found->ts) {
-		struct kdb_version __arena *v = slot_at(entry, found->slot);
-		barrier();
-		found->block = LOAD(&v->block);
-		found->len = LOAD(&v->len);
-	}
-	return 1;
+	return !found->changed;
 }
 
 /* Under the exclusive lock: newest committed version, a free slot. */
 struct kdb_scan {
 	__u64 newest_ts;
 	__u32 newest;
-	__u32 free;
+	__u32 free;   /* an inline slot if there is one */
 	__u32 others; /* committed versions besides the newest */
 	__u32 cells;  /* in use, one bit each */
 };
@@ -116,9 +112,8 @@ static __always_inline __u32 cell_bit(__u32 len)
 	return ((len & KDB_LEN_INLINE) != 0) << ((len >> KDB_LEN_CELL_SHIFT) & 1);
 }
 
-static __always_inline void scan_slot(__u32 entry, __u32 i, struct kdb_scan *scan)
+static __always_inline void scan_slot(struct kdb_version __arena *v, __u32 i, struct kdb_scan *scan)
 {
-	struct kdb_version __arena *v = slot_at(entry, i);
 	__u64 ts = v->ts;
 	__u64 marker = mask_negative(ts);
 	__u64 empty = mask_negative(ts - 1) & ~marker;
@@ -135,7 +130,7 @@ static __always_inline void scan_slot(__u32 entry, __u32 i, struct kdb_scan *sca
 /* A global function: verified once, and its results are unknown numbers to its callers' verification. */
 __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 {
-	__u32 i;
+	__u32 overflow, i;
 
 	USE_ARENA();
 	if (!scan)
@@ -145,15 +140,14 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 	scan->free = NO_SLOT;
 	scan->others = 0;
 	scan->cells = 0;
+	overflow = entry_at(entry)->overflow;
+	if (overflow && kdb_config.slots > KDB_INLINE_VERSIONS) {
+		bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots)
+			scan_slot(slot_in(entry, overflow, i), i, scan);
+	}
 #pragma unroll
-	for (int j = 0; j < UNROLLED_SLOTS; j++) {
-		if (j < kdb_config.slots)
-			scan_slot(entry, j, scan);
-	}
-	if (kdb_config.slots > UNROLLED_SLOTS) {
-		bpf_for(i, UNROLLED_SLOTS, kdb_config.slots)
-			scan_slot(entry, i, scan);
-	}
+	for (int j = 0; j < KDB_INLINE_VERSIONS; j++)
+		scan_slot(slot_in(entry, 0, j), j, scan);
 	if (scan->others)
 		scan->others--;
 	return 0;
@@ -163,7 +157,7 @@ __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 static __always_inline void value_free(__u32 block, __u32 len)
 {
 	if (block && !(len & KDB_LEN_INLINE))
-		block_free(block, len & KDB_LEN_MASK);
+		block_free(block, len);
 }
 
 /* Empties a slot. A value that was not committed is in no record that the log's reader will use. */
@@ -178,17 +172,63 @@ static __always_inline void version_drop(struct kdb_state *state, __u32 entry, _
 	if (!block || (len & KDB_LEN_INLINE))
 		return;
 	if (ts & KDB_MARKER)
-		block_free(block, len & KDB_LEN_MASK);
+		block_free(block, len);
 	else
-		block_retire(state, block, len & KDB_LEN_MASK, ts);
+		block_retire(state, block, len, ts);
 }
 
-/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). */
-__noinline __u64 versions_needed(__u32 entry)
+static __always_inline __u64 *removal_slot(struct kdb_state *state, __u32 tag)
+{
+	return &state->removed_ts[tag & (KDB_REMOVED_SLOTS - 1)];
+}
+
+/* The newest commit that may be the reason why nothing is found; after the search. */
+static __always_inline __u64 removal_seen(struct kdb_state *state, __u64 hash)
+{
+	barrier();
+	return READ_ONCE(*removal_slot(state, tag_of(hash)));
+}
+
+/* Before an entry's newest committed version, of commit `ts`, leaves: notes the commit if it is not durable. */
+static __always_inline void removal_note(struct kdb_state *state, __u32 entry, __u64 ts)
+{
+	__u64 *slot;
+	__u32 i;
+
+	if (!kdb_config.wal || ts <= READ_ONCE(state->durable_ts))
+		return;
+	slot = removal_slot(state, LOAD(&entry_at(entry)->hash));
+	bpf_for(i, 0, 1 << 20) {
+		__u64 seen = READ_ONCE(*slot);
+
+		if (seen >= ts || __sync_val_compare_and_swap(slot, seen, ts) == seen)
+			break;
+	}
+}
+
+/* The version that a snapshot needs, as a bit of its slot; 0 = none. */
+static __always_inline __u64 version_needed_at(__u32 entry, __u64 snapshot)
+{
+	__u64 best_ts = 0, best = 0;
+	__u32 i;
+
+	bpf_for(i, 0, kdb_config.slots) {
+		__u64 ts = slot_at(entry, i)->ts;
+		if (ts > best_ts && ts <= snapshot) {
+			best_ts = ts;
+			best = 1ull << (i & 63);
+		}
+	}
+	return best;
+}
+
+/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). With `now_ns`:
+ * only those snapshots that do not give way to a writer at that time. */
+__noinline __u64 versions_needed(__u32 entry, __u64 now_ns)
 {
 	struct kdb_state *state = kdb_state();
 	__u64 needed = 0;
-	__u32 s, i, high;
+	__u32 s, high;
 
 	USE_ARENA();
 	if (!state)
@@ -198,22 +238,78 @@ __noinline __u64 versions_needed(__u32 entry)
 		high = KDB_SNAPSHOTS;
 	bpf_for(s, 0, high) {
 		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
-		__u64 best_ts = 0, best = 0;
 
-		if (!snapshot)
+		if (!snapshot || snapshot == KDB_SNAPSHOT_REVOKED)
 			continue;
 		if (snapshot == 1)
 			return ~0ull;
-		bpf_for(i, 0, kdb_config.slots) {
-			__u64 ts = slot_at(entry, i)->ts;
-			if (ts > best_ts && ts <= snapshot - 2) {
-				best_ts = ts;
-				best = 1ull << (i & 63);
-			}
-		}
-		needed |= best;
+		if (now_ns && snapshot_gives_way(state, s, snapshot, now_ns))
+			continue;
+		needed |= version_needed_at(entry, snapshot_timestamp(snapshot));
 	}
 	return needed;
+}
+
+/*
+ * Moves versions of the overflow array to free inline slots, and frees the array if it is empty then. Under the
+ * exclusive lock. A reader that has the array's offset finds its versions there until `changes` moves; every
+ * other one finds them in the inline slots. Uncommitted versions stay, because their transaction knows
+ * their slot.
+ */
+static __always_inline int overflow_release(__u32 entry)
+{
+	struct kdb_entry __arena *e = entry_at(entry);
+	__u32 overflow = e->overflow, i;
+
+	if (!overflow)
+		return 0;
+	bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots) {
+		struct kdb_version __arena *from = slot_in(entry, overflow, i);
+		struct kdb_version __arena *to = slot_in(entry, 0, e->v[0].ts ? 1 : 0);
+		__u64 ts = from->ts;
+
+		if (!ts || (ts & KDB_MARKER))
+			continue;
+		if (to->ts)
+			break;
+		STORE(&to->block, from->block);
+		STORE(&to->len, from->len);
+		barrier();
+		STORE(&to->ts, ts);
+		barrier();
+		STORE(&e->changes, e->changes + 1);
+		barrier();
+		STORE(&from->ts, 0);
+	}
+	bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots) {
+		if (slot_in(entry, overflow, i)->ts)
+			return 1;
+	}
+	STORE(&e->overflow, 0);
+	barrier();
+	STORE(&e->changes, e->changes + 1);
+	barrier();
+	slab_free(overflow, LINK_BLOCK);
+	return 1;
+}
+
+/* Gives the entry an overflow array, if it may have one. Under the exclusive lock. */
+static __always_inline int overflow_create(__u32 entry, __u32 *slot)
+{
+	__u32 array, i;
+
+	if (kdb_config.slots <= KDB_INLINE_VERSIONS || entry_at(entry)->overflow)
+		return KDB_ERR_NO_VERSION;
+	array = block_alloc(overflow_bytes());
+	if (!array)
+		return KDB_ERR_NO_MEMORY;
+	bpf_for(i, KDB_INLINE_VERSIONS, kdb_config.slots) {
+		STORE(&slot_in(entry, array, i)->ts, 0);
+	}
+	barrier();
+	STORE(&entry_at(entry)->overflow, array);
+	*slot = KDB_INLINE_VERSIONS;
+	return KDB_OK;
 }
 
 /*
@@ -231,10 +327,10 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 	if (!state || !scan)
 		return 0;
 	if (scan->newest == NO_SLOT)
-		return 0;
+		goto out;
 	if (scan->others) {
 		if (READ_ONCE(state->active_snapshots))
-			needed = versions_needed(entry);
+			needed = versions_needed(entry, 0);
 		e->changes++;
 		barrier();
 		bpf_for(i, 0, kdb_config.slots) {
@@ -248,12 +344,28 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 	}
 	/* A tombstone hides older versions from newer readers; alone it means the same as nothing. */
 	if (!scan->others && scan->newest < NO_SLOT && !slot_at(entry, scan->newest)->block) {
+		removal_note(state, entry, scan->newest_ts);
 		e->changes++;
 		barrier();
 		version_drop(state, entry, scan->newest);
 		version_scan(entry, scan);
 	}
+out:
+	if (e->overflow && overflow_release(entry))
+		version_scan(entry, scan);
 	return 0;
+}
+
+/*
+ * Finds room for one more version. Under the exclusive lock; `scan` is the entry's state before, and after. At
+ * KDB_ERR_NO_VERSION the caller may let old snapshots give way (revoke.h) and try again: not here, because calls nest
+ * too deeply.
+ */
+static __always_inline int version_room(__u32 entry, struct kdb_scan *scan)
+{
+	if (scan->free == NO_SLOT)
+		version_prune(entry, scan);
+	return scan->free == NO_SLOT ? overflow_create(entry, &scan->free) : KDB_OK;
 }
 
 #endif

@@ -69,7 +69,7 @@ static __always_inline void wal_ahead(const struct kdb_wal_rec *rec)
 /* `state` of the complete record at a position. */
 static __always_inline __u64 complete_state(__u64 pos)
 {
-	return (pos << 1 | 1) ^ kdb_config.seed;
+	return (pos << 1 | 1) ^ kdb_config.log_secret;
 }
 
 /* Reserves a record; 0 when the ring is full. Interrupts are off. */

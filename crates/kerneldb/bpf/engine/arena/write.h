@@ -20,26 +20,36 @@ enum kdb_write_kind {
 /* What a writer prepared before it locks; after write_place() what its version will be. */
 struct kdb_write {
 	__u32 kind;     /* enum kdb_write_kind */
+	__u32 head;     /* KDB_LEN_HEAD: a block of the value has a head whether it expires or not; 0 */
 	__u32 vlen;
 	__u32 block;    /* 0 = delete, or not placed yet */
 	__u32 len;      /* with KDB_LEN_* */
 	struct kdb_wal_rec rec;
 };
+_Static_assert(sizeof(struct kdb_write) <= sizeof(((struct kdb_io *)0)->write), "a write fits into its I/O buffer");
+
+/* The write of an operator, empty. */
+static __always_inline struct kdb_write *write_of(struct kdb_io *io)
+{
+	for (int i = 0; i < 6; i++)
+		io->write[i] = 0;
+	return (struct kdb_write *)io->write;
+}
 
 /* A block with io->val and an expiry in ms (0 = never). */
 static __always_inline int write_block(struct kdb_io *io, struct kdb_write *w, __u64 expiry)
 {
-	__u32 block = block_alloc(w->vlen);
+	__u32 len = w->vlen | w->head | (expiry ? KDB_LEN_HEAD | KDB_LEN_EXPIRES : 0);
+	__u32 head = head_in_block(len);
+	__u32 block = block_alloc(w->vlen + head ?: 1);
 
 	if (!block)
 		return KDB_ERR_NO_MEMORY;
-	w->block = block;
-	w->len = w->vlen;
-	if (expiry) {
-		ASTORE64(block, expiry);
-		w->len |= KDB_LEN_EXPIRES;
-	}
-	copy_value_in(io, block + sizeof(struct kdb_block), w->vlen);
+	w->block = block + head;
+	w->len = len;
+	if (expiry)
+		ASTORE64(head_at(w->block, len), expiry);
+	copy_value_in(io, w->block, w->vlen);
 	return KDB_OK;
 }
 
@@ -56,6 +66,7 @@ __noinline int write_prepare(struct kdb_io *io, struct kdb_write *w, int delete,
 	if (io->vlen > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
 	w->vlen = io->vlen;
+	w->head = kdb_config.wal || (flags & KDB_IO_KEEP_TTL) ? KDB_LEN_HEAD : 0;
 	w->rec.more = io->expire_ms || (flags & KDB_IO_KEEP_TTL) ? REC_MORE : 0;
 	expiry = flags & KDB_IO_KEEP_TTL ? 0 : io->expire_ms;
 	if (w->vlen <= KDB_CELL_MAX && !expiry) {
@@ -75,6 +86,12 @@ static __always_inline __u64 kept_expiry(struct kdb_state *state, struct kdb_io 
 	return is_live(state, block, len) ? block_expiry(block, len) : 0;
 }
 
+/* Bytes that a new entry's cells should have room for. */
+static __always_inline __u32 write_cell(const struct kdb_write *w)
+{
+	return w->kind == WRITE_TOMBSTONE ? 0 : w->kind == WRITE_BLOCK ? KDB_VAL_MAX : w->vlen;
+}
+
 /* Gives the value its place; `cells` are in use, one bit each. Under the entry's exclusive lock. */
 __noinline int write_place(struct kdb_io *io, struct kdb_write *w, __u32 entry, __u32 cells, __u64 expiry)
 {
@@ -87,7 +104,7 @@ __noinline int write_place(struct kdb_io *io, struct kdb_write *w, __u32 entry, 
 		rec_word(&w->rec, expiry);
 	if (w->kind == WRITE_BLOCK) {
 		if (expiry) {
-			ASTORE64(w->block, expiry);
+			ASTORE64(head_at(w->block, w->len), expiry);
 			w->len |= KDB_LEN_EXPIRES;
 		}
 		return KDB_OK;
@@ -98,7 +115,7 @@ __noinline int write_place(struct kdb_io *io, struct kdb_write *w, __u32 entry, 
 		return write_block(io, w, expiry);
 	__u32 cell = cells & 1;
 	__u32 at = entry + entry_fixed(klen) + cell * bytes;
-	w->block = at - sizeof(struct kdb_block);
+	w->block = at;
 	w->len = w->vlen | KDB_LEN_INLINE | cell << KDB_LEN_CELL_SHIFT;
 	copy_small_in(io, at, w->vlen);
 	return KDB_OK;

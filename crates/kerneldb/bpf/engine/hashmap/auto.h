@@ -35,6 +35,8 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 {
 	int live = hm_is_live(state, old->vid, old->expire_ms);
 
+	if ((flags & KDB_IO_IF_EXPIRED) && (live || !old->vid))
+		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_ABSENT) && live)
 		return KDB_MISMATCH;
 	if ((flags & KDB_IO_IF_PRESENT) && !live)
@@ -122,7 +124,7 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 		latch_publish(state, ts);
 	}
 	io->commit_ts = ts;
-	hm_account(state, io->klen, old.vid, old.len, new->vid, new->len);
+	hm_account(state, io->klen, &old, new);
 	newest = READ_ONCE(work->scan.newest);
 	opaque(newest);
 	if (new->vid && !READ_ONCE(work->scan.others) && !READ_ONCE(state->active_snapshots)) {
@@ -175,12 +177,14 @@ static long auto_step(__u32 i, struct attempt *attempt)
 
 	if (status == HM_ABSENT) {
 		status = KDB_NOT_FOUND;
-		if (!(attempt->flags & KDB_IO_IF_PRESENT))
+		if (!(attempt->flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED)))
 			status = hm_create(attempt->ctx, attempt->io);
 		if (status)
 			goto out;
 	}
 	status = auto_try(attempt->ctx, attempt->io, attempt->flags);
+	if (status == KDB_ERR_NO_VERSION && hm_reclaim(attempt->ctx, attempt->io))
+		status = HM_AGAIN;
 out:
 	attempt->status = status;
 	return status >= KDB_OK;
@@ -286,10 +290,10 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	} else {
 		status = auto_run(ctx, io, flags);
 	}
-	if (delete)
-		kdb_stats(state)->dels++;
-	else
+	if (!delete)
 		kdb_stats(state)->sets++;
+	else if (!(flags & KDB_IO_IF_EXPIRED))
+		kdb_stats(state)->dels++;
 	if (!status)
 		return KDB_OK;
 	if (work->version.vid)
@@ -303,10 +307,12 @@ __noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return auto_write(ctx, io, 0, 0);
 }
 
-/* DELETE (auto-commit): OK, key not found, Error. */
+/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED, also KDB_MISMATCH. */
 __noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 {
-	return auto_write(ctx, io, 1, KDB_IO_IF_PRESENT);
+	if (!io)
+		return KDB_ERR_STATE;
+	return auto_write(ctx, io, 1, io->flags & KDB_IO_IF_EXPIRED ? 0 : KDB_IO_IF_PRESENT);
 }
 
 /* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */

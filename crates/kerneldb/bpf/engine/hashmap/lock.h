@@ -200,7 +200,7 @@ __noinline int release_one(struct kdb_ctx *ctx, __u32 index)
 			hm_scan(e, &work->scan);
 			meta_load(&old, e, READ_ONCE(work->scan.newest));
 			STORE(hm_ts(e, slot), ctx->commit_ts);
-			hm_account(state, e->klen, old.vid, old.len, new->vid, new->len);
+			hm_account(state, e->klen, &old, new);
 		}
 	}
 	hm_tidy(state, e, work, key);
@@ -210,8 +210,8 @@ out:
 	return 0;
 }
 
-/* Finishes the transaction. */
-__noinline int release(struct kdb_ctx *ctx)
+/* Releases all locks. */
+__noinline int release_locks(struct kdb_ctx *ctx)
 {
 	__u32 i, n;
 
@@ -225,6 +225,13 @@ __noinline int release(struct kdb_ctx *ctx)
 	}
 	ctx->partitions = 0;
 	ctx->nlocks = 0;
+	return 0;
+}
+
+/* Finishes the transaction. */
+static __always_inline int release(struct kdb_ctx *ctx)
+{
+	release_locks(ctx);
 	barrier();
 	ctx->state = KDB_TX_NONE;
 	return 0;

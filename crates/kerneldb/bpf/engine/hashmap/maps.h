@@ -162,10 +162,13 @@ static __always_inline struct hm_work *hm_work_of(struct kdb_ctx *ctx)
 	return bpf_map_lookup_elem(&kdb_hash_work, &index);
 }
 
+/* Ids that one session gives out before they repeat: two years of a million a second. Sessions take 17 bits. */
+#define HM_ID_BITS 46
+
 /* An id for a version or an entry: unique without an atomic, as one session runs one operator at once. */
 static __always_inline __u64 hm_new_id(struct kdb_ctx *ctx, struct hm_work *work)
 {
-	return (__u64)(ctx->session + 1) << KDB_MARKER_SEQ_BITS | ++work->ids;
+	return (__u64)(ctx->session + 1) << HM_ID_BITS | (++work->ids & ((1ull << HM_ID_BITS) - 1));
 }
 
 /* Takes `bytes` of the memory limit; 0 if there is not that much left. */

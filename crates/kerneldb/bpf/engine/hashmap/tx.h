@@ -75,8 +75,24 @@ __noinline int kdb_get(struct kdb_ctx *ctx, struct kdb_io *io)
 
 	if (!ctx || !io || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_ACTIVE);
-	return status ? status : locking_get(state, ctx, io);
+	status = tx_enter(state, ctx, KDB_TX_ACTIVE);
+	return status ? status : tx_leave(ctx, locking_get(state, ctx, io));
+}
+
+/* GET of a registered snapshot. */
+static __always_inline int snapshot_get(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	int status = hm_prepare_key(io);
+
+	if (status)
+		return status;
+	status = hm_read(io, ctx->snapshot_ts);
+	if (snapshot_revoked(state, ctx))
+		return tx_too_old(state, ctx);
+	kdb_stats(state)->gets++;
+	if (status == KDB_NOT_FOUND)
+		kdb_stats(state)->get_misses++;
+	return status;
 }
 
 /* GET (read-only): key found, key not found. */
@@ -87,19 +103,10 @@ __noinline int kdb_get_ro(struct kdb_ctx *ctx, struct kdb_io *io)
 
 	if (!ctx || !io || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	status = tx_enter(state, ctx, KDB_TX_READ_ONLY);
 	if (status)
 		return status;
-	if (SINGLE_VERSION)
-		return locking_get(state, ctx, io);
-	status = hm_prepare_key(io);
-	if (status)
-		return status;
-	status = hm_read(io, ctx->snapshot_ts);
-	kdb_stats(state)->gets++;
-	if (status == KDB_NOT_FOUND)
-		kdb_stats(state)->get_misses++;
-	return status;
+	return tx_leave(ctx, SINGLE_VERSION ? locking_get(state, ctx, io) : snapshot_get(state, ctx, io));
 }
 
 /* Puts work->version into the locked entry, under the transaction's marker. */
@@ -163,7 +170,12 @@ __noinline int tx_apply(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 	if (!ctx || !io)
 		return KDB_ERR_STATE;
 	status = tx_lock(ctx, io, MODE_EXCLUSIVE, &index);
-	return status ? status : tx_install(ctx, io, index, flags);
+	if (status)
+		return status;
+	status = tx_install(ctx, io, index, flags);
+	if (status == KDB_ERR_NO_VERSION && hm_reclaim(ctx, io))
+		status = tx_install(ctx, io, index, flags);
+	return status;
 }
 
 /* The same with a log record. */
@@ -203,18 +215,14 @@ __noinline int tx_logged(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags, __
 	return KDB_OK;
 }
 
-static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+/* A write of an active transaction. */
+static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io,
+					    int delete, __u32 extra)
 {
-	struct kdb_state *state = kdb_state();
 	struct hm_work *work;
-	__u32 flags;
+	__u32 flags, bytes;
 	int status;
 
-	if (!ctx || !io || !state)
-		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_ACTIVE);
-	if (status)
-		return status;
 	work = hm_work_of(ctx);
 	if (!work)
 		return KDB_ERR_STATE;
@@ -224,7 +232,8 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 	if (!delete && io->vlen > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
 	flags = io->flags | extra;
-	status = check_writable(state);
+	bytes = tx_write_bytes(io, delete);
+	status = ctx->bytes + bytes > KDB_TX_BYTES ? KDB_ERR_TX_TOO_LARGE : check_writable(state);
 	if (status)
 		return tx_fail(state, ctx, status);
 	status = prepare_version(ctx, io, work, delete, flags);
@@ -239,12 +248,24 @@ static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int 
 			hm_value_drop(work->version.vid, work->version.len);
 		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
 	}
+	ctx->bytes += bytes;
 	io->commit_ts = 0;
 	if (delete)
 		kdb_stats(state)->dels++;
 	else
 		kdb_stats(state)->sets++;
 	return KDB_OK;
+}
+
+static __always_inline int tx_write(struct kdb_ctx *ctx, struct kdb_io *io, int delete, __u32 extra)
+{
+	struct kdb_state *state = kdb_state();
+	int status;
+
+	if (!ctx || !io || !state)
+		return KDB_ERR_STATE;
+	status = tx_enter(state, ctx, KDB_TX_ACTIVE);
+	return status ? status : tx_leave(ctx, tx_write_entered(state, ctx, io, delete, extra));
 }
 
 /* SET: OK, Error; with KDB_IO_IF_*, also KDB_MISMATCH and KDB_NOT_FOUND. */
@@ -322,7 +343,7 @@ __noinline int kdb_commit(struct kdb_ctx *ctx)
 
 	if (!ctx || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_ACTIVE);
+	status = tx_enter(state, ctx, KDB_TX_ACTIVE);
 	if (status)
 		return status;
 	if (tx_has_writes(ctx)) {
@@ -330,12 +351,12 @@ __noinline int kdb_commit(struct kdb_ctx *ctx)
 		if (!status)
 			status = kdb_config.wal ? commit_logged(ctx) : commit_point(ctx);
 		if (status)
-			return tx_fail(state, ctx, status);
+			return tx_leave(ctx, tx_fail(state, ctx, status));
 	}
 	ctx->state = KDB_TX_COMMITTED;
 	kdb_stats(state)->commits++;
 	release(ctx);
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
 }
 
 /* COMMIT (read-only): OK. */
@@ -346,7 +367,7 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 
 	if (!ctx || !state)
 		return KDB_ERR_STATE;
-	status = tx_check(ctx, KDB_TX_READ_ONLY);
+	status = tx_enter(state, ctx, KDB_TX_READ_ONLY);
 	if (status)
 		return status;
 	kdb_stats(state)->commits_ro++;
@@ -357,7 +378,7 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 		snapshot_release(state, ctx);
 		ctx->state = KDB_TX_NONE;
 	}
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
 }
 
 /* Finishes what COMMIT or ROLL BACK decided, should its owner have died half way through. */
@@ -369,7 +390,7 @@ __noinline int kdb_release(struct kdb_ctx *ctx)
 	return KDB_OK;
 }
 
-/* ROLL BACK: OK, also without a transaction. */
+/* ROLL BACK: OK, also without a transaction; KDB_ERR_BUSY if the reaper could not be waited for. */
 __noinline int kdb_rollback(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
@@ -378,18 +399,43 @@ __noinline int kdb_rollback(struct kdb_ctx *ctx)
 		return KDB_ERR_STATE;
 	if (ctx->state == KDB_TX_NONE)
 		return KDB_OK;
+	if (!ctx_take(state, ctx))
+		return KDB_ERR_BUSY;
 	if (ctx->state == KDB_TX_READ_ONLY && !SINGLE_VERSION) {
 		snapshot_release(state, ctx);
 		ctx->state = KDB_TX_NONE;
-		return KDB_OK;
+		return tx_leave(ctx, KDB_OK);
 	}
 	if (ctx->state != KDB_TX_COMMITTED) {
-		/* Its log records are forgotten by the reader at the session's next commit. */
+		/* The log's reader sees in the context that the writes are void, and forgets them. */
 		ctx->state = KDB_TX_ROLLING_BACK;
 		kdb_stats(state)->rollbacks++;
 	}
 	release(ctx);
-	return KDB_OK;
+	return tx_leave(ctx, KDB_OK);
+}
+
+/* Rolls a transaction back that has exceeded a limit, as kdb_reap() of the arena engine does, in one call. Where
+ * programs cannot disable interrupts, an operator that interrupts this waits in vain and fails with KDB_ERR_BUSY. */
+__noinline int kdb_reap(struct kdb_ctx *ctx, __u64 tx_seq, __u64 last_ns)
+{
+	struct kdb_state *state = kdb_state();
+	__u32 tx_state;
+
+	if (!ctx || !state)
+		return KDB_ERR_STATE;
+	if (__sync_val_compare_and_swap(&ctx->in_use, KDB_CTX_FREE, KDB_CTX_REAPER) != KDB_CTX_FREE)
+		return KDB_ERR_BUSY;
+	tx_state = tx_reapable(ctx, tx_seq, last_ns);
+	if (tx_state == KDB_TX_NONE)
+		return tx_leave(ctx, KDB_MISMATCH);
+	if (tx_state == KDB_TX_READ_ONLY && !SINGLE_VERSION)
+		snapshot_release(state, ctx);
+	ctx->error = KDB_ERR_TX_TIMED_OUT;
+	ctx->state = KDB_TX_FAILED;
+	kdb_stats(state)->tx_timed_out++;
+	release_locks(ctx);
+	return tx_leave(ctx, KDB_OK);
 }
 
 #endif

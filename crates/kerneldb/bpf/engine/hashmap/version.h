@@ -170,7 +170,27 @@ struct marking {
 	struct kdb_state *state;
 	struct hm_entry *e;
 	struct hm_work *work;
+	__u64 now_ns;  /* 0: all snapshots; else those that do not give way at that time */
+	__u64 version; /* revoking: the version that is to become free */
+	__u64 oldest;  /* revoking: the oldest snapshot that decides for `version` */
 };
+
+/* The version that a snapshot at `ts` needs: work->best, as a bit of its slot; 0 = none. */
+static __always_inline void hm_needed_at(struct hm_entry *e, struct hm_work *work, __u64 snapshot)
+{
+	WRITE_ONCE(work->best_ts, 0);
+	WRITE_ONCE(work->best, 0);
+#pragma unroll
+	for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
+		if (i < kdb_config.slots) {
+			__u64 ts = LOAD(hm_ts(e, i));
+			if (ts > READ_ONCE(work->best_ts) && ts <= snapshot) {
+				WRITE_ONCE(work->best_ts, ts);
+				WRITE_ONCE(work->best, 1ull << i);
+			}
+		}
+	}
+}
 
 /* Adds the version that one snapshot needs. */
 static long mark_step(__u32 s, struct marking *marking)
@@ -178,37 +198,33 @@ static long mark_step(__u32 s, struct marking *marking)
 	struct hm_work *work = marking->work;
 	__u64 snapshot = READ_ONCE(marking->state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
 
-	if (!snapshot)
+	if (!snapshot || snapshot == KDB_SNAPSHOT_REVOKED)
 		return 0;
 	if (snapshot == 1) {
 		WRITE_ONCE(work->needed, ~0ull);
 		return 1;
 	}
-	WRITE_ONCE(work->best_ts, 0);
-	WRITE_ONCE(work->best, 0);
-#pragma unroll
-	for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
-		if (i < kdb_config.slots) {
-			__u64 ts = LOAD(hm_ts(marking->e, i));
-			if (ts > READ_ONCE(work->best_ts) && ts <= snapshot - 2) {
-				WRITE_ONCE(work->best_ts, ts);
-				WRITE_ONCE(work->best, 1ull << i);
-			}
-		}
-	}
+	if (marking->now_ns && snapshot_gives_way(marking->state, s, snapshot, marking->now_ns))
+		return 0;
+	hm_needed_at(marking->e, work, snapshot_timestamp(snapshot));
 	WRITE_ONCE(work->needed, READ_ONCE(work->needed) | READ_ONCE(work->best));
 	return 0;
+}
+
+static __always_inline __u32 snapshots_high(struct kdb_state *state)
+{
+	__u32 high = READ_ONCE(state->snapshot_high);
+
+	return high > KDB_SNAPSHOTS ? KDB_SNAPSHOTS : high;
 }
 
 /* Which versions the registered snapshots need: work->needed, one bit a slot. */
 static __always_inline void hm_mark_needed(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
 {
 	struct marking marking = { .state = state, .e = e, .work = work };
-	__u32 high = READ_ONCE(state->snapshot_high);
 
-	if (high > KDB_SNAPSHOTS)
-		high = KDB_SNAPSHOTS;
-	bpf_loop(high, mark_step, &marking, 0);
+	WRITE_ONCE(work->needed, 0);
+	bpf_loop(snapshots_high(state), mark_step, &marking, 0);
 }
 
 /*
@@ -252,6 +268,76 @@ static __noinline int hm_prune(struct kdb_state *state, struct hm_entry *e, stru
 	return 0;
 }
 
+/* Looks for the version that the oldest snapshot needs which gives way. work->needed is kept. */
+static long revocable_step(__u32 s, struct marking *marking)
+{
+	__u64 snapshot = READ_ONCE(marking->state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+	__u64 ts = snapshot_timestamp(snapshot), version;
+
+	if (snapshot == KDB_SNAPSHOT_REVOKED || ts >= marking->oldest ||
+	    !snapshot_gives_way(marking->state, s, snapshot, marking->now_ns))
+		return 0;
+	hm_needed_at(marking->e, marking->work, ts);
+	version = READ_ONCE(marking->work->best) & ~READ_ONCE(marking->work->needed);
+	if (version) {
+		marking->oldest = ts;
+		marking->version = version;
+	}
+	return 0;
+}
+
+/* Revokes a snapshot that gives way and needs the version. */
+static long revoke_step(__u32 s, struct marking *marking)
+{
+	__u64 snapshot = READ_ONCE(marking->state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+
+	if (snapshot == KDB_SNAPSHOT_REVOKED ||
+	    !snapshot_gives_way(marking->state, s, snapshot, marking->now_ns))
+		return 0;
+	hm_needed_at(marking->e, marking->work, snapshot_timestamp(snapshot));
+	if (READ_ONCE(marking->work->best) == marking->version)
+		snapshot_revoke(marking->state, s, snapshot);
+	return 0;
+}
+
+/*
+ * Revokes snapshots that are in the way of a write to io's key, as version_reclaim() of the arena engine does; returns
+ * whether the write is worth another try. A global function, so it is verified once, and finds the entry by itself. An
+ * auto-commit writer does not hold the entry's lock here: if the entry changes meanwhile, a snapshot that has exceeded
+ * its grace period may be revoked in vain.
+ */
+__noinline int hm_reclaim(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_state *state = kdb_state();
+	struct marking marking = { .state = state, .oldest = ~0ull };
+	struct hm_work *work;
+	__u32 high, newest;
+
+	if (!ctx || !io || !state)
+		return 0;
+	io = hm_io(io);
+	if (!io)
+		return 0;
+	work = hm_work_of(ctx);
+	marking.e = hm_find(io);
+	marking.work = work;
+	if (!work || !marking.e)
+		return 0;
+	high = snapshots_high(state);
+	hm_scan(marking.e, &work->scan);
+	newest = READ_ONCE(work->scan.newest);
+	marking.now_ns = READ_ONCE(state->coarse_ns);
+	WRITE_ONCE(work->needed, 0);
+	bpf_loop(high, mark_step, &marking, 0);
+	if (newest < kdb_config.slots)
+		WRITE_ONCE(work->needed, READ_ONCE(work->needed) | 1ull << (newest & 63));
+	bpf_loop(high, revocable_step, &marking, 0);
+	if (!marking.version)
+		return 0;
+	bpf_loop(high, revoke_step, &marking, 0);
+	return 1;
+}
+
 /* Queues the entry for the collector, under its exclusive lock. */
 static __always_inline void hm_queue(struct hm_entry *e, void *key)
 {
@@ -286,18 +372,25 @@ static __always_inline void hm_unlock(struct hm_entry *e)
 }
 
 /* Accounts a committed change: what the newest version was, what it is now. */
-static __always_inline void hm_account(struct kdb_state *state, __u32 klen, __u64 old_vid, __u32 old_len,
-				       __u64 new_vid, __u32 new_len)
+static __always_inline void hm_account(struct kdb_state *state, __u32 klen, const struct hm_meta *old,
+				       const struct hm_meta *new)
 {
 	struct kdb_cpu_stats *stats = kdb_stats(state);
 
-	if (old_vid) {
+	if (old->vid) {
 		__sync_fetch_and_add(&stats->live_keys, -1);
-		__sync_fetch_and_add(&stats->value_bytes, -(__s64)(klen + old_len));
+		__sync_fetch_and_add(&stats->value_bytes, -(__s64)(klen + old->len));
+		if (old->expire_ms) {
+			__sync_fetch_and_add(&stats->expiring_keys, -1);
+			if (!hm_is_live(state, old->vid, old->expire_ms))
+				__sync_fetch_and_add(&stats->expired, 1);
+		}
 	}
-	if (new_vid) {
+	if (new->vid) {
 		__sync_fetch_and_add(&stats->live_keys, 1);
-		__sync_fetch_and_add(&stats->value_bytes, (__s64)(klen + new_len));
+		__sync_fetch_and_add(&stats->value_bytes, (__s64)(klen + new->len));
+		if (new->expire_ms)
+			__sync_fetch_and_add(&stats->expiring_keys, 1);
 	}
 }
 

@@ -24,6 +24,8 @@
 #else
 #include "../../engine/arena/tx.h"
 #include "../../engine/arena/gc.h"
+#include "../../engine/arena/reap.h"
+#include "../../engine/arena/evacuate.h"
 #include "../../engine/arena/ahead.h"
 #endif
 

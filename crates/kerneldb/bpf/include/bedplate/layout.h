@@ -12,7 +12,7 @@
 #ifndef BEDPLATE_LAYOUT_H
 #define BEDPLATE_LAYOUT_H
 
-#define KDB_LAYOUT_VERSION 3u
+#define KDB_LAYOUT_VERSION 4u
 #define KDB_MAGIC 0x31626465706c6474ull /* arena superblock */
 
 /* ---- Limits -------------------------------------------------------------------------------- */
@@ -20,11 +20,20 @@
 #define KDB_KEY_BUF 256u             /* key buffers are padded with zeros to a multiple of 8 */
 #define KDB_VAL_MAX 65536u           /* bytes in a value; 0 is allowed */
 #define KDB_TX_LOCKS 128u            /* distinct keys one transaction may lock (read or write) */
+/*
+ * Bytes that the writes of one transaction may put into the log, every rewrite of a key included; beyond it a
+ * write fails with KDB_ERR_TX_TOO_LARGE. It is counted without a log as well. KDB_TX_LOCKS of the longest keys
+ * and values take half of it, and a frame of the log holds a transaction of this size.
+ */
+#define KDB_TX_BYTES (16u << 20)
+#define KDB_TX_WRITE_BYTES 56u       /* counted for each write besides key and value: record header, padding */
 #define KDB_MAX_PARTITIONS 16u
 #define KDB_MAX_CPUS 64u
 #define KDB_MAX_VERSIONS 64u
 #define KDB_SNAPSHOTS 1024u          /* read-only snapshots active at once */
 #define KDB_CACHE_LINE 64u
+#define KDB_REMOVED_SLOTS 1024u      /* power of two; see kdb_state.removed_ts */
+#define KDB_CHAIN_MAX 256u           /* index entries in one hash chain; more keys get KDB_ERR_CHAIN */
 
 /* ---- Status: what an operator returns, and which continuation it calls ------------------------ */
 enum kdb_status {
@@ -44,6 +53,10 @@ enum kdb_status {
 	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
 	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
 	KDB_ERR_MEMORY_IN_LOG = 27, /* user space's: KDB_ERR_NO_MEMORY until the log's reader has caught up */
+	KDB_ERR_TX_TOO_LARGE = 28, /* the transaction's writes exceed KDB_TX_BYTES */
+	KDB_ERR_SNAPSHOT_TOO_OLD = 29, /* the transaction's snapshot was revoked: a writer needed its versions */
+	KDB_ERR_CHAIN = 30,       /* the key's hash chain has KDB_CHAIN_MAX entries already */
+	KDB_ERR_TX_TIMED_OUT = 31, /* the transaction exceeded its age or idle limit and was rolled back */
 };
 
 /* ---- Transaction state, in the session context ------------------------------------------------ */
@@ -66,8 +79,10 @@ struct kdb_lock {
 };
 
 /*
- * Session context (the paper's `contexts` map). One per session, owned by whoever runs operators for
- * that session: operators of one session never run concurrently.
+ * Session context (the paper's `contexts` map). One per session. The session's owner runs one operator at a
+ * time. The reaper may roll back the transaction between two operators: both sides hold `in_use` while they
+ * change a transaction that is not KDB_TX_NONE. The reaper leaves the state KDB_TX_FAILED behind, so only
+ * the owner changes a session from and to KDB_TX_NONE.
  */
 struct kdb_ctx {
 	__u64 commit_ts;          /* 0 until the commit point; read by others to resolve markers */
@@ -81,10 +96,19 @@ struct kdb_ctx {
 	__u32 error;              /* enum kdb_status that made the transaction fail */
 	__u32 flags;              /* KDB_CTX_* */
 	__u32 session;            /* index of this element */
+	__u64 begin_ns;           /* kdb_state.coarse_ns at BEGIN */
+	__u64 last_ns;            /* the same at the start of the transaction's last operator */
+	__u32 bytes;              /* counted against KDB_TX_BYTES */
+	__u32 in_use;             /* enum kdb_in_use; changed by compare-and-swap from KDB_CTX_FREE */
 	__u64 app[8];             /* for the application; the engine never reads or writes it */
 	struct kdb_lock locks[KDB_TX_LOCKS];
 };
 #define KDB_CTX_NO_WAL 1u         /* this session's writes are not logged (durability off) */
+enum kdb_in_use {
+	KDB_CTX_FREE = 0,
+	KDB_CTX_OPERATOR = 1,     /* an operator of the session's transaction runs */
+	KDB_CTX_REAPER = 2,       /* the reaper rolls the transaction back */
+};
 
 /* I/O buffers of one operator call: the paper's key and value buffers of the context. */
 struct kdb_io {
@@ -96,7 +120,9 @@ struct kdb_io {
 	__u64 commit_ts;          /* out: commit timestamp of the write, or of the version read */
 	__u32 elen;               /* compare-and-set: length of the expected value */
 	__s32 status;             /* out: enum kdb_status */
-	__u64 hash;               /* out: xxh64(key, seed) (arena engine) */
+	__u64 observed_ts;        /* out: newest commit that the outcome reveals; 0 = none (arena engine) */
+	__u64 hash;               /* out: SipHash-1-3 of the key (arena engine); see engine/hash.h */
+	__u64 write[6];           /* the engine's: a struct kdb_write, which would need too much stack */
 	__u32 step;               /* loops of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
 	__u32 _pad1;
@@ -110,6 +136,7 @@ struct kdb_io {
 #define KDB_IO_KEEP_TTL 4u        /* SET keeps the expiry the key has */
 #define KDB_IO_IF_EQUAL 16u        /* compare-and-set: SET only if the value equals `expect` */
 #define KDB_IO_HASHED 32u         /* `hash` is an input (arena engine) */
+#define KDB_IO_IF_EXPIRED 64u     /* auto-commit DELETE only if the newest version is expired (else KDB_MISMATCH) */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
@@ -122,7 +149,12 @@ struct kdb_cpu_stats {
 	__u64 clock_seen;         /* some value that the clock had */
 	__u64 drained_seen;       /* some value that drained_ts had since the last recovery */
 	__u64 limbo_freed;        /* blocks that waited for the log's reader */
-	__u64 _pad[3];
+	__u64 tx_timed_out;       /* transactions that the reaper rolled back */
+	__u64 tx_too_large;       /* transactions that exceeded KDB_TX_BYTES */
+	__u64 snapshots_revoked;
+	__s64 expiring_keys;      /* sum over CPUs = number of keys that have an expiry */
+	__u64 expired;            /* keys deleted or overwritten after their expiry had passed */
+	__u64 _pad[6];
 };
 
 struct kdb_state {
@@ -136,65 +168,83 @@ struct kdb_state {
 	__u64 active_snapshots;   /* number of slots in use */
 	__u32 snapshot_high;      /* slots at and above this index are free */
 	__u32 _pad2;
-	__u64 _pad3[6];
+	__u64 snapshot_grace_ns;  /* a snapshot older than this gives way to a writer; ~0 = never */
+	__u64 scan_grace_ns;      /* the same for snapshots with KDB_SNAPSHOT_SCAN */
+	__u64 coarse_ns;          /* the clock of all limits on time; user space advances it every few ms. Not 0. */
+	__u64 _pad3[3];
 	/* line 2: durability, written by the log writer */
 	__u64 durable_ts;         /* every commit up to here is on disk */
 	__u32 wal_failed;         /* 1: writes are refused */
 	__u32 writes_paused;      /* 1: writes are refused with KDB_ERR_BUSY (quiesced checkpoint) */
 	__u64 clock_offset_ms;    /* Unix time in ms = bpf_ktime_get_ns() / 1e6 + this */
-	__u64 hash_seed;
+	__u64 _pad5;
 	__u64 drained_ts;         /* the log's reader has every commit up to here, values included; -1 in recovery */
 	__u64 _pad4[3];
-	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), else timestamp + 2.
-	 * See engine/snapshot.h for the protocol. */
+	/* A snapshot slot: 0 = free, 1 = being registered (keeps every version), KDB_SNAPSHOT_REVOKED, else
+	 * timestamp + 2, perhaps with KDB_SNAPSHOT_SCAN. See engine/snapshot.h for the protocol. */
 	__u64 snapshots[KDB_SNAPSHOTS];
 	struct kdb_cpu_stats stats[KDB_MAX_CPUS];
+	/* By hash: the newest commit that removed a key without a trace (its tombstone is gone) before that
+	 * commit was durable. A key that is absent may be so because of this commit. */
+	__u64 removed_ts[KDB_REMOVED_SLOTS];
+	__u64 snapshot_ns[KDB_SNAPSHOTS]; /* coarse_ns when the slot was claimed */
 };
+#define KDB_SNAPSHOT_SCAN (1ull << 62)    /* user space's: checkpoints, dumps, scans */
+#define KDB_SNAPSHOT_REVOKED (1ull << 63) /* needs no version any more; its owner has yet to notice */
 
 /* ---- Arena layout ----------------------------------------------------------------------------- */
 
 /* A version. Unordered within its entry (4.1); a slot with ts == 0 is free. */
 struct kdb_version {
 	__u64 ts;                 /* commit timestamp, or KDB_MARKER | session << 40 | tx_seq low bits */
-	__u32 block;              /* offset of the value's struct kdb_block; 0 = tombstone */
+	__u32 block;              /* offset of the value's first byte, a multiple of 8; 0 = tombstone */
 	__u32 len;                /* bytes of the value, and KDB_LEN_* */
 };
 #define KDB_MARKER (1ull << 63)
 #define KDB_MARKER_SEQ_BITS 40
 #define KDB_LEN_MASK 0x0fffffffu
-#define KDB_LEN_EXPIRES 0x80000000u   /* the block has an expiry */
+#define KDB_LEN_EXPIRES 0x80000000u   /* the value's head is its expiry in ms */
 #define KDB_LEN_INLINE 0x40000000u    /* the value is in a cell of its entry */
 #define KDB_LEN_CELL_SHIFT 29         /* KDB_LEN_INLINE: in which of the two */
+#define KDB_LEN_HEAD 0x10000000u      /* the value has a head */
 
 /*
- * Value block: an 8-byte expiry in ms (valid when KDB_LEN_EXPIRES), then the value. Of a value in a cell
- * there is only the data: `block` lies 8 bytes before the cell.
+ * A value that is not in a cell has a block of its own. The block may begin with a head, a word of 8 bytes:
+ * the value's expiry, and the link of blocks that wait for the log's reader. A value has a head if it
+ * expires, and every value has one if the database has a log. A value that leaves no room for it in the
+ * largest block, which is a whole slab, has its head in the slab's descriptor.
  */
-struct kdb_block {
-	__u64 expire_ms;          /* on the free list: next block */
-	__u8 data[];
-};
+#define KDB_HEAD_BYTES 8u
+#define KDB_HEADED_MAX 65528u         /* longest value whose block has room for the head */
 
 /*
- * Index entry with inline lock and version array. Entry memory is type-stable: an entry's memory is
- * only ever reused for an entry of the same class, so a stale pointer to one can be locked and
- * re-validated. The key follows the version array, padded with zeros to a multiple of 8; what is left
- * of the entry's cache lines are KDB_CELLS cells for small values, so that reading one takes no further
- * cache miss. Two cells hold the value that is valid and the one that is about to be.
+ * Index entry with inline lock and versions. Two versions are inline: the newest one, and one that is
+ * being written. Further ones, which only snapshots need, are in an array of kdb_config.slots -
+ * KDB_INLINE_VERSIONS versions, which is a block of its own while there are any.
+ *
+ * The key follows the versions, padded with zeros to a multiple of 8; what is left of the entry's size are
+ * KDB_CELLS cells for small values, so that reading one takes no further cache miss. Two cells hold the
+ * value that is valid and the one that is about to be.
+ *
+ * Entry memory is type-stable: a slab of entries serves another purpose only after every program that may
+ * have a pointer into it has ended. Until then a stale pointer to an entry can be locked and re-validated.
  */
+#define KDB_INLINE_VERSIONS 2u
 struct kdb_entry {
 	__u64 lock;               /* KDB_LOCK_* */
-	__u32 next;               /* bucket chain */
+	__u32 next;               /* bucket chain; free list */
 	__u32 hash;               /* lower half of the key's hash: bucket and tag */
-	__u16 klen;
-	__u8 gc_queued;
-	__u8 class_;              /* size in cache lines, less 1 */
+	__u32 changes;            /* bumped before a committed version leaves; readers re-check it */
 	__u32 gc_next;
-	__u64 changes;            /* bumped before a committed version leaves; readers re-check it */
-	struct kdb_version v[];   /* kdb_arena.versions slots, then the key, then the cells */
+	__u32 overflow;           /* offset of the further versions; 0 = none */
+	__u8 klen;
+	__u8 class_;              /* size in KDB_GRAIN, less 1 */
+	__u8 gc_queued;
+	__u8 _pad;
+	struct kdb_version v[KDB_INLINE_VERSIONS];
 };
 #define KDB_CELLS 2u
-#define KDB_CELL_MAX 64u              /* longest value in a cell */
+#define KDB_CELL_MAX 32u              /* longest value in a cell */
 #define KDB_CELL_DEFAULT 16u          /* room for a value that is not known yet */
 /* Lock word: bits 0-23 exclusive owner's session + 1, 24-39 its lock index, 40-62 readers, 63 dead */
 #define KDB_LOCK_OWNER_MASK 0xffffffull
@@ -204,16 +254,48 @@ struct kdb_entry {
 #define KDB_LOCK_READERS_MASK (0x7fffffull << 40)
 #define KDB_LOCK_DEAD (1ull << 63)
 
-#define KDB_CLASSES 48u
-/* Free list of one size class on one CPU: Treiber stack with tag, and the rest of its current slab. */
-struct kdb_freelist {
-	__u64 head;               /* tag << 32 | offset of the first free block */
-	__u64 slab;               /* blocks left in the slab << 32 | offset of the next */
+/*
+ * The heap: slabs of 64 KiB, each of which holds blocks of one size, or index entries of one size (its
+ * kind). A slab that becomes free may serve any kind. engine/arena/alloc.h has the rules.
+ */
+#define KDB_SLAB_BYTES 65536u
+#define KDB_GRAIN 16u                 /* sizes and offsets of blocks and entries are multiples of it */
+#define KDB_CLASSES 95u               /* sizes of blocks */
+#define KDB_ENTRY_CLASSES 24u         /* sizes of entries: 1 to 24 grains */
+#define KDB_KINDS (KDB_CLASSES + KDB_ENTRY_CLASSES) /* a class, or KDB_CLASSES + an entry's class */
+#define KDB_KIND_FREE KDB_KINDS       /* number of the bitmap of free slabs */
+
+enum kdb_slab_state {
+	KDB_SLAB_FREE = 0,        /* in the pool, or never used */
+	KDB_SLAB_CLAIMED = 1,     /* being given a kind or an owner, for a handful of instructions */
+	KDB_SLAB_CURRENT = 2,     /* its owner allocates from it */
+	KDB_SLAB_PARTIAL = 3,     /* has free blocks, and no owner */
+	KDB_SLAB_FULL = 4,        /* had no free block when its owner gave it up */
+	KDB_SLAB_EVACUATING = 5,  /* nothing is allocated from it; user space frees it when it is empty */
 };
 
+/* Descriptor of a slab. All changes of `word` are compare-and-swaps. */
+struct kdb_slab {
+	__u64 word;               /* KDB_WORD_* */
+	__u64 head;               /* of the value that fills the slab */
+	__u32 kind;               /* changes while the state is CLAIMED only, as do the next two */
+	__u32 capacity;           /* blocks in the slab */
+	__u32 owner;              /* CPU + 1 */
+	__u32 _pad;
+};
+/* Bits 0-12: first free block, its offset in the slab in grains + 1, 0 = none; 13-25: blocks in use; 26-38:
+ * blocks that were ever handed out since the slab has its kind; 39-41: state; 42-63: a tag, which every
+ * change increments. */
+#define KDB_WORD_FIRST 0x1fffull
+#define KDB_WORD_USED_SHIFT 13
+#define KDB_WORD_CARVED_SHIFT 26
+#define KDB_WORD_STATE_SHIFT 39
+#define KDB_WORD_TAG_SHIFT 42
+#define KDB_WORD_COUNT 0x1fffull      /* of a shifted count */
+
+/* The slab that a CPU allocates from, for each kind: its number + 1; 0 = none. */
 struct kdb_cpu_alloc {
-	struct kdb_freelist value[KDB_CLASSES];
-	struct kdb_freelist entry[KDB_CLASSES];
+	__u32 current[KDB_KINDS + 9];
 };
 
 /* Log ring of one CPU in one partition: one producer at a time, one consumer. */
@@ -230,7 +312,7 @@ struct kdb_ring {
 /* A ring record: header, perhaps one word more, key (padded to 8), value (padded to 8). A small change is one
  * cache line. Records never wrap: the rest of the ring before the end is filled by a KDB_REC_PAD record. */
 struct kdb_rec {
-	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ the seed */
+	__u64 state;              /* once complete: (its position in the ring << 1 | 1) ^ log_secret */
 	__u32 size;               /* bytes of the whole record, multiple of 8 */
 	__u16 klen;
 	__u8 type;                /* enum kdb_rec_type */
@@ -262,7 +344,6 @@ enum kdb_rec_type {
 
 /* Superblock of an arena, at offset KDB_SUPER_OFF. Page 0 is never used. */
 #define KDB_SUPER_OFF 4096u
-#define KDB_SLAB_BYTES 65536u
 /* Configuration of a loaded object: constants to the verifier and the JIT (section .rodata.kdb). */
 struct kdb_config {
 	__u32 partition;          /* which partition's arena this object is bound to */
@@ -275,9 +356,12 @@ struct kdb_config {
 	__u32 ncpus;
 	__u32 rings;              /* offset of the log rings; 0 = no log */
 	__u32 heap;               /* offset of the first slab */
-	__u32 slabs;              /* offset of a byte for each slab: class of its entries + 1, 0 = blocks */
+	__u32 slabs;              /* offset of a struct kdb_slab for each slab */
+	__u32 bitmaps;            /* offset of KDB_KINDS + 1 bitmaps of slabs: partial ones, free ones */
+	__u32 bitmap_words;       /* words of 64 bits in one bitmap */
 	__u32 wal;                /* 1: writes are logged */
-	__u64 seed;               /* of the key hash */
+	__u64 hash_key[2];        /* secret of the key hash (arena engine) */
+	__u64 log_secret;         /* marks complete log records; see struct kdb_rec */
 	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
 	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
 	__u32 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */
@@ -306,11 +390,15 @@ struct kdb_arena {
 	__u64 gc_visited;         /* collector: entries visited by the current call */
 	__u64 entries;            /* index entries allocated and linked */
 	__u64 _pad2[1];
-	/* line: blocks that the log's reader may still need; the first word of one is next | class << 32 */
+	/* line: blocks that the log's reader may still need: offset of the value, and in bit 32 whether its
+	 * head, which has the next such word, is in the slab's descriptor */
 	__u64 limbo_head;         /* compare-and-swap; taken as a whole by the collector */
 	__u64 limbo_rest;         /* collector: taken, freed when drained_ts reaches limbo_ts */
 	__u64 limbo_ts;
-	__u64 _pad3[5];
+	__u64 evacuated;          /* bytes of values that were moved in order to empty their slabs */
+	__u64 _pad3[4];
+	/* lines: where to begin the search of a bitmap, in words; only a hint */
+	__u32 hints[KDB_KINDS + 9];
 };
 /* What the hash-map engine shares with user space: memory accounting and the collector's queue. */
 struct kdb_hash_state {

@@ -16,7 +16,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What the thread needs of the database.
-pub(crate) trait Job: Send {
+pub(crate) trait CheckpointTask: Send {
     /// Takes a checkpoint; gives up when `progress` says so.
     fn run(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<CheckpointInfo>;
     /// Timestamp of the newest commit.
@@ -39,12 +39,12 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
+struct CheckpointRequests {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Shared {
+impl CheckpointRequests {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,7 +52,7 @@ impl Shared {
 
 /// The running thread; dropping it gives a running checkpoint up.
 pub(crate) struct Checkpointer {
-    shared: Arc<Shared>,
+    shared: Arc<CheckpointRequests>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -61,11 +61,11 @@ impl Checkpointer {
     pub(crate) fn start(
         config: CheckpointConfig,
         last: Option<CheckpointInfo>,
-        job: Box<dyn Job>,
+        task: Box<dyn CheckpointTask>,
     ) -> Result<Checkpointer> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(CheckpointRequests::default());
         shared.lock().status.last = last;
-        let worker = Worker { config, shared: shared.clone(), job };
+        let worker = Worker { config, shared: shared.clone(), task };
         let thread = std::thread::Builder::new()
             .name("kdb-checkpoint".into())
             .spawn(move || worker.run())
@@ -140,13 +140,13 @@ fn copy(e: &Error) -> Error {
 
 struct Worker {
     config: CheckpointConfig,
-    shared: Arc<Shared>,
-    job: Box<dyn Job>,
+    shared: Arc<CheckpointRequests>,
+    task: Box<dyn CheckpointTask>,
 }
 
 impl Worker {
     fn run(mut self) {
-        struct Ended(Arc<Shared>);
+        struct Ended(Arc<CheckpointRequests>);
         impl Drop for Ended {
             fn drop(&mut self) {
                 self.0.lock().ended = true;
@@ -155,12 +155,12 @@ impl Worker {
         }
         let _ended = Ended(self.shared.clone());
         let mut last_end = Instant::now();
-        let mut last_bytes = self.job.log_bytes();
+        let mut last_bytes = self.task.log_bytes();
         let mut not_before = None;
         while let Some(serving) = self.wait(last_end, last_bytes, not_before) {
-            let bytes = self.job.log_bytes();
+            let bytes = self.task.log_bytes();
             let shared = self.shared.clone();
-            let result = self.job.run(&mut |progress| {
+            let result = self.task.run(&mut |progress| {
                 let mut state = shared.lock();
                 state.status.running = Some(progress);
                 if state.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -200,10 +200,10 @@ impl Worker {
             }
             let by_time = self.config.interval.is_some_and(|i| last_end.elapsed() >= i);
             let by_size =
-                self.config.log_bytes.is_some_and(|b| self.job.log_bytes().saturating_sub(last_bytes) >= b);
+                self.config.log_bytes.is_some_and(|b| self.task.log_bytes().saturating_sub(last_bytes) >= b);
             let allowed = not_before.is_none_or(|t| t <= Instant::now());
             // Nothing new needs no new image.
-            let changed = || self.job.clock() != state.status.last.as_ref().map_or(0, |l| l.ts);
+            let changed = || self.task.clock() != state.status.last.as_ref().map_or(0, |l| l.ts);
             if state.requested > state.served || ((by_time || by_size) && allowed && changed()) {
                 let positions = Progress::default();
                 state.status.running = Some(positions);

@@ -81,7 +81,7 @@ pub(crate) fn stream(
             {
                 error = Some(e);
             }
-        });
+        })?;
         if let Some(e) = error {
             return Err(failed(e));
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::engine::unix_ms;
 use crate::{Database, Error, Result, Snapshot, SnapshotItem};
 
 /// A consistent image that can be scanned piece by piece. [`Snapshot`] is the real one.
@@ -12,8 +13,9 @@ pub(crate) trait SnapshotSource {
     fn positions(&self) -> u64;
     /// Number of keys, roughly; 0 = not known.
     fn expected(&self) -> u64;
-    /// Hands over the keys at positions `from..to`.
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>));
+    /// Hands over the keys at positions `from..to`, except expired ones. After an error nothing that was handed over is
+    /// to be used.
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()>;
 }
 
 /// A snapshot of a database.
@@ -48,7 +50,13 @@ impl SnapshotSource for DatabaseSnapshot<'_> {
         self.database.len()
     }
 
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
-        self.snapshot.scan(from, to, f);
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+        let now_ms = unix_ms();
+        self.snapshot.scan(from, to, &mut |item| {
+            // An expired key does not exist for any reader of the snapshot, so nobody misses it.
+            if item.expire_at_ms.is_none_or(|at| at > now_ms) {
+                f(item);
+            }
+        })
     }
 }

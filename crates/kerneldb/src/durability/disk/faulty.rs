@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use super::{Dir, DiskFile};
 
@@ -94,7 +94,14 @@ impl State {
 
 /// See the module's comment. Clones share the disk.
 #[derive(Clone, Default)]
-pub(crate) struct FaultyDir(Arc<Mutex<State>>);
+pub(crate) struct FaultyDir(Arc<Mutex<State>>, Arc<SyncGate>);
+
+/// Where syncs of files wait while the test holds them.
+#[derive(Default)]
+struct SyncGate {
+    held: Mutex<bool>,
+    released: Condvar,
+}
 
 struct FaultyFile {
     dir: FaultyDir,
@@ -111,6 +118,13 @@ impl FaultyDir {
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.0.lock().unwrap().faults = faults;
+    }
+
+    /// Holds the syncs of files from now on, or lets them go on.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn hold_syncs(&self, hold: bool) {
+        *self.1.held.lock().unwrap() = hold;
+        self.1.released.notify_all();
     }
 
     /// Calls counted so far.
@@ -166,7 +180,7 @@ impl FaultyDir {
         }
         after.durable_names = names.clone();
         after.names = names;
-        FaultyDir(Arc::new(Mutex::new(after)))
+        FaultyDir(Arc::new(Mutex::new(after)), Arc::default())
     }
 }
 
@@ -302,6 +316,8 @@ impl DiskFile for FaultyFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        let gate = &self.dir.1;
+        drop(gate.released.wait_while(gate.held.lock().unwrap(), |held| *held).unwrap());
         let mut state = self.dir.0.lock().unwrap();
         let mut failed = state.call();
         if state.faults.sync_fails {

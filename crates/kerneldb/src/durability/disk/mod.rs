@@ -7,8 +7,8 @@
 //! unsynced bytes may be gone for good although a later sync succeeds, so callers never repeat a sync:
 //! they write the bytes again, into another file.
 
-#[cfg(any(test, fuzzing))]
-#[cfg_attr(not(test), allow(dead_code, reason = "fuzz targets use a part of it"))]
+#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "fuzz targets and the feature `testing` use a part of it"))]
 pub(crate) mod faulty;
 pub(crate) mod real;
 

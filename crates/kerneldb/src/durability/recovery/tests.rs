@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 
 use super::*;
-use crate::SnapshotItem;
 use crate::durability::checkpoint::source::SnapshotSource;
 use crate::durability::disk::faulty::{Faults, FaultyDir};
 use crate::durability::wal::remove_segments;
 use crate::durability::wal::testing::Writer;
+use crate::{LogTxn, Op, SnapshotItem};
 
 const ID: [u8; 16] = *b"id of a database";
 
@@ -37,14 +37,22 @@ fn apply(map: &mut Map, txn: &LogTxn) {
 struct Model {
     map: RefCell<Map>,
     clock: RefCell<u64>,
+    changes: RefCell<Vec<Op>>,
 }
 
 impl ReplayTarget for Model {
-    fn replay(&self, txn: &LogTxn) -> Result<()> {
-        assert!(!txn.ops.is_empty());
-        assert!(txn.commit_ts >= *self.clock.borrow(), "out of order");
-        *self.clock.borrow_mut() = txn.commit_ts;
-        apply(&mut self.map.borrow_mut(), txn);
+    fn begin(&self, commit_ts: u64) {
+        assert!(commit_ts >= *self.clock.borrow(), "out of order");
+        *self.clock.borrow_mut() = commit_ts;
+    }
+
+    fn change(&self, change: OpRef<'_>) {
+        self.changes.borrow_mut().push(change.into());
+    }
+
+    fn end(&self) -> Result<()> {
+        let txn = LogTxn { commit_ts: *self.clock.borrow(), ops: self.changes.take() };
+        apply(&mut self.map.borrow_mut(), &txn);
         Ok(())
     }
 
@@ -70,10 +78,11 @@ impl SnapshotSource for Image {
     fn expected(&self) -> u64 {
         self.items.len() as u64
     }
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         for (key, (value, expire_at_ms)) in &self.items[from as usize..to as usize] {
             f(SnapshotItem { key, value, expire_at_ms: *expire_at_ms, commit_ts: 1 });
         }
+        Ok(())
     }
 }
 

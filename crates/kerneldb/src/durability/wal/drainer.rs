@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::WalConfig;
 use super::encoder::Encoder;
-use super::shared::{Shared, lock};
+use super::progress::{LogProgress, lock};
 use super::source::LogSource;
 
 /// Bytes taken per call of the source.
@@ -22,7 +22,7 @@ const RETRIES: u32 = 30;
 /// Runs on a thread of its own: see [`super::Wal::start`].
 pub(crate) struct Drainer {
     config: WalConfig,
-    shared: Arc<Shared>,
+    shared: Arc<LogProgress>,
     encoder: Encoder,
     queued_bytes: usize,
     last_notify: Instant,
@@ -31,7 +31,7 @@ pub(crate) struct Drainer {
 }
 
 impl Drainer {
-    pub(crate) fn new(config: WalConfig, shared: Arc<Shared>, start_ts: u64) -> Drainer {
+    pub(crate) fn new(config: WalConfig, shared: Arc<LogProgress>, start_ts: u64) -> Drainer {
         Drainer {
             config,
             shared,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::WalConfig;
 use super::files::LogFiles;
 use super::frame::Frame;
-use super::shared::{Shared, lock};
+use super::progress::{LogProgress, lock};
 use crate::Durability;
 
 /// Told about every change of (durable timestamp, failed).
@@ -18,7 +18,7 @@ pub(crate) type Report = Box<dyn Fn(u64, bool) + Send + Sync>;
 
 pub(crate) struct Flusher {
     config: WalConfig,
-    shared: Arc<Shared>,
+    shared: Arc<LogProgress>,
     files: LogFiles,
     report: Report,
     /// When the oldest frame that is not durable came.
@@ -35,7 +35,12 @@ struct Work {
 }
 
 impl Flusher {
-    pub(crate) fn new(config: WalConfig, shared: Arc<Shared>, files: LogFiles, report: Report) -> Flusher {
+    pub(crate) fn new(
+        config: WalConfig,
+        shared: Arc<LogProgress>,
+        files: LogFiles,
+        report: Report,
+    ) -> Flusher {
         Flusher { config, shared, files, report, oldest: None, retry_at: None, broken: false }
     }
 

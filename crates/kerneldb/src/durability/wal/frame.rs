@@ -25,11 +25,14 @@
 //! destroy what was not yet synced, so a damaged frame that some later frame calls durable is damage.
 
 use super::source::{OpRef, TxnSink};
+use crate::limits::{FRAME_PAYLOAD_MAX, TX_WRITE_BYTES};
 
 pub(crate) const SEGMENT_HEADER: usize = 64;
 pub(crate) const FRAME_HEADER: usize = 48;
-/// Longest payload of one frame. A frame is closed at about 1 MiB, but a transaction is never split.
-pub(crate) const MAX_PAYLOAD: usize = 1 << 30;
+/// Most bytes of a change besides its key and value.
+pub(crate) const CHANGE_HEADER_MAX: usize = 14;
+// What the operators count for a write is more than the write takes in a frame.
+const _: () = assert!(TX_WRITE_BYTES > CHANGE_HEADER_MAX);
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"KDBLOG\r\n");
 const VERSION: u32 = 1;
@@ -151,7 +154,7 @@ impl FrameHeader {
         };
         let sane = header.txns > 0
             && header.first_ts > 0
-            && header.payload as usize <= MAX_PAYLOAD
+            && header.payload as usize <= FRAME_PAYLOAD_MAX
             && header.first_ts.checked_add(u64::from(header.txns)).is_some();
         sane.then_some(header)
     }
@@ -197,7 +200,7 @@ impl Frame {
         match op {
             OpRef::Put { key, value, expire_at_ms } => {
                 debug_assert!(!key.is_empty() && key.len() <= crate::KEY_MAX);
-                out.reserve(14 + key.len() + value.len());
+                out.reserve(CHANGE_HEADER_MAX + key.len() + value.len());
                 out.push(if expire_at_ms.is_some() { PUT_EXPIRES } else { PUT });
                 out.push(key.len() as u8);
                 out.extend_from_slice(&(value.len() as u32).to_le_bytes());
@@ -213,6 +216,26 @@ impl Frame {
             }
         }
         self.ops += 1;
+    }
+
+    /// Bytes of the payload so far.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.bytes.len() - FRAME_HEADER
+    }
+
+    /// Bytes of the payload that a change takes.
+    pub(crate) fn op_len(op: &OpRef<'_>) -> usize {
+        match op {
+            OpRef::Put { key, value, expire_at_ms: None } => 6 + key.len() + value.len(),
+            OpRef::Put { key, value, expire_at_ms: Some(_) } => CHANGE_HEADER_MAX + key.len() + value.len(),
+            OpRef::Delete { key } => 2 + key.len(),
+        }
+    }
+
+    /// Takes back the changes of a transaction that was not ended: `payload` and `ops` were the frame's before it.
+    pub(crate) fn undo_to(&mut self, payload: usize, ops: u32) {
+        self.bytes.truncate(FRAME_HEADER + payload);
+        self.ops = ops;
     }
 
     /// Ends the current transaction.

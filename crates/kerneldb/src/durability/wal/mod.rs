@@ -7,7 +7,7 @@
 //! - `source`: what the log needs of the engine
 //! - `frame`: the file format; `encoder` packs transactions into frames
 //! - `files`: segments, rotation, and what happens after I/O errors
-//! - `drainer`, `flusher`, `shared`: the threads and what they share
+//! - `drainer`, `flusher`, `progress`: the threads and what they share
 //! - `segment`, `replay`, `settle`: reading of segments, telling torn writes from damage, and making
 //!   the end of the log durable before it is built upon
 
@@ -18,10 +18,10 @@ mod flusher;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod progress;
 pub(crate) mod replay;
 mod segment;
 mod settle;
-mod shared;
 mod source;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -41,7 +41,7 @@ use files::LogFiles;
 pub(crate) use files::remove_segments;
 use flusher::Flusher;
 pub(crate) use flusher::Report;
-use shared::{Shared, lock};
+use progress::{LogProgress, lock};
 pub use source::{LogSource, OpRef, TxnSink};
 
 use crate::durability::disk::Dir;
@@ -129,7 +129,7 @@ pub struct WalStats {
 /// The running log writer. All methods can be called from any thread. Dropping it is
 /// [`Wal::stop`] without the answer.
 pub struct Wal {
-    shared: Arc<Shared>,
+    shared: Arc<LogProgress>,
     dir: Arc<dyn Dir>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -157,7 +157,7 @@ impl Wal {
         report: Report,
     ) -> Result<Wal> {
         config.check()?;
-        let shared = Arc::new(Shared::new(start.ts));
+        let shared = Arc::new(LogProgress::new(start.ts));
         let files =
             LogFiles::new(start.dir.clone(), start.database_id, config.segment_bytes, start.seq, start.ts);
         report(start.ts, false);

@@ -1,0 +1,64 @@
+//! Redis's own test suite against `bedplate kv serve`.
+//!
+//! Which tests are expected not to pass, and why, is written in `docs/redis-compatibility.md`. A test that fails without
+//! being on that list fails this test; so does one that passes although it is on the list, and one that was not run.
+//! `make setup` fetches the suite; without it this test says that it is skipped. `BEDPLATE_REDIS_SUITE=FOLDER` names
+//! another copy, and `BEDPLATE_TEST_UNITS=unit/expire,unit/scan` runs these files only.
+
+mod redis_suite {
+    pub mod list;
+    pub mod run;
+}
+mod running;
+
+use std::sync::Mutex;
+
+use redis_suite::list::List;
+use redis_suite::run::{Outcome, folder, run};
+use running::Server;
+
+/// The files that are run at the same time; each has a server of its own. Their tests spend most of the time waiting.
+const CONCURRENT: usize = 4;
+
+#[test]
+fn the_tests_of_redis_pass_except_those_on_the_list() {
+    let suite = folder();
+    if !suite.join("tests/test_helper.tcl").exists() {
+        eprintln!("skipped: Redis's test suite is not in {}; `make setup` fetches it", suite.display());
+        return;
+    }
+    let documentation = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/redis-compatibility.md");
+    let list = List::parse(&std::fs::read_to_string(documentation).unwrap());
+    let mut units = list.units();
+    if let Ok(chosen) = std::env::var("BEDPLATE_TEST_UNITS") {
+        units.retain(|unit| chosen.split(',').any(|name| name == unit));
+    }
+    assert!(!units.is_empty(), "no file of the suite is chosen");
+    let waiting = Mutex::new(units);
+    let wrong = Mutex::new(list.check());
+    let passed = Mutex::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..CONCURRENT {
+            scope.spawn(|| {
+                loop {
+                    let Some(unit) = waiting.lock().unwrap().pop() else { break };
+                    let data = tempfile::tempdir().unwrap();
+                    let server = Server::start(data.path(), &["--memory", "256M", "--max-clients", "128"]);
+                    let differences = match run(&suite, &unit, server.port) {
+                        Ok(outcomes) => {
+                            let ok = outcomes.values().filter(|outcome| **outcome == Outcome::Passed).count();
+                            println!("{unit}: {ok} of {} pass", outcomes.len());
+                            *passed.lock().unwrap() += ok;
+                            list.compare(&unit, &outcomes)
+                        }
+                        Err(error) => vec![error],
+                    };
+                    wrong.lock().unwrap().extend(differences);
+                }
+            });
+        }
+    });
+    println!("{} tests pass, {} are on the list", passed.into_inner().unwrap(), list.len());
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,96 @@
+//! What a server's process holds, and what it leaves behind.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::libbpf_sys;
+
+/// The size of a running server.
+#[derive(Clone, Copy, Debug)]
+pub struct Footprint {
+    /// Resident memory of the process in bytes.
+    pub resident: u64,
+    /// Memory of the database in bytes (INFO's used_memory).
+    pub used: u64,
+    pub descriptors: usize,
+    pub threads: usize,
+}
+
+impl Footprint {
+    /// Measures a process; `used` is what the server says itself.
+    pub fn of(process: u32, used: u64) -> Footprint {
+        let entries = |folder| std::fs::read_dir(format!("/proc/{process}/{folder}")).unwrap().count();
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kibibytes: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+        Footprint { resident: kibibytes * 1024, used, descriptors: entries("fd"), threads: entries("task") }
+    }
+}
+
+/// The kernel's objects that a process has open, as "map 7".
+pub fn kernel_objects(process: u32) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for descriptor in std::fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().flatten() {
+        let info = std::fs::read_to_string(descriptor.path()).unwrap_or_default();
+        for line in info.lines() {
+            for (field, kind) in [("map_id:", "map"), ("prog_id:", "program"), ("link_id:", "link")] {
+                if let Some(id) = line.strip_prefix(field) {
+                    found.insert(format!("{kind} {}", id.trim()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// All maps, programs and links of the kernel. They are counted without being opened: to open a program array while it
+/// is being freed makes the kernel leak it.
+fn all_kernel_objects() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let kinds: [(&str, unsafe extern "C" fn(u32, *mut u32) -> i32); 3] = [
+        ("map", libbpf_sys::bpf_map_get_next_id),
+        ("program", libbpf_sys::bpf_prog_get_next_id),
+        ("link", libbpf_sys::bpf_link_get_next_id),
+    ];
+    for (kind, next) in kinds {
+        let mut id = 0;
+        // SAFETY: the function only stores the number of the next object in `id`.
+        while unsafe { next(id, &mut id) } == 0 {
+            found.insert(format!("{kind} {id}"));
+        }
+    }
+    found
+}
+
+/// Whether a socket of this machine listens on a port.
+fn listens(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        text.lines().skip(1).any(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().and_then(|address| address.rsplit(':').next());
+            let state = fields.nth(1);
+            local == Some(&format!("{port:04X}")) && state == Some(LISTEN)
+        })
+    })
+}
+
+/// Waits until nothing is left of a server that has ended. Returns what stays.
+pub fn remains(process: u32, port: u16, objects: &BTreeSet<String>) -> Vec<String> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let started = Instant::now();
+    loop {
+        let mut left: Vec<_> = all_kernel_objects().intersection(objects).cloned().collect();
+        if listens(port) {
+            left.push(format!("a socket that listens on port {port}"));
+        }
+        if std::path::Path::new(&format!("/proc/{process}")).exists() {
+            left.push(format!("process {process}"));
+        }
+        if left.is_empty() || started.elapsed() > PATIENCE {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,4 @@
+//! What the soak consists of.
+
+pub mod clients;
+pub mod footprint;

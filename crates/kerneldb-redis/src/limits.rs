@@ -1,0 +1,59 @@
+//! Limits of the server, and what happens at each of them.
+
+use std::time::Duration;
+
+/// Highest [`crate::server::ServerConfig::max_clients`]; more are a configuration error. A connection beyond the
+/// configured number gets an error and is closed.
+pub const CLIENTS_MAX: u32 = 65_536;
+
+/// Arguments of one request; more are a protocol error, after which the connection is closed.
+pub const REQUEST_ARGUMENTS_MAX: i64 = 1 << 20;
+
+/// Default of `proto-max-bulk-len`: the longest argument in bytes. A longer one is a protocol error.
+pub const BULK_BYTES_MAX: i64 = 512 << 20;
+
+/// Longest argument in bytes that is stored. The bytes of a longer one are dropped as they arrive; commands refuse it.
+pub const KEPT_BULK_BYTES_MAX: usize = 128 << 10;
+
+/// Arguments of one request before authentication; more are a protocol error.
+pub const UNAUTHENTICATED_ARGUMENTS_MAX: i64 = 10;
+
+/// Longest argument in bytes before authentication; a longer one is a protocol error.
+pub const UNAUTHENTICATED_BULK_BYTES_MAX: usize = 16 << 10;
+
+/// Longest line in bytes of an inline command or a length header; a longer one is a protocol error.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// Most checkpoints and verifications that clients of the server may wait for, besides those that run. A further SAVE,
+/// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
+pub const JOBS_WAITING: usize = 64;
+
+const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
+
+// The following bound the work and the memory for one connection before the others get their turn. A connection that
+// reaches one of them waits, and is not closed. While it waits, the event loop does not read from its socket, so TCP
+// slows the client down.
+
+/// Request bytes that the event loop reads from one connection and executes before it serves the next one.
+pub(crate) const TURN_READ_BYTES: usize = 16 << 10;
+
+/// Time for which connections with more requests are served before the event loop looks for events again.
+pub(crate) const TURN_TIME: Duration = Duration::from_millis(2);
+
+/// Connections accepted before the event loop serves others again.
+pub(crate) const TURN_ACCEPTS: usize = 64;
+
+/// Events taken from the kernel at a time.
+pub(crate) const TURN_EVENTS: usize = 256;
+
+/// Memory of sent replies that a connection keeps for the next ones.
+pub(crate) const KEPT_OUTPUT_BYTES: usize = 1 << 20;
+
+/// Longest reply with which the event loop's turn ends in the moment in which the reply leaves.
+pub(crate) const TURN_END_REPLY_BYTES: usize = 16 << 10;
+
+/// How often the event loop looks at every connection for what no event announces.
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Shortest time for which a request waits before it is tried again.
+pub(crate) const RETRY_MIN: Duration = Duration::from_micros(50);

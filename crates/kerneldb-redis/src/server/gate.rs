@@ -1,0 +1,56 @@
+//! The word that keeps the kernel from answering while clients are paused (`struct srv_gate`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::layout::srv_gate;
+use bedplate_kerneldb::attach::ArrayMapping;
+
+/// The mapped gate of a server.
+pub(super) struct Gate(ArrayMapping<srv_gate>);
+
+impl Gate {
+    pub(super) fn new(mapping: ArrayMapping<srv_gate>) -> Gate {
+        Gate(mapping)
+    }
+
+    /// Whether a pause was set that is not taken back, over or not. The programs look at the clock for each
+    /// command meanwhile.
+    pub(super) fn is_closed(&self) -> bool {
+        let [all, writes] = self.words();
+        all.load(Ordering::Relaxed) | writes.load(Ordering::Relaxed) != 0
+    }
+
+    fn words(&self) -> [&AtomicU64; 2] {
+        let gate = self.0.get(0);
+        // SAFETY: within the mapped array, which `self` keeps; aligned, and only accessed atomically.
+        unsafe {
+            [
+                AtomicU64::from_ptr(&raw mut (*gate).all_until_ns),
+                AtomicU64::from_ptr(&raw mut (*gate).writes_until_ns),
+            ]
+        }
+    }
+
+    /// Pauses all commands, and those that write, until these times of CLOCK_MONOTONIC; 0 = they are not
+    /// paused. When it returns, no command that began before is still running in the kernel.
+    pub(super) fn set(&self, all_until_ns: u64, writes_until_ns: u64) {
+        let [all, writes] = self.words();
+        all.store(all_until_ns, Ordering::SeqCst);
+        writes.store(writes_until_ns, Ordering::SeqCst);
+        if all_until_ns.max(writes_until_ns) > 0 {
+            wait_for_programs();
+        }
+    }
+}
+
+/// Waits until every eBPF program that runs now has ended: they run in RCU's read-side critical sections,
+/// and this system call waits for a grace period.
+fn wait_for_programs() {
+    const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
+    // SAFETY: takes numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result != 0 {
+        // Kernels with processors free of ticks do not have it; a command ends within microseconds.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

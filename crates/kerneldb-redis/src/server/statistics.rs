@@ -1,0 +1,157 @@
+//! What INFO says about the kernel's part: counters since the start or the last CONFIG RESETSTAT, and the
+//! rate of commands.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::layout::{
+    SRV_CALL_BEGIN, SRV_CALL_COMMIT, SRV_CALL_DEL, SRV_CALL_DISCARD, SRV_CALL_EXEC, SRV_CALL_GET,
+    SRV_CALL_MULTI, SRV_CALL_PING, SRV_CALL_ROLLBACK, SRV_CALL_SET, SRV_CALLS, srv_stats,
+};
+use crate::command::KernelActivity;
+use bedplate_kerneldb::{ExpiryStats, Stats};
+
+/// Names of the commands that the kernel answers.
+const CALLS: [(&str, u32); SRV_CALLS as usize] = [
+    ("get", SRV_CALL_GET),
+    ("set", SRV_CALL_SET),
+    ("del", SRV_CALL_DEL),
+    ("ping", SRV_CALL_PING),
+    ("begin", SRV_CALL_BEGIN),
+    ("commit", SRV_CALL_COMMIT),
+    ("rollback", SRV_CALL_ROLLBACK),
+    ("multi", SRV_CALL_MULTI),
+    ("exec", SRV_CALL_EXEC),
+    ("discard", SRV_CALL_DISCARD),
+];
+
+/// The rate of commands is that of so many samples.
+const SAMPLES: usize = 4;
+/// Samples are at least this far apart.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(400);
+
+/// Counters that only grow.
+#[derive(Clone, Copy)]
+pub(super) struct Totals {
+    server: srv_stats,
+    expired: u64,
+    time_cap_reached: u64,
+}
+
+impl Totals {
+    pub(super) fn new(server: srv_stats, engine: &Stats, expiry: &ExpiryStats) -> Totals {
+        Totals { server, expired: engine.expired, time_cap_reached: expiry.time_cap_reached }
+    }
+}
+
+struct State {
+    baseline: Totals,
+    /// Commands in all at some moments, the oldest first.
+    samples: VecDeque<(Instant, u64)>,
+}
+
+/// The baseline that counters are compared with, and samples of the rate. One lock, held for a few
+/// instructions.
+pub(super) struct Statistics(Mutex<State>);
+
+impl Statistics {
+    /// Counts from these totals on.
+    pub(super) fn new(baseline: Totals) -> Statistics {
+        Statistics(Mutex::new(State { baseline, samples: VecDeque::new() }))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts from these totals on.
+    pub(super) fn reset(&self, baseline: Totals) {
+        self.with(|state| state.baseline = baseline);
+    }
+
+    /// Takes note of the number of commands so far, which may be reset to a lower one.
+    pub(super) fn sample(&self, now: Instant, commands: u64) {
+        self.with(|state| {
+            if state.samples.back().is_some_and(|(_, before)| *before > commands) {
+                state.samples.clear();
+            }
+            if state.samples.back().is_none_or(|(at, _)| now.duration_since(*at) >= SAMPLE_INTERVAL) {
+                state.samples.push_back((now, commands));
+            }
+            if state.samples.len() > SAMPLES {
+                state.samples.pop_front();
+            }
+        });
+    }
+
+    /// What happened since the baseline.
+    pub(super) fn activity(&self, now: &Totals, stale_percent: f64) -> KernelActivity {
+        let (before, ops_per_second) = self.with(|state| (state.baseline, rate(&state.samples)));
+        let (server, old) = (&now.server, &before.server);
+        let calls = |call: u32| server.calls[call as usize].saturating_sub(old.calls[call as usize]);
+        let misses = server.get_misses.saturating_sub(old.get_misses);
+        // Bytes that were passed to the event loop are counted where they are parsed.
+        let input = |s: &srv_stats| s.bytes.saturating_sub(s.passed_bytes) + s.local_bytes;
+        let output = |s: &srv_stats| s.reply_bytes + s.local_reply_bytes;
+        KernelActivity {
+            commands: server.commands.saturating_sub(old.commands),
+            input_bytes: input(server).saturating_sub(input(old)),
+            output_bytes: output(server).saturating_sub(output(old)),
+            hits: calls(SRV_CALL_GET).saturating_sub(misses),
+            misses,
+            calls: CALLS.map(|(name, call)| (name, calls(call))).to_vec(),
+            expired: now.expired.saturating_sub(before.expired),
+            expired_stale_percent: stale_percent,
+            expired_time_cap_reached: now.time_cap_reached.saturating_sub(before.time_cap_reached),
+            ops_per_second,
+        }
+    }
+}
+
+fn rate(samples: &VecDeque<(Instant, u64)>) -> u64 {
+    let (Some((from, first)), Some((to, last))) = (samples.front(), samples.back()) else { return 0 };
+    let ms = to.duration_since(*from).as_millis() as u64;
+    ((last - first) * 1000).checked_div(ms).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_last_samples() {
+        // SAFETY: integers only.
+        let nothing: srv_stats = unsafe { std::mem::zeroed() };
+        let totals = Totals { server: nothing, expired: 7, time_cap_reached: 0 };
+        let statistics = Statistics::new(totals);
+        let start = Instant::now();
+        let ops = || statistics.activity(&totals, 0.0).ops_per_second;
+        assert_eq!(ops(), 0);
+        for second in 0..6 {
+            statistics.sample(start + Duration::from_secs(second), 100 * second * second);
+        }
+        statistics.sample(start + Duration::from_millis(5001), 1_000_000);
+        // Seconds 2 to 5: 2500 - 400 commands; what comes too soon does not count.
+        assert_eq!(ops(), 700);
+        statistics.sample(start + Duration::from_secs(6), 0);
+        assert_eq!(ops(), 0, "after a reset");
+    }
+
+    #[test]
+    fn counters_count_from_the_baseline() {
+        // SAFETY: integers only.
+        let mut server: srv_stats = unsafe { std::mem::zeroed() };
+        server.calls[SRV_CALL_GET as usize] = 5;
+        server.get_misses = 2;
+        (server.bytes, server.passed_bytes, server.local_bytes) = (100, 30, 8);
+        let statistics = Statistics::new(Totals { server, expired: 7, time_cap_reached: 1 });
+        server.calls[SRV_CALL_GET as usize] += 4;
+        server.get_misses += 1;
+        (server.bytes, server.passed_bytes, server.local_bytes) = (120, 35, 10);
+        let activity = statistics.activity(&Totals { server, expired: 9, time_cap_reached: 1 }, 1.5);
+        assert_eq!((activity.hits, activity.misses, activity.input_bytes), (3, 1, 17));
+        assert_eq!((activity.expired, activity.expired_time_cap_reached), (2, 0));
+        assert_eq!(activity.calls[0], ("get", 4));
+    }
+}

@@ -1,0 +1,130 @@
+//! Active expiry and statistics as clients see them.
+
+mod common;
+mod server;
+
+use common::can_run;
+use server::{Client, Running, config, eventually, start};
+
+/// A figure of INFO.
+fn info(client: &mut Client, section: &str, name: &str) -> String {
+    client.send(format!("INFO {section}\r\n").as_bytes());
+    let head = client.lines(1).remove(0);
+    let length: usize = head.trim_start_matches('$').parse().unwrap();
+    let mut text = vec![0; length + 2];
+    std::io::Read::read_exact(&mut client.socket, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")).map(str::to_owned));
+    line.unwrap_or_default()
+}
+
+fn number(client: &mut Client, section: &str, name: &str) -> u64 {
+    let text = info(client, section, name);
+    text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}"))
+}
+
+fn dbsize(client: &mut Client) -> u64 {
+    client.send(b"DBSIZE\r\n");
+    client.lines(1)[0].trim_start_matches(':').parse().unwrap()
+}
+
+#[test]
+fn expired_keys_leave_and_info_says_so() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let mut c = running.client();
+    for key in ["key1", "key2", "key3"] {
+        c.ask(&format!("PSETEX {key} 100 a"), "+OK");
+    }
+    c.ask("SET stays a EX 3600", "+OK");
+    c.ask("SET ever a", "+OK");
+    eventually("the keys are deleted", || dbsize(&mut c) == 2);
+    assert_eq!(number(&mut c, "stats", "expired_keys"), 3);
+    eventually("the time to live is known", || {
+        let line = info(&mut c, "keyspace", "db0");
+        let ttl = line.strip_prefix("keys=2,expires=1,avg_ttl=").unwrap_or_else(|| panic!("{line}"));
+        (3_000_000..=3_600_000).contains(&ttl.parse::<u64>().unwrap())
+    });
+    // A key that is overwritten after its expiry has expired, too.
+    c.ask("CONFIG SET active-expire-effort 10", "+OK");
+    c.ask("CONFIG GET active-expire-effort", "*2\r\n$20\r\nactive-expire-effort\r\n$2\r\n10");
+    assert_eq!(running.db.expire_effort(), 10);
+    for refused in ["0", "11"] {
+        c.send(format!("CONFIG SET active-expire-effort {refused}\r\n").as_bytes());
+        assert!(c.lines(1)[0].starts_with("-ERR CONFIG SET failed"), "{refused}");
+    }
+    running.db.set_expire_effort(0).unwrap();
+    c.ask("SET late a PXAT 1", "+OK");
+    c.ask("SET late b", "+OK");
+    assert_eq!(number(&mut c, "stats", "expired_keys"), 4);
+    assert!(info(&mut c, "stats", "expired_stale_perc").parse::<f64>().unwrap() <= 100.0);
+    assert_eq!(number(&mut c, "stats", "expired_time_cap_reached_count"), 0);
+    drop(c);
+    running.finish();
+}
+
+/// What the kernel answers is in INFO as if the event loop had answered it.
+fn figures(running: &Running, kernel: bool) -> Vec<(&'static str, u64)> {
+    let mut c = running.client();
+    c.ask("SET k v", "+OK");
+    for _ in 0..50 {
+        c.ask("GET k", "$1\r\nv");
+        c.ask("GET none", "$-1");
+    }
+    c.ask("MULTI", "+OK");
+    c.ask("SET k w", "+QUEUED");
+    c.ask("GET k", "+QUEUED");
+    c.ask("EXEC", "*2\r\n+OK\r\n$1\r\nw");
+    c.ask("BEGIN", "+OK");
+    c.ask("COMMIT", "+OK");
+    c.ask("PING", "+PONG");
+    c.ask("DEL k", ":1");
+    let answered = running.server.stats().unwrap().kernel_commands;
+    assert_eq!(answered > 100, kernel, "{answered}");
+    let calls = |c: &mut Client, name| {
+        let line = info(c, "commandstats", &format!("cmdstat_{name}"));
+        let calls = line.strip_prefix("calls=").unwrap_or("0").split(',').next().unwrap();
+        calls.parse::<u64>().unwrap()
+    };
+    let mut all = Vec::new();
+    for name in ["get", "set", "del", "ping", "multi", "exec", "begin", "commit", "client"] {
+        all.push((name, calls(&mut c, name)));
+    }
+    for name in ["keyspace_hits", "keyspace_misses", "total_net_input_bytes", "total_commands_processed"] {
+        all.push((name, number(&mut c, "stats", name)));
+    }
+    eventually("the rate is seen", || {
+        c.ask("PING", "+PONG");
+        number(&mut c, "stats", "instantaneous_ops_per_sec") > 0
+    });
+    let output = number(&mut c, "stats", "total_net_output_bytes");
+    assert!(output > 500, "{output}");
+    c.ask("CONFIG RESETSTAT", "+OK");
+    for name in ["keyspace_hits", "keyspace_misses", "expired_keys"] {
+        assert_eq!(number(&mut c, "stats", name), 0, "{name}");
+    }
+    assert!(number(&mut c, "stats", "total_commands_processed") < 8);
+    assert!(number(&mut c, "stats", "total_net_input_bytes") < 200);
+    assert_eq!(calls(&mut c, "get"), 0);
+    c.ask("GET k", "$-1");
+    assert_eq!(number(&mut c, "stats", "keyspace_misses"), 1);
+    assert_eq!(calls(&mut c, "get"), 1);
+    all
+}
+
+#[test]
+fn info_counts_what_the_kernel_answers() {
+    if !can_run() {
+        return;
+    }
+    let with_kernel = start(config());
+    let found = figures(&with_kernel, true);
+    with_kernel.finish();
+    let without = start(server::config_with(false));
+    let expected = figures(&without, false);
+    without.finish();
+    assert_eq!(found, expected);
+    assert!(expected.contains(&("keyspace_hits", 51)) && expected.contains(&("keyspace_misses", 50)));
+}

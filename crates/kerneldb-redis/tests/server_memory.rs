@@ -1,0 +1,67 @@
+//! The server's memory limit, for clients whose values change their size.
+
+mod common;
+mod server;
+
+use bedplate_kerneldb::{Config, HeapStats};
+use common::can_run;
+use server::{Client, config_with, request, start_with};
+
+/// Requests sent before their replies are read.
+const BATCH: usize = 50;
+
+/// Sets keys until the server says that it has no memory; returns how many there are.
+fn fill(client: &mut Client, bytes: usize, expires: bool) -> usize {
+    let value = vec![b'v'; bytes];
+    for batch in 0.. {
+        let mut requests = Vec::new();
+        for number in batch * BATCH..(batch + 1) * BATCH {
+            let key = format!("key:{number:012}");
+            let mut args: Vec<&[u8]> = vec![b"SET", key.as_bytes(), &value];
+            if expires {
+                args.extend([b"PX".as_slice(), b"100000000"]);
+            }
+            requests.extend(request(&args));
+        }
+        client.send(&requests);
+        let refused = client.lines(BATCH).iter().filter(|reply| reply.starts_with("-OOM")).count();
+        if refused > 0 {
+            return (batch + 1) * BATCH - refused;
+        }
+    }
+    unreachable!()
+}
+
+fn heap_bytes(heap: &HeapStats) -> u64 {
+    heap.slab_bytes + heap.free_bytes + heap.unused_bytes
+}
+
+#[test]
+fn memory_moves_between_all_sizes_of_values() {
+    if !can_run() {
+        return;
+    }
+    for kernel_path in [true, false] {
+        let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
+        let running = start_with(database, config_with(kernel_path));
+        let mut client = running.client();
+        for (bytes, expires) in
+            [(128, false), (1024, false), (64, true), (60 << 10, false), (1024, true), (128, false)]
+        {
+            let keys = fill(&mut client, bytes, expires);
+            let heap = running.db.heap_stats();
+            let share = heap.allocated_bytes as f64 / heap_bytes(&heap) as f64;
+            assert!(share >= 0.85, "{keys} values of {bytes} bytes, only {share:.2} in use: {heap:?}");
+            client.ask("FLUSHALL", "+OK");
+        }
+        client.send(&server::words("INFO memory"));
+        let info = client.until("\r\n\r\n");
+        for name in
+            ["allocator_allocated:", "allocator_active:", "mem_fragmentation_ratio:", "bedplate_free_slabs:"]
+        {
+            assert!(info.contains(name), "{name} in {info}");
+        }
+        drop(client);
+        running.finish();
+    }
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Old snapshots give way to writers: a writer that finds every version slot in use revokes the snapshots that
+ * need the version of the oldest snapshot that may be revoked. A snapshot may be revoked once it is older than
+ * its grace period. A version that a younger snapshot needs as well stays.
+ */
+#ifndef BEDPLATE_ENGINE_REVOKE_H
+#define BEDPLATE_ENGINE_REVOKE_H
+
+#include "version.h"
+
+/* The version, as a bit of its slot, that is free once all snapshots that give way are revoked; 0 = none. If there
+ * are several, the oldest snapshot decides. `kept` versions are not considered; they are those of the snapshots that do
+ * not give way. The time is read for each snapshot instead of being passed, because that takes less of the stack: a
+ * snapshot that has come to give way since `kept` was found has its version in `kept`. */
+__noinline __u64 revocable_version(__u32 entry, __u64 kept)
+{
+	struct kdb_state *state = kdb_state();
+	__u64 oldest = ~0ull, version = 0;
+	__u32 s, high;
+
+	USE_ARENA();
+	if (!state)
+		return 0;
+	high = READ_ONCE(state->snapshot_high);
+	if (high > KDB_SNAPSHOTS)
+		high = KDB_SNAPSHOTS;
+	bpf_for(s, 0, high) {
+		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+		__u64 ts = snapshot_timestamp(snapshot), bit;
+
+		if (snapshot == KDB_SNAPSHOT_REVOKED || ts >= oldest ||
+		    !snapshot_gives_way(state, s, snapshot, READ_ONCE(state->coarse_ns)))
+			continue;
+		bit = version_needed_at(entry, ts) & ~kept;
+		if (!bit)
+			continue;
+		oldest = ts;
+		version = bit;
+	}
+	return version;
+}
+
+/* Revokes the snapshots that are in the way of a new version, under the entry's exclusive lock; returns whether the entry
+ * is worth being pruned again. `scan` is the entry's state after it was pruned. */
+__noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
+{
+	struct kdb_state *state = kdb_state();
+	__u64 now_ns, kept, version;
+	__u32 s, high;
+
+	USE_ARENA();
+	if (!state || !scan)
+		return 0;
+	now_ns = READ_ONCE(state->coarse_ns);
+	kept = versions_needed(entry, now_ns);
+	if (scan->newest < NO_SLOT)
+		kept |= 1ull << (scan->newest & 63);
+	version = revocable_version(entry, kept);
+	if (!version)
+		return 0;
+	high = READ_ONCE(state->snapshot_high);
+	if (high > KDB_SNAPSHOTS)
+		high = KDB_SNAPSHOTS;
+	bpf_for(s, 0, high) {
+		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
+
+		if (snapshot == KDB_SNAPSHOT_REVOKED || !snapshot_gives_way(state, s, snapshot, now_ns))
+			continue;
+		if (version_needed_at(entry, snapshot_timestamp(snapshot)) == version)
+			snapshot_revoke(state, s, snapshot);
+	}
+	return 1;
+}
+
+#endif

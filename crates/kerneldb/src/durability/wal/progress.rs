@@ -1,0 +1,164 @@
+//! What the log's threads and its users share.
+//!
+//! Three small locks, never held while another one is taken or I/O is done: `queue` (drainer →
+//! flusher), `kick` (users → drainer), `progress` (flusher → waiting users). The atomics are written
+//! before the lock of the condition they belong to is taken, so no wake-up is lost.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::frame::Frame;
+use crate::{Error, Result};
+
+/// Work for the flusher.
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) spare: Vec<Vec<u8>>,
+    /// The flusher shall look at the frames now.
+    pub(crate) notified: bool,
+    /// The drainer has ended; nothing more comes.
+    pub(crate) closed: bool,
+    /// The source broke its promise: the log cannot go on.
+    pub(crate) broken: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct LogProgress {
+    durable: AtomicU64,
+    failed: AtomicBool,
+    /// Highest timestamp that somebody wants to be durable.
+    wanted: AtomicU64,
+    pub(crate) drained: AtomicU64,
+    /// Bytes of frames that are not durable, queued ones included.
+    pub(crate) unsynced: AtomicUsize,
+    pub(crate) stop: AtomicBool,
+    /// The flusher has ended: `durable` does not advance any more.
+    ended: AtomicBool,
+    pub(crate) txns: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) queue_ready: Condvar,
+    kick: Mutex<bool>,
+    kicked: Condvar,
+    progress: Mutex<()>,
+    progressed: Condvar,
+    watches: Mutex<Vec<Weak<OwnedFd>>>,
+}
+
+/// A panic in another thread leaves these locks' data whole (they are held for a few assignments).
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LogProgress {
+    pub(crate) fn new(start_ts: u64) -> LogProgress {
+        let shared = LogProgress::default();
+        shared.durable.store(start_ts, Ordering::Relaxed);
+        shared.drained.store(start_ts, Ordering::Relaxed);
+        shared
+    }
+
+    pub(crate) fn durable_ts(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody waits for more than is durable.
+    pub(crate) fn sync_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) > self.durable_ts()
+    }
+
+    /// Whether somebody waits for a transaction that has not left the rings.
+    pub(crate) fn drain_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) > self.drained.load(Ordering::Relaxed)
+    }
+
+    /// Asks that `ts` becomes durable.
+    pub(crate) fn request(&self, ts: u64) {
+        if self.wanted.fetch_max(ts, Ordering::AcqRel) < ts && self.durable_ts() < ts {
+            self.kick();
+        }
+    }
+
+    /// Wakes the drainer up.
+    pub(crate) fn kick(&self) {
+        *lock(&self.kick) = true;
+        self.kicked.notify_one();
+    }
+
+    /// The drainer's sleep: until a kick or `timeout`. Returns whether it was kicked.
+    pub(crate) fn sleep(&self, timeout: Duration) -> bool {
+        let guard = lock(&self.kick);
+        let (mut guard, _) = self
+            .kicked
+            .wait_timeout_while(guard, timeout, |kicked| !*kicked)
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut guard)
+    }
+
+    /// The flusher's report; returns whether anything changed.
+    pub(crate) fn publish(&self, durable: u64, failed: bool) -> bool {
+        let before = self.durable.swap(durable, Ordering::AcqRel);
+        let was_failed = self.failed.swap(failed, Ordering::AcqRel);
+        if before == durable && was_failed == failed {
+            return false;
+        }
+        drop(lock(&self.progress));
+        self.progressed.notify_all();
+        lock(&self.watches).retain(|watch| {
+            let Some(fd) = watch.upgrade() else { return false };
+            // Full (EAGAIN) means readable, which is all that matters.
+            let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
+            true
+        });
+        true
+    }
+
+    pub(crate) fn wait_durable(&self, ts: u64, timeout: Duration) -> Result<bool> {
+        if self.durable_ts() >= ts {
+            return Ok(true);
+        }
+        self.request(ts);
+        let deadline = Instant::now().checked_add(timeout);
+        let mut guard = lock(&self.progress);
+        loop {
+            if self.durable_ts() >= ts {
+                return Ok(true);
+            }
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => Duration::from_secs(3600),
+            };
+            if left.is_zero() || self.ended.load(Ordering::Acquire) {
+                return if self.failed() { Err(Error::WalFailed) } else { Ok(false) };
+            }
+            guard = self.progressed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The flusher's last words: wakes everybody who waits.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        drop(lock(&self.progress));
+        self.progressed.notify_all();
+    }
+
+    pub(crate) fn watch(&self) -> Result<Arc<OwnedFd>> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|e| Error::io("creating an eventfd", io::Error::from(e)))?;
+        let fd = Arc::new(fd);
+        lock(&self.watches).push(Arc::downgrade(&fd));
+        Ok(fd)
+    }
+}

@@ -1,0 +1,117 @@
+//! One partition: its arena, and the growth of the memory behind it.
+//!
+//! The kernel side hands out memory below `committed` only. Growing touches pages first and raises
+//! `committed` afterwards; one thread at a time grows (`growth` lock).
+
+use std::{
+    mem::offset_of,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{Geometry, reclaim::Reclaimer};
+use crate::{
+    bpf::ArenaMapping,
+    layout::{KDB_SUPER_OFF, kdb_arena},
+};
+
+/// Memory is grown in steps of this size.
+const STEP: u64 = 8 << 20;
+
+/// A partition's arena and geometry.
+pub(crate) struct Partition {
+    pub arena: ArenaMapping,
+    pub geometry: Geometry,
+    pub reclaimer: Reclaimer,
+    growth: Mutex<()>,
+}
+
+impl Partition {
+    /// Formats a new arena and commits the first step of its heap.
+    pub(crate) fn create(arena: ArenaMapping, geometry: Geometry) -> Self {
+        geometry.format(&arena);
+        let partition =
+            Partition { arena, geometry, reclaimer: Reclaimer::default(), growth: Mutex::new(()) };
+        partition.grow();
+        partition
+    }
+
+    fn super_word(&self, field: usize) -> &AtomicU64 {
+        self.arena.word(u64::from(KDB_SUPER_OFF) + field as u64)
+    }
+
+    /// First byte that was never handed out.
+    pub(crate) fn brk(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, brk)).load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are backed by memory.
+    pub(crate) fn committed(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, committed)).load(Ordering::Relaxed)
+    }
+
+    /// Bytes of values that were moved in order to empty their slabs.
+    pub(crate) fn evacuated_bytes(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, evacuated)).load(Ordering::Relaxed)
+    }
+
+    /// Number of index entries (deleted ones that were not collected yet included).
+    pub(crate) fn entries(&self) -> u64 {
+        self.super_word(offset_of!(kdb_arena, entries)).load(Ordering::Relaxed)
+    }
+
+    /// Whether the collector has something to do.
+    pub(crate) fn has_garbage(&self) -> bool {
+        self.super_word(offset_of!(kdb_arena, gc_head)).load(Ordering::Relaxed) != 0
+            || self.super_word(offset_of!(kdb_arena, gc_rest)).load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether blocks wait for the log's reader.
+    pub(crate) fn has_limbo(&self) -> bool {
+        self.super_word(offset_of!(kdb_arena, limbo_head)).load(Ordering::Relaxed) != 0
+            || self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the collector's next run may free blocks that wait for the log's reader, which is done with all
+    /// commits up to `drained`.
+    pub(crate) fn limbo_ends(&self, drained: u64) -> bool {
+        let rest = self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed);
+        let until = self.super_word(offset_of!(kdb_arena, limbo_ts)).load(Ordering::Relaxed);
+        self.has_limbo() && (rest == 0 || until <= drained)
+    }
+
+    /// Whether less memory is ready than the kernel side may need before the next look.
+    pub(crate) fn wants_memory(&self) -> bool {
+        let committed = self.committed();
+        let ahead = (self.geometry.limit / 16).clamp(2 * STEP, 8 * STEP);
+        committed < self.geometry.limit && committed - self.brk().min(committed) < ahead
+    }
+
+    /// Commits one more step; false at the limit.
+    pub(crate) fn grow(&self) -> bool {
+        self.grow_beyond(u64::MAX)
+    }
+
+    /// Commits one more step, unless somebody has committed more than `seen` meanwhile; false at the limit.
+    pub(crate) fn grow_beyond(&self, seen: u64) -> bool {
+        let _growing = self.growth.lock().unwrap_or_else(|e| e.into_inner());
+        let committed = self.committed();
+        if committed > seen {
+            return true;
+        }
+        let target = (committed + STEP).min(self.geometry.limit);
+        if target == committed {
+            return false;
+        }
+        self.arena.commit(committed, target);
+        self.super_word(offset_of!(kdb_arena, committed)).store(target, Ordering::Release);
+        true
+    }
+
+    /// Commits everything up to the limit, or `bytes` of the heap.
+    pub(crate) fn grow_to(&self, bytes: u64) {
+        while self.committed() - self.geometry.heap < bytes && self.grow() {}
+    }
+}

@@ -1,0 +1,187 @@
+//! Slabs as user space sees them: descriptors, bitmaps, and what the heap is used for.
+//!
+//! The rules of the states are in `bpf/engine/arena/alloc.h`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Partition, size::kind_bytes};
+use crate::layout::{
+    KDB_CLASSES, KDB_KIND_FREE, KDB_KINDS, KDB_SLAB_BYTES, KDB_SLAB_CURRENT, KDB_SLAB_EVACUATING,
+    KDB_SLAB_FREE, KDB_SLAB_FULL, KDB_SLAB_PARTIAL, KDB_WORD_CARVED_SHIFT, KDB_WORD_COUNT, KDB_WORD_FIRST,
+    KDB_WORD_STATE_SHIFT, KDB_WORD_TAG_SHIFT, KDB_WORD_USED_SHIFT, kdb_slab,
+};
+
+/// The word of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Word(pub(crate) u64);
+
+impl Word {
+    /// Offset in the slab of the first free block of its list.
+    pub(crate) fn first(self) -> Option<u64> {
+        (self.0 & u64::from(KDB_WORD_FIRST)).checked_sub(1).map(|grain| grain * super::size::GRAIN)
+    }
+
+    /// Blocks in use.
+    pub(crate) fn used(self) -> u64 {
+        self.0 >> KDB_WORD_USED_SHIFT & u64::from(KDB_WORD_COUNT)
+    }
+
+    /// Blocks that were handed out since the slab has its kind.
+    pub(crate) fn carved(self) -> u64 {
+        self.0 >> KDB_WORD_CARVED_SHIFT & u64::from(KDB_WORD_COUNT)
+    }
+
+    /// `KDB_SLAB_*`.
+    pub(crate) fn state(self) -> u32 {
+        (self.0 >> KDB_WORD_STATE_SHIFT) as u32 & 7
+    }
+
+    /// The word of an empty slab in a state, after this one.
+    fn emptied(self, state: u32) -> Word {
+        let tag = (self.0 >> KDB_WORD_TAG_SHIFT).wrapping_add(1) << KDB_WORD_TAG_SHIFT;
+        Word(tag | u64::from(state) << KDB_WORD_STATE_SHIFT)
+    }
+
+    /// The word after a change of the state.
+    fn with_state(self, state: u32) -> Word {
+        let others = self.0 & !(7 << KDB_WORD_STATE_SHIFT);
+        Word((others | u64::from(state) << KDB_WORD_STATE_SHIFT).wrapping_add(1 << KDB_WORD_TAG_SHIFT))
+    }
+}
+
+/// What the heaps are used for. Every slab that was ever used is counted in one of the first three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapStats {
+    /// Bytes in slabs of values and index entries.
+    pub slab_bytes: u64,
+    /// Bytes in slabs that serve nothing at the moment.
+    pub free_bytes: u64,
+    /// Bytes of the heap that were never used.
+    pub unused_bytes: u64,
+    /// Bytes of blocks and entries that are in use, or that wait for the log's reader.
+    pub allocated_bytes: u64,
+    /// Bytes of index entries among them, their inline versions and small values included.
+    pub entry_bytes: u64,
+    /// Bytes of the index's buckets, which are not part of the heap.
+    pub bucket_bytes: u64,
+    /// Slabs that are being emptied, or wait until no reader can look at them.
+    pub evacuating_slabs: u64,
+    /// Bytes of values that were moved in order to empty their slabs.
+    pub evacuated_bytes: u64,
+    /// Slabs that became free because of that.
+    pub reclaimed_slabs: u64,
+}
+
+impl HeapStats {
+    /// Slabs that serve nothing at the moment, those that were never used included.
+    pub fn free_slabs(&self) -> u64 {
+        (self.free_bytes + self.unused_bytes) / u64::from(KDB_SLAB_BYTES)
+    }
+
+    /// Bytes in slabs for each byte that is allocated; 1 is the best.
+    pub fn fragmentation_ratio(&self) -> f64 {
+        if self.allocated_bytes == 0 { 1.0 } else { self.slab_bytes as f64 / self.allocated_bytes as f64 }
+    }
+}
+
+impl Partition {
+    /// Number of slabs that were ever used.
+    pub(crate) fn used_slabs(&self) -> u64 {
+        (self.brk() - self.geometry.heap) / u64::from(KDB_SLAB_BYTES)
+    }
+
+    /// The word of a slab's descriptor.
+    pub(crate) fn slab_word(&self, slab: u64) -> Word {
+        Word(self.arena.word(self.geometry.descriptor(slab)).load(Ordering::Acquire))
+    }
+
+    fn kind_word(&self, slab: u64) -> &AtomicU32 {
+        let at = self.geometry.descriptor(slab) + std::mem::offset_of!(kdb_slab, kind) as u64;
+        // SAFETY: in bounds (checked by `at`), aligned and mapped as long as `self`; every access is atomic.
+        unsafe { AtomicU32::from_ptr(self.arena.at(at)) }
+    }
+
+    /// The kind of a slab; valid if the slab's word did not change since before.
+    pub(crate) fn slab_kind(&self, slab: u64) -> u32 {
+        self.kind_word(slab).load(Ordering::Acquire)
+    }
+
+    /// The CPU + 1 that a current slab belongs to.
+    pub(crate) fn slab_owner(&self, slab: u64) -> u32 {
+        let at = self.geometry.descriptor(slab) + std::mem::offset_of!(kdb_slab, owner) as u64;
+        self.arena.word(at).load(Ordering::Acquire) as u32
+    }
+
+    fn change(&self, slab: u64, from: Word, to: Word) -> bool {
+        let word = self.arena.word(self.geometry.descriptor(slab));
+        word.compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    fn set_bit(&self, kind: u32, slab: u64) {
+        let word = self.arena.word(self.geometry.bitmap(kind) + slab / 64 * 8);
+        word.fetch_or(1 << (slab % 64), Ordering::SeqCst);
+    }
+
+    /// Number of slabs in the pool, and of those that were never used.
+    pub(crate) fn free_slabs(&self) -> u64 {
+        let words =
+            self.arena.words(self.geometry.bitmap(KDB_KIND_FREE), self.geometry.bitmap_words as usize);
+        let pool: u32 = words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+        u64::from(pool) + self.geometry.slab_count().saturating_sub(self.used_slabs())
+    }
+
+    /// Gives a current slab of blocks in which nothing is in use to the pool.
+    pub(crate) fn free_if_unused(&self, slab: u64) -> bool {
+        let word = self.slab_word(slab);
+        let unused = word.state() == KDB_SLAB_CURRENT && word.used() == 0;
+        if unused
+            && self.slab_kind(slab) < KDB_CLASSES
+            && self.change(slab, word, word.emptied(KDB_SLAB_FREE))
+        {
+            self.set_bit(KDB_KIND_FREE, slab);
+            return true;
+        }
+        false
+    }
+
+    /// Lets nothing more be allocated from a slab that is in the state seen.
+    pub(crate) fn evacuate(&self, slab: u64, seen: Word) -> bool {
+        let allowed = matches!(seen.state(), KDB_SLAB_PARTIAL | KDB_SLAB_FULL)
+            || seen.state() == KDB_SLAB_CURRENT && seen.used() == 0;
+        allowed && self.change(slab, seen, seen.with_state(KDB_SLAB_EVACUATING))
+    }
+
+    /// Gives an evacuated slab to the pool. The caller has made sure that nobody looks at it any more.
+    pub(crate) fn free_evacuated(&self, slab: u64) {
+        let word = self.slab_word(slab);
+        debug_assert!(word.state() == KDB_SLAB_EVACUATING && word.used() == 0);
+        // A scan takes every slab of an entries' kind for one that has entries.
+        self.kind_word(slab).store(0, Ordering::Release);
+        if self.change(slab, word, word.emptied(KDB_SLAB_FREE)) {
+            self.set_bit(KDB_KIND_FREE, slab);
+        }
+    }
+
+    /// Adds what the heap is used for at the moment.
+    pub(crate) fn add_heap_stats(&self, stats: &mut HeapStats) {
+        let slab_bytes = u64::from(KDB_SLAB_BYTES);
+        let slabs = self.used_slabs();
+        for slab in 0..slabs {
+            let word = self.slab_word(slab);
+            let kind = self.slab_kind(slab).min(KDB_KINDS - 1);
+            if word.state() == KDB_SLAB_FREE {
+                stats.free_bytes += slab_bytes;
+                continue;
+            }
+            let bytes = word.used() * kind_bytes(kind);
+            stats.slab_bytes += slab_bytes;
+            stats.allocated_bytes += bytes;
+            stats.entry_bytes += if kind >= KDB_CLASSES { bytes } else { 0 };
+            stats.evacuating_slabs += u64::from(word.state() == KDB_SLAB_EVACUATING);
+        }
+        stats.unused_bytes += self.geometry.slab_count().saturating_sub(slabs) * slab_bytes;
+        stats.bucket_bytes += u64::from(self.geometry.nbuckets) * 8;
+        stats.evacuated_bytes += self.evacuated_bytes();
+        stats.reclaimed_slabs += self.reclaimer.reclaimed_slabs();
+    }
+}

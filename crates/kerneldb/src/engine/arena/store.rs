@@ -1,0 +1,207 @@
+//! The partitions of a database: one arena each, and the programs that work on it.
+
+use super::{Geometry, HeapStats, Partition, expired::ArenaCursor, log::ArenaLog, scan, verify};
+use crate::{
+    Config, Error, Result,
+    bpf::{self, ArenaMapping, ArrayMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
+    engine::{
+        control::{Control, Secrets},
+        expiry::ExpiryCursor,
+        memory_wait::MemoryPressure,
+        replay_lanes::batch_count,
+        storage::{Evacuate, LogRings, SnapshotItem, Storage, Verified},
+    },
+    layout::{kdb_config, kdb_replay},
+    limits::{MIN_ARENA, PARTITION_BYTES_MAX},
+    stats::Stats,
+};
+
+/// The object with the operators for user space.
+const LOCAL_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_arena.bpf.o"));
+
+/// The arenas of one database.
+pub(crate) struct ArenaStore {
+    partitions: Vec<Partition>,
+    secrets: Secrets,
+    replays: ArrayMapping<kdb_replay>,
+}
+
+impl ArenaStore {
+    /// Creates the arenas and loads the programs of each. `sizes` are those of the maps that both engines have;
+    /// `shared` names those that the first object creates and the others share.
+    pub(crate) fn load(
+        config: &Config,
+        ncpus: u32,
+        secrets: Secrets,
+        sizes: &[(&str, u32)],
+        shared: &[&str],
+    ) -> Result<(ArenaStore, Vec<LoadedObject>)> {
+        let limit = (config.memory_bytes / u64::from(config.partitions))
+            .clamp(MIN_ARENA, PARTITION_BYTES_MAX)
+            & !0xffff;
+        let mut entries = sizes.to_vec();
+        let replays = batch_count(config.partitions);
+        entries.extend([("kdb_arena", (limit / 4096) as u32), ("kdb_replays", replays)]);
+        let (mut partitions, mut objects, mut reuse) = (Vec::new(), Vec::new(), MapFds::new());
+        for index in 0..config.partitions {
+            let geometry =
+                Geometry::new(limit, index, config.partitions, config.versions, ncpus, config.wal_ring_bytes);
+            if geometry.heap + MIN_ARENA / 2 > limit {
+                return Err(Error::Config(format!(
+                    "a partition of {limit} bytes is too small for its log rings of {} bytes a CPU",
+                    config.wal_ring_bytes
+                )));
+            }
+            let window = Reservation::new()?;
+            let object = bpf::load(&ObjectSpec {
+                name: "kdb_local",
+                elf: LOCAL_ARENA,
+                config: geometry.config(secrets),
+                constants: &[],
+                reuse: &reuse,
+                entries: &entries,
+                sizes: &[],
+                arena_address: Some(window.address()),
+            })?;
+            if index == 0 {
+                for &name in shared.iter().chain(&["kdb_replays"]) {
+                    reuse.insert(name.into(), object.share_map(name)?);
+                }
+            }
+            partitions.push(Partition::create(ArenaMapping::new(window, limit), geometry));
+            objects.push(object);
+        }
+        let replays = ArrayMapping::new(objects[0].map_fd("kdb_replays")?, replays)?;
+        Ok((ArenaStore { partitions, secrets, replays }, objects))
+    }
+
+    fn partition(&self, index: u32) -> &Partition {
+        &self.partitions[index as usize]
+    }
+}
+
+impl Storage for ArenaStore {
+    fn partitions(&self) -> u32 {
+        self.partitions.len() as u32
+    }
+
+    fn constants(&self, partition: u32) -> kdb_config {
+        self.partition(partition).geometry.config(self.secrets)
+    }
+
+    fn maps(&self) -> &'static [&'static str] {
+        &["kdb_arena"]
+    }
+
+    fn foreign_map(&self) -> &'static str {
+        "kdb_index"
+    }
+
+    fn wants_memory(&self, partition: u32) -> bool {
+        self.partition(partition).wants_memory()
+    }
+
+    fn grow(&self, partition: u32) -> bool {
+        self.partition(partition).grow()
+    }
+
+    fn grow_beyond(&self, partition: u32, seen: u64, _attempt: u32) -> bool {
+        self.partition(partition).grow_beyond(seen)
+    }
+
+    fn committed(&self, partition: u32) -> u64 {
+        self.partition(partition).committed()
+    }
+
+    fn prefault(&self, bytes: u64) {
+        self.partitions.iter().for_each(|partition| partition.grow_to(bytes));
+    }
+
+    fn memory_pressure(&self, control: &Control, partition: u32) -> MemoryPressure {
+        let partition = self.partition(partition);
+        MemoryPressure::of(control.state(), |drained| (partition.has_limbo(), partition.limbo_ends(drained)))
+    }
+
+    fn has_garbage(&self, partition: u32) -> bool {
+        self.partition(partition).has_garbage()
+    }
+
+    fn waits_for_log(&self, partition: u32) -> bool {
+        self.partition(partition).has_limbo()
+    }
+
+    fn lacks_slabs(&self, partition: u32) -> bool {
+        self.partition(partition).lacks_slabs()
+    }
+
+    fn is_scarce(&self, partition: u32) -> bool {
+        self.partition(partition).scarce()
+    }
+
+    fn free_slabs(&self, partition: u32) -> u64 {
+        self.partition(partition).free_slabs()
+    }
+
+    fn is_evacuating(&self, partition: u32) -> bool {
+        self.partition(partition).is_evacuating()
+    }
+
+    fn reclaim(&self, partition: u32, grace: &GracePeriod, evacuate: Evacuate<'_>) -> Result<u64> {
+        self.partition(partition).reclaim(grace, evacuate)
+    }
+
+    fn heap_stats(&self) -> HeapStats {
+        let mut stats = HeapStats::default();
+        self.partitions.iter().for_each(|partition| partition.add_heap_stats(&mut stats));
+        stats
+    }
+
+    fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
+        Some(&self.replays)
+    }
+
+    #[cfg(test)]
+    fn first_arena(&self) -> Option<&Partition> {
+        self.partitions.first()
+    }
+
+    fn add_statistics(&self, stats: &mut Stats) {
+        for partition in &self.partitions {
+            stats.memory_used += partition.brk();
+            stats.memory_committed += partition.committed();
+            stats.memory_limit += partition.geometry.limit;
+            stats.entries += partition.entries();
+        }
+    }
+
+    fn positions(&self) -> u64 {
+        scan::positions(&self.partitions)
+    }
+
+    fn draw_position(&self, random: u64) -> u64 {
+        scan::draw_position(&self.partitions, random)
+    }
+
+    fn scan(
+        &self,
+        control: &Control,
+        timestamp: u64,
+        from: u64,
+        to: u64,
+        f: &mut dyn FnMut(SnapshotItem<'_>),
+    ) {
+        scan::Reader { control, partitions: &self.partitions, timestamp }.scan(from, to, f);
+    }
+
+    fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
+        Box::new(ArenaCursor::new(&self.partitions))
+    }
+
+    fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {
+        Box::new(ArenaLog::new(control, &self.partitions))
+    }
+
+    fn verify(&self, control: &Control) -> Result<Verified> {
+        verify::verify(control, &self.partitions)
+    }
+}

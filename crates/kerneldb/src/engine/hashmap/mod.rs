@@ -1,0 +1,12 @@
+//! User space's view of the hash-map engine: sizing and loading its maps, reading them by system calls,
+//! and consuming its log. Writing is the operators' business alone (`bpf/engine/hashmap/`).
+
+mod dump;
+mod expired;
+mod format;
+mod log;
+mod scan;
+mod store;
+mod verify;
+
+pub(crate) use store::HashStore;

@@ -1,0 +1,90 @@
+//! A registered snapshot of a hash-map database, read by system calls.
+//!
+//! Copies of entries are not atomic, but the version that a registered snapshot needs does not change
+//! once it is committed, nor does its value; whatever else the copy mixes up is newer, uncommitted, or
+//! older than the one that is needed.
+
+use std::os::fd::AsFd;
+
+use super::{
+    HashStore,
+    dump::{dump, lookup},
+    format::{CLASSES, class_of, key_in},
+};
+use crate::{
+    Result,
+    engine::{
+        control::Control,
+        storage::{DumpMethod, SnapshotItem},
+    },
+    layout::MARKER,
+};
+
+impl HashStore {
+    /// Calls `f` for every key that the registered snapshot at `timestamp` sees. Panics if the kernel does
+    /// not let this process read its own maps, which no state of the data can cause.
+    pub(super) fn scan_all(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
+        self.try_scan(control, timestamp, f).expect("the maps of the database can be read");
+    }
+
+    fn try_scan(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+        let (key_bytes, entry_bytes) = (self.format.map_key() as usize, self.format.entry() as usize);
+        let mut buffer = vec![0; CLASSES[CLASSES.len() - 1] as usize];
+        let mut failed = None;
+        dump(self.index.as_fd(), key_bytes, entry_bytes, DumpMethod::Batched, &mut |key, entry| {
+            if failed.is_none() {
+                failed = self.visible(control, timestamp, key, entry, &mut buffer, f).err();
+            }
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn visible(
+        &self,
+        control: &Control,
+        timestamp: u64,
+        key: &[u8],
+        entry: &[u8],
+        buffer: &mut [u8],
+        f: &mut dyn FnMut(SnapshotItem<'_>),
+    ) -> Result<()> {
+        let mut entry = std::borrow::Cow::Borrowed(entry);
+        let version = loop {
+            let resolved = self.format.versions(&entry).map(|mut version| {
+                let marker = version.ts & MARKER != 0;
+                if marker {
+                    version.ts = control.resolve(version.ts);
+                }
+                (marker, version)
+            });
+            let seen: Vec<_> = resolved.collect();
+            if seen.iter().any(|(marker, _)| *marker) {
+                // A session's context speaks of its marker only while the marker is still there.
+                let mut again = vec![0; entry.len()];
+                if !lookup(self.index.as_fd(), key, &mut again)? {
+                    return Ok(());
+                }
+                let same =
+                    self.format.versions(&again).map(|v| v.ts).eq(self.format.versions(&entry).map(|v| v.ts));
+                if !same {
+                    entry = again.into();
+                    continue;
+                }
+            }
+            let visible = seen.into_iter().map(|(_, v)| v).filter(|v| v.ts != 0 && v.ts <= timestamp);
+            break visible.max_by_key(|v| v.ts);
+        };
+        let Some(version) = version.filter(|v| v.vid != 0) else { return Ok(()) };
+        let class = class_of(version.len);
+        let value = &mut buffer[..CLASSES[class] as usize];
+        if lookup(self.values[class].as_fd(), &version.vid.to_ne_bytes(), value)? {
+            f(SnapshotItem {
+                key: key_in(key),
+                value: &value[..version.len as usize],
+                expire_at_ms: (version.expire_ms != 0).then_some(version.expire_ms),
+                commit_ts: version.ts,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! The background work of a database, and memory for writes that find none.
+//!
+//! One thread at a time does it, under the lock `Engine::housekeeping`: the background thread, or a session whose
+//! write would fail otherwise.
+
+use std::{
+    collections::HashMap,
+    sync::MutexGuard,
+    time::{Duration, Instant},
+};
+
+use super::Engine;
+use crate::{Result, limits::RECLAIM_ATTEMPTS};
+
+/// Entries that one call of the collector visits.
+const COLLECT_BUDGET: u64 = 4096;
+/// The background thread reclaims scarce memory this often.
+const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
+
+/// What background work remembers from one round to the next.
+#[derive(Default)]
+pub(crate) struct Housekeeping {
+    /// By partition: what had been freed when there was nothing to reclaim.
+    fruitless: HashMap<u32, u64>,
+    /// Scarce memory was looked for.
+    reclaimed_at: Option<Instant>,
+}
+
+impl Housekeeping {
+    /// Whether a background round should look for memory again.
+    fn reclaim_is_due(&mut self) -> bool {
+        let due = self.reclaimed_at.is_none_or(|at| at.elapsed() >= RECLAIM_PAUSE);
+        if due {
+            self.reclaimed_at = Some(Instant::now());
+        }
+        due
+    }
+}
+
+impl Engine {
+    /// Whether a transaction may soon find no memory in a partition.
+    pub(crate) fn lacks_slabs(&self, partition: u32) -> bool {
+        self.storage.lacks_slabs(partition)
+    }
+
+    /// Makes more than `seen` bytes available in a partition, at the nth attempt of one operation; false at
+    /// the limit.
+    pub(crate) fn grow_beyond(&self, partition: u32, seen: u64, attempt: u32) -> bool {
+        self.storage.grow_beyond(partition, seen, attempt)
+            || attempt < RECLAIM_ATTEMPTS && self.make_room(partition)
+    }
+
+    /// Collects and reclaims what a partition at its limit does not need; whether there was anything.
+    pub(crate) fn make_room(&self, partition: u32) -> bool {
+        let mut housekeeping = self.lock_housekeeping();
+        match self.make_room_locked(partition, &mut housekeeping) {
+            Ok(some) => some,
+            Err(e) => {
+                tracing::error!("cannot reclaim memory: {e}");
+                false
+            }
+        }
+    }
+
+    fn make_room_locked(&self, partition: u32, housekeeping: &mut Housekeeping) -> Result<bool> {
+        let before = self.freed();
+        while self.collect(partition)? {}
+        let freed = self.freed();
+        let seen = housekeeping.fruitless.entry(partition).or_insert(u64::MAX);
+        // Nothing was freed since the last time that there was nothing to reclaim.
+        if *seen == freed {
+            return Ok(self.storage.free_slabs(partition) > 0);
+        }
+        let program = self.programs(partition).evacuate.as_ref();
+        let reclaimed = self.storage.reclaim(partition, &self.grace, &mut |slab| match program {
+            Some(program) => program.run(&mut [slab, 0, 0]).map(drop),
+            None => Ok(()),
+        })?;
+        if reclaimed == 0 && !self.storage.is_evacuating(partition) {
+            *seen = freed;
+        }
+        // Another thread may have reclaimed what this one was waiting for.
+        Ok(reclaimed > 0 || freed != before || self.storage.free_slabs(partition) > 0)
+    }
+
+    /// Changes whenever memory was freed by an operator or by the collector.
+    fn freed(&self) -> u64 {
+        let stats = self.counters();
+        stats.versions_pruned + stats.entries_collected + stats.blocks_waited + stats.rollbacks
+    }
+
+    pub(super) fn lock_housekeeping(&self) -> MutexGuard<'_, Housekeeping> {
+        self.housekeeping.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// One round of background work; returns whether there may be more.
+    pub(crate) fn housekeep(&self) -> Result<bool> {
+        self.housekeep_locked(&mut self.lock_housekeeping())
+    }
+
+    /// Lets the collector of a partition work; returns whether there may be more for it.
+    fn collect(&self, partition: u32) -> Result<bool> {
+        if !self.storage.has_garbage(partition) && !self.storage.waits_for_log(partition) {
+            return Ok(false);
+        }
+        let before = self.counters();
+        let visited = self.programs(partition).collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
+        let after = self.counters();
+        // What a snapshot holds is queued again: looking at once would not help.
+        let collected = (after.versions_pruned, after.entries_collected)
+            != (before.versions_pruned, before.entries_collected);
+        Ok(u64::from(visited) == COLLECT_BUDGET && collected
+            || after.blocks_waited - before.blocks_waited >= COLLECT_BUDGET)
+    }
+
+    pub(super) fn housekeep_locked(&self, housekeeping: &mut Housekeeping) -> Result<bool> {
+        let mut more = false;
+        self.control.enforce_timeouts(&|partition, args| self.programs(partition).reap.run(args))?;
+        for partition in 0..self.storage.partitions() {
+            if self.storage.wants_memory(partition) {
+                more |= self.storage.grow(partition);
+            }
+            more |= self.collect(partition)?;
+            if self.storage.is_scarce(partition) && housekeeping.reclaim_is_due() {
+                self.make_room_locked(partition, housekeeping)?;
+            }
+        }
+        self.control.update_clock_offset();
+        Ok(more)
+    }
+}

@@ -1,0 +1,313 @@
+//! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
+//!
+//! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `replay_lanes`, `memory_wait`, `storage` (the
+//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
+//!
+//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
+//! are held while a program runs.
+
+mod arena;
+mod control;
+mod expiry;
+mod hashmap;
+mod housekeeping;
+mod log;
+mod memory_wait;
+mod merge;
+mod reaper;
+mod replay_lanes;
+mod snapshot;
+mod storage;
+
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+pub use expiry::ExpiryStats;
+pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
+pub use log::{LogReader, OpRef, TxnSink};
+pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
+pub(crate) use replay_lanes::{lanes_per_partition, worker_count};
+pub use snapshot::Snapshot;
+pub use storage::{DumpMethod, SnapshotItem, Verified};
+
+use crate::{
+    Error, Result,
+    bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
+    config::{Config, EngineKind},
+    layout::{kdb_config, kdb_io, kdb_replay, kdb_trace},
+    limits::CPUS_MAX,
+    stats::Stats,
+};
+use arena::ArenaStore;
+pub use arena::HeapStats;
+use control::{Control, Secrets, StateView};
+use expiry::{Expiry, sessions};
+use hashmap::HashStore;
+use housekeeping::Housekeeping;
+use storage::Storage;
+
+/// Maps that every object of a database shares, whatever its storage engine.
+const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_states", "kdb_traces"];
+
+/// The programs of one partition.
+pub(crate) struct Programs {
+    pub local: Program,
+    pub batch: Program,
+    pub noop: Program,
+    reap: Program,
+    /// Arena engine.
+    replay: Option<Program>,
+    collect: Program,
+    /// Arena engine: moves values out of slabs that are being emptied.
+    evacuate: Option<Program>,
+    object: LoadedObject,
+}
+
+/// Everything that a database is made of.
+pub(crate) struct Engine {
+    pub control: Control,
+    storage: Box<dyn Storage>,
+    programs: Vec<Programs>,
+    pub ios: ArrayMapping<kdb_io>,
+    pub traces: ArrayMapping<kdb_trace>,
+    free_sessions: Mutex<Vec<u32>>,
+    housekeeping: Mutex<Housekeeping>,
+    grace: GracePeriod,
+    log_reader_taken: AtomicBool,
+    pub expiry: Expiry,
+}
+
+impl Engine {
+    /// Loads the programs and creates an empty database.
+    pub(crate) fn create(config: Config) -> Result<Engine> {
+        config.check()?;
+        let ncpus = possible_cpus()?;
+        let secrets = Secrets::draw()?;
+        let ios = ncpus * 8 + 16;
+        let traces = ncpus + 2;
+        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_traces", traces)];
+        let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
+            EngineKind::Arena => {
+                let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
+                (Box::new(store), objects)
+            }
+            EngineKind::HashMap => {
+                let (store, object) = HashStore::load(&config, ncpus, &sizes)?;
+                (Box::new(store), vec![object])
+            }
+        };
+        let max_sessions = config.max_sessions;
+        let object = &objects[0];
+        Ok(Engine {
+            ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
+            traces: ArrayMapping::new(object.map_fd("kdb_traces")?, traces)?,
+            control: Control::new(config, secrets, object)?,
+            free_sessions: Mutex::new((0..max_sessions).rev().collect()),
+            housekeeping: Mutex::default(),
+            grace: GracePeriod::new()?,
+            log_reader_taken: AtomicBool::new(false),
+            expiry: Expiry::new(),
+            storage,
+            programs: objects.into_iter().map(Programs::of).collect::<Result<_>>()?,
+        })
+    }
+
+    /// How the database was created.
+    pub(crate) fn config(&self) -> &Config {
+        &self.control.config
+    }
+
+    /// Atomic view of the engine's global state.
+    pub(crate) fn state(&self) -> &StateView {
+        self.control.state()
+    }
+
+    /// The programs of a partition.
+    pub(crate) fn programs(&self, partition: u32) -> &Programs {
+        &self.programs[partition as usize]
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free_sessions.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes a free session index.
+    pub(crate) fn claim_session(&self) -> Result<u32> {
+        self.sessions().pop().ok_or(Error::NoSession(self.config().max_sessions))
+    }
+
+    /// Gives a session index back; its transaction is over.
+    pub(crate) fn release_session(&self, index: u32) {
+        self.sessions().push(index);
+    }
+
+    /// Claims an I/O buffer.
+    pub(crate) fn claim_io(&self) -> u32 {
+        let start = thread_hint();
+        loop {
+            for i in 0..self.ios.len() {
+                let index = start.wrapping_add(i) % self.ios.len();
+                // SAFETY: in bounds; `claimed` is only ever accessed atomically.
+                let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*self.ios.get(index)).claimed) };
+                if claimed.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return index;
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Gives an I/O buffer back.
+    pub(crate) fn release_io(&self, index: u32) {
+        // SAFETY: as in `claim_io`.
+        let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*self.ios.get(index)).claimed) };
+        claimed.store(0, Ordering::Release);
+    }
+
+    /// Makes memory available in a partition that ran out of it; false at the limit.
+    pub(crate) fn grow(&self, partition: u32) -> bool {
+        self.storage.grow(partition)
+    }
+
+    /// Bytes backed by memory in a partition.
+    pub(crate) fn committed(&self, partition: u32) -> u64 {
+        self.storage.committed(partition)
+    }
+
+    /// What a write that finds no memory at the limit can hope for.
+    pub(crate) fn memory_pressure(&self, partition: u32) -> MemoryPressure {
+        self.storage.memory_pressure(&self.control, partition)
+    }
+
+    /// Whether memory should be made available in a partition before a transaction writes to it.
+    pub(crate) fn wants_memory(&self, partition: u32) -> bool {
+        self.storage.wants_memory(partition)
+    }
+
+    /// Backs `bytes` of the heap with memory now, over all partitions.
+    pub(crate) fn prefault(&self, bytes: u64) {
+        self.storage.prefault(bytes / u64::from(self.storage.partitions()));
+    }
+
+    /// Number of batches of logged changes.
+    pub(crate) fn replay_batches(&self) -> u32 {
+        self.storage.replay_batches().map_or(0, ArrayMapping::len)
+    }
+
+    /// A batch of logged changes; panics if there is none with this index.
+    pub(crate) fn replay_batch(&self, index: u32) -> *mut kdb_replay {
+        self.storage.replay_batches().expect("the storage engine has batches").get(index)
+    }
+
+    /// The program that applies batches of logged changes (arena engine).
+    pub(crate) fn replay_program(&self, partition: u32) -> Result<&Program> {
+        self.programs(partition).replay.as_ref().ok_or(Error::State)
+    }
+
+    /// The first arena, for tests that look at its memory.
+    #[cfg(test)]
+    fn first_arena(&self) -> &arena::Partition {
+        self.storage.first_arena().expect("the arena engine has one")
+    }
+
+    /// What the programs counted.
+    fn counters(&self) -> Stats {
+        let mut stats = Stats::default();
+        self.control.add_statistics(&mut stats);
+        stats
+    }
+
+    /// What the memory is used for.
+    pub(crate) fn heap_stats(&self) -> HeapStats {
+        self.storage.heap_stats()
+    }
+
+    /// The statistics of the programs and of the storage engine.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = self.counters();
+        self.storage.add_statistics(&mut stats);
+        stats
+    }
+
+    /// A position before the first key, for the active expiry.
+    pub(crate) fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
+        self.storage.expiry_cursor()
+    }
+
+    /// Registers a snapshot.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot<'_>> {
+        Snapshot::register(&self.control, &*self.storage)
+    }
+
+    /// The consumer of the log rings; `None` without a log, or if one exists already.
+    pub(crate) fn log_reader(&self) -> Option<LogReader<'_>> {
+        if self.config().wal_ring_bytes == 0 || self.log_reader_taken.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        Some(LogReader::new(self.storage.log(&self.control)))
+    }
+
+    /// Checks every invariant of the memory. No operator runs and no transaction is open meanwhile.
+    pub(crate) fn verify(&self) -> Result<Verified> {
+        // The background threads are the only others at work: let them finish, and keep them from starting.
+        let _no_expiry = self.expiry.pause();
+        let mut quiet = self.lock_housekeeping();
+        while self.housekeep_locked(&mut quiet)? {}
+        self.storage.verify(&self.control)
+    }
+
+    /// Reads every element of the hash-map engine's maps.
+    pub(crate) fn dump_maps(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
+        self.storage.dump_maps(method, f)
+    }
+
+    /// The maps of a partition, for loading a further object (server, application) on the same data.
+    pub(crate) fn share_maps(&self, partition: u32) -> Result<MapFds> {
+        let object = &self.programs(partition).object;
+        let names = SHARED_MAPS.iter().chain(self.storage.maps());
+        names.map(|&name| Ok((name.to_string(), object.share_map(name)?))).collect()
+    }
+
+    /// The constants of a partition's programs.
+    pub(crate) fn object_config(&self, partition: u32) -> kdb_config {
+        self.storage.constants(partition)
+    }
+
+    /// A map that only objects for the other storage engine have.
+    pub(crate) fn foreign_map(&self) -> &'static str {
+        self.storage.foreign_map()
+    }
+}
+
+/// Spreads threads over I/O buffers.
+fn thread_hint() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static HINT: u32 = NEXT.fetch_add(1, Ordering::Relaxed));
+    HINT.with(|h| *h)
+}
+
+impl Programs {
+    fn of(object: LoadedObject) -> Result<Self> {
+        Ok(Programs {
+            local: object.program("kdb_local")?,
+            batch: object.program("kdb_local_batch")?,
+            noop: object.program("kdb_local_noop")?,
+            reap: object.program("kdb_local_reap")?,
+            replay: object.program("kdb_local_replay").ok(),
+            collect: object.program("kdb_local_collect")?,
+            evacuate: object.program("kdb_local_evacuate").ok(),
+            object,
+        })
+    }
+}
+
+fn possible_cpus() -> Result<u32> {
+    let cpus = libbpf_rs::num_possible_cpus().map_err(|e| bpf::kernel_error("cannot count the CPUs", e))?;
+    match u32::try_from(cpus) {
+        Ok(n) if (1..=CPUS_MAX).contains(&n) => Ok(n),
+        _ => Err(Error::Config(format!("{cpus} CPUs; at most {CPUS_MAX} are supported"))),
+    }
+}

@@ -1,0 +1,91 @@
+//! Registered snapshots of a database.
+//!
+//! Registration follows `bpf/engine/snapshot.h`; the storage engine reads what a registered snapshot sees.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::{
+    control::Control,
+    storage::{SnapshotItem, Storage},
+};
+use crate::{Error, Result, limits::SNAPSHOTS_MAX};
+
+/// A registered snapshot: a consistent view of all commits up to [`Snapshot::timestamp`]. The arena engine reads it
+/// straight from the mapped arenas, without system calls. Writers are not stopped; versions it needs are kept
+/// until it is dropped. At most [`SNAPSHOTS_MAX`] snapshots and read-only transactions exist at once.
+pub struct Snapshot<'db> {
+    control: &'db Control,
+    storage: &'db dyn Storage,
+    slot: usize,
+    timestamp: u64,
+}
+
+impl<'db> Snapshot<'db> {
+    pub(super) fn register(control: &'db Control, storage: &'db dyn Storage) -> Result<Self> {
+        let state = control.state();
+        let now = state.coarse_ns.load(Ordering::SeqCst);
+        state.active_snapshots.fetch_add(1, Ordering::SeqCst);
+        for slot in 0..SNAPSHOTS_MAX {
+            if state.snapshots[slot].compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                state.snapshot_high.fetch_max(slot as u32 + 1, Ordering::SeqCst);
+                control.snapshot_ns(slot).store(now, Ordering::SeqCst);
+                let timestamp = state.clock.load(Ordering::SeqCst);
+                state.snapshots[slot].store(slot_value(timestamp), Ordering::SeqCst);
+                return Ok(Snapshot { control, storage, slot, timestamp });
+            }
+        }
+        state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
+        Err(Error::Busy)
+    }
+
+    /// Every commit up to and including this timestamp is visible, none after it.
+    pub fn timestamp(&self) -> u64 {
+        self.timestamp
+    }
+
+    /// Number of scan positions; `scan` takes positions below it.
+    pub fn positions(&self) -> u64 {
+        self.storage.positions()
+    }
+
+    /// A position that may have keys, drawn with a random number. Behind what was ever used there are none.
+    pub fn draw_position(&self, random: u64) -> u64 {
+        self.storage.draw_position(random)
+    }
+
+    /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
+    /// position as long as it exists. Keys past their expiry that were not collected yet are included.
+    ///
+    /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). What `f` was given by this call
+    /// is then not to be used: keys and values may have changed while `f` looked at them.
+    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+        self.check()?;
+        self.storage.scan(self.control, self.timestamp, from, to, f);
+        self.check()
+    }
+
+    /// Whether all that was read so far belongs to the snapshot; [`Error::SnapshotTooOld`] if the snapshot was revoked,
+    /// because it was older than [`crate::Timeouts::scan_grace_ms`] and a writer needed one of its versions.
+    pub fn check(&self) -> Result<()> {
+        // What was read before this is valid if the slot is unchanged now: it is changed before a version leaves.
+        fence(Ordering::Acquire);
+        let value = self.control.state().snapshots[self.slot].load(Ordering::Acquire);
+        if value == slot_value(self.timestamp) { Ok(()) } else { Err(Error::SnapshotTooOld) }
+    }
+}
+
+/// What a slot holds while a scan at `timestamp` is registered in it.
+fn slot_value(timestamp: u64) -> u64 {
+    (timestamp + 2) | SNAPSHOT_SCAN
+}
+
+/// `KDB_SNAPSHOT_SCAN`, which bindgen does not evaluate.
+const SNAPSHOT_SCAN: u64 = 1 << 62;
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        let state = self.control.state();
+        state.snapshots[self.slot].store(0, Ordering::SeqCst);
+        state.active_snapshots.fetch_sub(1, Ordering::SeqCst);
+    }
+}

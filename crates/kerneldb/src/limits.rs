@@ -1,0 +1,135 @@
+//! Every limit of the database that is not a property of one file format: its name, its value, and what happens at
+//! it. Limits that the eBPF programs need are defined in `bpf/include/bedplate/layout.h`.
+
+use std::time::Duration;
+
+use crate::layout;
+
+/// Longest key in bytes; the shortest is 1. Other keys are [`crate::Error::TooLarge`].
+pub const KEY_MAX: usize = layout::KDB_KEY_MAX as usize;
+
+/// Longest value in bytes; the shortest is 0. Longer values are [`crate::Error::TooLarge`].
+pub const VALUE_MAX: usize = layout::KDB_VAL_MAX as usize;
+
+/// Index entries in one hash chain, 256. Reads and writes of present keys go on at the limit; an operation that
+/// would add another key to the chain ends in [`crate::Error::ChainFull`]. Random keys do not get near it: a
+/// partition has at most four keys for each chain on average.
+pub const CHAIN_ENTRIES_MAX: usize = layout::KDB_CHAIN_MAX as usize;
+
+/// Distinct keys that one transaction can read-lock or write. One more is [`crate::Error::TooManyLocks`], after which
+/// the transaction can only be rolled back.
+pub const TX_KEYS_MAX: usize = layout::KDB_TX_LOCKS as usize;
+
+/// Snapshots and read-only transactions that are active at once. One more is [`crate::Error::Busy`].
+pub const SNAPSHOTS_MAX: usize = layout::KDB_SNAPSHOTS as usize;
+
+/// Highest [`crate::Config::partitions`]; more are [`crate::Error::Config`].
+pub const PARTITIONS_MAX: u32 = layout::KDB_MAX_PARTITIONS;
+
+/// Highest memory limit of one partition in bytes; more is [`crate::Error::Config`].
+pub const PARTITION_BYTES_MAX: u64 = 1 << 32;
+
+/// Highest [`crate::Config::max_sessions`]; more are [`crate::Error::Config`]. A session beyond the configured number
+/// is [`crate::Error::NoSession`].
+pub const SESSIONS_MAX: u32 = 65_536;
+
+/// Highest [`crate::Config::versions`]; more are [`crate::Error::Config`]. A write of a key whose versions are all
+/// visible to snapshots is [`crate::Error::NoVersion`].
+pub const VERSIONS_MAX: u32 = layout::KDB_MAX_VERSIONS;
+
+/// The same for the hash-map engine.
+pub const HASH_MAP_VERSIONS_MAX: u32 = 8;
+
+/// Lowest and highest [`crate::Config::key_bytes`] of the hash-map engine; others are [`crate::Error::Config`].
+pub const HASH_MAP_KEY_BYTES: std::ops::RangeInclusive<u32> = 16..=layout::KDB_KEY_BUF;
+
+/// Smallest log ring in bytes, which holds the longest value; smaller ones are [`crate::Error::Config`].
+pub const LOG_RING_BYTES_MIN: u32 = 256 << 10;
+
+/// Largest log ring in bytes; larger ones are [`crate::Error::Config`]. A write that finds its ring full is
+/// [`crate::Error::WalFull`].
+pub const LOG_RING_BYTES_MAX: u32 = 1 << 30;
+
+/// Processors of the machine; a machine with more is [`crate::Error::Config`].
+pub const CPUS_MAX: u32 = layout::KDB_MAX_CPUS;
+
+/// Operations in one [`crate::Trace`]; one more panics.
+pub const TRACE_OPS: usize = layout::KDB_TRACE_OPS as usize;
+
+/// Arguments of one [`crate::Procedure::run`]; more are [`crate::Error::Config`].
+pub const PROCEDURE_ARGUMENTS_MAX: usize = 10;
+
+/// Highest effort of the active expiry ([`crate::Database::set_expire_effort`]); a higher one is
+/// [`crate::Error::Config`]. 0 switches active expiry off.
+pub const EXPIRE_EFFORT_MAX: u32 = 10;
+
+const _: () = assert!(LOG_RING_BYTES_MIN as usize > VALUE_MAX + KEY_MAX + size_of::<layout::kdb_rec_long>());
+/// Smallest arena in bytes; a smaller memory limit is raised to it.
+pub(crate) const MIN_ARENA: u64 = 16 << 20;
+/// Bytes of an arena for each bucket of its index. The buckets take 8 bytes of so many, whatever the keys
+/// take; a full arena of the smallest keys has about four keys in a bucket.
+pub(crate) const BYTES_PER_BUCKET: u64 = 512;
+/// Free slabs are scarce below this share of all slabs: then user space begins to reclaim memory.
+pub(crate) const SCARCE_SLABS_SHARE: u64 = 16;
+/// Times that a write which finds no memory reclaims some and tries again, before it fails.
+pub(crate) const RECLAIM_ATTEMPTS: u32 = 3;
+/// Slabs of a partition that are being emptied at once. More wait for their turn.
+pub(crate) const MAX_EVACUATING_SLABS: usize = 256;
+
+/// Bytes that the writes of one transaction may put into the log; [`crate::Error::TransactionTooLarge`] beyond it.
+///
+/// Each write counts with the lengths of its key and value and [`TX_WRITE_BYTES`], whether the key was written
+/// before in the same transaction or not, and whether there is a log or not.
+pub const TX_BYTES_MAX: usize = layout::KDB_TX_BYTES as usize;
+
+/// Bytes that a write counts in addition to its key and value; see [`TX_BYTES_MAX`].
+pub const TX_WRITE_BYTES: usize = layout::KDB_TX_WRITE_BYTES as usize;
+
+/// Default age at which a transaction is rolled back: [`crate::Timeouts::transaction_ms`].
+pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Default time without an operator after which a transaction is rolled back: [`crate::Timeouts::idle_ms`].
+pub const TRANSACTION_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Default age from which the snapshot of a read-only transaction gives way to a writer that needs one of its
+/// versions: [`crate::Timeouts::snapshot_grace_ms`].
+pub const SNAPSHOT_GRACE: Duration = Duration::from_secs(3);
+
+/// The same for the snapshots of checkpoints, dumps and scans: [`crate::Timeouts::scan_grace_ms`].
+pub const SCAN_GRACE: Duration = Duration::from_secs(900);
+
+/// Contexts are searched for transactions over a limit so often per limit, at most every [`REAP_INTERVAL_MIN`] and
+/// at least every [`REAP_INTERVAL_MAX`]. A transaction is rolled back at most this fraction of the limit late.
+pub(crate) const REAP_CHECKS_PER_LIMIT: u32 = 8;
+/// See [`REAP_CHECKS_PER_LIMIT`].
+pub(crate) const REAP_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// See [`REAP_CHECKS_PER_LIMIT`].
+pub(crate) const REAP_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// The clock of the limits advances by no more than this at a time: while the thread that advances it stands still, no
+/// transaction grows older.
+pub(crate) const CLOCK_STEP_MAX: Duration = Duration::from_millis(250);
+
+/// A frame of the log is closed once it has this many bytes.
+pub(crate) const FRAME_BYTES: usize = 1 << 20;
+
+/// Longest payload of a frame. The writer refuses a transaction that would exceed it, before any byte of the
+/// transaction is in the log; the reader takes a longer one for damage.
+pub(crate) const FRAME_PAYLOAD_MAX: usize = 1 << 30;
+
+// A frame has less than FRAME_BYTES before its last transaction. In a frame, the changes of a transaction take less than
+// what is counted for them (asserted where the format is defined), and one byte ends the transaction.
+const _: () = assert!(FRAME_BYTES + TX_BYTES_MAX < FRAME_PAYLOAD_MAX);
+// 128 keys of 64 KiB fit into one transaction.
+const _: () = assert!(TX_KEYS_MAX * (KEY_MAX + VALUE_MAX + TX_WRITE_BYTES) <= TX_BYTES_MAX);
+// The counters of a frame cannot overflow: a transaction has at least one byte, a change at least three.
+const _: () = assert!(FRAME_PAYLOAD_MAX < u32::MAX as usize);
+
+/// The log's reader looks for abandoned transactions once it holds this many bytes of uncommitted writes, and at
+/// most every [`ABANDONED_INTERVAL`]: what it holds beyond the writes of open transactions stays below this.
+pub(crate) const UNCOMMITTED_CHECK_BYTES: usize = 1 << 20;
+/// See [`UNCOMMITTED_CHECK_BYTES`].
+pub(crate) const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
+/// Copies of one transaction's writes are freed of overwritten ones when they exceed twice what was left the last
+/// time, and this.
+pub(crate) const REWRITES_BYTES: usize = 64 << 10;

@@ -1,0 +1,17 @@
+//! Sessions and what runs operators through them.
+//!
+//! `operators` is the [`Session`], one system call for each operator; [`Trace`] runs many operators in one call,
+//! [`Procedure`] is a program of a user's [`Application`], and [`Replayer`] applies logged transactions.
+
+mod application;
+mod operators;
+mod procedure;
+mod replayer;
+mod trace;
+
+pub use application::{Application, VOTER};
+pub use operators::Session;
+pub(crate) use operators::{Io, error};
+pub use procedure::Procedure;
+pub use replayer::Replayer;
+pub use trace::{TRACE_KEY, Trace, TraceOutcome};
