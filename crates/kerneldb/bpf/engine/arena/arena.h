@@ -20,7 +20,10 @@ struct {
 /* A program is bound to the arena that it mentions; every global function has to mention it. */
 #define USE_ARENA() asm volatile("" ::"r"(&kdb_arena))
 
+/* An arena offset as an address. The model checker, which runs these headers in a process, has its own. */
+#ifndef AT
 #define AT(type, off) ((type __arena *)(unsigned long)(__u64)(__u32)(off))
+#endif
 
 static __always_inline struct kdb_arena __arena *super(void)
 {

@@ -26,18 +26,6 @@
 
 #define NO_SLOT KDB_MAX_VERSIONS
 
-/* Commit timestamp behind a marker read from `slot`: 0 = not committed, 1 in *changed = look again. */
-static __always_inline __u64 resolve(__u64 marker, struct kdb_version __arena *v, int *changed)
-{
-	__u64 ts = marker_commit_ts(marker);
-
-	barrier();
-	/* The context belongs to this transaction only while the slot still carries its marker. */
-	if (LOAD(&v->ts) != marker)
-		*changed = 1;
-	return ts;
-}
-
 struct kdb_found {
 	__u64 ts;    /* commit timestamp; 0 = none */
 	__u32 block;
@@ -62,12 +50,18 @@ static __always_inline __u64 mask_negative(__u64 x)
 /* The value is read together with the timestamp: a version may move to another slot afterwards. */
 static __always_inline void find_in_slot(struct kdb_version __arena *v, __u64 snapshot, struct kdb_found *found)
 {
-	__u64 ts = LOAD(&v->ts);
+	__u64 marker = LOAD(&v->ts), ts = marker;
 
 	barrier();
+	/* Before the value: a transaction may replace the value of its version until it commits. */
+	if (marker & KDB_MARKER)
+		ts = marker_commit_ts(marker);
+	barrier();
 	__u32 block = LOAD(&v->block), len = LOAD(&v->len);
-	if (ts & KDB_MARKER)
-		ts = resolve(ts, v, &found->changed);
+	barrier();
+	/* The context belongs to this transaction only while the slot still carries its marker. */
+	if ((marker & KDB_MARKER) && LOAD(&v->ts) != marker)
+		found->changed = 1;
 	__u64 better = mask_negative(found->ts - ts) & ~mask_negative(snapshot - ts);
 	found->ts = PICK(better, ts, found->ts);
 	found->block = PICK(better, block, found->block);

@@ -150,14 +150,12 @@ impl Reader<'_> {
         let overflow = u64::from(words[OVERFLOW_AT].load(Ordering::Acquire) as u32);
         let mut best: Option<Version> = None;
         let mut look = |slot: &[AtomicU64]| {
-            let mut commit_ts = slot[0].load(Ordering::Acquire);
+            let seen = slot[0].load(Ordering::Acquire);
+            let commit_ts = if seen & MARKER != 0 { self.control.resolve(seen) } else { seen };
+            // After the marker was resolved: until its commit, the transaction may replace the value.
             let word = slot[1].load(Ordering::Acquire);
-            if commit_ts & MARKER != 0 {
-                let marker = commit_ts;
-                commit_ts = self.control.resolve(marker);
-                if slot[0].load(Ordering::Acquire) != marker {
-                    return Err(());
-                }
+            if seen & MARKER != 0 && slot[0].load(Ordering::Acquire) != seen {
+                return Err(());
             }
             let newer = best.as_ref().is_none_or(|best| commit_ts > best.commit_ts);
             if commit_ts != 0 && commit_ts <= self.timestamp && newer {
