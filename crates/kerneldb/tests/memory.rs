@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::{Config, Database, Error, HeapStats, Session, SetOptions};
 use common::{can_run, has_arenas};
@@ -95,6 +96,31 @@ fn memory_moves_between_all_sizes_of_values() {
     }
     let again = fill(&db, 128, false);
     assert!(again * 100 >= first * 99, "{again} values of 128 bytes after all others, {first} before");
+}
+
+/// Slabs of deleted entries go back to the pool also while there are plenty of free ones.
+#[test]
+fn an_empty_database_takes_little_memory() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let db = Database::create(Config { memory_bytes: 64 << 20, ..Config::default() }).unwrap();
+    let mut session = db.session().unwrap();
+    for number in 0..50_000 {
+        set(&mut session, number, 16, false).unwrap();
+    }
+    let full = db.heap_stats().slab_bytes;
+    assert!(full > 5 << 20, "{full}");
+    for number in 0..50_000 {
+        session.delete(&key(number)).unwrap();
+    }
+    drop(session);
+    let started = Instant::now();
+    while db.heap_stats().slab_bytes > 1 << 20 {
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", db.heap_stats());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    db.verify().unwrap();
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::{Result, limits::RECLAIM_ATTEMPTS};
 const COLLECT_BUDGET: u64 = 4096;
 /// The background thread reclaims scarce memory this often.
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
+/// The background thread looks for slabs whose entries were all removed this often, while entries are removed.
+const UNUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// What background work remembers from one round to the next.
 #[derive(Default)]
@@ -24,9 +26,22 @@ pub(crate) struct Housekeeping {
     fruitless: HashMap<u32, u64>,
     /// Scarce memory was looked for.
     reclaimed_at: Option<Instant>,
+    /// By partition: when unused slabs were looked for, and how many entries had been removed by then.
+    unused: HashMap<u32, (Instant, u64)>,
 }
 
 impl Housekeeping {
+    /// Whether a background round should look for slabs without entries, after so many entries were removed in all.
+    /// `pending`: some wait for readers to end.
+    fn unused_is_due(&mut self, partition: u32, removed: u64, pending: bool) -> bool {
+        let (at, before) = self.unused.entry(partition).or_insert((Instant::now(), 0));
+        let due = (pending || *before != removed) && at.elapsed() >= UNUSED_PAUSE;
+        if due {
+            (*at, *before) = (Instant::now(), removed);
+        }
+        due
+    }
+
     /// Whether a background round should look for memory again.
     fn reclaim_is_due(&mut self) -> bool {
         let due = self.reclaimed_at.is_none_or(|at| at.elapsed() >= RECLAIM_PAUSE);
@@ -72,10 +87,11 @@ impl Engine {
             return Ok(self.storage.free_slabs(partition) > 0);
         }
         let program = self.programs(partition).evacuate.as_ref();
-        let reclaimed = self.storage.reclaim(partition, &self.grace, &mut |slab| match program {
+        let mut evacuate = |slab| match program {
             Some(program) => program.run(&mut [slab, 0, 0]).map(drop),
             None => Ok(()),
-        })?;
+        };
+        let reclaimed = self.storage.reclaim(partition, &self.grace, Some(&mut evacuate))?;
         if reclaimed == 0 && !self.storage.is_evacuating(partition) {
             *seen = freed;
         }
@@ -123,6 +139,12 @@ impl Engine {
             more |= self.collect(partition)?;
             if self.storage.is_scarce(partition) && housekeeping.reclaim_is_due() {
                 self.make_room_locked(partition, housekeeping)?;
+            } else if housekeeping.unused_is_due(
+                partition,
+                self.counters().entries_collected,
+                self.storage.is_evacuating(partition),
+            ) {
+                self.storage.reclaim(partition, &self.grace, None)?;
             }
         }
         self.control.update_clock_offset();

@@ -116,9 +116,9 @@ pub(crate) trait Storage: Send + Sync {
         false
     }
 
-    /// Reclaims memory of a partition; returns the number of slabs that became free. `evacuate` runs the program that
-    /// moves values out of a slab.
-    fn reclaim(&self, _partition: u32, _grace: &GracePeriod, _evacuate: Evacuate<'_>) -> Result<u64> {
+    /// Reclaims unused memory of a partition; returns the number of slabs that became free. With `evacuate`, which runs
+    /// the program that moves values out of a slab, sparse slabs are emptied, too.
+    fn reclaim(&self, _partition: u32, _grace: &GracePeriod, _evacuate: Option<Evacuate<'_>>) -> Result<u64> {
         Ok(0)
     }
 

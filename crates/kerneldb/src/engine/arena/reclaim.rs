@@ -28,6 +28,7 @@ use super::{
 use crate::{
     Result,
     bpf::GracePeriod,
+    engine::storage::Evacuate,
     layout::{KDB_CLASSES, KDB_SLAB_CURRENT, KDB_SLAB_FULL, KDB_SLAB_PARTIAL},
     limits::{MAX_EVACUATING_SLABS, SCARCE_SLABS_SHARE},
 };
@@ -79,17 +80,17 @@ impl Partition {
         !self.reclaimer.evacuating().is_empty()
     }
 
-    /// Gives unused slabs to the pool, and returns how many. `move_values` moves the values of the entries in a
-    /// slab out of evacuated slabs. One thread at a time.
-    pub(crate) fn reclaim(
-        &self,
-        grace: &GracePeriod,
-        move_values: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<u64> {
+    /// Gives unused slabs to the pool, and returns how many. With `move_values` it also empties sparse slabs: that
+    /// moves the values of the entries in a slab out of evacuated slabs. One thread at a time.
+    pub(crate) fn reclaim(&self, grace: &GracePeriod, move_values: Option<Evacuate<'_>>) -> Result<u64> {
         let mut evacuating = self.reclaimer.evacuating();
         let mut freed = self.take_unused(&mut evacuating);
-        self.choose_sparse(&mut evacuating);
-        if evacuating.iter().any(|e| self.slab_word(e.slab).used() > 0) {
+        if move_values.is_some() {
+            self.choose_sparse(&mut evacuating);
+        }
+        if let Some(move_values) = move_values
+            && evacuating.iter().any(|e| self.slab_word(e.slab).used() > 0)
+        {
             for slab in 0..self.used_slabs() {
                 if self.slab_kind(slab) >= KDB_CLASSES && self.slab_word(slab).used() > 0 {
                     move_values(slab)?;

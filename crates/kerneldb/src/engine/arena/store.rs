@@ -146,7 +146,7 @@ impl Storage for ArenaStore {
         self.partition(partition).is_evacuating()
     }
 
-    fn reclaim(&self, partition: u32, grace: &GracePeriod, evacuate: Evacuate<'_>) -> Result<u64> {
+    fn reclaim(&self, partition: u32, grace: &GracePeriod, evacuate: Option<Evacuate<'_>>) -> Result<u64> {
         self.partition(partition).reclaim(grace, evacuate)
     }
 
