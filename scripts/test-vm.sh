@@ -27,6 +27,6 @@ done < <(sort <<<"$tests")
 guest() { "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test "$@"; }
 for kernel in "${series[@]}"; do
   # The guest has all these binaries in its memory, twice while it boots.
-  guest --kernel "$kernel" --memory 6G --timeout 5m "${all[@]}"
+  guest --kernel "$kernel" --memory 6G --timeout 10m "${all[@]}"
   guest --kernel "$kernel" --timeout 4m --cpus 1 "${single[@]}"
 done
