@@ -153,8 +153,6 @@ fn write_section<S: Operators, V: Services>(
                 Durability::Sync => "sync",
             };
             text.line("durability", durability);
-            text.line("clock", services.clock());
-            text.line("durable_ts", services.durable_ts());
             let timeouts = &settings.startup().timeouts;
             text.line("transaction_timeout_ms", timeouts.transaction_ms.load(Relaxed));
             text.line("transaction_idle_timeout_ms", timeouts.idle_ms.load(Relaxed));
