@@ -4,17 +4,17 @@
 //! back, and reads the figures again. The reads also let Redis finish moving its hash table to the larger one: each
 //! read moves one bucket, so the old table is freed before Redis is measured.
 //!
-//! What counts for Redis: the growth of `used_memory` (INFO) divided by the number of keys. This is what Redis requested
+//! Redis is charged with the growth of `used_memory` (INFO) divided by the number of keys. This is what Redis requested
 //! from its allocator, rounded up to the allocator's size classes, and the hash table. Redis has neither a memory limit
 //! nor persistence. Unused parts of the allocator's pages do not count.
 //!
-//! What counts for Bedplate: the growth of `used_memory` divided by the number of keys, which is whole slabs of 64 KiB of
+//! Bedplate is charged with the growth of `used_memory` divided by the number of keys, which is whole slabs of 64 KiB of
 //! entries, inline versions and values, and in addition the key's share of the index. The buckets of the index
 //! are allocated at the start for the whole memory limit, so the share is `index_bucket_bytes` divided by the number of keys
 //! that fit into the heap (`heap_bytes` divided by the slab bytes per key). The server has its default options: a log,
 //! asynchronous durability, and four versions.
 //!
-//! What does not count on either side: memory of a server without keys, and buffers of connections. For Bedplate this
+//! Neither side is charged with the memory of a server without keys, or with buffers of connections. For Bedplate this
 //! includes the log's rings, the slabs' descriptors and bitmaps, and the programs; `other_fixed_bytes` of a row is
 //! what the arena's parts among them take for each key when the heap is full. No figure depends on time, so there is one
 //! measurement of each cell.
@@ -31,7 +31,7 @@ pub(crate) const BENCH: Benchmark =
 /// Lengths of values, and their names in ratios.
 const VALUES: [(usize, &str); 3] = [(16, "16b"), (100, "100b"), (1000, "1k")];
 
-/// What Bedplate's arena is divided into, in bytes.
+/// The parts of Bedplate's arena, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Arena {
     /// The memory limit.

@@ -254,7 +254,7 @@ fn the_documented_capabilities_are_enough() {
     assert!(!said.contains("WARN") && !said.contains("ERROR"), "{said}");
 }
 
-/// What needs a further capability says so before anything else happens.
+/// An option that needs a further capability is refused before anything else happens.
 #[test]
 fn batching_without_its_capability_is_refused() {
     let Some(prefix) = with_capabilities(&DOCUMENTED) else { return };

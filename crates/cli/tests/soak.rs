@@ -351,7 +351,7 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
     let mut connection = running.server.connect();
     wrong.extend(expired_keys_go(&mut connection).err());
     let () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
-    // What FLUSHALL deleted is given back once no reader can see it.
+    // The memory of deleted keys is given back once no reader can see it.
     let (flushed, bound) = (Instant::now(), baseline + MOST_MORE_BYTES);
     while info(&mut connection, "used_memory") > bound && flushed.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(200));

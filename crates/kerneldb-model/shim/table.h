@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What the model calls of one variant of the engine. */
+/* The functions of one variant of the engine that the model calls. */
 #ifndef BEDPLATE_MODEL_TABLE_H
 #define BEDPLATE_MODEL_TABLE_H
 

@@ -27,7 +27,7 @@ impl TxnSink for Newest {
     fn end(&mut self) {}
 }
 
-/// What the thread that consumes the log tells others.
+/// The state that the thread that consumes the log shares with others.
 #[derive(Default)]
 pub struct Consumer {
     /// The newest commit timestamp it has taken.

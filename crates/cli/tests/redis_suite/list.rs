@@ -50,7 +50,7 @@ impl List {
         self.units.values().map(BTreeMap::len).sum()
     }
 
-    /// What is wrong with the list itself.
+    /// Errors in the list itself.
     pub fn check(&self) -> Vec<String> {
         let tests = self.units.values().flatten();
         let unknown = tests.filter(|(_, reason)| !self.reasons.contains(*reason));

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What became of a test.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
@@ -84,7 +84,7 @@ pub fn run(suite: &Path, unit: &str, port: u16) -> Result<Outcomes, String> {
     Ok(outcomes)
 }
 
-/// What the driver has reported so far.
+/// The reports of the driver so far.
 #[derive(Default)]
 struct Report {
     outcomes: Outcomes,

@@ -1,4 +1,4 @@
-//! What a server's process holds, and what it leaves behind.
+//! The resources that a server's process holds, and those that are left when it has ended.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

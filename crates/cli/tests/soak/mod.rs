@@ -1,4 +1,4 @@
-//! What the soak consists of.
+//! The parts of the soak.
 
 pub mod clients;
 pub mod footprint;
