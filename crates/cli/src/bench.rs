@@ -30,10 +30,16 @@ pub struct Args {
     /// Where benchmarks that write create their files, to be removed afterwards: put it on a disk.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Be the `floor` of kv-net on a port of the loopback address.
+    #[arg(long, value_name = "PORT", hide = true, exclusive = true)]
+    floor: Option<u16>,
 }
 
 /// Runs the benchmark.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(port) = args.floor {
+        return match bedplate_bench::net::floor::serve(port).context("serving constant replies")? {};
+    }
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
         for bench in benchmarks() {

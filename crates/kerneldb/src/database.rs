@@ -89,6 +89,17 @@ impl Database {
         attach::load(&self.engine, attachment)
     }
 
+    /// Returns when every eBPF program that was running at the call has ended, those of other objects too.
+    ///
+    /// Takes as long as an RCU grace period, some milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if the kernel refuses the request.
+    pub fn wait_for_programs(&self) -> Result<()> {
+        self.engine.wait_for_programs()
+    }
+
     /// Claims a trace, for running many operations in one call. [`Error::Busy`] if all are in use.
     pub fn trace(&self) -> Result<Trace> {
         Trace::claim(self.engine.clone())

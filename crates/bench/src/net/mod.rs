@@ -1,15 +1,24 @@
 //! `kv-net`: the Redis-protocol server against redis-server over loopback TCP (paper 6.1).
 //!
 //! All servers are up at the same time, without persistence, on the same cores; those that are not
-//! measured are idle. Sides: `redis`, `server` (Bedplate's server path as it is by default), `batched` (the same with
-//! `--batch-workers under-load`: the kernel's workers in the scheduler's batch class while many clients are busy), `user` (Bedplate with its kernel path switched off: what answering in the kernel is worth) and `local` (Bedplate with the fast path for
-//! local clients, where the build has it). In every cell they take turns round by round. [`mod@measure`] defines the
-//! CPU columns; [`load`] the two kinds of loop.
+//! measured are idle. In every cell they take turns round by round. [`mod@measure`] defines the CPU columns, [`load`]
+//! the two kinds of loop. The sides are:
+//!
+//! - `redis`, the baseline;
+//! - `server`, Bedplate's server path as it is by default;
+//! - `batched`, the same with `--batch-workers under-load`: the kernel's workers are in the scheduler's batch class while
+//!   many clients are busy;
+//! - `user`, Bedplate with its kernel path switched off: what answering in the kernel is worth;
+//! - `local`, Bedplate with the fast path for local clients, where the build has it;
+//! - `floor`, a server that receives, sends a constant and does nothing else ([`floor`](mod@floor)), in the cells whose
+//!   replies are all the same. Its ratio of `cpu` is the part of Redis's time that a server cannot save as long as it
+//!   receives a request and sends a reply with system calls.
 //!
 //! Ratios are the worst cell's, closed loops and open loops alike: the smallest of the cells' medians in `*_min`, the
 //! largest in `*_max`. An open loop's latency counts from when a request was due. Where the kernel does not tell the run
 //! time of eBPF programs, sides that have such programs get no ratio of `cpu`.
 
+pub mod floor;
 pub mod load;
 pub mod measure;
 pub mod server;
@@ -46,6 +55,14 @@ struct Side {
     server: Server,
     /// Type of its programs that run in the client's context.
     client_programs: Option<ProgramType>,
+    /// It only answers requests that write, one at a time.
+    constant: bool,
+}
+
+impl Side {
+    fn takes_part(&self, cell: &Cell) -> bool {
+        !self.constant || (cell.pipeline == 1 && cell.set_percent == 100)
+    }
 }
 
 struct Plan {
@@ -85,13 +102,19 @@ fn plan(options: &Options) -> Plan {
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let memory = options.pick(512 << 20, 3 << 30);
     let side = |name, further: &[&str], client_programs| {
-        Server::bedplate(options, memory, further).map(|server| Side { name, server, client_programs })
+        Server::bedplate(options, memory, further).map(|server| Side {
+            name,
+            server,
+            client_programs,
+            constant: false,
+        })
     };
     let mut sides = vec![
-        Side { name: "redis", server: Server::redis(options)?, client_programs: None },
+        Side { name: "redis", server: Server::redis(options)?, client_programs: None, constant: false },
         side("server", &[], Some(ProgramType::SkSkb))?,
         side("batched", &["--batch-workers=under-load"], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
+        Side { name: "floor", server: Server::floor(options)?, client_programs: None, constant: true },
     ];
     let mut skipped = None;
     match side("local", &["--local-fast-path"], Some(ProgramType::SkMsg)) {
@@ -169,7 +192,7 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
     for (done, cell) in plan.cells.iter().enumerate() {
         if filled != cell.value_len {
             sink(Step { done, total: plan.cells.len(), label: "loading keys" });
-            for side in sides {
+            for side in sides.iter().filter(|side| !side.constant) {
                 load::fill(side.server.address(), plan.keys, cell.value_len)?;
             }
             filled = cell.value_len;
@@ -179,23 +202,32 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
             cell.connections, cell.pipeline, cell.value_len, cell.set_percent
         );
         sink(Step { done, total: plan.cells.len(), label: &label });
-        let closed = measure_cell(plan, sides, cell, Loop::Closed)?;
+        let taking_part: Vec<usize> = (0..sides.len()).filter(|i| sides[*i].takes_part(cell)).collect();
+        let in_cell: Vec<&Side> = taking_part.iter().map(|i| &sides[*i]).collect();
+        let closed = measure_cell(plan, &in_cell, cell, Loop::Closed)?;
         let rates: Vec<f64> = closed.rounds.iter().map(|r| samples(r, |m| m.seen.rate()).median()).collect();
-        for (i, side) in sides.iter().enumerate() {
+        for (i, side) in in_cell.iter().enumerate() {
             report.rows.push(closed.row(cell, side, i, "closed"));
-            ratios[i].add(&closed.rounds[i], closed.bpf_ns[i], &closed.rounds[0]);
+            ratios[taking_part[i]].add(&closed.rounds[i], closed.bpf_ns[i], &closed.rounds[0]);
         }
         if cell.pipeline == 1 && cell.connections > 1 {
             // Half of what the slowest side can do: every side is offered the same load.
             let rate = (rates.iter().copied().fold(f64::INFINITY, f64::min) / 2.0).round();
-            let open = measure_cell(plan, sides, cell, Loop::Open { rate })?;
-            for (i, side) in sides.iter().enumerate() {
+            let open = measure_cell(plan, &in_cell, cell, Loop::Open { rate })?;
+            for (i, side) in in_cell.iter().enumerate() {
                 report.rows.push(open.row(cell, side, i, "open"));
-                ratios[i].add(&open.rounds[i], open.bpf_ns[i], &open.rounds[0]);
+                ratios[taking_part[i]].add(&open.rounds[i], open.bpf_ns[i], &open.rounds[0]);
             }
         }
     }
     for (side, ratios) in sides.iter().zip(&ratios).skip(1) {
+        // The smallest one of the floor's is what counts.
+        if side.constant {
+            if let Some(cpu) = ratios.cpu.iter().flatten().copied().reduce(f64::min) {
+                report.ratio("floor_cpu_over_redis_min", cpu);
+            }
+            continue;
+        }
         ratios.fill(side.name, &mut report);
     }
     Ok(report)
@@ -242,7 +274,7 @@ fn losses(ratios: &[(&str, f64)]) -> String {
     if lost.is_empty() { "-".into() } else { lost.join(" ") }
 }
 
-fn measure_cell(plan: &Plan, sides: &[Side], cell: &Cell, timing: Loop) -> Result<CellResult> {
+fn measure_cell(plan: &Plan, sides: &[&Side], cell: &Cell, timing: Loop) -> Result<CellResult> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let load = |round: usize| Load {
         connections: cell.connections,
@@ -281,7 +313,7 @@ mod tests {
         let options = Options::new(Mode::Quick);
         let side = |name| {
             let server = Server::redis(&options).unwrap();
-            Side { name, server, client_programs: None }
+            Side { name, server, client_programs: None, constant: false }
         };
         let cell =
             |connections, pipeline, value_len| Cell { connections, pipeline, value_len, set_percent: 50 };

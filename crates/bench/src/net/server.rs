@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,15 +52,19 @@ impl Server {
         Self::start(command, port, directory, "install redis-server, or name one")
     }
 
+    /// The least that a server can do ([`super::floor`]).
+    pub fn floor(options: &Options) -> Result<Server> {
+        let port = free_port()?;
+        let mut command = Command::new(bedplate(options)?);
+        command.args(["bench", "--floor", &port.to_string()]);
+        Self::start(command, port, directory()?, "this executable has no `bench --floor`")
+    }
+
     /// Bedplate without persistence, with further options of `kv serve`.
     pub fn bedplate(options: &Options, memory_bytes: u64, further: &[&str]) -> Result<Server> {
-        let program = match &options.bedplate {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().map_err(Error::io("path of the running executable"))?,
-        };
         let directory = directory()?;
         let port = free_port()?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(bedplate(options)?);
         command.args(["kv", "serve", "--bind", "127.0.0.1", "--port", &port.to_string(), "--in-memory"]);
         command.args(["--memory", &memory_bytes.to_string()]).args(further);
         Self::start(command, port, directory, "run `bedplate doctor` to see what this kernel lacks")
@@ -73,12 +77,8 @@ impl Server {
         data: &Path,
         further: &[&str],
     ) -> Result<Server> {
-        let program = match &options.bedplate {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().map_err(Error::io("path of the running executable"))?,
-        };
         let port = free_port()?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(bedplate(options)?);
         command.args(["kv", "serve", "--bind", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--memory", &memory_bytes.to_string()]).args(further);
         command.args([OsStr::new("--data"), data.as_os_str()]);
@@ -207,6 +207,14 @@ impl Drop for Server {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// The `bedplate` executable.
+fn bedplate(options: &Options) -> Result<PathBuf> {
+    match &options.bedplate {
+        Some(path) => Ok(path.clone()),
+        None => std::env::current_exe().map_err(Error::io("path of the running executable")),
     }
 }
 

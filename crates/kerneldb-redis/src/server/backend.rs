@@ -62,10 +62,16 @@ impl Backend {
     /// then.
     pub(super) fn sample(&self) {
         if self.gate.is_closed() && self.gate_times() == (0, 0) {
-            self.gate.set(0, 0);
+            self.set_gate(0, 0);
         }
         let commands = self.shared.counters.commands.load(Ordering::Relaxed);
         self.statistics.sample(Instant::now(), commands + self.kernel_activity().commands);
+    }
+
+    fn set_gate(&self, all_until_ns: u64, writes_until_ns: u64) {
+        if let Err(error) = self.gate.set(all_until_ns, writes_until_ns) {
+            tracing::error!(%error, "commands that began before the pause may still be running");
+        }
     }
 
     /// What the gate is set to: for all commands, and for those that write.
@@ -268,6 +274,6 @@ impl Services for Backend {
 
     fn pauses_changed(&self) {
         let (all, writes) = self.gate_times();
-        self.gate.set(all, writes);
+        self.set_gate(all, writes);
     }
 }

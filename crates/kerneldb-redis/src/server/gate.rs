@@ -1,16 +1,21 @@
 //! The word that keeps the kernel from answering while clients are paused (`struct srv_gate`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::srv_gate;
 use bedplate_kerneldb::attach::ArrayMapping;
+use bedplate_kerneldb::{Database, Result};
 
 /// The mapped gate of a server.
-pub(super) struct Gate(ArrayMapping<srv_gate>);
+pub(super) struct Gate {
+    words: ArrayMapping<srv_gate>,
+    database: Arc<Database>,
+}
 
 impl Gate {
-    pub(super) fn new(mapping: ArrayMapping<srv_gate>) -> Gate {
-        Gate(mapping)
+    pub(super) fn new(words: ArrayMapping<srv_gate>, database: Arc<Database>) -> Gate {
+        Gate { words, database }
     }
 
     /// Whether a pause was set that is not taken back, over or not. The programs look at the clock for each
@@ -21,7 +26,7 @@ impl Gate {
     }
 
     fn words(&self) -> [&AtomicU64; 2] {
-        let gate = self.0.get(0);
+        let gate = self.words.get(0);
         // SAFETY: within the mapped array, which `self` keeps; aligned, and only accessed atomically.
         unsafe {
             [
@@ -33,24 +38,13 @@ impl Gate {
 
     /// Pauses all commands, and those that write, until these times of CLOCK_MONOTONIC; 0 = they are not
     /// paused. When it returns, no command that began before is still running in the kernel.
-    pub(super) fn set(&self, all_until_ns: u64, writes_until_ns: u64) {
+    pub(super) fn set(&self, all_until_ns: u64, writes_until_ns: u64) -> Result<()> {
         let [all, writes] = self.words();
         all.store(all_until_ns, Ordering::SeqCst);
         writes.store(writes_until_ns, Ordering::SeqCst);
         if all_until_ns.max(writes_until_ns) > 0 {
-            wait_for_programs();
+            self.database.wait_for_programs()?;
         }
-    }
-}
-
-/// Waits until every eBPF program that runs now has ended: they run in RCU's read-side critical sections,
-/// and this system call waits for a grace period.
-fn wait_for_programs() {
-    const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
-    // SAFETY: takes numbers only.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if result != 0 {
-        // Kernels with processors free of ticks do not have it; a command ends within microseconds.
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        Ok(())
     }
 }

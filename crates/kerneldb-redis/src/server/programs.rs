@@ -241,7 +241,7 @@ impl Programs {
 
     /// Maps the word by which clients are paused.
     pub(super) fn gate(&self) -> Result<Gate> {
-        Ok(Gate::new(ArrayMapping::new(self.map("srv_gates").as_fd(), 1)?))
+        Ok(Gate::new(ArrayMapping::new(self.map("srv_gates").as_fd(), 1)?, self.database.clone()))
     }
 
     /// Maps the signals.

@@ -167,6 +167,11 @@ impl Engine {
         claimed.store(0, Ordering::Release);
     }
 
+    /// Returns when every program that was running at the call has ended.
+    pub(crate) fn wait_for_programs(&self) -> Result<()> {
+        self.grace.wait()
+    }
+
     /// Makes memory available in a partition that ran out of it; false at the limit.
     pub(crate) fn grow(&self, partition: u32) -> bool {
         self.storage.grow(partition)
