@@ -38,7 +38,8 @@ pub struct Args {
 /// Runs the benchmark.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(port) = args.floor {
-        return match bedplate_bench::net::floor::serve(port).context("serving constant replies")? {};
+        let never = bedplate_bench::net::floor::serve(port).context("serving constant replies")?;
+        match never {}
     }
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
