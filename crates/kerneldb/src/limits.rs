@@ -125,6 +125,19 @@ const _: () = assert!(TX_KEYS_MAX * (KEY_MAX + VALUE_MAX + TX_WRITE_BYTES) <= TX
 // The counters of a frame cannot overflow: a transaction has at least one byte, a change at least three.
 const _: () = assert!(FRAME_PAYLOAD_MAX < u32::MAX as usize);
 
+/// Recovery may take a part of a partition's limit beyond the limit: this share, within [`RESERVE_BYTES`]. A loader leaves
+/// one slab of each size half empty, so a database that was full may need more than it had until it is compacted.
+pub(crate) const RESERVE_SHARE: u64 = 16;
+/// See [`RESERVE_SHARE`].
+pub(crate) const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=64 << 20;
+
+/// Most threads that write recovered keys into memory. More would wait for the thread that decodes.
+pub(crate) const RECOVERY_WORKERS_MAX: usize = 8;
+/// Changes that recovery hands to such a thread at a time.
+pub(crate) const RECOVERY_BATCH_CHANGES: usize = 1024;
+/// Bytes of keys and values that it hands over at a time, unless a single change has more.
+pub(crate) const RECOVERY_BATCH_BYTES: usize = 128 << 10;
+
 /// The log's reader looks for abandoned transactions once it holds this many bytes of uncommitted writes, and at
 /// most every [`ABANDONED_INTERVAL`]: what it holds beyond the writes of open transactions stays below this.
 pub(crate) const UNCOMMITTED_CHECK_BYTES: usize = 1 << 20;

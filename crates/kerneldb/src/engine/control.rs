@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::arena::Loaded;
 use super::expiry::{sessions, unix_ms};
 use super::reaper::{self, CoarseClock, ContextView};
 use crate::{
@@ -113,6 +114,17 @@ impl Control {
         for cpu in 0..KDB_MAX_CPUS as usize {
             // SAFETY: in bounds; no operator runs during recovery.
             unsafe { (&raw mut (*self.states.get(0)).stats[cpu].drained_seen).write_volatile(0) };
+        }
+    }
+
+    /// Adds what recovery has loaded. No operator runs.
+    pub(crate) fn account_loaded(&self, loaded: Loaded) {
+        let stats = self.states.get(0);
+        // SAFETY: in bounds; no operator runs during recovery, so nobody else changes these counters.
+        unsafe {
+            (*stats).stats[0].live_keys += loaded.keys;
+            (*stats).stats[0].value_bytes += loaded.bytes;
+            (*stats).stats[0].expiring_keys += loaded.expiring;
         }
     }
 

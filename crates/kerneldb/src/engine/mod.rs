@@ -37,12 +37,13 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{kdb_config, kdb_io, kdb_replay, kdb_trace},
+    layout::{kdb_config, kdb_io, kdb_trace},
     limits::CPUS_MAX,
     stats::Stats,
 };
 use arena::ArenaStore;
 pub use arena::HeapStats;
+pub(crate) use arena::{LoadKey, Loaded, Loader};
 use control::{Control, Secrets, StateView};
 use expiry::{Expiry, sessions};
 use hashmap::HashStore;
@@ -58,8 +59,6 @@ pub(crate) struct Programs {
     pub batch: Program,
     pub noop: Program,
     reap: Program,
-    /// Arena engine.
-    replay: Option<Program>,
     collect: Program,
     /// Arena engine: moves values out of slabs that are being emptied.
     evacuate: Option<Program>,
@@ -197,19 +196,24 @@ impl Engine {
         self.storage.prefault(bytes / u64::from(self.storage.partitions()));
     }
 
-    /// Number of batches of logged changes.
-    pub(crate) fn replay_batches(&self) -> u32 {
-        self.storage.replay_batches().map_or(0, ArrayMapping::len)
+    /// A loader for each partition, for recovery; none with the hash-map engine.
+    pub(crate) fn loaders(&self) -> Vec<Loader<'_>> {
+        self.storage.loaders()
     }
 
-    /// A batch of logged changes; panics if there is none with this index.
-    pub(crate) fn replay_batch(&self, index: u32) -> *mut kdb_replay {
-        self.storage.replay_batches().expect("the storage engine has batches").get(index)
+    /// Most loaders that work on one partition, so that the slabs which they leave half empty fit into its reserve.
+    pub(crate) fn loaders_max(&self) -> u32 {
+        self.storage.loaders_max()
     }
 
-    /// The program that applies batches of logged changes (arena engine).
-    pub(crate) fn replay_program(&self, partition: u32) -> Result<&Program> {
-        self.programs(partition).replay.as_ref().ok_or(Error::State)
+    /// Whether memory may grow into the partitions' reserves, which are for recovery.
+    pub(crate) fn open_reserve(&self, open: bool) {
+        self.storage.open_reserve(open);
+    }
+
+    /// Number of the bucket in a partition of keys with a hash.
+    pub(crate) fn bucket_of(&self, partition: u32, hash: u64) -> u32 {
+        self.storage.bucket_of(partition, hash)
     }
 
     /// The first arena, for tests that look at its memory.
@@ -301,7 +305,6 @@ impl Programs {
             batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
             reap: object.program("kdb_local_reap")?,
-            replay: object.program("kdb_local_replay").ok(),
             collect: object.program("kdb_local_collect")?,
             evacuate: object.program("kdb_local_evacuate").ok(),
             object,

@@ -1,19 +1,18 @@
 //! What a storage engine is: the interface between everything above and the memory that holds the data.
 //!
-//! Writing is the business of the operators (`bpf/engine/`) alone. A storage engine in user space sizes and grows the
-//! memory, reads registered snapshots, consumes the log, and verifies.
+//! Writing is the business of the operators (`bpf/engine/`), except in recovery, when no operator runs. A storage engine
+//! in user space sizes and grows the memory, reads registered snapshots, consumes the log, and verifies.
 
 use std::time::Duration;
 
 use super::{
-    arena::HeapStats, control::Control, expiry::ExpiryCursor, log::TxnSink, memory_wait::MemoryPressure,
+    arena::{HeapStats, Loader},
+    control::Control,
+    expiry::ExpiryCursor,
+    log::TxnSink,
+    memory_wait::MemoryPressure,
 };
-use crate::{
-    Error, Result,
-    bpf::{ArrayMapping, GracePeriod},
-    layout::{kdb_config, kdb_replay},
-    stats::Stats,
-};
+use crate::{Error, Result, bpf::GracePeriod, layout::kdb_config, stats::Stats};
 
 /// One key of a snapshot, borrowed from the storage engine.
 #[derive(Clone, Copy, Debug)]
@@ -127,9 +126,22 @@ pub(crate) trait Storage: Send + Sync {
         HeapStats::default()
     }
 
-    /// Batches of logged changes for recovery; `None` for an engine that recovers change by change.
-    fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
-        None
+    /// A loader for each partition; none for an engine that recovers change by change.
+    fn loaders(&self) -> Vec<Loader<'_>> {
+        Vec::new()
+    }
+
+    /// Most loaders that may work on one partition.
+    fn loaders_max(&self) -> u32 {
+        1
+    }
+
+    /// Whether memory may grow beyond the limit, into what is reserved for recovery.
+    fn open_reserve(&self, _open: bool) {}
+
+    /// Number of the bucket of keys with a hash; 0 for an engine without loaders.
+    fn bucket_of(&self, _partition: u32, _hash: u64) -> u32 {
+        0
     }
 
     /// The first arena, for tests that look at its memory.

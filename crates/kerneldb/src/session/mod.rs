@@ -11,7 +11,7 @@ mod trace;
 
 pub use application::{Application, VOTER};
 pub use operators::Session;
-pub(crate) use operators::{Io, error};
+
 pub use procedure::Procedure;
 pub use replayer::Replayer;
 pub use trace::{TRACE_KEY, Trace, TraceOutcome};

@@ -67,7 +67,8 @@ fn a_database_that_does_not_fit_is_an_error_and_stays_as_it_is() {
     let big = config(Durability::Async);
     let (store, _) = open(big.clone(), temp.path());
     let mut session = store.database().session().unwrap();
-    for i in 0..500u32 {
+    // More than the limit and what recovery may take beyond it.
+    for i in 0..900u32 {
         set(&mut session, &i.to_le_bytes(), &vec![i as u8; 60_000]).unwrap();
     }
     drop(session);

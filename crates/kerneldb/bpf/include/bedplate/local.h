@@ -21,32 +21,6 @@ enum kdb_op {
 	KDB_OP_RELEASE,
 };
 
-/*
- * A batch of logged changes for recovery (kdb_local_replay). User space fills a batch and owns it while no program
- * runs on it. A key and a value follow their header, each padded with zeros to whole words.
- */
-#define KDB_REPLAY_CHANGES 2048u  /* most changes in a batch; a power of two */
-#define KDB_REPLAY_BYTES 131072u  /* a change begins below this offset; a power of two */
-
-struct kdb_change {
-	__u64 commit_ts;
-	__u64 expire_ms;          /* absolute expiry, 0 = never */
-	__u64 hash;               /* of the key */
-	__u32 vlen;               /* bytes of the value; 0 for a deletion */
-	__u16 klen;
-	__u8 deletes;             /* 1: the key is deleted */
-	__u8 _pad;
-};
-
-struct kdb_replay {
-	__u32 count;              /* changes in the batch */
-	__u32 done;               /* in: the first change to apply; out: the first one that was not applied */
-	__s32 status;             /* out: enum kdb_status of the change `done`, if done < count */
-	__u32 _pad[13];
-	__u32 at[KDB_REPLAY_CHANGES]; /* offset of each change in `bytes`, a multiple of 8 */
-	__u8 bytes[KDB_REPLAY_BYTES + sizeof(struct kdb_change) + KDB_KEY_BUF + KDB_VAL_MAX];
-};
-
 #define KDB_TRACE_OPS 4096u
 #define KDB_TRACE_KEY 16u         /* bytes in a key of a trace */
 #define KDB_TRACE_GET 0xffffffffu

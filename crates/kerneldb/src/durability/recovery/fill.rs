@@ -1,8 +1,10 @@
 //! Filling a database with recovered changes, with all processors.
 //!
-//! The calling thread decodes files and routes every change to a *lane*, chosen by the key's hash. A lane collects
-//! changes of one partition in a batch, which is memory that the programs share. A worker thread takes full batches of its
-//! lanes and applies each in one call into the kernel.
+//! The calling thread decodes files and routes every change to a *lane*, chosen by the key's bucket. A lane collects
+//! changes of one partition in a batch. A worker thread takes the full batches of its lanes and writes their changes
+//! straight into the mapped arena ([`Loader`]).
+//! It may take the partition's reserve, so that the slabs which a loader leaves half empty do not make a database too
+//! large for the memory that it was in.
 //!
 //! Invariant: the changes of a key are applied in the order in which they were routed, because a key has one lane, a
 //! lane has one worker, and a worker takes batches in order. Changes of different keys may be applied in any order.
@@ -17,13 +19,10 @@ use std::thread::JoinHandle;
 
 use super::ReplayTarget;
 use crate::durability::wal::OpRef;
-use crate::engine::{Engine, lanes_per_partition, unix_ms, worker_count};
-use crate::layout::{
-    KDB_ERR_BUSY, KDB_ERR_CONFLICT, KDB_ERR_NO_MEMORY, KDB_OK, KDB_REPLAY_BYTES, KDB_REPLAY_CHANGES,
-    kdb_change, kdb_replay,
-};
-use crate::session::{Io, error};
-use crate::{Database, EngineKind, Error, LogTxn, Replayer, Result, Session};
+use crate::engine::{Engine, LoadKey, Loaded, Loader, lanes_per_partition, unix_ms, worker_count};
+use crate::limits::{RECOVERY_BATCH_BYTES, RECOVERY_BATCH_CHANGES};
+use crate::session::Replayer;
+use crate::{Database, EngineKind, Error, LogTxn, Result};
 
 /// A database that recovery fills. Dropping it before [`ReplayTarget::set_clock`] leaves a partly filled database.
 pub(crate) struct Filler {
@@ -149,11 +148,42 @@ impl Transaction {
     }
 }
 
-/// A batch that is being filled.
+/// A change of a batch.
+struct Change {
+    hash: u64,
+    commit_ts: u64,
+    expire_ms: u64,
+    key: Range<usize>,
+    value: Range<usize>,
+    deletes: bool,
+}
+
+/// Changes of one partition.
+#[derive(Default)]
 struct Batch {
-    index: u32,
-    changes: u32,
-    bytes: usize,
+    changes: Vec<Change>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn push(&mut self, hash: u64, commit_ts: u64, change: &Pending, bytes: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[change.key.clone()]);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(&bytes[change.value.clone()]);
+        self.changes.push(Change {
+            hash,
+            commit_ts,
+            expire_ms: change.expire_ms,
+            key: start..middle,
+            value: middle..self.bytes.len(),
+            deletes: change.deletes,
+        });
+    }
+
+    fn is_full(&self) -> bool {
+        self.changes.len() >= RECOVERY_BATCH_CHANGES || self.bytes.len() >= RECOVERY_BATCH_BYTES
+    }
 }
 
 /// The decoding thread's side.
@@ -165,51 +195,42 @@ struct Router {
     /// The open batch of each lane.
     lanes: Vec<Option<Batch>>,
     /// Batches that nobody uses.
-    free: Receiver<u32>,
+    free: Receiver<Batch>,
     /// To each worker: full batches and their partitions.
-    full: Vec<Sender<(u32, u32)>>,
-    workers: Vec<JoinHandle<()>>,
+    full: Vec<Sender<(Batch, u32)>>,
+    workers: Vec<JoinHandle<Loaded>>,
+    /// The first error of a worker.
     failure: Arc<Mutex<Option<Error>>>,
 }
 
 impl Router {
     fn start(db: &Arc<Engine>) -> Result<Router> {
         let partitions = db.config().partitions;
-        let lanes_per_partition = lanes_per_partition(partitions);
+        let lanes_per_partition = lanes_per_partition(partitions).min(db.loaders_max());
+        let lanes = partitions * lanes_per_partition;
         let (give_back, free) = channel();
-        for index in 0..db.replay_batches() {
-            let _ = give_back.send(index);
+        // For each lane, one that is filled and one that is applied.
+        for _ in 0..2 * lanes {
+            let _ = give_back.send(Batch::default());
         }
-        let failure = Arc::new(Mutex::new(None));
+        let failure = Arc::default();
         let mut router = Router {
             db: db.clone(),
             commit_ts: 0,
             pending: Transaction::default(),
             lanes_per_partition,
-            lanes: (0..partitions * lanes_per_partition).map(|_| None).collect(),
+            lanes: (0..lanes).map(|_| None).collect(),
             free,
             full: Vec::new(),
             workers: Vec::new(),
-            failure: failure.clone(),
+            failure: Arc::clone(&failure),
         };
-        for number in 0..worker_count() {
-            let session = match Session::open(db.clone()) {
-                Ok(session) => session,
-                // A database with few sessions has few workers.
-                Err(Error::NoSession(_)) if number > 0 => break,
-                Err(e) => return Err(e),
-            };
+        for number in 0..worker_count().min(lanes as usize) {
             let (send, batches) = channel();
-            let worker = Worker {
-                session,
-                db: db.clone(),
-                batches,
-                give_back: give_back.clone(),
-                failure: failure.clone(),
-            };
+            let (failure, give_back, db) = (failure.clone(), give_back.clone(), db.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("kdb-recover-{number}"))
-                .spawn(move || worker.run())
+                .spawn(move || work(&db, &batches, &give_back, &failure))
                 .map_err(|e| Error::io("cannot start a thread for recovery", e))?;
             router.full.push(send);
             router.workers.push(thread);
@@ -242,45 +263,19 @@ impl Router {
 
     /// Adds a change to the batch of its lane.
     fn route(&mut self, change: &Pending, bytes: &[u8]) -> Result<()> {
-        let (key, value) = (&bytes[change.key.clone()], &bytes[change.value.clone()]);
-        let hash = self.db.control.hash_of(key);
+        let hash = self.db.control.hash_of(&bytes[change.key.clone()]);
         let partition = self.db.control.partition_of_hash(hash);
-        // The partition is chosen by the upper bits, the bucket by the lower ones.
-        let lane = partition * self.lanes_per_partition + (hash >> 32) as u32 % self.lanes_per_partition;
-        let (padded_key, padded_value) = (key.len().next_multiple_of(8), value.len().next_multiple_of(8));
-        let mut batch = match self.lanes[lane as usize].take() {
+        let lane_in_partition = self.db.bucket_of(partition, hash) % self.lanes_per_partition;
+        let lane = (partition * self.lanes_per_partition + lane_in_partition) as usize;
+        let mut batch = match self.lanes[lane].take() {
             Some(batch) => batch,
             None => self.claim()?,
         };
-        let replay: *mut kdb_replay = self.db.replay_batch(batch.index);
-        let start = batch.bytes;
-        debug_assert!(start < KDB_REPLAY_BYTES as usize && batch.changes < KDB_REPLAY_CHANGES);
-        let header = kdb_change {
-            commit_ts: self.commit_ts,
-            expire_ms: change.expire_ms,
-            hash,
-            vlen: value.len() as u32,
-            klen: key.len() as u16,
-            deletes: change.deletes.into(),
-            _pad: 0,
-        };
-        // SAFETY: the router owns the batch. A change begins below KDB_REPLAY_BYTES, and behind that is room for the
-        // longest one, whose key and value the decoders have checked; offsets are multiples of 8.
-        unsafe {
-            let to = (&raw mut (*replay).bytes).cast::<u8>().add(start);
-            to.cast::<kdb_change>().write(header);
-            let to = to.add(size_of::<kdb_change>());
-            to.add(padded_key - 8).cast::<u64>().write(0);
-            std::ptr::copy_nonoverlapping(key.as_ptr(), to, key.len());
-            std::ptr::copy_nonoverlapping(value.as_ptr(), to.add(padded_key), value.len());
-            (&raw mut (*replay).at[batch.changes as usize]).write(start as u32);
-        }
-        batch.changes += 1;
-        batch.bytes += size_of::<kdb_change>() + padded_key + padded_value;
-        if batch.changes == KDB_REPLAY_CHANGES || batch.bytes >= KDB_REPLAY_BYTES as usize {
+        batch.push(hash, self.commit_ts, change, bytes);
+        if batch.is_full() {
             self.submit(lane, batch);
         } else {
-            self.lanes[lane as usize] = Some(batch);
+            self.lanes[lane] = Some(batch);
         }
         Ok(())
     }
@@ -289,17 +284,12 @@ impl Router {
     fn claim(&self) -> Result<Batch> {
         self.check()?;
         // The workers give back what they apply; they end only when `full` is dropped.
-        let index = self.free.recv().map_err(|_| Error::State)?;
-        Ok(Batch { index, changes: 0, bytes: 0 })
+        self.free.recv().map_err(|_| Error::State)
     }
 
-    fn submit(&self, lane: u32, batch: Batch) {
-        let replay: *mut kdb_replay = self.db.replay_batch(batch.index);
-        // SAFETY: the router owns the batch until it is sent.
-        unsafe { (&raw mut (*replay).count).write(batch.changes) };
-        let worker = lane as usize % self.full.len();
+    fn submit(&self, lane: usize, batch: Batch) {
         // It fails only if the worker has panicked, which `finish` reports.
-        let _ = self.full[worker].send((batch.index, lane / self.lanes_per_partition));
+        let _ = self.full[lane % self.full.len()].send((batch, lane as u32 / self.lanes_per_partition));
     }
 
     /// The first error of a worker.
@@ -310,18 +300,25 @@ impl Router {
 
     /// Waits until every change is applied.
     fn finish(mut self) -> Result<()> {
-        for (lane, batch) in (0..).zip(std::mem::take(&mut self.lanes)) {
+        for (lane, batch) in std::mem::take(&mut self.lanes).into_iter().enumerate() {
             if let Some(batch) = batch {
                 self.submit(lane, batch);
             }
         }
         self.full.clear();
-        let mut panicked = false;
+        let (mut loaded, mut panicked) = (Loaded::default(), false);
         for worker in self.workers.drain(..) {
-            panicked |= worker.join().is_err();
+            match worker.join() {
+                Ok(part) => loaded.add(part),
+                Err(_) => panicked = true,
+            }
         }
         self.check()?;
-        if panicked { Err(Error::State) } else { Ok(()) }
+        if panicked {
+            return Err(Error::State);
+        }
+        self.db.control.account_loaded(loaded);
+        Ok(())
     }
 }
 
@@ -335,61 +332,52 @@ impl Drop for Router {
     }
 }
 
-/// A thread that applies batches.
-struct Worker {
-    session: Session,
-    db: Arc<Engine>,
-    batches: Receiver<(u32, u32)>,
-    give_back: Sender<u32>,
-    failure: Arc<Mutex<Option<Error>>>,
+/// A worker thread: applies batches until there are no more, and returns what its loaders have added.
+fn work(
+    db: &Engine,
+    batches: &Receiver<(Batch, u32)>,
+    give_back: &Sender<Batch>,
+    failure: &Mutex<Option<Error>>,
+) -> Loaded {
+    let mut loaders = db.loaders();
+    let mut failed = false;
+    while let Ok((mut batch, partition)) = batches.recv() {
+        if !failed && let Err(error) = apply(&batch, &mut loaders[partition as usize]) {
+            failed = true;
+            failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+        batch.changes.clear();
+        batch.bytes.clear();
+        // The router is gone if recovery has failed elsewhere.
+        let _ = give_back.send(batch);
+    }
+    let mut loaded = Loaded::default();
+    loaders.into_iter().for_each(|loader| loaded.add(loader.finish()));
+    loaded
 }
 
-impl Worker {
-    fn run(self) {
-        let io = Io::claim(&self.db);
-        let mut failed = false;
-        while let Ok((batch, partition)) = self.batches.recv() {
-            if !failed && let Err(error) = self.apply(batch, partition, &io) {
-                failed = true;
-                self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            }
-            // The router is gone if recovery has failed elsewhere.
-            let _ = self.give_back.send(batch);
-        }
-    }
+/// Changes whose keys are looked for at a time.
+const AHEAD: usize = 16;
 
-    fn apply(&self, batch: u32, partition: u32, io: &Io<'_>) -> Result<()> {
-        let replay: *mut kdb_replay = self.db.replay_batch(batch);
-        let mut attempt = 0;
-        let mut reached = 0;
-        // SAFETY: this worker owns the batch; the programs that it runs are done when they return.
-        let count = unsafe {
-            (&raw mut (*replay).done).write(0);
-            (&raw const (*replay).count).read()
-        };
-        loop {
-            let committed = self.db.committed(partition);
-            let mut args = [batch, self.session.index(), io.index()].map(u64::from);
-            let refused = self.db.replay_program(partition)?.run(&mut args)?;
-            if refused != KDB_OK {
-                return Err(error(refused));
-            }
-            // SAFETY: as above.
-            let (done, status) = unsafe {
-                ((&raw const (*replay).done).read_volatile(), (&raw const (*replay).status).read_volatile())
+fn apply(batch: &Batch, loader: &mut Loader<'_>) -> Result<()> {
+    for group in batch.changes.chunks(AHEAD) {
+        loader.look_ahead(group.iter().map(|change| change.hash));
+        for change in group {
+            let key = LoadKey {
+                key: &batch.bytes[change.key.clone()],
+                hash: change.hash,
+                commit_ts: change.commit_ts,
             };
-            if done >= count {
-                return Ok(());
-            }
-            if done > reached {
-                (reached, attempt) = (done, 0);
-            }
-            match status as u32 {
-                KDB_ERR_NO_MEMORY if self.db.grow_beyond(partition, committed, attempt) => attempt += 1,
-                // The collector, or another worker on the same bucket, is in the way for a moment.
-                KDB_ERR_CONFLICT | KDB_ERR_BUSY => std::thread::yield_now(),
-                status => return Err(error(status)),
+            if change.deletes {
+                loader.delete(key)?;
+            } else {
+                loader.put(key, &batch.bytes[change.value.clone()], change.expire_ms)?;
             }
         }
     }
+    Ok(())
 }
+
+#[cfg(test)]
+#[path = "fill_tests.rs"]
+mod tests;

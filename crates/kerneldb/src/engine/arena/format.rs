@@ -10,7 +10,7 @@ use crate::{
         KDB_KINDS, KDB_LAYOUT_VERSION, KDB_LEN_MASK, KDB_MAGIC, KDB_SLAB_BYTES, KDB_SUPER_OFF, kdb_arena,
         kdb_config, kdb_cpu_alloc, kdb_entry, kdb_ring, kdb_slab,
     },
-    limits::BYTES_PER_BUCKET,
+    limits::{BYTES_PER_BUCKET, PARTITION_BYTES_MAX, RESERVE_BYTES, RESERVE_SHARE},
 };
 
 use super::size::GRAIN;
@@ -18,7 +18,10 @@ use super::size::GRAIN;
 /// Layout of an arena, computed from its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
+    /// Bytes that the arena takes while the database runs.
     pub limit: u64,
+    /// Bytes that it may take, the reserve for recovery included.
+    pub capacity: u64,
     pub partition: u32,
     pub partitions: u32,
     pub versions: u32,
@@ -37,7 +40,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Lays out an arena of `limit` bytes (a multiple of 4096, at most 4 GiB).
+    /// Lays out an arena of `limit` bytes (a multiple of 64 KiB, at most 4 GiB), the reserve not included unless it would
+    /// exceed 4 GiB with it.
     pub(crate) fn new(
         limit: u64,
         partition: u32,
@@ -48,7 +52,9 @@ impl Geometry {
     ) -> Self {
         let align = |x: u64, to: u64| x.next_multiple_of(to);
         let nbuckets = bucket_count(limit);
-        let slab_limit = limit / u64::from(KDB_SLAB_BYTES);
+        let capacity = (limit + reserve_bytes(limit)).min(PARTITION_BYTES_MAX);
+        let limit = capacity - reserve_bytes(limit);
+        let slab_limit = capacity / u64::from(KDB_SLAB_BYTES);
         let bitmap_words = slab_limit.div_ceil(64);
         let cpus = align(u64::from(KDB_SUPER_OFF) + size_of::<kdb_arena>() as u64, 4096);
         let rings = align(cpus + u64::from(ncpus) * size_of::<kdb_cpu_alloc>() as u64, 4096);
@@ -59,6 +65,7 @@ impl Geometry {
         let heap = align(ring_data + u64::from(ncpus) * u64::from(ring_bytes), u64::from(KDB_SLAB_BYTES));
         Geometry {
             limit,
+            capacity,
             partition,
             partitions,
             versions,
@@ -103,8 +110,13 @@ impl Geometry {
         }
     }
 
-    /// Number of slabs in the heap if it is used up to the limit.
+    /// Number of slabs that the heap can have, the reserve included.
     pub(crate) fn slab_count(&self) -> u64 {
+        (self.capacity - self.heap) / u64::from(KDB_SLAB_BYTES)
+    }
+
+    /// Number of slabs in the heap if it is used up to the limit.
+    pub(crate) fn slab_limit(&self) -> u64 {
         (self.limit - self.heap) / u64::from(KDB_SLAB_BYTES)
     }
 
@@ -180,7 +192,6 @@ pub(crate) fn entry_bytes(class: u32) -> u64 {
 
 /// Size class of an entry for a key of `klen` bytes with room for values of `vlen` bytes in its cells, if they
 /// may be there at all; the same as `entry_class()` there.
-#[cfg_attr(not(test), expect(dead_code, reason = "recovery from user space is to create entries with it"))]
 pub(crate) fn entry_class(klen: u64, vlen: u64) -> u32 {
     let cell = match vlen {
         0..=KDB_CELL_DEFAULT_BYTES => KDB_CELL_DEFAULT_BYTES,
@@ -201,6 +212,12 @@ pub(crate) fn cells(entry: u64, klen: u64, class: u32) -> Option<(u64, u64)> {
     let cells = key_of(entry) + klen.next_multiple_of(8);
     let left = (entry + entry_bytes(class)).checked_sub(cells)?;
     Some((cells, (left / u64::from(KDB_CELLS) / 8 * 8).min(u64::from(KDB_CELL_MAX))))
+}
+
+/// Bytes of an arena with this limit that recovery may take beyond it.
+pub(crate) fn reserve_bytes(limit: u64) -> u64 {
+    (limit / RESERVE_SHARE).clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end())
+        & !u64::from(KDB_SLAB_BYTES - 1)
 }
 
 /// Number of buckets for an arena: the power of two that is nearest to one for [`BYTES_PER_BUCKET`] bytes.

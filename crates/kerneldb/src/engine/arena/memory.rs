@@ -7,14 +7,14 @@ use std::{
     mem::offset_of,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use super::{Geometry, reclaim::Reclaimer};
 use crate::{
     bpf::ArenaMapping,
-    layout::{KDB_SUPER_OFF, kdb_arena},
+    layout::{KDB_KINDS, KDB_SLAB_BYTES, KDB_SUPER_OFF, kdb_arena},
 };
 
 /// Memory is grown in steps of this size.
@@ -26,14 +26,21 @@ pub(crate) struct Partition {
     pub geometry: Geometry,
     pub reclaimer: Reclaimer,
     growth: Mutex<()>,
+    /// Recovery is under way, and may take the reserve.
+    reserve_open: AtomicBool,
 }
 
 impl Partition {
     /// Formats a new arena and commits the first step of its heap.
     pub(crate) fn create(arena: ArenaMapping, geometry: Geometry) -> Self {
         geometry.format(&arena);
-        let partition =
-            Partition { arena, geometry, reclaimer: Reclaimer::default(), growth: Mutex::new(()) };
+        let partition = Partition {
+            arena,
+            geometry,
+            reclaimer: Reclaimer::default(),
+            growth: Mutex::new(()),
+            reserve_open: AtomicBool::new(false),
+        };
         partition.grow();
         partition
     }
@@ -44,7 +51,12 @@ impl Partition {
 
     /// First byte that was never handed out.
     pub(crate) fn brk(&self) -> u64 {
-        self.super_word(offset_of!(kdb_arena, brk)).load(Ordering::Relaxed)
+        self.brk_word().load(Ordering::Relaxed)
+    }
+
+    /// The word of [`Partition::brk`], which only grows.
+    pub(super) fn brk_word(&self) -> &AtomicU64 {
+        self.super_word(offset_of!(kdb_arena, brk))
     }
 
     /// Bytes that are backed by memory.
@@ -60,6 +72,11 @@ impl Partition {
     /// Number of index entries (deleted ones that were not collected yet included).
     pub(crate) fn entries(&self) -> u64 {
         self.super_word(offset_of!(kdb_arena, entries)).load(Ordering::Relaxed)
+    }
+
+    /// Counts index entries that a loader has linked.
+    pub(super) fn add_entries(&self, entries: i64) {
+        self.super_word(offset_of!(kdb_arena, entries)).fetch_add(entries as u64, Ordering::Relaxed);
     }
 
     /// Whether the collector has something to do.
@@ -89,6 +106,17 @@ impl Partition {
         committed < self.geometry.limit && committed - self.brk().min(committed) < ahead
     }
 
+    /// Whether memory may grow into the reserve for recovery.
+    pub(crate) fn open_reserve(&self, open: bool) {
+        self.reserve_open.store(open, Ordering::Relaxed);
+    }
+
+    /// Most loaders whose half empty slabs fit into the reserve, at least 1.
+    pub(crate) fn loaders_max(&self) -> u32 {
+        let reserve = self.geometry.capacity - self.geometry.limit;
+        (reserve / (u64::from(KDB_KINDS) * u64::from(KDB_SLAB_BYTES))).max(1) as u32
+    }
+
     /// Commits one more step; false at the limit.
     pub(crate) fn grow(&self) -> bool {
         self.grow_beyond(u64::MAX)
@@ -101,8 +129,11 @@ impl Partition {
         if committed > seen {
             return true;
         }
-        let target = (committed + STEP).min(self.geometry.limit);
-        if target == committed {
+        let open = self.reserve_open.load(Ordering::Relaxed);
+        let limit = if open { self.geometry.capacity } else { self.geometry.limit };
+        let target = (committed + STEP).min(limit);
+        // What recovery took of the reserve stays.
+        if target <= committed {
             return false;
         }
         self.arena.commit(committed, target);

@@ -1,10 +1,12 @@
 //! User space's view of the arena engine: formatting and growing arenas, reading snapshots straight from
-//! the mapped memory, and consuming the log rings. Writing is the operators' business alone (`bpf/`).
+//! the mapped memory, consuming the log rings, and filling arenas in recovery, when no program works on them. All other
+//! writing is the operators' business (`bpf/`).
 
 #[cfg(test)]
 mod chain_tests;
 mod expired;
 mod format;
+mod load;
 mod log;
 mod memory;
 mod readers;
@@ -16,6 +18,7 @@ mod store;
 mod verify;
 
 use format::Geometry;
+pub(crate) use load::{LoadKey, Loaded, Loader};
 pub(super) use memory::Partition;
 pub use slab::HeapStats;
 pub(crate) use store::ArenaStore;

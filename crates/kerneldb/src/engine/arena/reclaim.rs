@@ -67,7 +67,7 @@ impl Reclaimer {
 impl Partition {
     /// Whether free slabs are scarce.
     pub(crate) fn scarce(&self) -> bool {
-        self.free_slabs() < self.geometry.slab_count() / SCARCE_SLABS_SHARE
+        self.free_slabs() < self.geometry.slab_limit() / SCARCE_SLABS_SHARE
     }
 
     /// Whether the next write may find no free slab.

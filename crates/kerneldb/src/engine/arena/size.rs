@@ -13,7 +13,6 @@ const STEPPED_MAX: u64 = 4096;
 const FINE_CLASSES: u32 = (FINE_MAX / GRAIN) as u32;
 
 /// Class of the blocks for `bytes` bytes, at least 1.
-#[cfg_attr(not(test), expect(dead_code, reason = "recovery from user space is to allocate blocks"))]
 pub(crate) fn size_class(bytes: u64) -> u32 {
     let class = match bytes {
         0..=FINE_MAX => bytes.div_ceil(GRAIN) - 1,

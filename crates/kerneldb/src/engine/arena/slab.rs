@@ -122,7 +122,8 @@ impl Partition {
         word.compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    fn set_bit(&self, kind: u32, slab: u64) {
+    /// Sets the bit of a slab in the bitmap of a kind, or in that of free slabs.
+    pub(super) fn set_bit(&self, kind: u32, slab: u64) {
         let word = self.arena.word(self.geometry.bitmap(kind) + slab / 64 * 8);
         word.fetch_or(1 << (slab % 64), Ordering::SeqCst);
     }
@@ -132,7 +133,7 @@ impl Partition {
         let words =
             self.arena.words(self.geometry.bitmap(KDB_KIND_FREE), self.geometry.bitmap_words as usize);
         let pool: u32 = words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
-        u64::from(pool) + self.geometry.slab_count().saturating_sub(self.used_slabs())
+        u64::from(pool) + self.geometry.slab_limit().saturating_sub(self.used_slabs())
     }
 
     /// Gives a current slab of blocks in which nothing is in use to the pool.
@@ -184,7 +185,7 @@ impl Partition {
             stats.entry_bytes += if kind >= KDB_CLASSES { bytes } else { 0 };
             stats.evacuating_slabs += u64::from(word.state() == KDB_SLAB_EVACUATING);
         }
-        stats.unused_bytes += self.geometry.slab_count().saturating_sub(slabs) * slab_bytes;
+        stats.unused_bytes += self.geometry.slab_limit().saturating_sub(slabs) * slab_bytes;
         stats.bucket_bytes += u64::from(self.geometry.nbuckets) * 8;
         stats.evacuated_bytes += self.evacuated_bytes();
         stats.reclaimed_slabs += self.reclaimer.reclaimed_slabs();

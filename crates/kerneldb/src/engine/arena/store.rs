@@ -1,17 +1,19 @@
 //! The partitions of a database: one arena each, and the programs that work on it.
 
-use super::{Geometry, HeapStats, Partition, expired::ArenaCursor, log::ArenaLog, scan, verify};
+use super::{
+    Geometry, HeapStats, Loader, Partition, expired::ArenaCursor, format::reserve_bytes, log::ArenaLog, scan,
+    verify,
+};
 use crate::{
     Config, Error, Result,
-    bpf::{self, ArenaMapping, ArrayMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
+    bpf::{self, ArenaMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
     engine::{
         control::{Control, Secrets},
         expiry::ExpiryCursor,
         memory_wait::MemoryPressure,
-        replay_lanes::batch_count,
         storage::{Evacuate, LogRings, SnapshotItem, Storage, Verified},
     },
-    layout::{kdb_config, kdb_replay},
+    layout::kdb_config,
     limits::{MIN_ARENA, PARTITION_BYTES_MAX},
     stats::Stats,
 };
@@ -23,7 +25,6 @@ const LOCAL_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_arena
 pub(crate) struct ArenaStore {
     partitions: Vec<Partition>,
     secrets: Secrets,
-    replays: ArrayMapping<kdb_replay>,
 }
 
 impl ArenaStore {
@@ -39,9 +40,9 @@ impl ArenaStore {
         let limit = (config.memory_bytes / u64::from(config.partitions))
             .clamp(MIN_ARENA, PARTITION_BYTES_MAX)
             & !0xffff;
+        let capacity = (limit + reserve_bytes(limit)).min(PARTITION_BYTES_MAX);
         let mut entries = sizes.to_vec();
-        let replays = batch_count(config.partitions);
-        entries.extend([("kdb_arena", (limit / 4096) as u32), ("kdb_replays", replays)]);
+        entries.push(("kdb_arena", (capacity / 4096) as u32));
         let (mut partitions, mut objects, mut reuse) = (Vec::new(), Vec::new(), MapFds::new());
         for index in 0..config.partitions {
             let geometry =
@@ -64,15 +65,14 @@ impl ArenaStore {
                 arena_address: Some(window.address()),
             })?;
             if index == 0 {
-                for &name in shared.iter().chain(&["kdb_replays"]) {
+                for &name in shared {
                     reuse.insert(name.into(), object.share_map(name)?);
                 }
             }
-            partitions.push(Partition::create(ArenaMapping::new(window, limit), geometry));
+            partitions.push(Partition::create(ArenaMapping::new(window, capacity), geometry));
             objects.push(object);
         }
-        let replays = ArrayMapping::new(objects[0].map_fd("kdb_replays")?, replays)?;
-        Ok((ArenaStore { partitions, secrets, replays }, objects))
+        Ok((ArenaStore { partitions, secrets }, objects))
     }
 
     fn partition(&self, index: u32) -> &Partition {
@@ -156,8 +156,20 @@ impl Storage for ArenaStore {
         stats
     }
 
-    fn replay_batches(&self) -> Option<&ArrayMapping<kdb_replay>> {
-        Some(&self.replays)
+    fn loaders(&self) -> Vec<Loader<'_>> {
+        self.partitions.iter().map(Loader::new).collect()
+    }
+
+    fn loaders_max(&self) -> u32 {
+        self.partitions.iter().map(Partition::loaders_max).min().unwrap_or(1)
+    }
+
+    fn open_reserve(&self, open: bool) {
+        self.partitions.iter().for_each(|partition| partition.open_reserve(open));
+    }
+
+    fn bucket_of(&self, partition: u32, hash: u64) -> u32 {
+        self.partition(partition).bucket_of(hash)
     }
 
     #[cfg(test)]
