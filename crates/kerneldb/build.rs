@@ -41,6 +41,8 @@ fn main() {
     for (source, name, engine) in [
         ("bpf/local.bpf.c", "local_arena", arena),
         ("bpf/local.bpf.c", "local_hashmap", hashmap),
+        ("bpf/trace.bpf.c", "trace_arena", arena),
+        ("bpf/trace.bpf.c", "trace_hashmap", hashmap),
         ("bpf/examples/voter.bpf.c", "voter", arena),
     ] {
         SkeletonBuilder::new()

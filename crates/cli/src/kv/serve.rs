@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
-use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase};
+use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts};
-use bedplate_kerneldb_redis::server::{Batching, Server, ServerConfig};
+use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig};
 use clap::ValueEnum;
 
 use super::{progress, target};
@@ -247,15 +247,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // From here on a signal stops the server in order, also while it starts.
     let stops = Stops::catch()?;
-    let store = Arc::new(open(args)?);
     let address = config.bind;
-    let server = Server::start(store.clone(), config).map_err(|error| match &error {
-        bedplate_kerneldb::Error::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse => hinted(
-            format!("{address} is in use by another process"),
-            "choose another port with --port, or stop what listens there",
-        ),
-        _ => error.into(),
-    })?;
+    let in_use = |error| in_use(error, address);
+    let mut server = Server::prepare(config).map_err(in_use)?;
+    let store = Arc::new(open(args, &mut server)?);
+    let server = server.start(store.clone()).map_err(in_use)?;
     // Programs that start this one wait for this line, which also tells the port if it was 0.
     writeln!(io::stdout(), "ready on {}", server.local_addr())?;
     io::stdout().flush()?;
@@ -273,12 +269,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(args: &Args) -> anyhow::Result<Store> {
+/// Says what to do about an address that is in use.
+fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error {
+    match &error {
+        bedplate_kerneldb::Error::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse => hinted(
+            format!("{address} is in use by another process"),
+            "choose another port with --port, or stop what listens there",
+        ),
+        _ => error.into(),
+    }
+}
+
+/// Opens the store. The server's programs are loaded meanwhile.
+fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
     if args.in_memory {
         return Ok(Store::in_memory(args.database()?)?);
     }
     let bar = progress::bar("recovery", 1);
-    let opened = Store::open(args.store()?, &args.data_dir, &mut |progress| {
+    let mut show = |progress: RecoveryProgress| {
         bar.set_prefix(match progress.phase {
             RecoveryPhase::Checkpoint => "checkpoint",
             RecoveryPhase::Log => "log",
@@ -286,7 +294,8 @@ fn open(args: &Args) -> anyhow::Result<Store> {
         bar.set_length(progress.total_bytes.max(1));
         bar.set_position(progress.done_bytes);
         bar.set_message(count(progress.applied));
-    });
+    };
+    let opened = Store::open_with(args.store()?, &args.data_dir, &mut show, &mut |db| server.load(db));
     bar.finish_and_clear();
     let (store, report) = opened.with_context(|| format!("opening {}", args.data_dir.display()))?;
     for skipped in &report.checkpoints_skipped {

@@ -55,7 +55,7 @@ pub(super) struct EventLoop {
     signals: Signals,
     /// Connections whose signals are raised; empty between turns.
     raised: Vec<u32>,
-    listener: Listener,
+    listener: Arc<Listener>,
     listening: bool,
     epoll: OwnedFd,
     wake: Arc<Wake>,
@@ -90,7 +90,7 @@ impl EventLoop {
     pub(super) fn new(
         config: ServerConfig,
         programs: Arc<Programs>,
-        listener: Listener,
+        listener: Arc<Listener>,
         wake: Arc<Wake>,
         counters: Arc<Counters>,
         backend: Arc<Backend>,

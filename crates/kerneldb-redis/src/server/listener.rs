@@ -2,12 +2,15 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use bedplate_kerneldb::{Error, Result};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// Redis's text.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -18,14 +21,26 @@ pub(super) struct Listener {
 }
 
 impl Listener {
+    /// Takes an address, without listening on it yet: clients are refused.
     pub(super) fn bind(addr: SocketAddr) -> Result<Self> {
-        let what = || format!("listen on {addr}");
-        let socket = TcpListener::bind(addr).map_err(|e| Error::io(what(), e))?;
-        socket.set_nonblocking(true).map_err(|e| Error::io(what(), e))?;
-        // std listens with a backlog of 128; a larger one takes effect by listening again.
-        rustix::net::listen(&socket, 1024).map_err(|e| Error::io(what(), e.into()))?;
-        let addr = socket.local_addr().map_err(|e| Error::io(what(), e))?;
+        let bound = || -> rustix::io::Result<OwnedFd> {
+            let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+            rustix::net::bind(&socket, &addr)?;
+            Ok(socket)
+        };
+        let failed = |e| Error::io(format!("listen on {addr}"), e);
+        let socket = TcpListener::from(bound().map_err(|e| failed(e.into()))?);
+        let addr = socket.local_addr().map_err(failed)?;
         Ok(Listener { socket, addr })
+    }
+
+    /// Lets clients connect.
+    pub(super) fn listen(&self) -> Result<()> {
+        rustix::net::listen(&self.socket, BACKLOG)
+            .map_err(|e| Error::io(format!("listen on {}", self.addr), e.into()))
     }
 
     pub(super) fn addr(&self) -> SocketAddr {

@@ -83,25 +83,62 @@ impl Stopper {
 }
 
 impl Server {
+    /// Takes the address, for a server that starts later. Clients are refused until then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a configuration that does not work here, [`Error::Io`] if the address is in use.
+    pub fn prepare(config: ServerConfig) -> Result<Preparation> {
+        config.check()?;
+        let listener = Arc::new(Listener::bind(config.bind)?);
+        Ok(Preparation { config, listener, loading: None })
+    }
+
     /// Starts a server on a store: writes are as durable as the store makes them.
     pub fn start(store: Arc<Store>, config: ServerConfig) -> Result<ServerHandle> {
-        Self::launch(store.database().clone(), Some(store), config)
+        Server::prepare(config)?.start(store)
     }
 
     /// Starts a server on a database in memory: nothing is logged, and checkpoints are refused.
     pub fn start_in_memory(database: Arc<Database>, config: ServerConfig) -> Result<ServerHandle> {
-        Self::launch(database, None, config)
+        Server::prepare(config)?.launch(database, None)
+    }
+}
+
+/// A server that has its address. Its eBPF programs can be loaded while the database is recovered, which saves the time
+/// that the kernel takes to verify them.
+pub struct Preparation {
+    config: ServerConfig,
+    listener: Arc<Listener>,
+    loading: Option<(Arc<Database>, JoinHandle<Result<Programs>>)>,
+}
+
+impl Preparation {
+    /// Begins to load the programs for a database, on another thread. What was loaded for another database is dropped.
+    pub fn load(&mut self, database: &Arc<Database>) {
+        let (listener, config) = (self.listener.clone(), self.config.clone());
+        let thread = std::thread::Builder::new().name("kerneldb-load".into()).spawn({
+            let database = database.clone();
+            move || Programs::load(database, &config, &listener)
+        });
+        // Without a thread they are loaded when the server starts.
+        self.loading = thread.ok().map(|thread| (database.clone(), thread));
     }
 
-    fn launch(
-        database: Arc<Database>,
-        store: Option<Arc<Store>>,
-        config: ServerConfig,
-    ) -> Result<ServerHandle> {
-        config.check()?;
-        let listener = Listener::bind(config.bind)?;
+    /// Starts the server on a store.
+    pub fn start(self, store: Arc<Store>) -> Result<ServerHandle> {
+        self.launch(store.database().clone(), Some(store))
+    }
+
+    fn launch(mut self, database: Arc<Database>, store: Option<Arc<Store>>) -> Result<ServerHandle> {
+        let loaded = self.loading.take().filter(|(of, _)| Arc::ptr_eq(of, &database));
+        let programs = match loaded {
+            Some((_, thread)) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            None => Programs::load(database.clone(), &self.config, &self.listener)?,
+        };
+        let (config, listener, programs) = (self.config, self.listener, Arc::new(programs));
         let addr = listener.addr();
-        let programs = Arc::new(Programs::load(database.clone(), &config, &listener)?);
+        listener.listen()?;
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
         let shared = Shared::new(Startup {

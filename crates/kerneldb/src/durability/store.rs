@@ -72,8 +72,20 @@ impl Store {
         data: &Path,
         progress: &mut dyn FnMut(RecoveryProgress),
     ) -> Result<(Store, RecoveryReport)> {
+        Store::open_with(config, data, progress, &mut |_| ())
+    }
+
+    /// The same. Calls `created` with the database before it is filled, for work that needs no data: more programs can be
+    /// loaded on it ([`Database::attach`]), but nobody may run operators. A further call replaces the one before, because
+    /// a checkpoint turned out to be damaged.
+    pub fn open_with(
+        config: StoreConfig,
+        data: &Path,
+        progress: &mut dyn FnMut(RecoveryProgress),
+        created: &mut dyn FnMut(&Arc<Database>),
+    ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
-        Store::open_in(config, DataDir::open_or_create(data)?, progress)
+        Store::open_in(config, DataDir::open_or_create(data)?, progress, created)
     }
 
     /// Recovers what is in a data directory that is open already.
@@ -81,6 +93,7 @@ impl Store {
         config: StoreConfig,
         data: DataDir,
         progress: &mut dyn FnMut(RecoveryProgress),
+        created: &mut dyn FnMut(&Arc<Database>),
     ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
         let mut database_config = config.database.clone();
@@ -92,9 +105,13 @@ impl Store {
         files::discard(&*data.checkpoint);
         let sources =
             Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
-        let mut make = || Filler::new(Database::create(database_config.clone())?);
+        let mut make = || {
+            let database = Arc::new(Database::create(database_config.clone())?);
+            created(&database);
+            Filler::new(database)
+        };
         let recovered = recover(&sources, config.recovery, &mut make, progress)?;
-        let database = Arc::new(recovered.target.done());
+        let database = recovered.target.done();
         let report = recovered.report;
         tracing::info!(
             ts = report.recovered_ts,

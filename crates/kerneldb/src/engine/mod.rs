@@ -2,9 +2,9 @@
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
 //! each other from left to right: `log`, `reaper`, `expiry`, `control`, `replay_lanes`, `memory_wait`, `storage` (the
-//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
+//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`. `tracing` is an attached object like a user's.
 //!
-//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
+//! Locks, in order: `tracing` (alone), the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
 //! are held while a program runs.
 
 mod arena;
@@ -19,9 +19,10 @@ mod reaper;
 mod replay_lanes;
 mod snapshot;
 mod storage;
+mod tracing;
 
 use std::sync::{
-    Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
@@ -37,7 +38,7 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{kdb_config, kdb_io, kdb_trace},
+    layout::{kdb_config, kdb_io},
     limits::CPUS_MAX,
     stats::Stats,
 };
@@ -49,14 +50,14 @@ use expiry::{Expiry, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
 use storage::Storage;
+pub(crate) use tracing::Tracing;
 
 /// Maps that every object of a database shares, whatever its storage engine.
-const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_states", "kdb_traces"];
+const SHARED_MAPS: [&str; 3] = ["kdb_contexts", "kdb_ios", "kdb_states"];
 
 /// The programs of one partition.
 pub(crate) struct Programs {
     pub local: Program,
-    pub batch: Program,
     pub noop: Program,
     reap: Program,
     collect: Program,
@@ -71,7 +72,7 @@ pub(crate) struct Engine {
     storage: Box<dyn Storage>,
     programs: Vec<Programs>,
     pub ios: ArrayMapping<kdb_io>,
-    pub traces: ArrayMapping<kdb_trace>,
+    tracing: Mutex<Option<Arc<Tracing>>>,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
@@ -86,8 +87,7 @@ impl Engine {
         let ncpus = possible_cpus()?;
         let secrets = Secrets::draw()?;
         let ios = ncpus * 8 + 16;
-        let traces = ncpus + 2;
-        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_traces", traces)];
+        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios)];
         let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
             EngineKind::Arena => {
                 let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
@@ -102,7 +102,7 @@ impl Engine {
         let object = &objects[0];
         Ok(Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
-            traces: ArrayMapping::new(object.map_fd("kdb_traces")?, traces)?,
+            tracing: Mutex::default(),
             control: Control::new(config, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::default(),
@@ -169,6 +169,15 @@ impl Engine {
     /// Returns when every program that was running at the call has ended.
     pub(crate) fn wait_for_programs(&self) -> Result<()> {
         self.grace.wait()
+    }
+
+    /// What runs traces, loaded when it is first asked for.
+    pub(crate) fn tracing(&self) -> Result<Arc<Tracing>> {
+        let mut tracing = self.tracing.lock().unwrap_or_else(|e| e.into_inner());
+        if tracing.is_none() {
+            *tracing = Some(Arc::new(Tracing::load(self)?));
+        }
+        Ok(tracing.clone().expect("it was just loaded"))
     }
 
     /// Makes memory available in a partition that ran out of it; false at the limit.
@@ -302,7 +311,6 @@ impl Programs {
     fn of(object: LoadedObject) -> Result<Self> {
         Ok(Programs {
             local: object.program("kdb_local")?,
-            batch: object.program("kdb_local_batch")?,
             noop: object.program("kdb_local_noop")?,
             reap: object.program("kdb_local_reap")?,
             collect: object.program("kdb_local_collect")?,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Result, VALUE_MAX,
-    engine::Engine,
+    engine::{Engine, Tracing},
     layout::{KDB_TRACE_GET, KDB_TRACE_KEY, kdb_trace, kdb_trace_op},
     limits::TRACE_OPS,
 };
@@ -26,6 +26,7 @@ pub const TRACE_KEY: usize = KDB_TRACE_KEY as usize;
 /// A sequence of auto-commit operations. There are as many traces as CPUs, and two more.
 pub struct Trace {
     db: Arc<Engine>,
+    tracing: Arc<Tracing>,
     index: u32,
     len: usize,
     /// Bytes in the longest SET.
@@ -47,19 +48,20 @@ impl Trace {
         if db.config().partitions != 1 {
             return Err(Error::Config("traces need a database with one partition".into()));
         }
-        for index in 0..db.traces.len() {
-            let trace = db.traces.get(index);
+        let tracing = db.tracing()?;
+        for index in 0..tracing.traces.len() {
+            let trace = tracing.traces.get(index);
             // SAFETY: in bounds; `claimed` is only accessed atomically.
             let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*trace).claimed) };
             if claimed.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Ok(Trace { db, index, len: 0, longest: 0 });
+                return Ok(Trace { db, tracing, index, len: 0, longest: 0 });
             }
         }
         Err(Error::Busy)
     }
 
     fn ptr(&self) -> *mut kdb_trace {
-        self.db.traces.get(self.index)
+        self.tracing.traces.get(self.index)
     }
 
     /// Forgets the operations.
@@ -110,7 +112,7 @@ impl Trace {
         }
         let result = Io::claim(&self.db);
         let mut args = [self.index, session.index(), io.index(), result.index()].map(u64::from);
-        let status = self.db.programs(0).batch.run(&mut args)?;
+        let status = self.tracing.program.run(&mut args)?;
         if status != 0 {
             return Err(error(status));
         }

@@ -28,7 +28,7 @@ use crate::{Database, EngineKind, Error, LogTxn, Result};
 pub(crate) struct Filler {
     // Threads and sessions end before the database goes.
     way: RefCell<Way>,
-    database: Database,
+    database: Arc<Database>,
     /// Keys whose expiry this time has reached are not loaded.
     now_ms: u64,
 }
@@ -45,7 +45,7 @@ enum Way {
 
 impl Filler {
     /// Prepares an empty database for being filled.
-    pub(crate) fn new(database: Database) -> Result<Filler> {
+    pub(crate) fn new(database: Arc<Database>) -> Result<Filler> {
         let way = match database.config().engine {
             EngineKind::Arena => {
                 database.begin_replay();
@@ -57,7 +57,7 @@ impl Filler {
     }
 
     /// The filled database.
-    pub(crate) fn done(self) -> Database {
+    pub(crate) fn done(self) -> Arc<Database> {
         self.database
     }
 }

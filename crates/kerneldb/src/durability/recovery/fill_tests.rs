@@ -1,6 +1,7 @@
 //! Filling a database from user space, against a model; the operators must find what they would have left themselves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -22,7 +23,7 @@ fn filler(config: Config) -> Option<Filler> {
         println!("skipped: loading eBPF programs needs root");
         return None;
     }
-    Some(Filler::new(Database::create(config).unwrap()).unwrap())
+    Some(Filler::new(Arc::new(Database::create(config).unwrap())).unwrap())
 }
 
 fn contents(database: &Database) -> Model {
