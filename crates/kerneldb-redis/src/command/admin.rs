@@ -78,7 +78,7 @@ fn shutdown<S: Operators, V: Services>(
     ctx: &mut Ctx<'_, S, V>,
     args: Args<'_>,
 ) -> Run<Step> {
-    let shutdown = &core.shared.shutdown;
+    let shutdown = &core.server.shutdown;
     if args.len() == 2 && is(args.get(1), "abort") {
         if !shutdown.abort() {
             return Err("ERR No shutdown in progress.".into());
@@ -127,7 +127,7 @@ fn shutdown<S: Operators, V: Services>(
 const SHUTDOWN_FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 fn pause_for_shutdown<S: Operators, V: Services>(core: &Core, ctx: &Ctx<'_, S, V>, on: bool) {
-    core.shared.clients.pause_for_shutdown(on);
+    core.server.clients.pause_for_shutdown(on);
     ctx.services.pauses_changed();
 }
 

@@ -17,7 +17,7 @@ use super::exec::Ctx;
 use super::multi::Multi;
 use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
-use super::services::{Counters, Services, Shared};
+use super::services::{Counters, ServerState, Services};
 use super::spec;
 use crate::resp::{Limits, Protocol, RequestParser, Writer};
 use bedplate_kerneldb::Durability;
@@ -64,9 +64,9 @@ pub struct Connection {
 impl Connection {
     /// A connection that was just accepted.
     pub fn new(services: &impl Services, peer: Peer) -> Connection {
-        let shared = Arc::clone(services.shared());
-        Counters::add(&shared.counters.connections);
-        let core = Core::new(shared, peer, services.now().as_millis() as u64);
+        let server = Arc::clone(services.server());
+        Counters::add(&server.counters.connections);
+        let core = Core::new(server, peer, services.now().as_millis() as u64);
         let mut connection = Connection {
             parser: RequestParser::new(Limits::default()),
             core,
@@ -85,14 +85,14 @@ impl Connection {
         &self.core.client
     }
 
-    /// State shared with the other connections.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.core.shared
+    /// State that all connections of the server share.
+    pub fn server(&self) -> &Arc<ServerState> {
+        &self.core.server
     }
 
     /// Takes what was read from the socket.
     pub fn feed(&mut self, data: &[u8]) {
-        self.core.shared.counters.input_bytes.fetch_add(data.len() as u64, Relaxed);
+        self.core.server.counters.input_bytes.fetch_add(data.len() as u64, Relaxed);
         if !self.closing {
             self.parser.feed(data);
         }
@@ -134,7 +134,7 @@ impl Connection {
         let mut multi = Multi::new(broken);
         let mut parser = RequestParser::new(self.parser.limits());
         parser.feed(queue);
-        let limit = self.core.shared.settings.input_limit();
+        let limit = self.core.server.settings.input_limit();
         while let Ok(true) = parser.poll() {
             match spec::resolve(parser.args()) {
                 Ok(resolved) => multi.broken |= multi.queue(resolved, parser.args(), limit).is_err(),
@@ -163,7 +163,7 @@ impl Connection {
         let before = out.len();
         let progress = self.run(store, services, out);
         let state = &self.core.client.state;
-        self.core.shared.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
+        self.core.server.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
         state.pending_output.store(out.len() as u64, Relaxed);
         state.buffered.store(self.parser.buffered() as u64, Relaxed);
         state.queued.store(self.core.multi.as_ref().map_or(0, |m| m.len() as u64 + 1), Relaxed);
@@ -183,7 +183,7 @@ impl Connection {
             if self.core.client.killed() {
                 return Progress::Close;
             }
-            let limit = self.core.shared.settings.output_limit();
+            let limit = self.core.server.settings.output_limit();
             if out.len() >= limit {
                 return Progress::FlushOutput;
             }
@@ -194,7 +194,7 @@ impl Connection {
                 Ok(true) => {}
                 Ok(false) => {
                     self.drained = true;
-                    if self.parser.buffered() > self.core.shared.settings.input_limit() {
+                    if self.parser.buffered() > self.core.server.settings.input_limit() {
                         tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
                         self.closing = true;
                     }
@@ -204,7 +204,7 @@ impl Connection {
                     self.closing = true;
                     let message = format!("ERR {error}");
                     Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
-                    Counters::add(&self.core.shared.counters.errors);
+                    Counters::add(&self.core.server.counters.errors);
                     continue;
                 }
             }
@@ -247,7 +247,7 @@ impl Connection {
             return step;
         }
         core.client.state.active_ms.store(now_ms, Relaxed);
-        Counters::add(&core.shared.counters.commands);
+        Counters::add(&core.server.counters.commands);
         // CLIENT REPLY ON is answered in every mode.
         let silent = reply_mode != ReplyMode::On && core.reply_mode != ReplyMode::On;
         if core.reply_mode == ReplyMode::SkipCurrent {
@@ -310,7 +310,7 @@ impl Connection {
 
     fn update_limits(&mut self) {
         let limits = Limits {
-            bulk_bytes: self.core.shared.settings.bulk_limit() as i64,
+            bulk_bytes: self.core.server.settings.bulk_limit() as i64,
             unauthenticated: !self.core.authenticated,
             ..Limits::default()
         };

@@ -47,7 +47,9 @@ pub use clients::{Client, Clients, Pauses, Peer};
 pub use connection::{Connection, Progress};
 pub use glob::glob_match;
 pub use operators::Operators;
-pub use services::{Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
+pub use services::{
+    Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, ServerState, Services,
+};
 pub use settings::{Settings, Startup};
 pub use shutdown::Shutdown;
 

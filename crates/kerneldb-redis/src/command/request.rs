@@ -8,7 +8,7 @@ use super::clients::{Client, Peer};
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
 use super::operators::Operators;
-use super::services::{Counters, JobTicket, Services, Shared};
+use super::services::{Counters, JobTicket, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{admin, client, config, info, introspect, keyspace, session, transaction};
@@ -61,7 +61,7 @@ struct Retry {
 }
 
 pub(super) struct Core {
-    pub shared: Arc<Shared>,
+    pub server: Arc<ServerState>,
     pub client: Arc<Client>,
     pub protocol: Protocol,
     pub authenticated: bool,
@@ -78,7 +78,7 @@ pub(super) struct Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.shared.clients.unregister(self.client.id);
+        self.server.clients.unregister(self.client.id);
     }
 }
 
@@ -96,21 +96,21 @@ fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
 }
 
 impl Core {
-    pub fn new(shared: Arc<Shared>, peer: Peer, now_ms: u64) -> Core {
-        let client = shared.clients.register(peer, now_ms);
+    pub fn new(server: Arc<ServerState>, peer: Peer, now_ms: u64) -> Core {
+        let client = server.clients.register(peer, now_ms);
         Core {
             protocol: Protocol::Resp2,
-            authenticated: !shared.settings.needs_password(),
+            authenticated: !server.settings.needs_password(),
             multi: None,
             watched: Vec::new(),
             in_exec: false,
-            durability: shared.settings.startup().durability,
+            durability: server.settings.startup().durability,
             durability_applied: false,
             reply_mode: ReplyMode::On,
             wait: None,
             retry: None,
             client,
-            shared,
+            server,
         }
     }
 
@@ -132,7 +132,7 @@ impl Core {
             Cmd::Exec | Cmd::Discard | Cmd::Multi | Cmd::Watch | Cmd::Quit | Cmd::Reset
         );
         if !at_once && let Some(multi) = &mut self.multi {
-            let queued = multi.queue(resolved, args, self.shared.settings.input_limit());
+            let queued = multi.queue(resolved, args, self.server.settings.input_limit());
             match queued {
                 Ok(()) => ctx.out.simple("QUEUED"),
                 Err(message) => self.error(ctx, message.as_bytes()),
@@ -183,7 +183,7 @@ impl Core {
             return None;
         }
         let writes = resolved.spec.has(flags::W) || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
-        let ms = self.shared.clients.paused_ms(now_ms, writes);
+        let ms = self.server.clients.paused_ms(now_ms, writes);
         (ms > 0).then(|| Duration::from_millis(ms.min(PAUSE_STEP_MS)))
     }
 
@@ -218,7 +218,7 @@ impl Core {
                     }
                 }
             }
-            Counters::add(&self.shared.counters.retries);
+            Counters::add(&self.server.counters.retries);
         }
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
@@ -228,7 +228,7 @@ impl Core {
             return Step::Again(pause);
         }
         if matches!(error, bedplate_kerneldb::Error::Conflict) {
-            Counters::add(&self.shared.counters.conflicts);
+            Counters::add(&self.server.counters.conflicts);
         }
         let mut message = error_reply(&error);
         if resolved.cmd == Cmd::Exec {
@@ -246,7 +246,7 @@ impl Core {
         let left = if no_time_limit {
             LAST_BACKOFF
         } else {
-            Duration::from_millis(self.shared.settings.lock_timeout_ms())
+            Duration::from_millis(self.server.settings.lock_timeout_ms())
                 .checked_sub(retry.since.elapsed())?
         };
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
@@ -257,7 +257,7 @@ impl Core {
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
-        Counters::add(&self.shared.counters.errors);
+        Counters::add(&self.server.counters.errors);
         ctx.out.error(message);
     }
 
@@ -275,7 +275,7 @@ impl Core {
             Ok(_) => false,
             Err(Fail::Reply(_)) => true,
         };
-        self.shared.counters.calls.note(resolved.cmd, started.elapsed(), failed);
+        self.server.counters.calls.note(resolved.cmd, started.elapsed(), failed);
         result
     }
 

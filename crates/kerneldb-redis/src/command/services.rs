@@ -12,7 +12,7 @@ use bedplate_kerneldb::{HeapStats, Result, SnapshotItem};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServerState {
     /// The connections.
     pub clients: Clients,
     /// The configuration.
@@ -27,12 +27,12 @@ pub struct Shared {
     pub run_id: String,
 }
 
-impl Shared {
+impl ServerState {
     /// The state of a server that starts now.
-    pub fn new(startup: Startup) -> Arc<Shared> {
+    pub fn new(startup: Startup) -> Arc<ServerState> {
         let now = unix_time();
         let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
-        Arc::new(Shared {
+        Arc::new(ServerState {
             clients: Clients::default(),
             settings: Settings::new(startup),
             counters: Counters::default(),
@@ -175,8 +175,8 @@ pub struct Memory {
 
 /// What the server around a connection offers. No method blocks for long: they are called in event loops.
 pub trait Services {
-    /// State shared by all connections.
-    fn shared(&self) -> &Arc<Shared>;
+    /// State that all connections of the server share.
+    fn server(&self) -> &Arc<ServerState>;
 
     /// Time since the Unix epoch.
     fn now(&self) -> Duration {

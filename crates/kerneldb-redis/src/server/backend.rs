@@ -12,7 +12,7 @@ use super::programs::Programs;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
-use crate::command::{Job, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
+use crate::command::{Job, JobTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::{Database, Error, Result, SnapshotItem, Store};
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
@@ -20,7 +20,7 @@ pub(super) struct Backend {
     database: Arc<Database>,
     store: Option<Arc<Store>>,
     programs: Arc<Programs>,
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
     positions: u64,
     jobs: Jobs,
     statistics: Statistics,
@@ -32,7 +32,7 @@ impl Backend {
         database: Arc<Database>,
         store: Option<Arc<Store>>,
         programs: Arc<Programs>,
-        shared: Arc<Shared>,
+        server: Arc<ServerState>,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
         let jobs = Jobs::start({
@@ -41,17 +41,17 @@ impl Backend {
         })?;
         let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
-        Ok(Backend { database, store, programs, shared, positions, jobs, statistics, gate })
+        Ok(Backend { database, store, programs, server, positions, jobs, statistics, gate })
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
     pub(super) fn poll_shutdown(&self) -> bool {
-        match self.shared.shutdown.poll() {
+        match self.server.shutdown.poll() {
             None => false,
             Some(Ok(())) => true,
             Some(Err(error)) => {
                 tracing::error!(error, "no shutdown: the checkpoint failed");
-                self.shared.clients.resume_after_shutdown();
+                self.server.clients.resume_after_shutdown();
                 self.pauses_changed();
                 false
             }
@@ -64,7 +64,7 @@ impl Backend {
         if self.gate.is_closed() && self.gate_times() == (0, 0) {
             self.set_gate(0, 0);
         }
-        let commands = self.shared.counters.commands.load(Ordering::Relaxed);
+        let commands = self.server.counters.commands.load(Ordering::Relaxed);
         self.statistics.sample(Instant::now(), commands + self.kernel_activity().commands);
     }
 
@@ -76,7 +76,7 @@ impl Backend {
 
     /// What the gate is set to: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
-        let (pauses, now) = (self.shared.clients.pauses(), self.now());
+        let (pauses, now) = (self.server.clients.pauses(), self.now());
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
@@ -117,8 +117,8 @@ fn kernel_time(unix_ms: u64, now: Duration) -> u64 {
 }
 
 impl Services for Backend {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    fn server(&self) -> &Arc<ServerState> {
+        &self.server
     }
 
     fn len(&self) -> u64 {
@@ -182,7 +182,7 @@ impl Services for Backend {
     fn last_save(&self) -> (u64, bool) {
         let status = self.store.as_ref().map(|store| store.checkpoint_status()).unwrap_or_default();
         let ended = status.last.map(|info| (info.created_ms + info.took.as_millis() as u64) / 1000);
-        (ended.unwrap_or(self.shared.started_ms / 1000), status.last_error.is_none())
+        (ended.unwrap_or(self.server.started_ms / 1000), status.last_error.is_none())
     }
 
     fn memory(&self) -> Memory {
@@ -267,7 +267,7 @@ impl Services for Backend {
     }
 
     fn settings_changed(&self) {
-        if let Err(error) = self.database.set_expire_effort(self.shared.settings.expire_effort()) {
+        if let Err(error) = self.database.set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
     }

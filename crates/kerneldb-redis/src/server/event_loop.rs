@@ -184,7 +184,7 @@ impl EventLoop {
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
         }
-        if self.backend.shared().shutdown.is_under_way() {
+        if self.backend.server().shutdown.is_under_way() {
             until = until.min(now + SHUTDOWN_POLL);
         }
         let wait = until.saturating_duration_since(now);
@@ -219,8 +219,8 @@ impl EventLoop {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> Result<()> {
-        let shared = self.backend.shared();
-        let room = shared.clients.len() < shared.settings.max_clients() as usize;
+        let server = self.backend.server();
+        let room = server.clients.len() < server.settings.max_clients() as usize;
         let Some(index) = self.free.pop_if(|_| room) else {
             self.refuse(stream);
             return Ok(());
@@ -245,7 +245,7 @@ impl EventLoop {
 
     fn refuse(&self, stream: TcpStream) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        self.backend.shared().counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        self.backend.server().counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
         listener::refuse(stream);
     }
 
@@ -454,7 +454,7 @@ impl EventLoop {
     /// Looks at every connection for what no event announces.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let kills = self.backend.shared().clients.kills();
+        let kills = self.backend.server().clients.kills();
         if now < self.next_sweep && kills == self.kills {
             return;
         }
@@ -464,7 +464,7 @@ impl EventLoop {
         if !self.listening {
             self.listen(true);
         }
-        let timeout = self.backend.shared().settings.timeout_s();
+        let timeout = self.backend.server().settings.timeout_s();
         let limit = (timeout > 0).then(|| Duration::from_secs(timeout));
         let clock = clock_gettime(ClockId::Monotonic);
         let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;

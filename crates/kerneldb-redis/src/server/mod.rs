@@ -50,7 +50,7 @@ pub use config::{Batching, ServerConfig};
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 
-use crate::command::{Shared, Startup};
+use crate::command::{ServerState, Startup};
 use backend::Backend;
 use bedplate_kerneldb::{Database, Durability, Error, Result, Store};
 use event_loop::EventLoop;
@@ -104,7 +104,7 @@ impl Server {
         let programs = Arc::new(Programs::load(database.clone(), &config, &listener)?);
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
-        let shared = Shared::new(Startup {
+        let server = ServerState::new(Startup {
             timeouts: database.timeouts().clone(),
             bind: addr.ip().to_string(),
             port: addr.port(),
@@ -118,7 +118,7 @@ impl Server {
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
-        let backend = Arc::new(Backend::new(database, store, programs.clone(), shared)?);
+        let backend = Arc::new(Backend::new(database, store, programs.clone(), server)?);
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("kerneldb-server".into())

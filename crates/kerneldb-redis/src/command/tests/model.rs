@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::command::{Job, JobTicket, Memory, Operators, Services, Shared, Startup};
+use crate::command::{Job, JobTicket, Memory, Operators, ServerState, Services, Startup};
 use bedplate_kerneldb::{
     Durability, Error, Result, SetCondition, SetOptions, SnapshotItem, TX_KEYS_MAX, Value, Written,
 };
@@ -40,7 +40,7 @@ impl Inner {
 /// The database; also the server around it.
 pub struct Model {
     inner: Mutex<Inner>,
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
     /// Added to the real time.
     pub skew_ms: AtomicU64,
     pub durable_ts: AtomicU64,
@@ -53,7 +53,7 @@ impl Model {
     pub fn new(startup: Startup) -> Arc<Model> {
         Arc::new(Model {
             inner: Mutex::default(),
-            shared: Shared::new(startup),
+            server: ServerState::new(startup),
             skew_ms: AtomicU64::new(0),
             durable_ts: AtomicU64::new(u64::MAX),
             logged: AtomicBool::new(true),
@@ -96,8 +96,8 @@ impl Model {
 const POSITIONS: u64 = 64;
 
 impl Services for Arc<Model> {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    fn server(&self) -> &Arc<ServerState> {
+        &self.server
     }
 
     fn now(&self) -> Duration {

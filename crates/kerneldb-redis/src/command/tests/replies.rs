@@ -508,5 +508,5 @@ fn info_and_client_list_have_what_tools_read() {
     assert!(c.send("HELLO 3").starts_with("%7\r\n"));
     assert!(c.send("CLIENT INFO").starts_with('='));
     drop(c);
-    assert_eq!(Client::new(&model).connection.shared().clients.len(), 1);
+    assert_eq!(Client::new(&model).connection.server().clients.len(), 1);
 }

@@ -290,13 +290,13 @@ fn shutdown_waits_and_can_be_aborted() {
         assert_eq!(reader.send("GET k"), "$-1\r\n");
         assert_eq!(reader.send("CLIENT UNPAUSE"), "+OK\r\n");
         assert!(matches!(writer.process(), Progress::RetryAfter(_)), "UNPAUSE is not for shutdowns");
-        assert_eq!(model.shared().shutdown.poll(), None);
+        assert_eq!(model.server().shutdown.poll(), None);
         if end == "abort" {
             assert_eq!(reader.send("SHUTDOWN ABORT"), "+OK\r\n");
         } else {
             ticket.finish(Err("ERR disk full".into()));
-            assert_eq!(model.shared().shutdown.poll(), Some(Err("ERR disk full".into())));
-            model.shared().clients.resume_after_shutdown();
+            assert_eq!(model.server().shutdown.poll(), Some(Err("ERR disk full".into())));
+            model.server().clients.resume_after_shutdown();
         }
         for client in [&mut a, &mut b] {
             assert_eq!(client.process(), Progress::NeedInput);
@@ -305,12 +305,12 @@ fn shutdown_waits_and_can_be_aborted() {
         writer.finish();
         assert_eq!(writer.take(), "+OK\r\n");
         assert_eq!(reader.send("DEL k"), ":1\r\n");
-        assert_eq!(model.shared().shutdown.poll(), None);
+        assert_eq!(model.server().shutdown.poll(), None);
     }
     *model.job.lock().unwrap() = JobTicket::finished(Ok("saved".into()));
     waits(&mut a, "SHUTDOWN NOW");
     drop(a);
-    assert_eq!(model.shared().shutdown.poll(), Some(Ok(())), "also when the client has left");
+    assert_eq!(model.server().shutdown.poll(), Some(Ok(())), "also when the client has left");
 }
 
 #[test]
