@@ -26,7 +26,7 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Most checkpoints and verifications that clients of the server may wait for, besides those that run. A further SAVE,
 /// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
-pub const JOBS_WAITING: usize = 64;
+pub const ADMIN_TASKS_WAITING: usize = 64;
 
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
 

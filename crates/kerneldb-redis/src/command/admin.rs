@@ -7,7 +7,7 @@ use super::exec::{Ctx, Fail, NOT_INTEGER, Run, SYNTAX, integer, is};
 use super::introspect::help;
 use super::operators::Operators;
 use super::request::{Core, Step, Wait};
-use super::services::{Job, Services};
+use super::services::{AdminTask, Services};
 use super::spec::{Cmd, Resolved};
 use crate::resp::{Args, parse_i64};
 use bedplate_kerneldb::Durability;
@@ -22,7 +22,7 @@ pub(super) fn run<S: Operators, V: Services>(
     args: Args<'_>,
 ) -> Run<Step> {
     match resolved.cmd {
-        Cmd::Save => return job(core, ctx, Job::Checkpoint, |ctx, _| ctx.out.ok()),
+        Cmd::Save => return admin_task(core, ctx, AdminTask::Checkpoint, |ctx, _| ctx.out.ok()),
         Cmd::Bgsave => {
             if args.len() > 2 || args.len() == 2 && !is(args.get(1), "schedule") {
                 return Err(SYNTAX.into());
@@ -46,23 +46,23 @@ pub(super) fn run<S: Operators, V: Services>(
     Ok(Step::Done)
 }
 
-/// Starts a job, or looks whether it has ended.
-fn job<S: Operators, V: Services>(
+/// Starts an administrative task, or looks whether it has ended.
+fn admin_task<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,
-    job: Job,
+    task: AdminTask,
     reply: impl FnOnce(&mut Ctx<'_, S, V>, String),
 ) -> Run<Step> {
     if core.in_exec {
         return Err("ERR Command not allowed inside a transaction".into());
     }
     let ticket = match &core.wait {
-        Some(Wait::Job(ticket)) => Arc::clone(ticket),
-        _ => ctx.services.start_job(job)?,
+        Some(Wait::AdminTask(ticket)) => Arc::clone(ticket),
+        _ => ctx.services.start_admin_task(task)?,
     };
     match ticket.result() {
         None => {
-            core.wait = Some(Wait::Job(ticket));
+            core.wait = Some(Wait::AdminTask(ticket));
             Ok(Step::Again(POLL))
         }
         Some(result) => {
@@ -106,7 +106,7 @@ fn shutdown<S: Operators, V: Services>(
             None => {
                 // First the writes: what is committed after this call must not be lost either.
                 pause_for_shutdown(core, ctx, true);
-                match ctx.services.start_job(Job::Checkpoint) {
+                match ctx.services.start_admin_task(AdminTask::Checkpoint) {
                     Ok(ticket) => shutdown.begin(ticket),
                     Err(message) => {
                         tracing::error!(error = message, "no shutdown: there is no checkpoint");
@@ -183,8 +183,12 @@ fn bedplate<S: Operators, V: Services>(
 ) -> Run<Step> {
     match resolved.spec.name {
         "durability" => durability(core, ctx, args)?,
-        "checkpoint" => return job(core, ctx, Job::Checkpoint, |ctx, text| ctx.out.bulk(text.as_bytes())),
-        "verify" => return job(core, ctx, Job::Verify, |ctx, text| ctx.out.bulk(text.as_bytes())),
+        "checkpoint" => {
+            return admin_task(core, ctx, AdminTask::Checkpoint, |ctx, text| ctx.out.bulk(text.as_bytes()));
+        }
+        "verify" => {
+            return admin_task(core, ctx, AdminTask::Verify, |ctx, text| ctx.out.bulk(text.as_bytes()));
+        }
         "stats" => {
             let statistics = ctx.services.statistics();
             ctx.out.map(statistics.len());

@@ -48,7 +48,8 @@ pub use connection::{Connection, Progress};
 pub use glob::glob_match;
 pub use operators::Operators;
 pub use services::{
-    Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, ServerState, Services,
+    AdminTask, AdminTaskResult, AdminTaskTicket, Counters, KernelActivity, Keyspace, Memory, ServerState,
+    Services,
 };
 pub use settings::{Settings, Startup};
 pub use shutdown::Shutdown;

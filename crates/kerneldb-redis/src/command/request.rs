@@ -8,7 +8,7 @@ use super::clients::{Client, Peer};
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
 use super::operators::Operators;
-use super::services::{Counters, JobTicket, ServerState, Services};
+use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{admin, client, config, info, introspect, keyspace, session, transaction};
@@ -43,8 +43,8 @@ pub(super) enum ReplyMode {
 /// What a request that comes back after [`Step::Again`] was waiting for.
 #[derive(Clone, Debug)]
 pub(super) enum Wait {
-    /// A job of the server.
-    Job(Arc<JobTicket>),
+    /// An administrative task of the server.
+    AdminTask(Arc<AdminTaskTicket>),
     /// The checkpoint of a shutdown.
     Shutdown(ShutdownNumber),
     /// FLUSHALL goes on at this position.

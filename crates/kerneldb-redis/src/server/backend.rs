@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::admin_tasks::AdminTasks;
 use super::gate::Gate;
-use super::jobs::Jobs;
 use super::programs::Programs;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
-use crate::command::{Job, JobTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
+use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::{Database, Error, Result, SnapshotItem, Store};
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
@@ -22,7 +22,7 @@ pub(super) struct Backend {
     programs: Arc<Programs>,
     server: Arc<ServerState>,
     positions: u64,
-    jobs: Jobs,
+    tasks: AdminTasks,
     statistics: Statistics,
     gate: Gate,
 }
@@ -35,13 +35,13 @@ impl Backend {
         server: Arc<ServerState>,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
-        let jobs = Jobs::start({
+        let tasks = AdminTasks::start({
             let (database, store) = (database.clone(), store.clone());
-            move |job| run_job(job, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
+            move |task| run_admin_task(task, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
         })?;
         let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
-        Ok(Backend { database, store, programs, server, positions, jobs, statistics, gate })
+        Ok(Backend { database, store, programs, server, positions, tasks, statistics, gate })
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
@@ -97,14 +97,14 @@ impl Backend {
     }
 }
 
-/// Does a job; the text says what was done.
-fn run_job(job: Job, database: &Database, store: Option<&Store>) -> Result<String> {
-    match (job, store) {
-        (Job::Checkpoint, Some(store)) => {
+/// Runs an administrative task; the text says what was done.
+fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -> Result<String> {
+    match (task, store) {
+        (AdminTask::Checkpoint, Some(store)) => {
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
         }
-        (Job::Checkpoint, None) => Err(Error::State),
-        (Job::Verify, store) => verify::running(database, store),
+        (AdminTask::Checkpoint, None) => Err(Error::State),
+        (AdminTask::Verify, store) => verify::running(database, store),
     }
 }
 
@@ -159,11 +159,11 @@ impl Services for Backend {
         }
     }
 
-    fn start_job(&self, job: Job) -> std::result::Result<Arc<JobTicket>, String> {
-        if self.store.is_none() && job == Job::Checkpoint {
+    fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
+        if self.store.is_none() && task == AdminTask::Checkpoint {
             return Err(Self::no_data_dir());
         }
-        self.jobs.submit(job)
+        self.tasks.submit(task)
     }
 
     fn can_save(&self) -> bool {

@@ -18,9 +18,10 @@
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when),
-//! `jobs` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
+//! `admin_tasks` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
+mod admin_tasks;
 mod backend;
 mod client;
 mod config;
@@ -28,7 +29,6 @@ mod dialogue;
 mod event_loop;
 mod gate;
 mod idle;
-mod jobs;
 mod layout;
 mod listener;
 mod local;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::redis::RedisClient;
 use super::{Client, differential};
-use crate::command::{Job, JobTicket, Memory, ServerState, Services, Startup};
+use crate::command::{AdminTask, AdminTaskTicket, Memory, ServerState, Services, Startup};
 use crate::server::{self, ServerConfig};
 use bedplate_kerneldb::{Config, Database, Result, Session, SnapshotItem};
 
@@ -55,7 +55,7 @@ impl Services for Server {
 
     fn request_durable(&self, _ts: u64) {}
 
-    fn start_job(&self, _job: Job) -> std::result::Result<Arc<JobTicket>, String> {
+    fn start_admin_task(&self, _task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
         Err("ERR no data directory".into())
     }
 

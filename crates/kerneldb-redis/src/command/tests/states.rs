@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::model::Model;
 use super::{Client, encode, one};
-use crate::command::{JobTicket, Progress, Services, Startup};
+use crate::command::{AdminTaskTicket, Progress, Services, Startup};
 use bedplate_kerneldb::{Durability, Error};
 
 #[test]
@@ -254,10 +254,10 @@ fn waitaof_waits() {
 }
 
 #[test]
-fn jobs_do_not_block() {
+fn admin_tasks_do_not_block() {
     let model = Model::new(Startup::default());
-    let ticket = Arc::new(JobTicket::default());
-    *model.job.lock().unwrap() = Arc::clone(&ticket);
+    let ticket = Arc::new(AdminTaskTicket::default());
+    *model.task.lock().unwrap() = Arc::clone(&ticket);
     let mut c = Client::new(&model);
     assert!(matches!(c.feed(b"SAVE\r\nPING\r\n"), Progress::RetryAfter(_)));
     assert!(matches!(c.process(), Progress::RetryAfter(_)));
@@ -282,8 +282,8 @@ fn shutdown_waits_and_can_be_aborted() {
     assert_eq!(reader.send("SHUTDOWN ABORT NOW"), "-ERR syntax error\r\n");
     assert_eq!(reader.send("SHUTDOWN SAVE NOSAVE"), "-ERR syntax error\r\n");
     for end in ["abort", "fail"] {
-        let ticket = Arc::new(JobTicket::default());
-        *model.job.lock().unwrap() = Arc::clone(&ticket);
+        let ticket = Arc::new(AdminTaskTicket::default());
+        *model.task.lock().unwrap() = Arc::clone(&ticket);
         waits(&mut a, "SHUTDOWN");
         waits(&mut b, "SHUTDOWN SAVE");
         waits(&mut writer, "SET k v");
@@ -307,7 +307,7 @@ fn shutdown_waits_and_can_be_aborted() {
         assert_eq!(reader.send("DEL k"), ":1\r\n");
         assert_eq!(model.server().shutdown.poll(), None);
     }
-    *model.job.lock().unwrap() = JobTicket::finished(Ok("saved".into()));
+    *model.task.lock().unwrap() = AdminTaskTicket::finished(Ok("saved".into()));
     waits(&mut a, "SHUTDOWN NOW");
     drop(a);
     assert_eq!(model.server().shutdown.poll(), Some(Ok(())), "also when the client has left");
