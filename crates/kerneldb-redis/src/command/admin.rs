@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::exec::{Ctx, Fail, NOT_INTEGER, Run, SYNTAX, integer, is};
 use super::introspect::help;
 use super::operators::Operators;
-use super::request::{Core, Step, Wait};
+use super::request::{Core, PendingCommand, Step};
 use super::services::{AdminTask, Services};
 use super::spec::{Cmd, Resolved};
 use crate::resp::{Args, parse_i64};
@@ -56,13 +56,13 @@ fn admin_task<S: Operators, V: Services>(
     if core.in_exec {
         return Err("ERR Command not allowed inside a transaction".into());
     }
-    let ticket = match &core.wait {
-        Some(Wait::AdminTask(ticket)) => Arc::clone(ticket),
+    let ticket = match &core.pending {
+        Some(PendingCommand::AdminTask(ticket)) => Arc::clone(ticket),
         _ => ctx.services.start_admin_task(task)?,
     };
     match ticket.result() {
         None => {
-            core.wait = Some(Wait::AdminTask(ticket));
+            core.pending = Some(PendingCommand::AdminTask(ticket));
             Ok(Step::Again(POLL))
         }
         Some(result) => {
@@ -99,8 +99,8 @@ fn shutdown<S: Operators, V: Services>(
     if !save.unwrap_or(ctx.services.can_save()) {
         return Ok(Step::Shutdown);
     }
-    let number = match core.wait {
-        Some(Wait::Shutdown(number)) => number,
+    let number = match core.pending {
+        Some(PendingCommand::Shutdown(number)) => number,
         _ => match shutdown.join() {
             Some(number) => number,
             None => {
@@ -120,7 +120,7 @@ fn shutdown<S: Operators, V: Services>(
     if shutdown.has_ended(number) {
         return Err(SHUTDOWN_FAILED.into());
     }
-    core.wait = Some(Wait::Shutdown(number));
+    core.pending = Some(PendingCommand::Shutdown(number));
     Ok(Step::Again(POLL))
 }
 
@@ -155,8 +155,8 @@ fn wait_durable<S: Operators, V: Services>(
     if local > 0 && !ctx.services.logged() {
         return Err("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.".into());
     }
-    let (ts, since) = match core.wait {
-        Some(Wait::Durable { ts, since }) => (ts, since),
+    let (ts, since) = match core.pending {
+        Some(PendingCommand::Durable { ts, since }) => (ts, since),
         _ => (ctx.services.clock(), Instant::now()),
     };
     let durable = ctx.services.logged() && ctx.services.durable_ts() >= ts;
@@ -168,10 +168,10 @@ fn wait_durable<S: Operators, V: Services>(
         ctx.out.integer(0);
         return Ok(Step::Done);
     }
-    if core.wait.is_none() {
+    if core.pending.is_none() {
         ctx.services.request_durable(ts);
     }
-    core.wait = Some(Wait::Durable { ts, since });
+    core.pending = Some(PendingCommand::Durable { ts, since });
     Ok(Step::Again(POLL))
 }
 

@@ -22,20 +22,20 @@ use super::spec;
 use crate::resp::{Limits, Protocol, RequestParser, Writer};
 use bedplate_kerneldb::Durability;
 
-/// What a connection needs before [`Connection::process`] can go on.
+/// What the caller of [`Connection::process`] has to do before it calls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// More input.
+pub enum Next {
+    /// Feed more input.
     NeedInput,
-    /// Room: the replies exceed the limit and have to be sent first.
+    /// Send the replies, because they exceed the limit.
     FlushOutput,
-    /// Time: call again after this long, also without input. Nothing was answered out of order.
+    /// Wait this long, and call again also without input. Nothing was answered out of order.
     RetryAfter(Duration),
-    /// The commit with this timestamp to be durable. More input may be fed and processed meanwhile.
+    /// Wait until the commit with this timestamp is durable. More input may be fed and processed meanwhile.
     WaitDurable(u64),
-    /// Nothing: send the replies and close.
+    /// Send the replies and close the connection; there is no further call.
     Close,
-    /// Nothing: the server is to stop.
+    /// Stop the server; there is no further call.
     Shutdown,
 }
 
@@ -111,7 +111,7 @@ impl Connection {
         self.parser.is_empty()
             && self.core.multi.is_none()
             && self.core.watched.is_empty()
-            && self.core.wait.is_none()
+            && self.core.pending.is_none()
             && self.core.authenticated
             && self.core.reply_mode == ReplyMode::On
             && self.held.is_empty()
@@ -159,9 +159,9 @@ impl Connection {
         store: &mut S,
         services: &V,
         out: &mut Vec<u8>,
-    ) -> Progress {
+    ) -> Next {
         let before = out.len();
-        let progress = self.run(store, services, out);
+        let next = self.run(store, services, out);
         let state = &self.core.client.state;
         self.core.server.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
         state.pending_output.store(out.len() as u64, Relaxed);
@@ -169,10 +169,10 @@ impl Connection {
         state.queued.store(self.core.multi.as_ref().map_or(0, |m| m.len() as u64 + 1), Relaxed);
         state.transaction.store(store.in_transaction(), Relaxed);
         state.resp.store(self.core.protocol.version() as u8, Relaxed);
-        progress
+        next
     }
 
-    fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Progress {
+    fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Next {
         if !self.core.durability_applied && !store.in_transaction() {
             store.set_durability(self.core.durability);
             self.core.durability_applied = true;
@@ -181,14 +181,14 @@ impl Connection {
         loop {
             self.release(services, out);
             if self.core.client.killed() {
-                return Progress::Close;
+                return Next::Close;
             }
             let limit = self.core.server.settings.output_limit();
             if out.len() >= limit {
-                return Progress::FlushOutput;
+                return Next::FlushOutput;
             }
             if self.closing || self.held.len() >= limit {
-                return self.pause(Progress::Close);
+                return self.pause(Next::Close);
             }
             match self.parser.poll() {
                 Ok(true) => {}
@@ -198,7 +198,7 @@ impl Connection {
                         tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
                         self.closing = true;
                     }
-                    return self.pause(if self.closing { Progress::Close } else { Progress::NeedInput });
+                    return self.pause(if self.closing { Next::Close } else { Next::NeedInput });
                 }
                 Err(error) => {
                     self.closing = true;
@@ -210,14 +210,14 @@ impl Connection {
             }
             match self.request(store, services, out) {
                 Step::Done => self.parser.consume(),
-                Step::Again(pause) => return Progress::RetryAfter(pause),
+                Step::Again(pause) => return Next::RetryAfter(pause),
                 Step::Close => {
                     self.parser.consume();
                     self.closing = true;
                 }
                 Step::Shutdown => {
                     self.parser.consume();
-                    return Progress::Shutdown;
+                    return Next::Shutdown;
                 }
             }
         }
@@ -304,8 +304,8 @@ impl Connection {
     }
 
     /// Waits for held replies first.
-    fn pause(&self, otherwise: Progress) -> Progress {
-        self.marks.front().map_or(otherwise, |held| Progress::WaitDurable(held.ts))
+    fn pause(&self, otherwise: Next) -> Next {
+        self.marks.front().map_or(otherwise, |held| Next::WaitDurable(held.ts))
     }
 
     fn update_limits(&mut self) {

@@ -40,16 +40,17 @@ pub(super) enum ReplyMode {
     SkipCurrent,
 }
 
-/// What a request that comes back after [`Step::Again`] was waiting for.
+/// A command that has begun and is not answered yet: what it must remember until its request runs again after
+/// [`Step::Again`]. The caller of the connection does not see it; the caller learns only when to call again (`Next`).
 #[derive(Clone, Debug)]
-pub(super) enum Wait {
-    /// An administrative task of the server.
+pub(super) enum PendingCommand {
+    /// It waits for an administrative task of the server.
     AdminTask(Arc<AdminTaskTicket>),
-    /// The checkpoint of a shutdown.
+    /// It waits for the checkpoint of a shutdown.
     Shutdown(ShutdownNumber),
     /// FLUSHALL goes on at this position.
     Flush(u64),
-    /// A commit timestamp to become durable.
+    /// It waits until the commits up to a timestamp are durable.
     Durable { ts: u64, since: Instant },
 }
 
@@ -72,7 +73,7 @@ pub(super) struct Core {
     pub durability: Durability,
     pub durability_applied: bool,
     pub reply_mode: ReplyMode,
-    pub wait: Option<Wait>,
+    pub pending: Option<PendingCommand>,
     retry: Option<Retry>,
 }
 
@@ -107,7 +108,7 @@ impl Core {
             durability: server.settings.startup().durability,
             durability_applied: false,
             reply_mode: ReplyMode::On,
-            wait: None,
+            pending: None,
             retry: None,
             client,
             server,
@@ -144,7 +145,7 @@ impl Core {
         }
         let step = self.run_with_retry(ctx, resolved, args);
         if !matches!(step, Step::Again(_)) {
-            self.wait = None;
+            self.pending = None;
             self.retry = None;
         }
         step
@@ -345,9 +346,9 @@ impl Core {
         if ctx.store.in_transaction() {
             keyspace::flush_in_transaction(ctx)?;
         } else {
-            let from = if let Some(Wait::Flush(from)) = self.wait { from } else { 0 };
+            let from = if let Some(PendingCommand::Flush(from)) = self.pending { from } else { 0 };
             if let Some(next) = keyspace::flush_step(ctx, from)? {
-                self.wait = Some(Wait::Flush(next));
+                self.pending = Some(PendingCommand::Flush(next));
                 return Ok(Step::Again(Duration::ZERO));
             }
         }

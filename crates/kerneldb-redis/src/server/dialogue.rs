@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::backend::Backend;
-use crate::command::{Connection, Peer, Progress, Services};
+use crate::command::{Connection, Next, Peer, Services};
 use crate::resp::Protocol;
 use bedplate_kerneldb::{Durability, Result, Session};
 
@@ -49,7 +49,7 @@ impl Dialogue {
     }
 
     /// Executes what is complete and appends the replies that may leave to `out`.
-    pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Progress {
+    pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
         self.connection.process(&mut self.session, &*self.backend, out)
     }
 

@@ -355,9 +355,9 @@ fn protocol_errors_are_those_of_redis() {
         let mut expected = redis.call(input);
         expected.extend(redis.rest());
         let mut ours = one();
-        let progress = ours.feed(input);
+        let next = ours.feed(input);
         assert_eq!(ours.take(), String::from_utf8(expected).unwrap(), "{}", input.escape_ascii());
-        assert_eq!(progress, crate::command::Progress::Close);
+        assert_eq!(next, crate::command::Next::Close);
     }
 }
 
