@@ -37,8 +37,8 @@ fn slow_reader() {
     let before = running.server.stats().unwrap();
     eventually("the buffers are full", || {
         let stats = running.server.stats().unwrap();
-        stats.back_pressure + stats.no_buffer + stats.handed
-            > before.back_pressure + before.no_buffer + before.handed
+        stats.back_pressure + stats.no_buffer + stats.passed
+            > before.back_pressure + before.no_buffer + before.passed
     });
     let mut other = running.client();
     other.ask("PING", "+PONG");
@@ -393,7 +393,7 @@ fn several_partitions() {
     }
     let after = running.server.stats().unwrap();
     assert_eq!(after.kernel_commands - before.kernel_commands, 3 * (50 + 1 + 100 + 1 + 24));
-    assert_eq!(after.handed, before.handed, "the kernel answers for all partitions");
+    assert_eq!(after.passed, before.passed, "the kernel answers for all partitions");
     // More turns than the kernel allows in one packet: the event loop does the rest.
     let (mut input, mut output) = (Vec::new(), Vec::new());
     for i in 0..500 {
@@ -424,7 +424,7 @@ fn ipv6() {
         server::traffic::split_everywhere(&running);
         server::traffic::mixed_pipelines(&running);
         let stats = running.server.stats().unwrap();
-        assert!(stats.kernel_commands > 500 && stats.handed > 500, "both took part: {stats:?}");
+        assert!(stats.kernel_commands > 500 && stats.passed > 500, "both took part: {stats:?}");
         running.finish();
     }
 }

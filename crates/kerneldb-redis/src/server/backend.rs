@@ -203,7 +203,7 @@ impl Services for Backend {
             ("kernel_packets", kernel.packets),
             ("kernel_input_bytes", kernel.request_bytes),
             ("kernel_output_bytes", kernel.kernel_reply_bytes),
-            ("kernel_handed_up", kernel.handed),
+            ("kernel_handed_up", kernel.passed),
             ("kernel_back_pressure", kernel.back_pressure),
             ("gets", s.gets),
             ("get_misses", s.get_misses),
