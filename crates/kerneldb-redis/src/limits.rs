@@ -26,9 +26,26 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Most checkpoints and verifications that clients of the server may wait for, besides those that run. A further SAVE,
 /// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
-pub const JOBS_WAITING: usize = 64;
+pub const ADMIN_TASKS_WAITING: usize = 64;
 
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
+
+// The following bound the buffers of the eBPF programs. Each pool is shared by all connections. A packet for which no
+// buffer is free is passed to the event loop, which gives the same replies.
+
+/// Request buffers per processor. A run of the verdict claims one, and an EXEC a second one. Runs on one processor can
+/// nest, because a softirq can interrupt a run. A packet that finds none free is passed to the event loop and counts
+/// in [`crate::server::ServerStats::no_buffer`]; an EXEC that finds none free is passed as well.
+pub(crate) const INPUTS_PER_CPU: u32 = 4;
+
+/// Reply buffers per processor. A run of the verdict claims one. If the reply is long, the buffer stays claimed until
+/// TCP has taken the reply. A packet that finds none free is passed to the event loop and counts in
+/// [`crate::server::ServerStats::no_buffer`].
+pub(crate) const OUTPUTS_PER_CPU: u32 = 32;
+
+/// Connections that are between MULTI and EXEC in the kernel, at least one per processor. The packet with a MULTI that
+/// finds no queue free is passed to the event loop, which serves that connection until EXEC or DISCARD.
+pub(crate) const QUEUES: u32 = 128;
 
 // The following bound the work and the memory for one connection before the others get their turn. A connection that
 // reaches one of them waits, and is not closed. While it waits, the event loop does not read from its socket, so TCP

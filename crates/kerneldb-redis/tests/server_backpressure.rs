@@ -177,7 +177,7 @@ fn mixed_pipelines_have_the_replies_of_a_model() {
             }
         });
         let stats = running.server.stats().unwrap();
-        assert!(!kernel_path || stats.kernel_commands > 1000 && stats.handed > 1000, "{stats:?}");
+        assert!(!kernel_path || stats.kernel_commands > 1000 && stats.passed > 1000, "{stats:?}");
         running.finish();
     }
 }

@@ -155,7 +155,7 @@ fn the_kernel_executes() {
             );
         }
         let after = running.server.stats().unwrap();
-        assert_eq!(after.handed, before.handed, "nothing went to the event loop");
+        assert_eq!(after.passed, before.passed, "nothing went to the event loop");
         assert_eq!(after.kernel_commands - before.kernel_commands, 400);
         assert_eq!(running.db.stats().commits, 100);
         drop(c);
@@ -219,11 +219,11 @@ fn more_than_there_are_queues() {
         eventually("all connections are closed", || running.server.stats().unwrap().clients == 0);
     }
     let mut c = running.client();
-    let before = running.server.stats().unwrap().handed;
+    let before = running.server.stats().unwrap().passed;
     c.ask("MULTI", "+OK");
     c.ask("GET q1", "+QUEUED");
     c.ask("EXEC", "*1\r\n$-1");
-    assert_eq!(running.server.stats().unwrap().handed, before, "there is a free queue again");
+    assert_eq!(running.server.stats().unwrap().passed, before, "there is a free queue again");
     drop(c);
     running.finish();
 }

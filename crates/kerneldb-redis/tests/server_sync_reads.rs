@@ -177,7 +177,7 @@ fn reads_of_durable_data_stay_with_the_kernel() {
         client.ask("GET never", "$-1");
     }
     let after = server.stats().unwrap();
-    assert_eq!(after.handed, before.handed, "requests went to user space");
+    assert_eq!(after.passed, before.passed, "requests went to user space");
     assert_eq!(after.kernel_commands, before.kernel_commands + 300);
     drop(client);
     server.shutdown().unwrap();

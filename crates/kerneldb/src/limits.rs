@@ -146,3 +146,7 @@ pub(crate) const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
 /// Copies of one transaction's writes are freed of overwritten ones when they exceed twice what was left the last
 /// time, and this.
 pub(crate) const REWRITES_BYTES: usize = 64 << 10;
+
+/// Timestamps that can be in the log rings at once: the next one that the log's reader expects, and those after it. The
+/// reader takes a record with a later timestamp for a broken sequence and panics.
+pub(crate) const MAX_AHEAD: u64 = 1 << 26;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::exec::{Ctx, Fail, NOT_INTEGER, Run, SYNTAX, integer, is};
 use super::introspect::help;
 use super::operators::Operators;
-use super::request::{Core, Step, Wait};
-use super::services::{Job, Services};
+use super::request::{Core, PendingCommand, Step};
+use super::services::{AdminTask, Services};
 use super::spec::{Cmd, Resolved};
 use crate::resp::{Args, parse_i64};
 use bedplate_kerneldb::Durability;
@@ -22,7 +22,7 @@ pub(super) fn run<S: Operators, V: Services>(
     args: Args<'_>,
 ) -> Run<Step> {
     match resolved.cmd {
-        Cmd::Save => return job(core, ctx, Job::Checkpoint, |ctx, _| ctx.out.ok()),
+        Cmd::Save => return admin_task(core, ctx, AdminTask::Checkpoint, |ctx, _| ctx.out.ok()),
         Cmd::Bgsave => {
             if args.len() > 2 || args.len() == 2 && !is(args.get(1), "schedule") {
                 return Err(SYNTAX.into());
@@ -46,23 +46,23 @@ pub(super) fn run<S: Operators, V: Services>(
     Ok(Step::Done)
 }
 
-/// Starts a job, or looks whether it has ended.
-fn job<S: Operators, V: Services>(
+/// Starts an administrative task, or looks whether it has ended.
+fn admin_task<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,
-    job: Job,
+    task: AdminTask,
     reply: impl FnOnce(&mut Ctx<'_, S, V>, String),
 ) -> Run<Step> {
     if core.in_exec {
         return Err("ERR Command not allowed inside a transaction".into());
     }
-    let ticket = match &core.wait {
-        Some(Wait::Job(ticket)) => Arc::clone(ticket),
-        _ => ctx.services.start_job(job)?,
+    let ticket = match &core.pending {
+        Some(PendingCommand::AdminTask(ticket)) => Arc::clone(ticket),
+        _ => ctx.services.start_admin_task(task)?,
     };
     match ticket.result() {
         None => {
-            core.wait = Some(Wait::Job(ticket));
+            core.pending = Some(PendingCommand::AdminTask(ticket));
             Ok(Step::Again(POLL))
         }
         Some(result) => {
@@ -78,7 +78,7 @@ fn shutdown<S: Operators, V: Services>(
     ctx: &mut Ctx<'_, S, V>,
     args: Args<'_>,
 ) -> Run<Step> {
-    let shutdown = &core.shared.shutdown;
+    let shutdown = &core.server.shutdown;
     if args.len() == 2 && is(args.get(1), "abort") {
         if !shutdown.abort() {
             return Err("ERR No shutdown in progress.".into());
@@ -99,14 +99,14 @@ fn shutdown<S: Operators, V: Services>(
     if !save.unwrap_or(ctx.services.can_save()) {
         return Ok(Step::Shutdown);
     }
-    let number = match core.wait {
-        Some(Wait::Shutdown(number)) => number,
+    let number = match core.pending {
+        Some(PendingCommand::Shutdown(number)) => number,
         _ => match shutdown.join() {
             Some(number) => number,
             None => {
                 // First the writes: what is committed after this call must not be lost either.
                 pause_for_shutdown(core, ctx, true);
-                match ctx.services.start_job(Job::Checkpoint) {
+                match ctx.services.start_admin_task(AdminTask::Checkpoint) {
                     Ok(ticket) => shutdown.begin(ticket),
                     Err(message) => {
                         tracing::error!(error = message, "no shutdown: there is no checkpoint");
@@ -120,14 +120,14 @@ fn shutdown<S: Operators, V: Services>(
     if shutdown.has_ended(number) {
         return Err(SHUTDOWN_FAILED.into());
     }
-    core.wait = Some(Wait::Shutdown(number));
+    core.pending = Some(PendingCommand::Shutdown(number));
     Ok(Step::Again(POLL))
 }
 
 const SHUTDOWN_FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
 
 fn pause_for_shutdown<S: Operators, V: Services>(core: &Core, ctx: &Ctx<'_, S, V>, on: bool) {
-    core.shared.clients.pause_for_shutdown(on);
+    core.server.clients.pause_for_shutdown(on);
     ctx.services.pauses_changed();
 }
 
@@ -155,8 +155,8 @@ fn wait_durable<S: Operators, V: Services>(
     if local > 0 && !ctx.services.logged() {
         return Err("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.".into());
     }
-    let (ts, since) = match core.wait {
-        Some(Wait::Durable { ts, since }) => (ts, since),
+    let (ts, since) = match core.pending {
+        Some(PendingCommand::Durable { ts, since }) => (ts, since),
         _ => (ctx.services.clock(), Instant::now()),
     };
     let durable = ctx.services.logged() && ctx.services.durable_ts() >= ts;
@@ -168,10 +168,10 @@ fn wait_durable<S: Operators, V: Services>(
         ctx.out.integer(0);
         return Ok(Step::Done);
     }
-    if core.wait.is_none() {
+    if core.pending.is_none() {
         ctx.services.request_durable(ts);
     }
-    core.wait = Some(Wait::Durable { ts, since });
+    core.pending = Some(PendingCommand::Durable { ts, since });
     Ok(Step::Again(POLL))
 }
 
@@ -183,8 +183,12 @@ fn bedplate<S: Operators, V: Services>(
 ) -> Run<Step> {
     match resolved.spec.name {
         "durability" => durability(core, ctx, args)?,
-        "checkpoint" => return job(core, ctx, Job::Checkpoint, |ctx, text| ctx.out.bulk(text.as_bytes())),
-        "verify" => return job(core, ctx, Job::Verify, |ctx, text| ctx.out.bulk(text.as_bytes())),
+        "checkpoint" => {
+            return admin_task(core, ctx, AdminTask::Checkpoint, |ctx, text| ctx.out.bulk(text.as_bytes()));
+        }
+        "verify" => {
+            return admin_task(core, ctx, AdminTask::Verify, |ctx, text| ctx.out.bulk(text.as_bytes()));
+        }
         "stats" => {
             let statistics = ctx.services.statistics();
             ctx.out.map(statistics.len());

@@ -46,7 +46,7 @@ pub(super) fn run<S: Operators, V: Services>(
         "reply" => reply(core, ctx, args.get(2))?,
         "pause" => pause(core, ctx, args)?,
         "unpause" => {
-            core.shared.clients.pause(0, false);
+            core.server.clients.pause(0, false);
             ctx.services.pauses_changed();
             ctx.out.ok();
         }
@@ -125,7 +125,7 @@ fn is_normal_type(name: &[u8]) -> Run<bool> {
 }
 
 fn list<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
-    let mut clients = core.shared.clients.list();
+    let mut clients = core.server.clients.list();
     if args.len() == 4 && is(args.get(2), "type") {
         if !is_normal_type(args.get(3))? {
             clients.clear();
@@ -153,7 +153,7 @@ type Filter<'a> = Box<dyn Fn(&Client) -> bool + 'a>;
 
 fn kill<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let me = core.client.id;
-    let clients = &core.shared.clients;
+    let clients = &core.server.clients;
     if args.len() == 3 {
         let found = clients.list().into_iter().find(|c| c.peer.addr.as_bytes() == args.get(2));
         let killed = found.is_some_and(|c| clients.kill(c.id));
@@ -230,7 +230,7 @@ fn pause<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: 
     };
     let ms = parse_i64(args.get(2)).ok_or("ERR timeout is not an integer or out of range")?;
     let ms = u64::try_from(ms).map_err(|_| Fail::from("ERR timeout is negative"))?;
-    core.shared.clients.pause(ctx.now_ms.saturating_add(ms), reads_too);
+    core.server.clients.pause(ctx.now_ms.saturating_add(ms), reads_too);
     ctx.services.pauses_changed();
     ctx.out.ok();
     Ok(())

@@ -9,11 +9,11 @@ use super::spec::Spec;
 use crate::resp::Args;
 
 pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spec, args: Args<'_>) -> Run {
-    let shared = ctx.services.shared();
+    let server = ctx.services.server();
     match spec.name {
         "get" => {
             let wanted = |name: &str| args.from(2).any(|p| glob_match(p, name.as_bytes(), true));
-            let found: Vec<_> = shared.settings.all().filter(|(name, _)| wanted(name)).collect();
+            let found: Vec<_> = server.settings.all().filter(|(name, _)| wanted(name)).collect();
             ctx.out.map(found.len());
             for (name, value) in found {
                 ctx.out.bulk(name.as_bytes());
@@ -25,12 +25,12 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spe
                 return Err(SYNTAX.into());
             }
             let pairs: Vec<_> = args.from(2).step_by(2).zip(args.from(3).step_by(2)).collect();
-            shared.settings.change(&pairs)?;
+            server.settings.change(&pairs)?;
             ctx.services.settings_changed();
             ctx.out.ok();
         }
         "resetstat" => {
-            shared.counters.reset();
+            server.counters.reset();
             ctx.services.reset_statistics();
             ctx.out.ok();
         }

@@ -17,25 +17,25 @@ use super::exec::Ctx;
 use super::multi::Multi;
 use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
-use super::services::{Counters, Services, Shared};
+use super::services::{Counters, ServerState, Services};
 use super::spec;
 use crate::resp::{Limits, Protocol, RequestParser, Writer};
 use bedplate_kerneldb::Durability;
 
-/// What a connection needs before [`Connection::process`] can go on.
+/// What the caller of [`Connection::process`] has to do before it calls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// More input.
+pub enum Next {
+    /// Feed more input.
     NeedInput,
-    /// Room: the replies exceed the limit and have to be sent first.
+    /// Send the replies, because they exceed the limit.
     FlushOutput,
-    /// Time: call again after this long, also without input. Nothing was answered out of order.
+    /// Wait this long, and call again also without input. Nothing was answered out of order.
     RetryAfter(Duration),
-    /// The commit with this timestamp to be durable. More input may be fed and processed meanwhile.
+    /// Wait until the commit with this timestamp is durable. More input may be fed and processed meanwhile.
     WaitDurable(u64),
-    /// Nothing: send the replies and close.
+    /// Send the replies and close the connection; there is no further call.
     Close,
-    /// Nothing: the server is to stop.
+    /// Stop the server; there is no further call.
     Shutdown,
 }
 
@@ -64,9 +64,9 @@ pub struct Connection {
 impl Connection {
     /// A connection that was just accepted.
     pub fn new(services: &impl Services, peer: Peer) -> Connection {
-        let shared = Arc::clone(services.shared());
-        Counters::add(&shared.counters.connections);
-        let core = Core::new(shared, peer, services.now().as_millis() as u64);
+        let server = Arc::clone(services.server());
+        Counters::add(&server.counters.connections);
+        let core = Core::new(server, peer, services.now().as_millis() as u64);
         let mut connection = Connection {
             parser: RequestParser::new(Limits::default()),
             core,
@@ -85,14 +85,14 @@ impl Connection {
         &self.core.client
     }
 
-    /// State shared with the other connections.
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.core.shared
+    /// State that all connections of the server share.
+    pub fn server(&self) -> &Arc<ServerState> {
+        &self.core.server
     }
 
     /// Takes what was read from the socket.
     pub fn feed(&mut self, data: &[u8]) {
-        self.core.shared.counters.input_bytes.fetch_add(data.len() as u64, Relaxed);
+        self.core.server.counters.input_bytes.fetch_add(data.len() as u64, Relaxed);
         if !self.closing {
             self.parser.feed(data);
         }
@@ -111,7 +111,7 @@ impl Connection {
         self.parser.is_empty()
             && self.core.multi.is_none()
             && self.core.watched.is_empty()
-            && self.core.wait.is_none()
+            && self.core.pending.is_none()
             && self.core.authenticated
             && self.core.reply_mode == ReplyMode::On
             && self.held.is_empty()
@@ -134,7 +134,7 @@ impl Connection {
         let mut multi = Multi::new(broken);
         let mut parser = RequestParser::new(self.parser.limits());
         parser.feed(queue);
-        let limit = self.core.shared.settings.input_limit();
+        let limit = self.core.server.settings.input_limit();
         while let Ok(true) = parser.poll() {
             match spec::resolve(parser.args()) {
                 Ok(resolved) => multi.broken |= multi.queue(resolved, parser.args(), limit).is_err(),
@@ -159,20 +159,20 @@ impl Connection {
         store: &mut S,
         services: &V,
         out: &mut Vec<u8>,
-    ) -> Progress {
+    ) -> Next {
         let before = out.len();
-        let progress = self.run(store, services, out);
+        let next = self.run(store, services, out);
         let state = &self.core.client.state;
-        self.core.shared.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
+        self.core.server.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
         state.pending_output.store(out.len() as u64, Relaxed);
         state.buffered.store(self.parser.buffered() as u64, Relaxed);
         state.queued.store(self.core.multi.as_ref().map_or(0, |m| m.len() as u64 + 1), Relaxed);
         state.transaction.store(store.in_transaction(), Relaxed);
         state.resp.store(self.core.protocol.version() as u8, Relaxed);
-        progress
+        next
     }
 
-    fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Progress {
+    fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Next {
         if !self.core.durability_applied && !store.in_transaction() {
             store.set_durability(self.core.durability);
             self.core.durability_applied = true;
@@ -181,43 +181,43 @@ impl Connection {
         loop {
             self.release(services, out);
             if self.core.client.killed() {
-                return Progress::Close;
+                return Next::Close;
             }
-            let limit = self.core.shared.settings.output_limit();
+            let limit = self.core.server.settings.output_limit();
             if out.len() >= limit {
-                return Progress::FlushOutput;
+                return Next::FlushOutput;
             }
             if self.closing || self.held.len() >= limit {
-                return self.pause(Progress::Close);
+                return self.pause(Next::Close);
             }
             match self.parser.poll() {
                 Ok(true) => {}
                 Ok(false) => {
                     self.drained = true;
-                    if self.parser.buffered() > self.core.shared.settings.input_limit() {
+                    if self.parser.buffered() > self.core.server.settings.input_limit() {
                         tracing::warn!(client = self.core.client.id, "closing: the input limit is exceeded");
                         self.closing = true;
                     }
-                    return self.pause(if self.closing { Progress::Close } else { Progress::NeedInput });
+                    return self.pause(if self.closing { Next::Close } else { Next::NeedInput });
                 }
                 Err(error) => {
                     self.closing = true;
                     let message = format!("ERR {error}");
                     Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
-                    Counters::add(&self.core.shared.counters.errors);
+                    Counters::add(&self.core.server.counters.errors);
                     continue;
                 }
             }
             match self.request(store, services, out) {
                 Step::Done => self.parser.consume(),
-                Step::Again(pause) => return Progress::RetryAfter(pause),
+                Step::Again(pause) => return Next::RetryAfter(pause),
                 Step::Close => {
                     self.parser.consume();
                     self.closing = true;
                 }
                 Step::Shutdown => {
                     self.parser.consume();
-                    return Progress::Shutdown;
+                    return Next::Shutdown;
                 }
             }
         }
@@ -247,7 +247,7 @@ impl Connection {
             return step;
         }
         core.client.state.active_ms.store(now_ms, Relaxed);
-        Counters::add(&core.shared.counters.commands);
+        Counters::add(&core.server.counters.commands);
         // CLIENT REPLY ON is answered in every mode.
         let silent = reply_mode != ReplyMode::On && core.reply_mode != ReplyMode::On;
         if core.reply_mode == ReplyMode::SkipCurrent {
@@ -304,13 +304,13 @@ impl Connection {
     }
 
     /// Waits for held replies first.
-    fn pause(&self, otherwise: Progress) -> Progress {
-        self.marks.front().map_or(otherwise, |held| Progress::WaitDurable(held.ts))
+    fn pause(&self, otherwise: Next) -> Next {
+        self.marks.front().map_or(otherwise, |held| Next::WaitDurable(held.ts))
     }
 
     fn update_limits(&mut self) {
         let limits = Limits {
-            bulk_bytes: self.core.shared.settings.bulk_limit() as i64,
+            bulk_bytes: self.core.server.settings.bulk_limit() as i64,
             unauthenticated: !self.core.authenticated,
             ..Limits::default()
         };

@@ -58,7 +58,7 @@ pub(super) struct Ctx<'a, S, V> {
 impl<S: Operators, V: Services> Ctx<'_, S, V> {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         let value = self.store.get(key)?;
-        let counters = &self.services.shared().counters;
+        let counters = &self.services.server().counters;
         Counters::add(if value.is_some() { &counters.hits } else { &counters.misses });
         Ok(value)
     }

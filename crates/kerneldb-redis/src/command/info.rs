@@ -64,11 +64,11 @@ fn write_section<S: Operators, V: Services>(
 ) {
     text.headline(section);
     let services = ctx.services;
-    let shared = &core.shared;
-    let settings = &shared.settings;
+    let server = &core.server;
+    let settings = &server.settings;
     match section {
         "server" => {
-            let uptime_s = ctx.now_ms.saturating_sub(shared.started_ms) / 1000;
+            let uptime_s = ctx.now_ms.saturating_sub(server.started_ms) / 1000;
             text.line("redis_version", REDIS_VERSION);
             text.line("bedplate_version", env!("CARGO_PKG_VERSION"));
             text.line("redis_mode", "standalone");
@@ -76,14 +76,14 @@ fn write_section<S: Operators, V: Services>(
             text.line("arch_bits", usize::BITS);
             text.line("multiplexing_api", "ebpf+epoll");
             text.line("process_id", std::process::id());
-            text.line("run_id", &shared.run_id);
+            text.line("run_id", &server.run_id);
             text.line("tcp_port", settings.startup().port);
             text.line("server_time_usec", services.now().as_micros());
             text.line("uptime_in_seconds", uptime_s);
             text.line("uptime_in_days", uptime_s / 86_400);
         }
         "clients" => {
-            text.line("connected_clients", shared.clients.len());
+            text.line("connected_clients", server.clients.len());
             text.line("maxclients", settings.max_clients());
             text.line("blocked_clients", 0);
             text.line("tracking_clients", 0);
@@ -118,7 +118,7 @@ fn write_section<S: Operators, V: Services>(
         }
         "stats" => {
             let kernel = services.kernel_activity();
-            for (name, counter) in shared.counters.all() {
+            for (name, counter) in server.counters.all() {
                 let of_kernel = match name {
                     "total_commands_processed" => kernel.commands,
                     "total_net_input_bytes" => kernel.input_bytes,
@@ -164,7 +164,7 @@ fn write_section<S: Operators, V: Services>(
             }
         }
         "commandstats" => {
-            for (name, line) in shared.counters.calls.lines(&services.kernel_activity().calls) {
+            for (name, line) in server.counters.calls.lines(&services.kernel_activity().calls) {
                 text.line(&name, line);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! [`Connection`] turns bytes into bytes. It runs commands through [`Operators`] (a session of the
 //! database, or a model) and [`Services`] (the server around it), both with static dispatch, and never
-//! blocks: what has to wait comes back as a [`Progress`].
+//! blocks: it returns what the caller has to do [`Next`].
 //!
 //! Every command that touches several keys, or reads and writes, is one transaction. Reads of several keys
 //! use a snapshot. Errors that pass by themselves (a lock, for example) are tried again for
@@ -44,10 +44,13 @@ mod transaction;
 use exec::Fail;
 
 pub use clients::{Client, Clients, Pauses, Peer};
-pub use connection::{Connection, Progress};
+pub use connection::{Connection, Next};
 pub use glob::glob_match;
 pub use operators::Operators;
-pub use services::{Counters, Job, JobResult, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
+pub use services::{
+    AdminTask, AdminTaskResult, AdminTaskTicket, Counters, KernelActivity, Keyspace, Memory, ServerState,
+    Services,
+};
 pub use settings::{Settings, Startup};
 pub use shutdown::Shutdown;
 

@@ -8,7 +8,7 @@ use super::clients::{Client, Peer};
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
 use super::operators::Operators;
-use super::services::{Counters, JobTicket, Services, Shared};
+use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{admin, client, config, info, introspect, keyspace, session, transaction};
@@ -40,16 +40,17 @@ pub(super) enum ReplyMode {
     SkipCurrent,
 }
 
-/// What a request that comes back after [`Step::Again`] was waiting for.
+/// A command that has begun and is not answered yet: what it must remember until its request runs again after
+/// [`Step::Again`]. The caller of the connection does not see it; the caller learns only when to call again (`Next`).
 #[derive(Clone, Debug)]
-pub(super) enum Wait {
-    /// A job of the server.
-    Job(Arc<JobTicket>),
-    /// The checkpoint of a shutdown.
+pub(super) enum PendingCommand {
+    /// It waits for an administrative task of the server.
+    AdminTask(Arc<AdminTaskTicket>),
+    /// It waits for the checkpoint of a shutdown.
     Shutdown(ShutdownNumber),
     /// FLUSHALL goes on at this position.
     Flush(u64),
-    /// A commit timestamp to become durable.
+    /// It waits until the commits up to a timestamp are durable.
     Durable { ts: u64, since: Instant },
 }
 
@@ -61,7 +62,7 @@ struct Retry {
 }
 
 pub(super) struct Core {
-    pub shared: Arc<Shared>,
+    pub server: Arc<ServerState>,
     pub client: Arc<Client>,
     pub protocol: Protocol,
     pub authenticated: bool,
@@ -72,13 +73,13 @@ pub(super) struct Core {
     pub durability: Durability,
     pub durability_applied: bool,
     pub reply_mode: ReplyMode,
-    pub wait: Option<Wait>,
+    pub pending: Option<PendingCommand>,
     retry: Option<Retry>,
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.shared.clients.unregister(self.client.id);
+        self.server.clients.unregister(self.client.id);
     }
 }
 
@@ -96,21 +97,21 @@ fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
 }
 
 impl Core {
-    pub fn new(shared: Arc<Shared>, peer: Peer, now_ms: u64) -> Core {
-        let client = shared.clients.register(peer, now_ms);
+    pub fn new(server: Arc<ServerState>, peer: Peer, now_ms: u64) -> Core {
+        let client = server.clients.register(peer, now_ms);
         Core {
             protocol: Protocol::Resp2,
-            authenticated: !shared.settings.needs_password(),
+            authenticated: !server.settings.needs_password(),
             multi: None,
             watched: Vec::new(),
             in_exec: false,
-            durability: shared.settings.startup().durability,
+            durability: server.settings.startup().durability,
             durability_applied: false,
             reply_mode: ReplyMode::On,
-            wait: None,
+            pending: None,
             retry: None,
             client,
-            shared,
+            server,
         }
     }
 
@@ -132,7 +133,7 @@ impl Core {
             Cmd::Exec | Cmd::Discard | Cmd::Multi | Cmd::Watch | Cmd::Quit | Cmd::Reset
         );
         if !at_once && let Some(multi) = &mut self.multi {
-            let queued = multi.queue(resolved, args, self.shared.settings.input_limit());
+            let queued = multi.queue(resolved, args, self.server.settings.input_limit());
             match queued {
                 Ok(()) => ctx.out.simple("QUEUED"),
                 Err(message) => self.error(ctx, message.as_bytes()),
@@ -144,7 +145,7 @@ impl Core {
         }
         let step = self.run_with_retry(ctx, resolved, args);
         if !matches!(step, Step::Again(_)) {
-            self.wait = None;
+            self.pending = None;
             self.retry = None;
         }
         step
@@ -183,7 +184,7 @@ impl Core {
             return None;
         }
         let writes = resolved.spec.has(flags::W) || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
-        let ms = self.shared.clients.paused_ms(now_ms, writes);
+        let ms = self.server.clients.paused_ms(now_ms, writes);
         (ms > 0).then(|| Duration::from_millis(ms.min(PAUSE_STEP_MS)))
     }
 
@@ -218,7 +219,7 @@ impl Core {
                     }
                 }
             }
-            Counters::add(&self.shared.counters.retries);
+            Counters::add(&self.server.counters.retries);
         }
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
@@ -228,7 +229,7 @@ impl Core {
             return Step::Again(pause);
         }
         if matches!(error, bedplate_kerneldb::Error::Conflict) {
-            Counters::add(&self.shared.counters.conflicts);
+            Counters::add(&self.server.counters.conflicts);
         }
         let mut message = error_reply(&error);
         if resolved.cmd == Cmd::Exec {
@@ -246,7 +247,7 @@ impl Core {
         let left = if no_time_limit {
             LAST_BACKOFF
         } else {
-            Duration::from_millis(self.shared.settings.lock_timeout_ms())
+            Duration::from_millis(self.server.settings.lock_timeout_ms())
                 .checked_sub(retry.since.elapsed())?
         };
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
@@ -257,7 +258,7 @@ impl Core {
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
-        Counters::add(&self.shared.counters.errors);
+        Counters::add(&self.server.counters.errors);
         ctx.out.error(message);
     }
 
@@ -275,7 +276,7 @@ impl Core {
             Ok(_) => false,
             Err(Fail::Reply(_)) => true,
         };
-        self.shared.counters.calls.note(resolved.cmd, started.elapsed(), failed);
+        self.server.counters.calls.note(resolved.cmd, started.elapsed(), failed);
         result
     }
 
@@ -345,9 +346,9 @@ impl Core {
         if ctx.store.in_transaction() {
             keyspace::flush_in_transaction(ctx)?;
         } else {
-            let from = if let Some(Wait::Flush(from)) = self.wait { from } else { 0 };
+            let from = if let Some(PendingCommand::Flush(from)) = self.pending { from } else { 0 };
             if let Some(next) = keyspace::flush_step(ctx, from)? {
-                self.wait = Some(Wait::Flush(next));
+                self.pending = Some(PendingCommand::Flush(next));
                 return Ok(Step::Again(Duration::ZERO));
             }
         }

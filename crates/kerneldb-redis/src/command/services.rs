@@ -12,7 +12,7 @@ use bedplate_kerneldb::{HeapStats, Result, SnapshotItem};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ServerState {
     /// The connections.
     pub clients: Clients,
     /// The configuration.
@@ -27,12 +27,12 @@ pub struct Shared {
     pub run_id: String,
 }
 
-impl Shared {
+impl ServerState {
     /// The state of a server that starts now.
-    pub fn new(startup: Startup) -> Arc<Shared> {
+    pub fn new(startup: Startup) -> Arc<ServerState> {
         let now = unix_time();
         let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
-        Arc::new(Shared {
+        Arc::new(ServerState {
             clients: Clients::default(),
             settings: Settings::new(startup),
             counters: Counters::default(),
@@ -94,33 +94,33 @@ pub(super) fn unix_time() -> Duration {
 
 /// Long work that a command starts and whose end it waits for without blocking its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Job {
+pub enum AdminTask {
     /// SAVE, BEDPLATE CHECKPOINT: a checkpoint that has everything committed before.
     Checkpoint,
     /// BEDPLATE VERIFY: checks every invariant.
     Verify,
 }
 
-/// Outcome of a job: what was done, or the error for the client, with its code in front.
-pub type JobResult = std::result::Result<String, String>;
+/// Outcome of an administrative task: what was done, or the error for the client, with its code in front.
+pub type AdminTaskResult = std::result::Result<String, String>;
 
-/// A job that was started. The worker sets its result, which the client's connection looks for.
+/// An administrative task that was started. The worker sets its result, which the client's connection looks for.
 #[derive(Debug, Default)]
-pub struct JobTicket(OnceLock<JobResult>);
+pub struct AdminTaskTicket(OnceLock<AdminTaskResult>);
 
-impl JobTicket {
+impl AdminTaskTicket {
     /// A ticket that has its result.
-    pub fn finished(result: JobResult) -> Arc<JobTicket> {
-        Arc::new(JobTicket(result.into()))
+    pub fn finished(result: AdminTaskResult) -> Arc<AdminTaskTicket> {
+        Arc::new(AdminTaskTicket(result.into()))
     }
 
-    /// The result; `None` while the job waits or runs.
-    pub fn result(&self) -> Option<&JobResult> {
+    /// The result; `None` while the task waits or runs.
+    pub fn result(&self) -> Option<&AdminTaskResult> {
         self.0.get()
     }
 
     /// Sets the result, once.
-    pub fn finish(&self, result: JobResult) {
+    pub fn finish(&self, result: AdminTaskResult) {
         let _ = self.0.set(result);
     }
 }
@@ -175,8 +175,8 @@ pub struct Memory {
 
 /// What the server around a connection offers. No method blocks for long: they are called in event loops.
 pub trait Services {
-    /// State shared by all connections.
-    fn shared(&self) -> &Arc<Shared>;
+    /// State that all connections of the server share.
+    fn server(&self) -> &Arc<ServerState>;
 
     /// Time since the Unix epoch.
     fn now(&self) -> Duration {
@@ -215,9 +215,9 @@ pub trait Services {
     /// Asks that `ts` becomes durable soon.
     fn request_durable(&self, ts: u64);
 
-    /// Starts a job, which does everything after this call. This error and that of the next method are what
-    /// the client is told, with the code in front: `ERR the disk is full`.
-    fn start_job(&self, job: Job) -> std::result::Result<Arc<JobTicket>, String>;
+    /// Starts an administrative task, which does everything after this call. This error and that of the next method
+    /// are sent to the client, with the code in front: `ERR the disk is full`.
+    fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String>;
 
     /// Asks for a checkpoint in the background. `Ok(false)` if one is running.
     fn save_in_background(&self) -> std::result::Result<bool, String>;

@@ -51,7 +51,7 @@ pub(super) fn run<S: Operators, V: Services>(
 
 fn auth(core: &mut Core, args: Args<'_>) -> Run {
     match args.len() {
-        2 if !core.shared.settings.needs_password() => {
+        2 if !core.server.settings.needs_password() => {
             Err("ERR AUTH <password> called without any password \
              configured for the default user. Are you sure your configuration is correct?"
                 .into())
@@ -63,7 +63,7 @@ fn auth(core: &mut Core, args: Args<'_>) -> Run {
 }
 
 fn login(core: &mut Core, user: &[u8], password: &[u8]) -> Run {
-    let settings = &core.shared.settings;
+    let settings = &core.server.settings;
     let right = !settings.needs_password() || settings.is_password(password);
     if !right || user != b"default" {
         return Err(WRONG_PASSWORD.into());
@@ -140,12 +140,12 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
     multi::end(core);
     core.protocol = Protocol::Resp2;
     ctx.out.set_protocol(Protocol::Resp2);
-    core.authenticated = !core.shared.settings.needs_password();
+    core.authenticated = !core.server.settings.needs_password();
     // As in Redis, the RESET that CLIENT REPLY SKIP precedes is not answered itself.
     if core.reply_mode != ReplyMode::SkipCurrent {
         core.reply_mode = ReplyMode::On;
     }
-    core.durability = core.shared.settings.startup().durability;
+    core.durability = core.server.settings.startup().durability;
     // At once: the kernel may answer the next request.
     ctx.store.set_durability(core.durability);
     core.durability_applied = true;

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::services::JobTicket;
+use super::services::AdminTaskTicket;
 
 /// The shutdown of a server.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Shutdown(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     /// The checkpoint that the shutdown waits for.
-    checkpoint: Option<Arc<JobTicket>>,
+    checkpoint: Option<Arc<AdminTaskTicket>>,
     /// Number of shutdowns that did not happen.
     ended: u64,
 }
@@ -38,7 +38,7 @@ impl Shutdown {
     }
 
     /// Begins a shutdown that waits for a checkpoint.
-    pub(super) fn begin(&self, checkpoint: Arc<JobTicket>) -> ShutdownNumber {
+    pub(super) fn begin(&self, checkpoint: Arc<AdminTaskTicket>) -> ShutdownNumber {
         let mut state = self.lock();
         state.checkpoint = Some(checkpoint);
         ShutdownNumber(state.ended)

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::admin_tasks::AdminTasks;
 use super::gate::Gate;
-use super::jobs::Jobs;
 use super::programs::Programs;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
-use crate::command::{Job, JobTicket, KernelActivity, Keyspace, Memory, Services, Shared};
+use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::{Database, Error, Result, SnapshotItem, Store};
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
@@ -20,9 +20,9 @@ pub(super) struct Backend {
     database: Arc<Database>,
     store: Option<Arc<Store>>,
     programs: Arc<Programs>,
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
     positions: u64,
-    jobs: Jobs,
+    tasks: AdminTasks,
     statistics: Statistics,
     gate: Gate,
 }
@@ -32,26 +32,26 @@ impl Backend {
         database: Arc<Database>,
         store: Option<Arc<Store>>,
         programs: Arc<Programs>,
-        shared: Arc<Shared>,
+        server: Arc<ServerState>,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
-        let jobs = Jobs::start({
+        let tasks = AdminTasks::start({
             let (database, store) = (database.clone(), store.clone());
-            move |job| run_job(job, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
+            move |task| run_admin_task(task, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
         })?;
         let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
-        Ok(Backend { database, store, programs, shared, positions, jobs, statistics, gate })
+        Ok(Backend { database, store, programs, server, positions, tasks, statistics, gate })
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
     pub(super) fn poll_shutdown(&self) -> bool {
-        match self.shared.shutdown.poll() {
+        match self.server.shutdown.poll() {
             None => false,
             Some(Ok(())) => true,
             Some(Err(error)) => {
                 tracing::error!(error, "no shutdown: the checkpoint failed");
-                self.shared.clients.resume_after_shutdown();
+                self.server.clients.resume_after_shutdown();
                 self.pauses_changed();
                 false
             }
@@ -64,7 +64,7 @@ impl Backend {
         if self.gate.is_closed() && self.gate_times() == (0, 0) {
             self.set_gate(0, 0);
         }
-        let commands = self.shared.counters.commands.load(Ordering::Relaxed);
+        let commands = self.server.counters.commands.load(Ordering::Relaxed);
         self.statistics.sample(Instant::now(), commands + self.kernel_activity().commands);
     }
 
@@ -76,7 +76,7 @@ impl Backend {
 
     /// What the gate is set to: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
-        let (pauses, now) = (self.shared.clients.pauses(), self.now());
+        let (pauses, now) = (self.server.clients.pauses(), self.now());
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
@@ -97,14 +97,14 @@ impl Backend {
     }
 }
 
-/// Does a job; the text says what was done.
-fn run_job(job: Job, database: &Database, store: Option<&Store>) -> Result<String> {
-    match (job, store) {
-        (Job::Checkpoint, Some(store)) => {
+/// Runs an administrative task; the text says what was done.
+fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -> Result<String> {
+    match (task, store) {
+        (AdminTask::Checkpoint, Some(store)) => {
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
         }
-        (Job::Checkpoint, None) => Err(Error::State),
-        (Job::Verify, store) => verify::running(database, store),
+        (AdminTask::Checkpoint, None) => Err(Error::State),
+        (AdminTask::Verify, store) => verify::running(database, store),
     }
 }
 
@@ -117,8 +117,8 @@ fn kernel_time(unix_ms: u64, now: Duration) -> u64 {
 }
 
 impl Services for Backend {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    fn server(&self) -> &Arc<ServerState> {
+        &self.server
     }
 
     fn len(&self) -> u64 {
@@ -159,11 +159,11 @@ impl Services for Backend {
         }
     }
 
-    fn start_job(&self, job: Job) -> std::result::Result<Arc<JobTicket>, String> {
-        if self.store.is_none() && job == Job::Checkpoint {
+    fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
+        if self.store.is_none() && task == AdminTask::Checkpoint {
             return Err(Self::no_data_dir());
         }
-        self.jobs.submit(job)
+        self.tasks.submit(task)
     }
 
     fn can_save(&self) -> bool {
@@ -182,7 +182,7 @@ impl Services for Backend {
     fn last_save(&self) -> (u64, bool) {
         let status = self.store.as_ref().map(|store| store.checkpoint_status()).unwrap_or_default();
         let ended = status.last.map(|info| (info.created_ms + info.took.as_millis() as u64) / 1000);
-        (ended.unwrap_or(self.shared.started_ms / 1000), status.last_error.is_none())
+        (ended.unwrap_or(self.server.started_ms / 1000), status.last_error.is_none())
     }
 
     fn memory(&self) -> Memory {
@@ -203,7 +203,7 @@ impl Services for Backend {
             ("kernel_packets", kernel.packets),
             ("kernel_input_bytes", kernel.request_bytes),
             ("kernel_output_bytes", kernel.kernel_reply_bytes),
-            ("kernel_handed_up", kernel.handed),
+            ("kernel_handed_up", kernel.passed),
             ("kernel_back_pressure", kernel.back_pressure),
             ("gets", s.gets),
             ("get_misses", s.get_misses),
@@ -267,7 +267,7 @@ impl Services for Backend {
     }
 
     fn settings_changed(&self) {
-        if let Err(error) = self.database.set_expire_effort(self.shared.settings.expire_effort()) {
+        if let Err(error) = self.database.set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
     }

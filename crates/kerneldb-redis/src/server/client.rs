@@ -18,7 +18,7 @@ use super::event_loop::NO_ENDS;
 use super::layout::srv_peer;
 use super::table::ConnSlot;
 use super::turn::Turn;
-use crate::command::Progress;
+use crate::command::Next;
 use crate::limits::{KEPT_OUTPUT_BYTES, RETRY_MIN, TURN_END_REPLY_BYTES};
 
 /// What a connection waits for.
@@ -196,23 +196,23 @@ impl Client {
                     }
                 }
             }
-            let progress = self.dialogue.process(&mut self.out);
-            match progress {
-                Progress::FlushOutput => {
+            let next = self.dialogue.process(&mut self.out);
+            match next {
+                Next::FlushOutput => {
                     if self.flush() {
                         self.awaiting = Awaiting::Others;
                     }
                     return Outcome::Fine;
                 }
-                Progress::Close => {
+                Next::Close => {
                     self.last = true;
                     continue;
                 }
-                Progress::Shutdown => {
+                Next::Shutdown => {
                     self.awaiting = Awaiting::Close;
                     return Outcome::Shutdown;
                 }
-                Progress::NeedInput | Progress::WaitDurable(_) | Progress::RetryAfter(_) => {}
+                Next::NeedInput | Next::WaitDurable(_) | Next::RetryAfter(_) => {}
             }
             if self.can_read(slot) {
                 match reading {
@@ -227,11 +227,11 @@ impl Client {
                 }
             }
             // Replies leave before anything is waited for.
-            if self.may_end_turn(&progress, slot) && self.end_turn_with_reply(slot) {
+            if self.may_end_turn(&next, slot) && self.end_turn_with_reply(slot) {
                 return Outcome::Fine;
             }
             if self.flush() {
-                self.rest(progress, slot);
+                self.rest(next, slot);
             }
             return Outcome::Fine;
         }
@@ -253,13 +253,13 @@ impl Client {
     }
 
     /// Nothing is left to send: waits for what the dialogue needs, or ends the turn.
-    fn rest(&mut self, progress: Progress, slot: ConnSlot<'_>) {
-        self.awaiting = match progress {
-            Progress::RetryAfter(delay) => Awaiting::Until(Instant::now() + delay.max(RETRY_MIN)),
-            Progress::WaitDurable(ts) => Awaiting::Durable(ts),
+    fn rest(&mut self, next: Next, slot: ConnSlot<'_>) {
+        self.awaiting = match next {
+            Next::RetryAfter(delay) => Awaiting::Until(Instant::now() + delay.max(RETRY_MIN)),
+            Next::WaitDurable(ts) => Awaiting::Durable(ts),
             _ => Awaiting::Input,
         };
-        if self.may_end_turn(&progress, slot) {
+        if self.may_end_turn(&next, slot) {
             if slot.end_turn(self.turn(), self.dialogue.waits_for_disk()) {
                 self.my_turn = false;
             } else {
@@ -274,8 +274,8 @@ impl Client {
     }
 
     /// Whether the kernel may go on when all replies are sent.
-    fn may_end_turn(&self, progress: &Progress, slot: ConnSlot<'_>) -> bool {
-        let waits = matches!(progress, Progress::RetryAfter(_) | Progress::WaitDurable(_));
+    fn may_end_turn(&self, next: &Next, slot: ConnSlot<'_>) -> bool {
+        let waits = matches!(next, Next::RetryAfter(_) | Next::WaitDurable(_));
         !waits
             && self.kernel_path
             && self.mapped
@@ -363,17 +363,44 @@ impl Client {
                 }
             }
         }
-        self.out.clear();
         self.sent = 0;
-        if self.out.capacity() > KEPT_OUTPUT_BYTES {
-            self.out = Vec::new();
-        }
+        empty_output(&mut self.out);
         true
+    }
+
+    /// Memory for replies in bytes, whether there are replies or not.
+    #[cfg(test)]
+    pub(super) fn output_capacity(&self) -> usize {
+        self.out.capacity()
     }
 
     /// Closes the socket and returns the dialogue, whose session is still open.
     pub(super) fn disconnect(self) -> Dialogue {
         drop(self.stream);
         self.dialogue
+    }
+}
+
+/// Empties the output. Keeps its memory for the next replies, unless it is more than [`KEPT_OUTPUT_BYTES`].
+fn empty_output(out: &mut Vec<u8>) {
+    out.clear();
+    if out.capacity() > KEPT_OUTPUT_BYTES {
+        *out = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_keeps_memory_up_to_the_limit() {
+        for (bytes, kept) in [(KEPT_OUTPUT_BYTES, KEPT_OUTPUT_BYTES), (KEPT_OUTPUT_BYTES + 1, 0)] {
+            let mut out = Vec::with_capacity(bytes);
+            assert_eq!(out.capacity(), bytes);
+            out.push(1);
+            empty_output(&mut out);
+            assert_eq!((out.len(), out.capacity()), (0, kept));
+        }
     }
 }

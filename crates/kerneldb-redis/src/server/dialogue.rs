@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::backend::Backend;
-use crate::command::{Connection, Peer, Progress, Services};
+use crate::command::{Connection, Next, Peer, Services};
 use crate::resp::Protocol;
 use bedplate_kerneldb::{Durability, Result, Session};
 
@@ -21,7 +21,7 @@ impl Dialogue {
     /// Opens a session for a client that was just accepted.
     pub(super) fn open(backend: &Arc<Backend>, peer: SocketAddr, local: SocketAddr, fd: i32) -> Result<Self> {
         let mut session = backend.database().session()?;
-        let durability = backend.shared().settings.startup().durability;
+        let durability = backend.server().settings.startup().durability;
         // The kernel may write before the first command reaches user space.
         session.set_logged(durability != Durability::Off);
         let peer = Peer { addr: peer.to_string(), local_addr: local.to_string(), fd };
@@ -40,7 +40,7 @@ impl Dialogue {
 
     /// Counts request bytes that arrive here although the kernel has executed them.
     pub(super) fn skip(&mut self, bytes: usize) {
-        self.connection.shared().counters.input_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.connection.server().counters.input_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Whether there is no complete request left to execute, so that more bytes are needed to go on.
@@ -49,13 +49,13 @@ impl Dialogue {
     }
 
     /// Executes what is complete and appends the replies that may leave to `out`.
-    pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Progress {
+    pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
         self.connection.process(&mut self.session, &*self.backend, out)
     }
 
     /// Appends replies that the kernel has made, behind all so far.
     pub(super) fn import(&mut self, replies: &[u8], out: &mut Vec<u8>) {
-        self.connection.shared().counters.output_bytes.fetch_add(replies.len() as u64, Ordering::Relaxed);
+        self.connection.server().counters.output_bytes.fetch_add(replies.len() as u64, Ordering::Relaxed);
         self.connection.import_reply(replies, 0, &*self.backend, out);
     }
 

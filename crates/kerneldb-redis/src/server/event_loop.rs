@@ -8,6 +8,9 @@
 //! The event loop does a bounded amount of work for a connection at a time ([`crate::limits`]). Connections
 //! with more to do wait in `runnable`, in the order in which they came.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -53,6 +56,8 @@ pub(super) struct EventLoop {
     programs: Arc<Programs>,
     table: Table,
     signals: Signals,
+    /// Events that the kernel has reported; empty between rounds.
+    events: Vec<epoll::Event>,
     /// Connections whose signals are raised; empty between turns.
     raised: Vec<u32>,
     listener: Arc<Listener>,
@@ -127,6 +132,7 @@ impl EventLoop {
             config,
             programs,
             signals,
+            events: Vec::with_capacity(TURN_EVENTS),
             raised: Vec::new(),
             listener,
             listening: true,
@@ -147,31 +153,37 @@ impl EventLoop {
 
     /// Runs until [`Wake::stop`] or a client's SHUTDOWN.
     pub(super) fn run(&mut self) -> Result<()> {
-        let mut events = Vec::with_capacity(TURN_EVENTS);
         while !self.stop && !self.wake.stopped() {
-            let timeout = self.timeout();
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(e) => return Err(Error::io("wait for events", e.into())),
-            }
-            for event in &events {
-                match event.data.u64() {
-                    LISTENER => self.accept(),
-                    SIGNALS => {}
-                    WAKE => self.wake.clear(),
-                    LOG => self.log.iter().for_each(DurableWatch::clear),
-                    token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
-                }
-            }
-            self.take_signals();
-            self.run_timers();
-            self.run_durable();
-            self.run_runnable();
-            self.stop |= self.backend.poll_shutdown();
-            self.sweep();
+            self.run_once()?;
         }
+        Ok(())
+    }
+
+    /// Waits for events, and does a bounded amount of work.
+    fn run_once(&mut self) -> Result<()> {
+        let timeout = self.timeout();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(e) => return Err(Error::io("wait for events", e.into())),
+        }
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                SIGNALS => {}
+                WAKE => self.wake.clear(),
+                LOG => self.log.iter().for_each(DurableWatch::clear),
+                token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
+            }
+        }
+        self.events = events;
+        self.take_signals();
+        self.run_timers();
+        self.run_durable();
+        self.run_runnable();
+        self.stop |= self.backend.poll_shutdown();
+        self.sweep();
         Ok(())
     }
 
@@ -184,7 +196,7 @@ impl EventLoop {
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
         }
-        if self.backend.shared().shutdown.is_under_way() {
+        if self.backend.server().shutdown.is_under_way() {
             until = until.min(now + SHUTDOWN_POLL);
         }
         let wait = until.saturating_duration_since(now);
@@ -219,8 +231,8 @@ impl EventLoop {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> Result<()> {
-        let shared = self.backend.shared();
-        let room = shared.clients.len() < shared.settings.max_clients() as usize;
+        let server = self.backend.server();
+        let room = server.clients.len() < server.settings.max_clients() as usize;
         let Some(index) = self.free.pop_if(|_| room) else {
             self.refuse(stream);
             return Ok(());
@@ -245,7 +257,7 @@ impl EventLoop {
 
     fn refuse(&self, stream: TcpStream) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        self.backend.shared().counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        self.backend.server().counters.rejected_connections.fetch_add(1, Ordering::Relaxed);
         listener::refuse(stream);
     }
 
@@ -454,7 +466,7 @@ impl EventLoop {
     /// Looks at every connection for what no event announces.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let kills = self.backend.shared().clients.kills();
+        let kills = self.backend.server().clients.kills();
         if now < self.next_sweep && kills == self.kills {
             return;
         }
@@ -464,7 +476,7 @@ impl EventLoop {
         if !self.listening {
             self.listen(true);
         }
-        let timeout = self.backend.shared().settings.timeout_s();
+        let timeout = self.backend.server().settings.timeout_s();
         let limit = (timeout > 0).then(|| Duration::from_secs(timeout));
         let clock = clock_gettime(ClockId::Monotonic);
         let clock_ns = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;

@@ -18,9 +18,10 @@
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when),
-//! `jobs` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
+//! `admin_tasks` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
+mod admin_tasks;
 mod backend;
 mod client;
 mod config;
@@ -28,7 +29,6 @@ mod dialogue;
 mod event_loop;
 mod gate;
 mod idle;
-mod jobs;
 mod layout;
 mod listener;
 mod local;
@@ -50,7 +50,7 @@ pub use config::{Batching, ServerConfig};
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 
-use crate::command::{Shared, Startup};
+use crate::command::{ServerState, Startup};
 use backend::Backend;
 use bedplate_kerneldb::{Database, Durability, Error, Result, Store};
 use event_loop::EventLoop;
@@ -130,7 +130,34 @@ impl Preparation {
         self.launch(store.database().clone(), Some(store))
     }
 
-    fn launch(mut self, database: Arc<Database>, store: Option<Arc<Store>>) -> Result<ServerHandle> {
+    fn launch(self, database: Arc<Database>, store: Option<Arc<Store>>) -> Result<ServerHandle> {
+        let parts = self.parts(database, store)?;
+        let addr = parts.listener.addr();
+        let (programs, wake, counters) = (parts.programs.clone(), parts.wake.clone(), parts.counters.clone());
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("kerneldb-server".into())
+            .spawn(move || {
+                // The ring buffer's consumer belongs to its thread, so the loop is made here.
+                match parts.event_loop() {
+                    Ok(mut event_loop) => {
+                        let _ = ready.send(Ok(()));
+                        event_loop.run().inspect_err(|e| tracing::error!(error = %e, "the server stopped"))
+                    }
+                    Err(e) => {
+                        let _ = ready.send(Err(e));
+                        Ok(())
+                    }
+                }
+            })
+            .map_err(|e| Error::io("start the server's thread", e))?;
+        started.recv().expect("the thread reports before it ends")?;
+        tracing::info!(%addr, "listening");
+        Ok(ServerHandle { addr, programs, counters, wake, thread: Some(thread) })
+    }
+
+    /// Loads the programs, unless they are loaded, and listens.
+    fn parts(mut self, database: Arc<Database>, store: Option<Arc<Store>>) -> Result<Parts> {
         let loaded = self.loading.take().filter(|(of, _)| Arc::ptr_eq(of, &database));
         let programs = match loaded {
             Some((_, thread)) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
@@ -141,7 +168,7 @@ impl Preparation {
         listener.listen()?;
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
-        let shared = Shared::new(Startup {
+        let server = ServerState::new(Startup {
             timeouts: database.timeouts().clone(),
             bind: addr.ip().to_string(),
             port: addr.port(),
@@ -155,32 +182,26 @@ impl Preparation {
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
-        let backend = Arc::new(Backend::new(database, store, programs.clone(), shared)?);
-        let (ready, started) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name("kerneldb-server".into())
-            .spawn({
-                let (programs, wake, counters) = (programs.clone(), wake.clone(), counters.clone());
-                move || {
-                    // The ring buffer's consumer belongs to its thread, so the loop is made here.
-                    match EventLoop::new(config, programs, listener, wake, counters, backend) {
-                        Ok(mut event_loop) => {
-                            let _ = ready.send(Ok(()));
-                            event_loop
-                                .run()
-                                .inspect_err(|e| tracing::error!(error = %e, "the server stopped"))
-                        }
-                        Err(e) => {
-                            let _ = ready.send(Err(e));
-                            Ok(())
-                        }
-                    }
-                }
-            })
-            .map_err(|e| Error::io("start the server's thread", e))?;
-        started.recv().expect("the thread reports before it ends")?;
-        tracing::info!(%addr, "listening");
-        Ok(ServerHandle { addr, programs, counters, wake, thread: Some(thread) })
+        let backend = Arc::new(Backend::new(database, store, programs.clone(), server)?);
+        Ok(Parts { config, listener, programs, wake, counters, backend })
+    }
+}
+
+/// The parts of a server before its thread runs.
+struct Parts {
+    config: ServerConfig,
+    listener: Arc<Listener>,
+    programs: Arc<Programs>,
+    wake: Arc<Wake>,
+    counters: Arc<Counters>,
+    backend: Arc<Backend>,
+}
+
+impl Parts {
+    /// Makes the event loop, which belongs to the calling thread.
+    fn event_loop(self) -> Result<EventLoop> {
+        let Parts { config, listener, programs, wake, counters, backend } = self;
+        EventLoop::new(config, programs, listener, wake, counters, backend)
     }
 }
 

@@ -17,19 +17,12 @@ use super::listener::Listener;
 use super::local::{LocalPath, netns_cookie};
 use super::signals::{self, Signals};
 use super::table::Table;
+use crate::limits::{INPUTS_PER_CPU, OUTPUTS_PER_CPU, QUEUES};
 use bedplate_kerneldb::attach::{ArrayMapping, Attachment, LoadedObject, MapFds, kernel_error};
 use bedplate_kerneldb::{Database, EngineKind, Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
 const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
-
-/// Reply buffers per CPU. Each holds the replies to one packet until it is sent, if they are long.
-const OUTPUTS_PER_CPU: u32 = 32;
-/// Request buffers per CPU: how deep verdict runs can nest (softirqs in preempted process contexts).
-const INPUTS_PER_CPU: u32 = 4;
-
-/// Queues of MULTI. A connection that finds none free is served by the event loop until EXEC.
-const QUEUES: u32 = 128;
 
 /// Maps of a later object that are those of the first one.
 const SHARED_MAPS: [&str; 16] = [

@@ -34,9 +34,9 @@ pub struct ServerStats {
     /// Reply bytes sent by the kernel.
     pub kernel_reply_bytes: u64,
     /// Packets passed to the event loop, because the kernel could not answer all of their commands.
-    pub handed: u64,
+    pub passed: u64,
     /// Bytes of those packets.
-    pub handed_bytes: u64,
+    pub passed_bytes: u64,
     /// Packets passed because no buffer was free in the kernel.
     pub no_buffer: u64,
     /// Packets passed because a client's send buffer was too full.
@@ -57,8 +57,8 @@ impl ServerStats {
             local_commands: kernel.local,
             kernel_replies: kernel.replies,
             kernel_reply_bytes: kernel.reply_bytes,
-            handed: kernel.passed,
-            handed_bytes: kernel.passed_bytes,
+            passed: kernel.passed,
+            passed_bytes: kernel.passed_bytes,
             no_buffer: kernel.no_buffer,
             back_pressure: kernel.back_pressure,
             broken: kernel.broken,

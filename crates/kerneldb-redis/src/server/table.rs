@@ -11,7 +11,7 @@ use super::layout::{
     SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, SRV_QUEUE_BYTES, SRV_REPLY_MAX, srv_conn,
     srv_output, srv_peer, srv_queue,
 };
-use super::turn::Turn;
+use super::turn::{Turn, TurnWords};
 use bedplate_kerneldb::attach::ArrayMapping;
 
 pub(super) struct Table {
@@ -140,19 +140,32 @@ impl Table {
 }
 
 impl ConnSlot<'_> {
+    /// The words that the turn depends on.
+    pub(super) fn words(&self) -> TurnWords<'_> {
+        TurnWords {
+            turn: field!(self, AtomicU64, turn),
+            queued: field!(self, AtomicU64, queued),
+            sent: field!(self, AtomicU64, sent),
+            want_drained: field!(self, AtomicU32, want_drained),
+            flags: field!(self, AtomicU32, flags),
+            give: field!(self, AtomicU64, give),
+            give_len: field!(self, AtomicU32, give_len),
+        }
+    }
+
     /// Replies that the kernel has queued so far.
     pub(super) fn queued(self) -> u64 {
-        field!(self, AtomicU64, queued).load(Ordering::Acquire)
+        self.words().queued()
     }
 
     /// Replies of the kernel that TCP has taken so far.
     pub(super) fn sent(self) -> u64 {
-        field!(self, AtomicU64, sent).load(Ordering::Acquire)
+        self.words().sent()
     }
 
     /// Whose turn it is now.
     pub(super) fn turn(self) -> Turn {
-        Turn(field!(self, AtomicU64, turn).load(Ordering::Acquire))
+        self.words().turn()
     }
 
     /// Takes what the verdict has left. Must be called once in each turn of the event loop, before it ends.
@@ -182,44 +195,24 @@ impl ConnSlot<'_> {
         taken
     }
 
-    /// Whether every reply of the kernel has been sent. If not, the connection's signal is raised when it has.
+    /// See [`TurnWords::drained`].
     pub(super) fn drained(self) -> bool {
-        if self.sent() == self.queued() {
-            return true;
-        }
-        let want = field!(self, AtomicU32, want_drained);
-        want.store(1, Ordering::Relaxed);
-        // sk_msg counts, then looks at `want_drained`; one of both sides notices the other.
-        fence(Ordering::SeqCst);
-        if self.sent() != self.queued() {
-            return false;
-        }
-        want.store(0, Ordering::Relaxed);
-        true
+        self.words().drained()
     }
 
-    /// Ends the event loop's turn `turn`, which is everything that was passed, read and answered. Returns false if
-    /// more was passed in the meantime: then the turn goes on.
+    /// See [`TurnWords::end_turn`].
     pub(super) fn end_turn(self, turn: Turn, sync: bool) -> bool {
-        field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
-        field!(self, AtomicU32, flags).store(flags(sync), Ordering::Relaxed);
-        field!(self, AtomicU64, turn)
-            .compare_exchange(turn.0, turn.ended().0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        self.words().end_turn(turn, flags(sync))
     }
 
-    /// Asks for the same as [`ConnSlot::end_turn`], in the moment in which a reply of `reply_bytes` leaves. The
-    /// caller must send that reply next, and then call [`ConnSlot::turn_ended_with_reply`].
+    /// See [`TurnWords::end_turn_with_reply`].
     pub(super) fn end_turn_with_reply(self, turn: Turn, sync: bool, reply_bytes: u32) {
-        field!(self, AtomicU32, want_drained).store(0, Ordering::Relaxed);
-        field!(self, AtomicU32, flags).store(flags(sync), Ordering::Relaxed);
-        field!(self, AtomicU64, give).store(turn.0, Ordering::Relaxed);
-        field!(self, AtomicU32, give_len).store(reply_bytes, Ordering::Release);
+        self.words().end_turn_with_reply(turn, flags(sync), reply_bytes);
     }
 
-    /// Whether the event loop's turn has ended with the reply that was sent.
+    /// See [`TurnWords::turn_ended_with_reply`].
     pub(super) fn turn_ended_with_reply(self) -> bool {
-        field!(self, AtomicU32, give_len).swap(0, Ordering::AcqRel) == 0
+        self.words().turn_ended_with_reply()
     }
 
     /// Why the kernel gave the connection up; 0 if it did not.

@@ -1,7 +1,13 @@
 //! Whose turn it is on a connection, and how many bytes the verdict has passed: one word, shared with the eBPF
 //! programs. `bpf/layout.h` states the rules.
 
+mod atomics;
+#[cfg(test)]
+mod model;
+mod words;
+
 use super::layout::{SRV_TURN_BYTE, SRV_TURN_SERVER};
+pub(super) use words::TurnWords;
 
 /// A value of `srv_conn.turn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,11 +23,8 @@ use crate::{
         KDB_MARKER_SEQ_BITS, KDB_REC_ABORT, KDB_REC_AUTO_DEL, KDB_REC_AUTO_PUT, KDB_REC_COMMIT, KDB_REC_DEL,
         KDB_REC_LONG, KDB_REC_PUT, KDB_REC_SKIP, kdb_rec, kdb_rec_long,
     },
-    limits::{ABANDONED_INTERVAL, REWRITES_BYTES, UNCOMMITTED_CHECK_BYTES},
+    limits::{ABANDONED_INTERVAL, MAX_AHEAD, REWRITES_BYTES, UNCOMMITTED_CHECK_BYTES},
 };
-
-/// More commits than this are never in the rings at once: the sequence is broken.
-const MAX_AHEAD: u64 = 1 << 26;
 
 /// [`Merge::filled`] if there are none.
 const NONE_FILLED: (u64, u64) = (u64::MAX, 0);
@@ -277,10 +274,16 @@ impl Merge {
         !matches!(self.slots.front(), None | Some(Slot::Unknown))
     }
 
-    fn place(&mut self, ts: u64, slot: Slot) {
+    /// Index of a commit's slot; `None` if its timestamp cannot be in the rings now.
+    fn slot_index(&self, ts: u64) -> Option<usize> {
         let ahead = ts.wrapping_sub(self.next_ts);
-        assert!(ahead < MAX_AHEAD, "commit {ts} is in the log rings, {} was expected", self.next_ts);
-        let index = ahead as usize;
+        (ahead < MAX_AHEAD).then_some(ahead as usize)
+    }
+
+    fn place(&mut self, ts: u64, slot: Slot) {
+        let Some(index) = self.slot_index(ts) else {
+            panic!("commit {ts} is in the log rings, {} was expected", self.next_ts);
+        };
         self.filled = (self.filled.0.min(ts), self.filled.1.max(ts + 1));
         if index == self.slots.len() {
             self.slots.push_back(slot);

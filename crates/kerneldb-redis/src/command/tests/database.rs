@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::redis::RedisClient;
 use super::{Client, differential};
-use crate::command::{Job, JobTicket, Memory, Services, Shared, Startup};
+use crate::command::{AdminTask, AdminTaskTicket, Memory, ServerState, Services, Startup};
 use crate::server::{self, ServerConfig};
 use bedplate_kerneldb::{Config, Database, Result, Session, SnapshotItem};
 
@@ -13,12 +13,12 @@ use bedplate_kerneldb::{Config, Database, Result, Session, SnapshotItem};
 #[derive(Clone)]
 struct Server {
     database: Arc<Database>,
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
 }
 
 impl Services for Server {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    fn server(&self) -> &Arc<ServerState> {
+        &self.server
     }
 
     fn len(&self) -> u64 {
@@ -55,7 +55,7 @@ impl Services for Server {
 
     fn request_durable(&self, _ts: u64) {}
 
-    fn start_job(&self, _job: Job) -> std::result::Result<Arc<JobTicket>, String> {
+    fn start_admin_task(&self, _task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
         Err("ERR no data directory".into())
     }
 
@@ -86,7 +86,7 @@ impl Server {
         let config = Config { versions, partitions, memory_bytes, max_sessions: 64, ..Config::default() };
         Server {
             database: Arc::new(Database::create(config).unwrap()),
-            shared: Shared::new(Startup::default()),
+            server: ServerState::new(Startup::default()),
         }
     }
 

@@ -6,7 +6,7 @@ use super::model::Model;
 use super::redis::reply_len;
 use super::{Client, encode};
 use crate::command::table::COMMANDS;
-use crate::command::{Progress, Startup};
+use crate::command::{Next, Startup};
 use crate::resp::Protocol;
 
 fn argument() -> impl Strategy<Value = Vec<u8>> {
@@ -109,10 +109,10 @@ fn check(input: &[u8], portion: usize, password: bool) -> Result<(), TestCaseErr
         client.connection.feed(part);
         for _ in 0..20 {
             match client.process() {
-                Progress::RetryAfter(_) => {}
+                Next::RetryAfter(_) => {}
                 // The server goes on all the same.
-                Progress::Shutdown => {}
-                Progress::Close => break 'input,
+                Next::Shutdown => {}
+                Next::Close => break 'input,
                 _ => break,
             }
         }

@@ -10,7 +10,7 @@ mod states;
 
 use std::sync::Arc;
 
-use super::{Connection, Operators, Peer, Progress, Services, Startup};
+use super::{Connection, Next, Operators, Peer, Services, Startup};
 use crate::resp::{Protocol, Writer};
 use model::{Model, ModelSession};
 
@@ -34,11 +34,11 @@ impl<S: Operators, V: Services> Client<S, V> {
         Client { connection: Connection::new(&services, peer), session, services, out: Vec::new() }
     }
 
-    fn process(&mut self) -> Progress {
+    fn process(&mut self) -> Next {
         self.connection.process(&mut self.session, &self.services, &mut self.out)
     }
 
-    fn feed(&mut self, input: &[u8]) -> Progress {
+    fn feed(&mut self, input: &[u8]) -> Next {
         self.connection.feed(input);
         self.process()
     }
@@ -55,10 +55,10 @@ impl<S: Operators, V: Services> Client<S, V> {
     }
 
     /// Runs until no more time is needed.
-    fn finish(&mut self) -> Progress {
+    fn finish(&mut self) -> Next {
         loop {
             match self.process() {
-                Progress::RetryAfter(pause) => std::thread::sleep(pause),
+                Next::RetryAfter(pause) => std::thread::sleep(pause),
                 other => return other,
             }
         }

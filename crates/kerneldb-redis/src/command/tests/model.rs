@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::command::{Job, JobTicket, Memory, Operators, Services, Shared, Startup};
+use crate::command::{AdminTask, AdminTaskTicket, Memory, Operators, ServerState, Services, Startup};
 use bedplate_kerneldb::{
     Durability, Error, Result, SetCondition, SetOptions, SnapshotItem, TX_KEYS_MAX, Value, Written,
 };
@@ -40,24 +40,24 @@ impl Inner {
 /// The database; also the server around it.
 pub struct Model {
     inner: Mutex<Inner>,
-    shared: Arc<Shared>,
+    server: Arc<ServerState>,
     /// Added to the real time.
     pub skew_ms: AtomicU64,
     pub durable_ts: AtomicU64,
     pub logged: AtomicBool,
-    /// What every job gets.
-    pub job: Mutex<Arc<JobTicket>>,
+    /// What every administrative task gets.
+    pub task: Mutex<Arc<AdminTaskTicket>>,
 }
 
 impl Model {
     pub fn new(startup: Startup) -> Arc<Model> {
         Arc::new(Model {
             inner: Mutex::default(),
-            shared: Shared::new(startup),
+            server: ServerState::new(startup),
             skew_ms: AtomicU64::new(0),
             durable_ts: AtomicU64::new(u64::MAX),
             logged: AtomicBool::new(true),
-            job: Mutex::new(JobTicket::finished(Ok("done".into()))),
+            task: Mutex::new(AdminTaskTicket::finished(Ok("done".into()))),
         })
     }
 
@@ -96,8 +96,8 @@ impl Model {
 const POSITIONS: u64 = 64;
 
 impl Services for Arc<Model> {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    fn server(&self) -> &Arc<ServerState> {
+        &self.server
     }
 
     fn now(&self) -> Duration {
@@ -148,8 +148,8 @@ impl Services for Arc<Model> {
 
     fn request_durable(&self, _ts: u64) {}
 
-    fn start_job(&self, _job: Job) -> std::result::Result<Arc<JobTicket>, String> {
-        let ticket = self.job.lock().unwrap();
+    fn start_admin_task(&self, _task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
+        let ticket = self.task.lock().unwrap();
         Ok(Arc::clone(&ticket))
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::model::Model;
 use super::{Client, encode, one};
-use crate::command::{JobTicket, Progress, Services, Startup};
+use crate::command::{AdminTaskTicket, Next, Services, Startup};
 use bedplate_kerneldb::{Durability, Error};
 
 #[test]
@@ -26,7 +26,7 @@ fn replies_do_not_depend_on_how_the_input_arrives() {
     for at in 0..input.len() {
         let mut c = one();
         c.feed(&input[..at]);
-        assert_eq!(c.feed(&input[at..]), Progress::Close);
+        assert_eq!(c.feed(&input[at..]), Next::Close);
         assert_eq!(c.take(), expected, "split at {at}");
     }
 }
@@ -39,8 +39,8 @@ fn a_locked_key_is_tried_again_without_blocking() {
     assert_eq!(a.send("SET k 1"), "+OK\r\n");
     for command in ["INCR k", "SET k 2", "DEL k", "MSET k 1 l 2"] {
         let mut b = Client::new(&model);
-        let progress = b.feed(format!("{command}\r\nPING\r\n").as_bytes());
-        assert!(matches!(progress, Progress::RetryAfter(pause) if pause <= Duration::from_millis(15)));
+        let next = b.feed(format!("{command}\r\nPING\r\n").as_bytes());
+        assert!(matches!(next, Next::RetryAfter(pause) if pause <= Duration::from_millis(15)));
         assert_eq!(b.take(), "", "no reply, and none out of order");
     }
     // Neither plain reads nor snapshots wait; neither sees what is not committed.
@@ -48,7 +48,7 @@ fn a_locked_key_is_tried_again_without_blocking() {
     assert_eq!(b.send("STRLEN l"), ":1\r\n");
     b.feed(b"INCR k\r\nPING\r\n");
     assert_eq!(a.send("COMMIT"), "+OK\r\n");
-    assert_eq!(b.finish(), Progress::NeedInput);
+    assert_eq!(b.finish(), Next::NeedInput);
     assert_eq!(b.take(), ":2\r\n+PONG\r\n");
     assert_eq!(model.locks(), 0);
 }
@@ -210,30 +210,27 @@ fn synchronous_replies_wait_for_the_disk_in_order() {
     let model = Model::new(Startup { durability: Durability::Sync, ..Default::default() });
     model.durable_ts.store(0, Relaxed);
     let mut c = Client::new(&model);
-    assert_eq!(
-        c.feed(b"PING\r\nSET a 1\r\nGET a\r\nSET b 2\r\nINCR a\r\nPING\r\n"),
-        Progress::WaitDurable(1)
-    );
+    assert_eq!(c.feed(b"PING\r\nSET a 1\r\nGET a\r\nSET b 2\r\nINCR a\r\nPING\r\n"), Next::WaitDurable(1));
     assert_eq!(c.take(), "+PONG\r\n");
     assert!(!c.connection.at_rest());
     assert_eq!(model.locks(), 0, "everything ran");
     model.durable_ts.store(1, Relaxed);
-    assert_eq!(c.process(), Progress::WaitDurable(2));
+    assert_eq!(c.process(), Next::WaitDurable(2));
     assert_eq!(c.take(), "+OK\r\n$1\r\n1\r\n");
     // More may come meanwhile.
-    assert_eq!(c.feed(b"ECHO x\r\n"), Progress::WaitDurable(2));
+    assert_eq!(c.feed(b"ECHO x\r\n"), Next::WaitDurable(2));
     assert_eq!(c.take(), "");
     model.durable_ts.store(3, Relaxed);
-    assert_eq!(c.process(), Progress::NeedInput);
+    assert_eq!(c.process(), Next::NeedInput);
     assert_eq!(c.take(), "+OK\r\n:2\r\n+PONG\r\n$1\r\nx\r\n");
     assert!(c.connection.at_rest());
     // The session may ask for less; QUIT leaves behind what is held.
     assert_eq!(c.send("BEDPLATE DURABILITY async"), "+OK\r\n");
     assert_eq!(c.send("SET a 5"), "+OK\r\n");
     c.send("BEDPLATE DURABILITY sync");
-    assert_eq!(c.feed(b"SET a 6\r\nQUIT\r\n"), Progress::WaitDurable(5));
+    assert_eq!(c.feed(b"SET a 6\r\nQUIT\r\n"), Next::WaitDurable(5));
     model.durable_ts.store(5, Relaxed);
-    assert_eq!(c.process(), Progress::Close);
+    assert_eq!(c.process(), Next::Close);
     assert_eq!(c.take(), "+OK\r\n+OK\r\n");
 }
 
@@ -244,27 +241,27 @@ fn waitaof_waits() {
     let mut c = Client::new(&model);
     c.send("SET k v");
     assert_eq!(c.send("WAITAOF 1 0 10"), "*2\r\n:0\r\n:0\r\n");
-    assert!(matches!(c.feed(b"WAITAOF 1 0 0\r\nPING\r\n"), Progress::RetryAfter(_)));
+    assert!(matches!(c.feed(b"WAITAOF 1 0 0\r\nPING\r\n"), Next::RetryAfter(_)));
     assert_eq!(c.take(), "");
     model.durable_ts.store(1, Relaxed);
-    assert_eq!(c.process(), Progress::NeedInput);
+    assert_eq!(c.process(), Next::NeedInput);
     assert_eq!(c.take(), "*2\r\n:1\r\n:0\r\n+PONG\r\n");
     model.logged.store(false, Relaxed);
     assert!(c.send("WAITAOF 1 0 0").starts_with("-ERR WAITAOF cannot be used"));
 }
 
 #[test]
-fn jobs_do_not_block() {
+fn admin_tasks_do_not_block() {
     let model = Model::new(Startup::default());
-    let ticket = Arc::new(JobTicket::default());
-    *model.job.lock().unwrap() = Arc::clone(&ticket);
+    let ticket = Arc::new(AdminTaskTicket::default());
+    *model.task.lock().unwrap() = Arc::clone(&ticket);
     let mut c = Client::new(&model);
-    assert!(matches!(c.feed(b"SAVE\r\nPING\r\n"), Progress::RetryAfter(_)));
-    assert!(matches!(c.process(), Progress::RetryAfter(_)));
+    assert!(matches!(c.feed(b"SAVE\r\nPING\r\n"), Next::RetryAfter(_)));
+    assert!(matches!(c.process(), Next::RetryAfter(_)));
     ticket.finish(Err("ERR disk full".into()));
-    assert_eq!(c.process(), Progress::NeedInput);
+    assert_eq!(c.process(), Next::NeedInput);
     assert_eq!(c.take(), "-ERR disk full\r\n+PONG\r\n");
-    assert_eq!(c.feed(b"SHUTDOWN NOSAVE\r\n"), Progress::Shutdown);
+    assert_eq!(c.feed(b"SHUTDOWN NOSAVE\r\n"), Next::Shutdown);
 }
 
 /// A shutdown waits for its checkpoint; meanwhile reads are answered and writes wait.
@@ -273,7 +270,7 @@ fn shutdown_waits_and_can_be_aborted() {
     const FAILED: &str = "-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
     let model = Model::new(Startup::default());
     let waits = |c: &mut Client, line: &str| {
-        assert!(matches!(c.feed(format!("{line}\r\n").as_bytes()), Progress::RetryAfter(_)), "{line}");
+        assert!(matches!(c.feed(format!("{line}\r\n").as_bytes()), Next::RetryAfter(_)), "{line}");
         assert_eq!(c.take(), "");
     };
     let (mut a, mut b) = (Client::new(&model), Client::new(&model));
@@ -282,35 +279,35 @@ fn shutdown_waits_and_can_be_aborted() {
     assert_eq!(reader.send("SHUTDOWN ABORT NOW"), "-ERR syntax error\r\n");
     assert_eq!(reader.send("SHUTDOWN SAVE NOSAVE"), "-ERR syntax error\r\n");
     for end in ["abort", "fail"] {
-        let ticket = Arc::new(JobTicket::default());
-        *model.job.lock().unwrap() = Arc::clone(&ticket);
+        let ticket = Arc::new(AdminTaskTicket::default());
+        *model.task.lock().unwrap() = Arc::clone(&ticket);
         waits(&mut a, "SHUTDOWN");
         waits(&mut b, "SHUTDOWN SAVE");
         waits(&mut writer, "SET k v");
         assert_eq!(reader.send("GET k"), "$-1\r\n");
         assert_eq!(reader.send("CLIENT UNPAUSE"), "+OK\r\n");
-        assert!(matches!(writer.process(), Progress::RetryAfter(_)), "UNPAUSE is not for shutdowns");
-        assert_eq!(model.shared().shutdown.poll(), None);
+        assert!(matches!(writer.process(), Next::RetryAfter(_)), "UNPAUSE is not for shutdowns");
+        assert_eq!(model.server().shutdown.poll(), None);
         if end == "abort" {
             assert_eq!(reader.send("SHUTDOWN ABORT"), "+OK\r\n");
         } else {
             ticket.finish(Err("ERR disk full".into()));
-            assert_eq!(model.shared().shutdown.poll(), Some(Err("ERR disk full".into())));
-            model.shared().clients.resume_after_shutdown();
+            assert_eq!(model.server().shutdown.poll(), Some(Err("ERR disk full".into())));
+            model.server().clients.resume_after_shutdown();
         }
         for client in [&mut a, &mut b] {
-            assert_eq!(client.process(), Progress::NeedInput);
+            assert_eq!(client.process(), Next::NeedInput);
             assert_eq!(client.take(), FAILED, "{end}");
         }
         writer.finish();
         assert_eq!(writer.take(), "+OK\r\n");
         assert_eq!(reader.send("DEL k"), ":1\r\n");
-        assert_eq!(model.shared().shutdown.poll(), None);
+        assert_eq!(model.server().shutdown.poll(), None);
     }
-    *model.job.lock().unwrap() = JobTicket::finished(Ok("saved".into()));
+    *model.task.lock().unwrap() = AdminTaskTicket::finished(Ok("saved".into()));
     waits(&mut a, "SHUTDOWN NOW");
     drop(a);
-    assert_eq!(model.shared().shutdown.poll(), Some(Ok(())), "also when the client has left");
+    assert_eq!(model.server().shutdown.poll(), Some(Ok(())), "also when the client has left");
 }
 
 #[test]
@@ -319,11 +316,11 @@ fn a_slow_reader_stops_its_own_requests_only() {
     c.send("CONFIG SET client-output-buffer-limit 65536");
     let value = "v".repeat(1000);
     c.send(&format!("SET k {value}"));
-    let progress = c.feed(&b"GET k\r\n".repeat(1000));
-    assert_eq!(progress, Progress::FlushOutput);
+    let next = c.feed(&b"GET k\r\n".repeat(1000));
+    assert_eq!(next, Next::FlushOutput);
     assert!(c.out.len() < 70_000, "{}", c.out.len());
     let mut total = 0;
-    while c.process() == Progress::FlushOutput {
+    while c.process() == Next::FlushOutput {
         total += c.take().len();
     }
     total += c.take().len();
@@ -336,14 +333,14 @@ fn too_much_input_closes_the_connection() {
     c.send("CONFIG SET client-query-buffer-limit 1mb");
     let args: Vec<Vec<u8>> = (0..20).map(|_| vec![b'x'; 100_000]).collect();
     let request = encode(&args);
-    let mut progress = Progress::NeedInput;
+    let mut next = Next::NeedInput;
     for part in request.chunks(65536) {
-        progress = c.feed(part);
-        if progress == Progress::Close {
+        next = c.feed(part);
+        if next == Next::Close {
             break;
         }
     }
-    assert_eq!(progress, Progress::Close);
+    assert_eq!(next, Next::Close);
     let mut c = one();
     c.send("CONFIG SET client-query-buffer-limit 1mb");
     c.send("MULTI");
@@ -381,7 +378,7 @@ fn passwords() {
     assert_eq!(d.send("AUTH secret"), wrong);
     assert_eq!(d.send("AUTH default other"), "+OK\r\n");
     let mut e = Client::new(&model);
-    assert_eq!(e.feed(b"*11\r\n"), Progress::Close);
+    assert_eq!(e.feed(b"*11\r\n"), Next::Close);
     assert_eq!(e.take(), "-ERR Protocol error: unauthenticated multibulk length\r\n");
 }
 
@@ -391,14 +388,14 @@ fn clients_can_be_killed_and_paused() {
     let (mut a, mut b) = (Client::new(&model), Client::new(&model));
     let id = b.connection.client().id;
     assert_eq!(a.send(&format!("CLIENT KILL ID {id}")), ":1\r\n");
-    assert_eq!(b.feed(b"PING\r\n"), Progress::Close);
+    assert_eq!(b.feed(b"PING\r\n"), Next::Close);
     assert_eq!(a.send("CLIENT PAUSE 40 WRITE"), "+OK\r\n");
     assert_eq!(a.send("GET k"), "$-1\r\n");
-    assert!(matches!(a.feed(b"SET k v\r\n"), Progress::RetryAfter(_)));
-    assert_eq!(a.finish(), Progress::NeedInput);
+    assert!(matches!(a.feed(b"SET k v\r\n"), Next::RetryAfter(_)));
+    assert_eq!(a.finish(), Next::NeedInput);
     assert_eq!(a.take(), "+OK\r\n");
     assert_eq!(a.send("CLIENT KILL SKIPME no TYPE normal"), ":2\r\n");
-    assert_eq!(a.process(), Progress::Close);
+    assert_eq!(a.process(), Next::Close);
 }
 
 #[test]
@@ -459,7 +456,7 @@ fn state_from_the_kernel_goes_on_here() {
     model.durable_ts.store(0, Relaxed);
     let Client { connection, out, .. } = &mut c;
     connection.import_reply(b"+OK\r\n", 7, &model, out);
-    assert_eq!(c.feed(b"PING\r\n"), Progress::WaitDurable(7));
+    assert_eq!(c.feed(b"PING\r\n"), Next::WaitDurable(7));
     model.durable_ts.store(7, Relaxed);
     c.process();
     assert_eq!(c.take(), "+OK\r\n+PONG\r\n");

@@ -276,6 +276,21 @@ fn a_repeated_timestamp_is_noticed() {
     Merge::new(4).accept((0, 0), &bytes);
 }
 
+#[test]
+fn a_commit_can_be_ahead_of_the_next_one_up_to_the_limit() {
+    let merge = Merge::new(4);
+    // The slots themselves would take gigabytes.
+    assert_eq!(merge.slot_index(4 + MAX_AHEAD - 1), Some(MAX_AHEAD as usize - 1));
+    assert_eq!(merge.slot_index(4 + MAX_AHEAD), None);
+}
+
+#[test]
+#[should_panic(expected = "was expected")]
+fn a_commit_past_the_limit_is_a_broken_sequence() {
+    let bytes = record(KDB_REC_SKIP, 4 + MAX_AHEAD, (0, 0), 0, None);
+    Merge::new(4).accept((0, 0), &bytes);
+}
+
 /// A place for each record, so that the reader's copies are what is tested.
 struct OneRing {
     records: Vec<Vec<u8>>,
