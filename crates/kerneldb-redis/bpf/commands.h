@@ -2,8 +2,8 @@
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
  * it has had no effect and goes to the event loop with everything behind it (SRV_UP), to be executed
- * there: commands that wait for the disk, and errors of auto-commit writes, which are worth another try.
- * An error inside of a transaction is final and is therefore the reply.
+ * there: commands that wait for the disk, and errors that are worth another try: those of auto-commit writes,
+ * and a full log ring. Any other error inside of a transaction has failed it and is therefore the reply.
  *
  * A program works on the keys of one partition. A command on a key of another one has no effect either, and
  * is done by that partition's program, which in->jump names (SRV_JUMP, run.h).
@@ -143,7 +143,7 @@ static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_
 	return partition == kdb_config.partition ? SRV_DONE : srv_jump(in, in->claimed, SRV_ON(partition));
 }
 
-/* What follows an error: the reply if the transaction has failed with it, else another try. */
+/* What follows an error: the reply if the transaction has failed with it, else another try by the event loop. */
 static __always_inline int srv_failed(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
 	if (ctx->state != KDB_TX_FAILED)

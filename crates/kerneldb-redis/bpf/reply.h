@@ -29,7 +29,8 @@ _Static_assert(KDB_TX_LOCKS == 128 && KDB_TX_BYTES == 16777216 && KDB_CHAIN_MAX 
 		(in)->opos += sizeof(text) - 1;                                                    \
 	})
 
-/* Appends what the command layer says about an error of the engine (exec.rs, error_reply). */
+/* Appends what the command layer says about an error that has failed the transaction (exec.rs, error_reply). A full log
+ * ring does not fail it. */
 __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int status)
 {
 	if (!in || !out)
@@ -43,9 +44,6 @@ __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int s
 		break;
 	case KDB_ERR_NO_VERSION:
 		SRV_SAY(in, out, "-TRYAGAIN all versions of the key are in use by read-only transactions\r\n");
-		break;
-	case KDB_ERR_WAL_FULL:
-		SRV_SAY(in, out, "-TRYAGAIN the write-ahead log ring is full\r\n");
 		break;
 	case KDB_ERR_WAL_FAILED:
 		SRV_SAY(in, out, "-MISCONF the write-ahead log cannot be written: the database is read-only\r\n");

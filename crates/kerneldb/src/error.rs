@@ -20,7 +20,8 @@ pub enum Error {
     /// All versions of the key are still visible to read-only transactions; retry later.
     #[error("all versions of the key are in use by read-only transactions")]
     NoVersion,
-    /// The log ring is full; retry once the log writer has caught up.
+    /// The log ring is full, and nothing was changed; retry once the log writer has caught up. A transaction stays
+    /// open, so the same call may be repeated in it; that holds for [`crate::Session::commit`] as well.
     #[error("the write-ahead log ring is full")]
     WalFull,
     /// The log cannot be written (disk full, I/O error): the database is read-only until it can.

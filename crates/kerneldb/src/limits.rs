@@ -46,8 +46,8 @@ pub const HASH_MAP_KEY_BYTES: std::ops::RangeInclusive<u32> = 16..=layout::KDB_K
 /// Smallest log ring in bytes, which holds the longest value; smaller ones are [`crate::Error::Config`].
 pub const LOG_RING_BYTES_MIN: u32 = 256 << 10;
 
-/// Largest log ring in bytes; larger ones are [`crate::Error::Config`]. A write that finds its ring full is
-/// [`crate::Error::WalFull`].
+/// Largest log ring in bytes; larger ones are [`crate::Error::Config`]. A write or commit that finds its ring full is
+/// [`crate::Error::WalFull`], which has no effect and leaves an open transaction open: the caller may repeat the call.
 pub const LOG_RING_BYTES_MAX: u32 = 1 << 30;
 
 /// Processors of the machine; a machine with more is [`crate::Error::Config`].

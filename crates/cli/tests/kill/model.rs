@@ -100,12 +100,6 @@ impl Owner {
         }
     }
 
-    /// Notes that the next unit was refused as a whole: it has changed nothing.
-    pub fn refuse(&mut self) {
-        self.units[self.acknowledged].changes.clear();
-        self.acknowledge();
-    }
-
     /// States that what was acknowledged before this moment must not be lost.
     pub fn must_keep_before(&mut self, moment: Instant) {
         self.must_keep = self.acknowledged_at.partition_point(|at| *at < moment);

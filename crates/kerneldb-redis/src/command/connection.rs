@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::clients::{Client, Peer};
-use super::exec::Ctx;
+use super::exec::{Ctx, Unfinished};
 use super::multi::Multi;
 use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
@@ -56,6 +56,8 @@ pub struct Connection {
     marks: VecDeque<Held>,
     /// Newest commit that this request has made or revealed so far.
     revealed_ts: u64,
+    /// What this request has done so far.
+    unfinished: Unfinished,
     /// The last call of [`Connection::process`] has executed every complete request.
     drained: bool,
     closing: bool,
@@ -73,6 +75,7 @@ impl Connection {
             held: Vec::new(),
             marks: VecDeque::new(),
             revealed_ts: 0,
+            unfinished: Unfinished::default(),
             drained: true,
             closing: false,
         };
@@ -236,7 +239,14 @@ impl Connection {
         // What CLIENT LIST and CLIENT INFO report when they are this request.
         core.client.state.buffered.store(self.parser.buffered() as u64, Relaxed);
         core.client.state.pending_output.store(mark as u64, Relaxed);
-        let mut ctx = Ctx { store, services, out: Writer::new(target, core.protocol), now_ms, commit_ts: 0 };
+        let mut ctx = Ctx {
+            store,
+            services,
+            out: Writer::new(target, core.protocol),
+            now_ms,
+            commit_ts: 0,
+            unfinished: &mut self.unfinished,
+        };
         let step = core.request(&mut ctx, self.parser.args());
         let revealed_ts = ctx.commit_ts.max(ctx.store.take_observed_ts()).max(self.revealed_ts);
         self.revealed_ts = 0;

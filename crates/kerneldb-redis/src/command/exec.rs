@@ -4,6 +4,7 @@ use super::operators::Operators;
 use super::services::{Counters, Services};
 use super::spec::Cmd;
 use crate::resp::{Args, Writer, parse_i64};
+use bedplate_kerneldb::limits::LOG_RING_BYTES_MIN;
 use bedplate_kerneldb::{Error, KEY_MAX, Result, SetOptions, VALUE_MAX, Value, Written};
 
 /// Why a command did not do what it should.
@@ -11,7 +12,7 @@ use bedplate_kerneldb::{Error, KEY_MAX, Result, SetOptions, VALUE_MAX, Value, Wr
 pub(super) enum Fail {
     /// The client's mistake: the reply without its `-`. Nothing was written.
     Reply(Vec<u8>),
-    /// The store's answer. The transaction it happened in has failed.
+    /// The store's answer. The transaction it happened in has failed, unless the log ring was full.
     Store(Error),
 }
 
@@ -53,6 +54,8 @@ pub(super) struct Ctx<'a, S, V> {
     pub now_ms: u64,
     /// Newest commit that the command made, or that it revealed by other means than the session's operators.
     pub commit_ts: u64,
+    /// What earlier attempts of the same request have done.
+    pub unfinished: &'a mut Unfinished,
 }
 
 impl<S: Operators, V: Services> Ctx<'_, S, V> {
@@ -68,51 +71,147 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
         if value.len() > VALUE_MAX {
             return Err(VALUE_TOO_LONG.into());
         }
-        let written = self.store.set(key, value, options)?;
-        Ok(self.note(written))
+        Ok(self.write(key.len() + value.len(), |store| store.set(key, value, options))?)
     }
 
     /// Deletes; true if the key existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let written = self.store.delete(key)?;
-        Ok(self.note(written))
+        self.write(key.len(), |store| store.delete(key))
     }
 
     pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Run<bool> {
         if expected.len().max(new.len()) > VALUE_MAX {
             return Err(VALUE_TOO_LONG.into());
         }
-        let written = self.store.compare_and_set(key, expected, new)?;
-        Ok(self.note(written))
+        Ok(self.write(key.len() + new.len(), |store| store.compare_and_set(key, expected, new))?)
     }
 
-    fn note(&mut self, written: Written) -> bool {
-        match written {
+    /// Runs a write unless an earlier attempt has made it; true if its condition held. `bytes`: of key and value.
+    fn write(&mut self, bytes: usize, write: impl FnOnce(&mut S) -> Result<Written>) -> Result<bool> {
+        if let Some(done) = self.unfinished.next_made() {
+            return Ok(done);
+        }
+        let done = match write(self.store)? {
             Written::Done { commit_ts } => {
                 self.commit_ts = self.commit_ts.max(commit_ts);
                 true
             }
             Written::ConditionFailed => false,
+        };
+        if self.store.in_transaction() {
+            self.unfinished.made(done, bytes);
         }
+        Ok(done)
     }
 
-    /// Runs `f` in a transaction of its own, all or nothing.
+    /// Whether the request goes on in the open transaction when it is tried again after this error: the log ring is
+    /// full, and either the transaction is the client's, or it is the request's own and long.
+    pub fn stays_open(&self, error: &Error) -> bool {
+        matches!(error, Error::WalFull)
+            && self.store.in_transaction()
+            && !self.store.is_failed()
+            && (!self.unfinished.own || self.unfinished.bytes >= LONG_TRANSACTION_BYTES)
+    }
+
+    /// Runs `f` in a transaction of its own, all or nothing. If the transaction stays open after an error
+    /// ([`Ctx::stays_open`]), the next call goes on in it.
     pub fn transaction(&mut self, read_only: bool, f: impl FnOnce(&mut Self) -> Run) -> Run {
-        if read_only {
-            self.store.begin_read_only()?;
-        } else {
-            self.store.begin()?;
-        }
-        match f(self) {
-            Ok(()) => {
-                let commit_ts = self.store.commit()?;
-                self.commit_ts = self.commit_ts.max(commit_ts);
+        let goes_on = std::mem::replace(&mut self.unfinished.own, true);
+        let mark = self.out.len();
+        let done = match self.unfinished.reply.take() {
+            // Only the commit is missing.
+            Some(reply) => {
+                self.out.replies(&reply);
                 Ok(())
             }
-            Err(fail) => {
-                self.store.rollback()?;
-                Err(fail)
+            None => {
+                let begun = match (goes_on, read_only) {
+                    (true, _) => Ok(()),
+                    (false, true) => self.store.begin_read_only(),
+                    (false, false) => self.store.begin(),
+                };
+                begun.map_err(Fail::from).and_then(|()| f(self))
             }
+        };
+        let complete = done.is_ok();
+        match done.and_then(|()| Ok(self.store.commit()?)) {
+            Ok(commit_ts) => {
+                self.commit_ts = self.commit_ts.max(commit_ts);
+                *self.unfinished = Unfinished::default();
+                Ok(())
+            }
+            Err(Fail::Store(error)) if self.stays_open(&error) => {
+                self.unfinished.reply = complete.then(|| self.out.since(mark).to_vec());
+                Err(Fail::Store(error))
+            }
+            Err(fail) => {
+                *self.unfinished = Unfinished::default();
+                self.store.rollback()?;
+                match fail {
+                    // It was open for so long because it waited for the log: it begins anew.
+                    Fail::Store(Error::TimedOut) if goes_on => Err(Fail::Store(Error::WalFull)),
+                    fail => Err(fail),
+                }
+            }
+        }
+    }
+}
+
+/// A transaction of a request that has written as many bytes of keys and values stays open while it waits for room in
+/// the log ring, because it may never fit into the ring as a whole. A shorter one is rolled back and begun anew, so
+/// that others can have its locks meanwhile.
+const LONG_TRANSACTION_BYTES: usize = LOG_RING_BYTES_MIN as usize / 4;
+
+/// What a request has done so far when it has to wait for the log in the middle of an open transaction: the next
+/// attempt does not repeat it.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished {
+    /// The open transaction is the request's own, not the client's.
+    own: bool,
+    /// Bytes of keys and values that the request's own transaction has written.
+    bytes: usize,
+    /// The reply, if all is done but the commit.
+    reply: Option<Vec<u8>>,
+    /// Outcomes of the writes that the command has made: whether their conditions held.
+    writes: Vec<bool>,
+    /// Number of writes that the current attempt has come to.
+    next: usize,
+}
+
+impl Unfinished {
+    /// Whether the open transaction is the request's own, not the client's.
+    pub fn owns_transaction(&self) -> bool {
+        self.own
+    }
+
+    /// Whether an earlier attempt of the command has made a write: its reads are done, too, and would see that write.
+    pub fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    /// An attempt of a command begins.
+    pub fn start(&mut self) {
+        self.next = 0;
+    }
+
+    /// The command will not be tried again in this transaction.
+    pub fn finish_command(&mut self) {
+        self.writes.clear();
+        self.next = 0;
+    }
+
+    /// Outcome of the next write, if an earlier attempt has made it.
+    fn next_made(&mut self) -> Option<bool> {
+        let done = self.writes.get(self.next).copied()?;
+        self.next += 1;
+        Some(done)
+    }
+
+    fn made(&mut self, done: bool, bytes: usize) {
+        self.writes.push(done);
+        self.next += 1;
+        if self.own {
+            self.bytes += bytes;
         }
     }
 }

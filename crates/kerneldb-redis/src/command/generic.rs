@@ -44,7 +44,10 @@ fn same_expiry(value: &Value) -> SetOptions {
 fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_absent: bool) -> Run {
     let (from, to) = (args.get(1), args.get(2));
     let value = ctx.get(from)?.ok_or_else(|| Fail::from("ERR no such key"))?;
-    let done = if from == to { !if_absent } else { !if_absent || ctx.get(to)?.is_none() };
+    let done = match from == to {
+        true => !if_absent,
+        false => !if_absent || ctx.unfinished.has_writes() || ctx.get(to)?.is_none(),
+    };
     if done && from != to {
         ctx.set(to, &value.data, same_expiry(&value))?;
         ctx.delete(from)?;

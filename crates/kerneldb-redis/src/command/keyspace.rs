@@ -166,11 +166,12 @@ pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, fro
     Ok((next < positions && !ctx.services.is_empty()).then_some(next))
 }
 
-/// Deletes all keys in the open transaction.
+/// Deletes all keys in the open transaction. Another attempt does so from the start, because the keys may have changed;
+/// it finds those that are deleted already.
 pub(super) fn flush_in_transaction<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
     let positions = ctx.services.positions();
     for (key, _) in keys_at(ctx, 0, positions)? {
-        ctx.delete(&key)?;
+        ctx.store.delete(&key)?;
     }
     Ok(())
 }

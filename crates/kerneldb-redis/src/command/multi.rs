@@ -3,14 +3,15 @@
 //! EXEC runs the queue in one transaction: a read-write one, in which every read is locked, or a snapshot
 //! if nothing is written. Either way the result is serializable. WATCH remembers the versions of keys;
 //! EXEC compares them inside of its transaction. A transient error of the store starts the whole EXEC
-//! again; any other one, or too many of them, aborts it with nothing written.
+//! again; any other one, or too many of them, aborts it with nothing written. A full log ring stops a long EXEC where
+//! it is, because its writes may be more than the ring holds.
 
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
 use super::request::{Core, Step};
 use super::services::Services;
 use super::spec::{Cmd, Resolved, flags};
-use crate::resp::{Args, OwnedArgs};
+use crate::resp::{Args, OwnedArgs, Protocol};
 use bedplate_kerneldb::TX_KEYS_MAX;
 
 /// A queue between MULTI and EXEC.
@@ -20,6 +21,18 @@ pub(super) struct Multi {
     memory: usize,
     /// A request could not be queued: EXEC refuses.
     pub broken: bool,
+    /// How far EXEC has come, if it waits for the log in the middle of its transaction.
+    progress: Option<ExecProgress>,
+}
+
+/// The part of EXEC that is done in the open transaction.
+#[derive(Debug)]
+struct ExecProgress {
+    /// Number of requests that are done, and their replies.
+    requests: usize,
+    replies: Vec<u8>,
+    /// The protocol before EXEC: its requests may change it.
+    protocol: Protocol,
 }
 
 /// A watched key and the commit timestamp of its version; `None` = it does not exist.
@@ -114,31 +127,42 @@ fn watch<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
 }
 
 fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> Run<Step> {
-    let Some(multi) = core.multi.take() else { return Err("ERR EXEC without MULTI".into()) };
+    let Some(mut multi) = core.multi.take() else { return Err("ERR EXEC without MULTI".into()) };
     if multi.broken {
         end(core);
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
     let mark = ctx.out.len();
-    let protocol = core.protocol;
+    let protocol = multi.progress.as_ref().map_or(core.protocol, |progress| progress.protocol);
     core.in_exec = true;
     let watched = std::mem::take(&mut core.watched);
-    let done = ctx.transaction(multi.read_only(), |ctx| {
+    let read_only = multi.read_only();
+    let done = ctx.transaction(read_only, |ctx| {
+        if multi.progress.is_some() {
+            return run_queue(core, ctx, &mut multi, protocol);
+        }
         for watched in &watched {
             if ctx.store.get(&watched.key)?.map(|value| value.commit_ts) != watched.version {
                 ctx.out.null_array();
                 return Ok(());
             }
         }
-        run_queue(core, ctx, &multi)
+        run_queue(core, ctx, &mut multi, protocol)
     });
     core.in_exec = false;
     match done {
+        Err(Fail::Store(error)) if ctx.unfinished.owns_transaction() => {
+            ctx.out.truncate(mark);
+            core.multi = Some(multi);
+            core.watched = watched;
+            Err(Fail::Store(error))
+        }
         Err(Fail::Store(error)) if error.is_transient() => {
             ctx.out.truncate(mark);
             core.protocol = protocol;
             ctx.out.set_protocol(protocol);
             // Everything as before, for the next attempt.
+            multi.progress = None;
             core.multi = Some(multi);
             core.watched = watched;
             Err(Fail::Store(error))
@@ -152,9 +176,25 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
     }
 }
 
-fn run_queue<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, multi: &Multi) -> Run {
-    ctx.out.array(multi.queue.len());
-    for (resolved, args) in &multi.queue {
+/// Runs the queue, or what is left of it.
+fn run_queue<S: Operators, V: Services>(
+    core: &mut Core,
+    ctx: &mut Ctx<'_, S, V>,
+    multi: &mut Multi,
+    protocol: Protocol,
+) -> Run {
+    let start = ctx.out.len();
+    let first = match multi.progress.take() {
+        Some(progress) => {
+            ctx.out.replies(&progress.replies);
+            progress.requests
+        }
+        None => {
+            ctx.out.array(multi.queue.len());
+            0
+        }
+    };
+    for (number, (resolved, args)) in multi.queue.iter().enumerate().skip(first) {
         let mark = ctx.out.len();
         match core.run(ctx, *resolved, args.args()) {
             Ok(_) => {}
@@ -162,8 +202,14 @@ fn run_queue<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>
                 ctx.out.truncate(mark);
                 core.error(ctx, &message);
             }
-            Err(Fail::Store(error)) => return Err(Fail::Store(error)),
+            Err(Fail::Store(error)) => {
+                ctx.out.truncate(mark);
+                let replies = ctx.out.since(start).to_vec();
+                multi.progress = Some(ExecProgress { requests: number, replies, protocol });
+                return Err(Fail::Store(error));
+            }
         }
     }
+    multi.progress = Some(ExecProgress { requests: multi.queue.len(), replies: Vec::new(), protocol });
     Ok(())
 }

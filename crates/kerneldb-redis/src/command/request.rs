@@ -195,7 +195,7 @@ impl Core {
         args: Args<'_>,
     ) -> Step {
         let mark = ctx.out.len();
-        let in_transaction = ctx.store.in_transaction();
+        let clients_transaction = ctx.store.in_transaction() && !ctx.unfinished.owns_transaction();
         let mut error = None;
         for attempt in 0..INLINE_ATTEMPTS {
             for _ in 0..attempt * 100 {
@@ -211,7 +211,9 @@ impl Core {
                             return Step::Done;
                         }
                         // The transaction is the client's: so is the decision to start it again.
-                        Fail::Store(e) if !e.is_transient() || in_transaction => {
+                        Fail::Store(e)
+                            if !e.is_transient() || clients_transaction && !ctx.stays_open(&e) =>
+                        {
                             error = Some(e);
                             break;
                         }
@@ -223,7 +225,7 @@ impl Core {
         }
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
-            && !in_transaction
+            && (!clients_transaction || ctx.stays_open(&error))
             && let Some(pause) = self.backoff(waits_for_log(&error))
         {
             return Step::Again(pause);
@@ -270,7 +272,11 @@ impl Core {
         args: Args<'_>,
     ) -> Run<Step> {
         let started = Instant::now();
+        ctx.unfinished.start();
         let result = self.execute(ctx, resolved, args);
+        if !matches!(&result, Err(Fail::Store(error)) if ctx.stays_open(error)) {
+            ctx.unfinished.finish_command();
+        }
         let failed = match &result {
             Ok(Step::Again(_)) | Err(Fail::Store(_)) => return result,
             Ok(_) => false,
@@ -332,7 +338,8 @@ impl Core {
         resolved: Resolved,
         args: Args<'_>,
     ) -> Run {
-        if !ctx.store.in_transaction() {
+        let resumes = ctx.unfinished.owns_transaction() && !self.in_exec;
+        if !ctx.store.in_transaction() || resumes {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
         if ctx.store.is_failed() {

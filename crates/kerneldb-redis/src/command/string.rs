@@ -174,7 +174,7 @@ fn mset<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_a
         return Err(VALUE_TOO_LONG.into());
     }
     let pairs = || args.from(1).step_by(2).zip(args.from(2).step_by(2));
-    if if_absent {
+    if if_absent && !ctx.unfinished.has_writes() {
         for (key, _) in pairs() {
             if ctx.get(key)?.is_some() {
                 ctx.out.integer(0);

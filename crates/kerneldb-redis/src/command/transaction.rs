@@ -1,7 +1,8 @@
 //! Interactive transactions: BEGIN, COMMIT, ROLLBACK.
 //!
 //! Locks are held between requests. A conflict is the client's to handle: the transaction has failed, and
-//! everything but COMMIT (which says so) and ROLLBACK is refused.
+//! everything but COMMIT (which says so) and ROLLBACK is refused. A full log ring is not: the request is tried again
+//! until the log writer has made room, or until the transaction exceeds its time limit.
 
 use super::exec::{Ctx, Run, SYNTAX, is};
 use super::operators::Operators;

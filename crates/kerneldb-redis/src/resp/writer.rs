@@ -54,6 +54,16 @@ impl<'a> Writer<'a> {
         self.out.is_empty()
     }
 
+    /// Everything behind `len`.
+    pub fn since(&self, len: usize) -> &[u8] {
+        &self.out[len..]
+    }
+
+    /// Appends replies that were written before.
+    pub fn replies(&mut self, replies: &[u8]) {
+        self.out.extend_from_slice(replies);
+    }
+
     /// Takes back everything behind `len`.
     pub fn truncate(&mut self, len: usize) {
         self.out.truncate(len);

@@ -25,10 +25,15 @@ static __always_inline __u64 owner_word(const struct kdb_ctx *ctx, __u32 index)
 	return (ctx->session + 1) | (__u64)index << KDB_LOCK_IDX_SHIFT;
 }
 
+/* Ends an operator in an Error state. It fails the transaction, except that a full log ring leaves it as it was: the
+ * operator has had no effect, the log's reader makes room soon, and the caller may repeat the operator. So every
+ * operator reserves its log record before it changes anything but locks. */
 static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx, int status)
 {
-	ctx->state = KDB_TX_FAILED;
-	ctx->error = status;
+	if (status != KDB_ERR_WAL_FULL) {
+		ctx->state = KDB_TX_FAILED;
+		ctx->error = status;
+	}
 	return count_error(state, status);
 }
 

@@ -14,6 +14,10 @@ use crate::{
 /// `Sync`). Dropping it rolls back its transaction.
 ///
 /// Outside of a transaction every operation is its own transaction (auto-commit).
+///
+/// An error inside of a transaction fails the transaction: it can only be rolled back. [`Error::WalFull`] does not: the
+/// operation had no effect, the transaction stays open, and the same call may be repeated once the log writer has made
+/// room.
 pub struct Session {
     db: Arc<Engine>,
     index: u32,
@@ -348,7 +352,8 @@ impl Session {
     }
 
     /// Commits; returns the commit timestamp (0 if nothing was written or the transaction was
-    /// read-only). After an error the transaction has been rolled back.
+    /// read-only). After [`Error::WalFull`] the transaction is open as before, and the caller may commit again or
+    /// roll back; after any other error the transaction has been rolled back.
     pub fn commit(&mut self) -> Result<u64> {
         if self.state() == KDB_TX_READ_ONLY {
             let status = self.run_plain(KDB_OP_COMMIT_RO, self.home())?;
@@ -361,7 +366,9 @@ impl Session {
         }
         let status = self.run_plain(KDB_OP_COMMIT, self.home())?;
         if status != KDB_OK {
-            self.rollback()?;
+            if status != KDB_ERR_WAL_FULL {
+                self.rollback()?;
+            }
             return Err(error(status));
         }
         // SAFETY: in bounds; the context is this session's.

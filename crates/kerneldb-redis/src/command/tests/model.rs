@@ -27,6 +27,32 @@ struct Inner {
     sessions: u64,
     /// Number of operations that will fail with this error first.
     faults: Vec<Error>,
+    ring: Option<Ring>,
+}
+
+/// The log ring, in numbers of records.
+struct Ring {
+    size: u32,
+    room: u32,
+    /// Writes that were refused since it is full.
+    refused: u32,
+}
+
+/// Refused writes until the log's reader has emptied the ring: more than a request tries at once.
+const REFUSED: u32 = 6;
+
+impl Ring {
+    fn take(&mut self) -> Result<()> {
+        if self.room > 0 {
+            self.room -= 1;
+            return Ok(());
+        }
+        self.refused += 1;
+        if self.refused == REFUSED {
+            *self = Ring { room: self.size, refused: 0, ..*self };
+        }
+        Err(Error::WalFull)
+    }
 }
 
 impl Inner {
@@ -76,6 +102,11 @@ impl Model {
     /// Lets operations fail with these errors, the last one first.
     pub fn inject(&self, faults: Vec<Error>) {
         self.lock().faults = faults;
+    }
+
+    /// From now on, writes and commits take records of a log ring, which is emptied some time after it is full.
+    pub fn limit_ring(&self, size: u32, room: u32) {
+        self.lock().ring = Some(Ring { size, room, refused: 0 });
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -251,13 +282,15 @@ impl ModelSession {
         ts
     }
 
-    /// Runs an operation; an error makes the transaction fail.
+    /// Runs an operation; an error makes the transaction fail, unless the log ring is full.
     fn operator<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.tx.as_ref().is_some_and(|tx| tx.failed) {
             return Err(Error::Aborted);
         }
         let result = f(self);
-        if let (Err(_), Some(tx)) = (&result, &mut self.tx) {
+        if let (Err(error), Some(tx)) = (&result, &mut self.tx)
+            && !matches!(error, Error::WalFull)
+        {
             tx.failed = true;
         }
         result
@@ -269,8 +302,13 @@ impl ModelSession {
                 return Err(Error::State);
             }
             s.lock_key(key, true)?;
+            s.take_record()?;
             Ok(f(s))
         })
+    }
+
+    fn take_record(&self) -> Result<()> {
+        self.model.lock().ring.as_mut().map_or(Ok(()), Ring::take)
     }
 
     fn start(&mut self, snapshot: Option<u64>) -> Result<()> {
@@ -367,6 +405,9 @@ impl Operators for ModelSession {
     }
 
     fn commit(&mut self) -> Result<u64> {
+        if self.tx.as_ref().is_some_and(|tx| !tx.failed && !tx.writes.is_empty()) {
+            self.take_record()?;
+        }
         let tx = self.end().ok_or(Error::State)?;
         if tx.failed {
             return Err(Error::Aborted);

@@ -11,6 +11,11 @@
  *   kdb_begin, kdb_begin_ro, kdb_get, kdb_get_ro, kdb_get_auto, kdb_set, kdb_set_auto, kdb_del,
  *   kdb_del_auto, kdb_cas, kdb_cas_auto, kdb_commit, kdb_commit_ro, kdb_rollback
  *
+ * After an Error state (KDB_ERR_*) a transaction can only be rolled back, with one exception: after
+ * KDB_ERR_WAL_FULL the transaction is as it was before the operator, and the operator may be repeated,
+ * COMMIT included. The log's reader needs milliseconds to make room, so a program does not wait for it:
+ * the program either rolls back, or returns, and a later call of the session repeats the operator.
+ *
  * Continuation-passing style: see cps.h.
  *
  * A program may be of any type that may look up maps and use arenas: tc, xdp, sk_skb, sk_msg, sockops,

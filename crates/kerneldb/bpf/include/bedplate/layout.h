@@ -40,11 +40,13 @@ enum kdb_status {
 	KDB_OK = 0,               /* done; for GET: key found */
 	KDB_NOT_FOUND = 1,        /* GET, DELETE: no such key; compare-and-set: no such key */
 	KDB_MISMATCH = 2,         /* compare-and-set: the key holds another value */
-	/* From here on: Error states. The transaction, if any, can only be rolled back. */
+	/* From here on: Error states. The transaction, if any, can only be rolled back, except after
+	 * KDB_ERR_WAL_FULL. */
 	KDB_ERR_CONFLICT = 16,    /* a lock is held by another transaction (no-wait) */
 	KDB_ERR_NO_MEMORY = 17,   /* no free block, entry or version slot within the memory limit */
 	KDB_ERR_NO_VERSION = 18,  /* every version of the key is still visible to some snapshot */
-	KDB_ERR_WAL_FULL = 19,    /* the log ring is full: the log writer is behind */
+	KDB_ERR_WAL_FULL = 19,    /* the log ring is full: the log writer is behind. The operator had no effect, and
+				   * an open transaction goes on: repeat the operator (COMMIT, too), or roll back */
 	KDB_ERR_WAL_FAILED = 20,  /* the log cannot be written (disk full, I/O error): read only */
 	KDB_ERR_TOO_LARGE = 21,   /* key or value exceeds the limits above */
 	KDB_ERR_TOO_MANY_LOCKS = 22, /* KDB_TX_LOCKS exceeded */
