@@ -203,7 +203,7 @@ fn only_long_transactions_hold_locks_while_they_wait_for_the_log() {
         let (mut c, mut other) = (Client::new(&model), Client::new(&model));
         model.limit_ring(3, 2);
         let progress = c.feed(requests.as_bytes());
-        assert!(matches!(progress, Progress::RetryAfter(_)), "{requests}: {progress:?}");
+        assert!(matches!(progress, Next::RetryAfter(_)), "{requests}: {progress:?}");
         assert!(!c.connection.at_rest());
         assert_eq!(model.locks() > 0, holds, "{}", &requests[..20]);
         assert_eq!(other.send("MGET a b c"), "*3\r\n$-1\r\n$-1\r\n$-1\r\n");
@@ -229,11 +229,11 @@ fn a_transaction_that_waits_for_the_log_ends_when_the_log_fails() {
         let model = Model::new(Startup::default());
         let mut c = Client::new(&model);
         model.limit_ring(3, 2);
-        assert!(matches!(c.feed(requests.as_bytes()), Progress::RetryAfter(_)));
+        assert!(matches!(c.feed(requests.as_bytes()), Next::RetryAfter(_)));
         model.inject(vec![Error::WalFailed]);
         c.finish();
         assert_eq!(c.take(), reply);
-        assert_eq!(c.connection.at_rest(), true);
+        assert!(c.connection.at_rest());
         if !ends {
             assert_eq!(c.send("COMMIT"), "-TXFAILED the transaction had failed and was rolled back\r\n");
         }

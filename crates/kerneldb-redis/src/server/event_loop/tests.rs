@@ -9,7 +9,7 @@ use std::mem::offset_of;
 
 use super::*;
 use crate::limits::{INPUTS_PER_CPU, KEPT_OUTPUT_BYTES, OUTPUTS_PER_CPU, QUEUES, TURN_END_REPLY_BYTES};
-use crate::server::Server;
+use crate::server;
 use crate::server::layout::{srv_output, srv_stats};
 use bedplate_kerneldb::{Config, Database, SetOptions};
 use client::{Client, bulk, request, words};
@@ -26,8 +26,12 @@ impl Server {
         let database = Arc::new(Database::create(config).unwrap());
         let bind = ([127, 0, 0, 1], 0).into();
         let config = ServerConfig { bind, max_clients: 512, kernel_path, ..ServerConfig::default() };
-        let event_loop =
-            Server::prepare(config).unwrap().parts(database.clone(), None).unwrap().event_loop().unwrap();
+        let event_loop = server::Server::prepare(config)
+            .unwrap()
+            .parts(database.clone(), None)
+            .unwrap()
+            .event_loop()
+            .unwrap();
         Server { event_loop, database }
     }
 

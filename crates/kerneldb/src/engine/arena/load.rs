@@ -290,10 +290,8 @@ impl<'a> Loader<'a> {
             // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
             let (hash, klen, next) = unsafe { ((*entry).hash, (*entry).klen, (*entry).next) };
             // SAFETY: as above; the key is behind the entry.
-            if hash == key.hash as u32
-                && usize::from(klen) == key.key.len()
-                && unsafe { self.partition.arena.bytes(key_of(at), key.key.len()) } == key.key
-            {
+            let found = unsafe { self.partition.arena.bytes(key_of(at), klen.into()) };
+            if hash == key.hash as u32 && found == key.key {
                 place.entry = at;
                 return Ok(place);
             }
