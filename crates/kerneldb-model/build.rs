@@ -115,7 +115,7 @@ fn main() {
     bindgen::Builder::default()
         .header_contents(
             "shared.h",
-            "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n",
+            "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/calls.h>\n",
         )
         .clang_arg(format!("-I{}", bpf.join("include").display()))
         .allowlist_item("kdb_.*|KDB_.*")

@@ -39,8 +39,8 @@ fn main() {
     let arena = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
     let hashmap = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
     for (source, name, engine) in [
-        ("bpf/local.bpf.c", "local_arena", arena),
-        ("bpf/local.bpf.c", "local_hashmap", hashmap),
+        ("bpf/calls.bpf.c", "calls_arena", arena),
+        ("bpf/calls.bpf.c", "calls_hashmap", hashmap),
         ("bpf/trace.bpf.c", "trace_arena", arena),
         ("bpf/trace.bpf.c", "trace_hashmap", hashmap),
         ("bpf/examples/voter.bpf.c", "voter", arena),
@@ -66,7 +66,7 @@ fn main() {
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
     }
 
-    let headers = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/local.h>\n";
+    let headers = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/calls.h>\n";
     bindgen::Builder::default()
         .header_contents("shared.h", headers)
         .clang_arg(format!("-I{}", include.display()))

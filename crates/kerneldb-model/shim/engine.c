@@ -12,7 +12,7 @@
 #define AT(type, off) ((type *)(kdb_model_arena() | (__u32)(__u64)(off)))
 
 #include <bedplate/kdb.h>
-#include <bedplate/local.h>
+#include <bedplate/calls.h>
 
 #include "table.h"
 

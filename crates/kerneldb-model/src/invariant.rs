@@ -161,7 +161,7 @@ fn used(engine: Engine, held: &[u32], history: &History) -> BTreeMap<u32, &'stat
     }
     // SAFETY: no other task runs.
     let superblock = unsafe { &*world::superblock() };
-    for mut block in [superblock.limbo_head as u32, superblock.limbo_rest as u32] {
+    for mut block in [superblock.deferred_head as u32, superblock.deferred_rest as u32] {
         // The model has no value that fills a slab, so every head is in front of its value.
         while block != 0 {
             add(block - KDB_HEAD_BYTES, "a value that the log's reader may need");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
- * it has had no effect and goes to the event loop with everything behind it (SRV_UP), to be executed
+ * it has had no effect and goes to the event loop with everything behind it (SRV_DEFER), to be executed
  * there: commands that wait for the disk, and errors that are worth another try: those of auto-commit writes,
  * and a full log ring. Any other error inside of a transaction has failed it and is therefore the reply.
  *
@@ -16,7 +16,7 @@
 #include "reply.h"
 
 #define SRV_DONE 0
-#define SRV_UP 1
+#define SRV_DEFER 1
 #define SRV_JUMP 2
 
 /* What the loop in run.h goes on with: indexes of the programs in srv_jumps. */
@@ -103,7 +103,7 @@ static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_
 #define SRV_JUMPS 31u
 
 /*
- * Asks for the program at `to`, which goes on with `run`; or SRV_UP, if the packet has had too many of them
+ * Asks for the program at `to`, which goes on with `run`; or SRV_DEFER, if the packet has had too many of them
  * already, or if the connection is being closed. The programs find their input by the connection. The
  * event loop marks it as closed and then waits until there is no input, before it takes it apart; here
  * the two are done in the opposite order, so that one of both sides always notices the other.
@@ -113,14 +113,14 @@ __noinline int srv_jump(struct srv_input *in, __u32 run, __u32 to)
 	struct srv_conn *conn;
 
 	if (!in || in->jumps >= SRV_JUMPS)
-		return SRV_UP;
+		return SRV_DEFER;
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	if (!conn)
-		return SRV_UP;
+		return SRV_DEFER;
 	in->jumps++;
 	__sync_lock_test_and_set(&conn->input, run);
 	if (!(*(volatile __u32 *)&conn->flags & SRV_CONN_OPEN))
-		return SRV_UP;
+		return SRV_DEFER;
 	in->jump = to + 1;
 	return SRV_JUMP;
 }
@@ -147,7 +147,7 @@ static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_
 static __always_inline int srv_failed(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
 	if (ctx->state != KDB_TX_FAILED)
-		return SRV_UP;
+		return SRV_DEFER;
 	srv_say_error(in, out, status);
 	return SRV_DONE;
 }
@@ -201,10 +201,10 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	c = SRV_COMMAND(in);
 	if (srv_take_key(in, c))
-		return SRV_UP;
+		return SRV_DEFER;
 	srv_set_hash(in, c);
 	state = ctx->state;
 	if (state == KDB_TX_NONE)
@@ -214,12 +214,12 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	else if (state == KDB_TX_READ_ONLY)
 		r = kdb_get_ro(ctx, &in->io);
 	else
-		return SRV_UP;
+		return SRV_DEFER;
 	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
 	if (!srv_may_reveal(in))
-		return SRV_UP;
+		return SRV_DEFER;
 	if (r == KDB_OK)
-		return srv_say_bulk(in, out) ? SRV_UP : srv_called(SRV_CALL_GET);
+		return srv_say_bulk(in, out) ? SRV_DEFER : srv_called(SRV_CALL_GET);
 	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "$-1\r\n");
@@ -235,10 +235,10 @@ __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct k
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	c = SRV_COMMAND(in);
 	if (srv_take_key(in, c) || srv_take_value(in, c))
-		return SRV_UP;
+		return SRV_DEFER;
 	srv_set_hash(in, c);
 	in->io.expire_ms = 0;
 	state = ctx->state;
@@ -247,7 +247,7 @@ __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct k
 	else if (state == KDB_TX_ACTIVE && !srv_short_of_memory())
 		r = kdb_set(ctx, &in->io);
 	else
-		return SRV_UP;
+		return SRV_DEFER;
 	if (r != KDB_OK)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "+OK\r\n");
@@ -262,10 +262,10 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	c = SRV_COMMAND(in);
 	if (srv_take_key(in, c))
-		return SRV_UP;
+		return SRV_DEFER;
 	srv_set_hash(in, c);
 	state = ctx->state;
 	if (state == KDB_TX_NONE && !(in->flags & SRV_CONN_SYNC))
@@ -274,7 +274,7 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 	else if (state == KDB_TX_ACTIVE && !(in->flags & SRV_CONN_SYNC))
 		r = kdb_del(ctx, &in->io);
 	else
-		return SRV_UP;
+		return SRV_DEFER;
 	if (r == KDB_OK)
 		SRV_SAY(in, out, ":1\r\n");
 	else if (r == KDB_NOT_FOUND)
@@ -292,7 +292,7 @@ __noinline int srv_do_release(struct srv_input *in, struct kdb_ctx *ctx)
 {
 	USE_ARENA();
 	if (!in || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	if (kdb_config.partitions > 1) {
 		if (in->ending)
 			kdb_release(ctx);
@@ -316,11 +316,11 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	state = ctx->state;
 	/* What has begun must not run out of tail calls. */
 	if (ctx->partitions & ~(1ull << kdb_config.partition) && in->jumps + KDB_MAX_PARTITIONS > SRV_JUMPS)
-		return SRV_UP;
+		return SRV_DEFER;
 	if (!commit && (state == KDB_TX_ACTIVE || state == KDB_TX_READ_ONLY))
 		r = kdb_rollback(ctx);
 	else if (commit && state == KDB_TX_READ_ONLY)
@@ -328,13 +328,13 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	else if (commit && state == KDB_TX_ACTIVE && !(in->flags & SRV_CONN_SYNC))
 		r = kdb_commit(ctx);
 	else
-		return SRV_UP;
+		return SRV_DEFER;
 	if (r == KDB_OK) {
 		SRV_SAY(in, out, "+OK\r\n");
 	} else {
 		/* The event loop waits for the reaper. */
 		if (!commit || ctx->state != KDB_TX_FAILED || kdb_rollback(ctx) != KDB_OK)
-			return SRV_UP;
+			return SRV_DEFER;
 		srv_say_error(in, out, r);
 	}
 	return SRV_DONE;

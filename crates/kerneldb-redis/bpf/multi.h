@@ -20,14 +20,14 @@ __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
 	struct srv_conn *conn;
 
 	if (!in || !out)
-		return SRV_UP;
+		return SRV_DEFER;
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	if (!conn)
-		return SRV_UP;
+		return SRV_DEFER;
 	in->queue = srv_claim_queue();
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);
 	if (!q)
-		return SRV_UP;
+		return SRV_DEFER;
 	q->len = 0;
 	q->count = 0;
 	q->writes = 0;
@@ -69,11 +69,11 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	__u32 n = c->next - in->pos, at = q->len, partition;
 
 	if (!srv_can_queue(c))
-		return SRV_UP;
+		return SRV_DEFER;
 	opaque(n);
 	opaque(at);
 	if (n < 1 || n > SRV_QUEUE_BYTES || at > SRV_QUEUE_BYTES || at + n > SRV_QUEUE_BYTES || q->count == 0xffff)
-		return SRV_UP;
+		return SRV_DEFER;
 	bpf_probe_read_kernel(&q->bytes[at], n, &SRV_AT(in, in->pos));
 	q->len = at + n;
 	q->count++;
@@ -118,17 +118,17 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);
 	if (!conn || !q || (in->flags & SRV_CONN_SYNC) || ctx->state != KDB_TX_NONE ||
 	    q->partition == SRV_PARTITIONS || in->jumps + 1 >= SRV_JUMPS)
-		return SRV_UP;
+		return SRV_DEFER;
 	partition = q->partition == SRV_NO_PARTITION ? kdb_config.partition : q->partition;
 	claimed = srv_claim_input();
 	ex = SRV_LOOKUP(srv_inputs, claimed - 1);
 	if (!ex)
-		return SRV_UP;
+		return SRV_DEFER;
 	n = q->len;
 	opaque(n);
 	if (n > SRV_QUEUE_BYTES)
@@ -143,14 +143,14 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	srv_say_count(ex, out, '*', q->count);
 	if ((q->writes ? kdb_begin(ctx) : kdb_begin_ro(ctx)) != KDB_OK) {
 		SRV_RELEASE(ex);
-		return SRV_UP;
+		return SRV_DEFER;
 	}
 	in->jumps++; /* back */
 	if (srv_jump(in, claimed, SRV_EXEC(partition)) == SRV_JUMP)
 		return SRV_JUMP;
 	/* The connection is being closed: that ends the transaction, too. */
 	SRV_RELEASE(ex);
-	return SRV_UP;
+	return SRV_DEFER;
 }
 
 /* The end of EXEC, in the program of its partition: commits if all went well; `in` goes on in any case. */
@@ -200,7 +200,7 @@ __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
-		return SRV_UP;
+		return SRV_DEFER;
 	c = SRV_COMMAND(in);
 	if (c->nargs == 1 && c->name == SRV_EXECUTE)
 		return srv_start_exec(in, out, ctx);
@@ -213,7 +213,7 @@ __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct
 		return SRV_DONE;
 	}
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);
-	return q ? srv_enqueue(in, out, q) : SRV_UP;
+	return q ? srv_enqueue(in, out, q) : SRV_DEFER;
 }
 
 #endif

@@ -29,18 +29,18 @@ __noinline int srv_is_paused(struct srv_input *in, __u64 name)
 	return until && bpf_ktime_get_ns() < until;
 }
 
-/* Executes the command in->cmd and moves in->pos behind it; or SRV_UP, or SRV_JUMP. */
+/* Executes the command in->cmd and moves in->pos behind it; or SRV_DEFER, or SRV_JUMP. */
 static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c = SRV_COMMAND(in);
 	__u64 name = c->name;
-	int r = SRV_UP;
+	int r = SRV_DEFER;
 
 	if (srv_is_paused(in, name))
-		return SRV_UP;
+		return SRV_DEFER;
 	/* What has ended is not to be ended again by the event loop, and needs no more room. */
 	if (!in->ending && in->opos + SRV_REPLY_MIN > in->limit)
-		return SRV_UP;
+		return SRV_DEFER;
 	if (in->queue) {
 		r = srv_do_multi(in, out, ctx);
 	} else if (c->nargs == 1) {

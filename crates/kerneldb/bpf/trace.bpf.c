@@ -4,7 +4,7 @@
  * when a trace is first asked for.
  */
 #include <bedplate/kdb.h>
-#include <bedplate/local.h>
+#include <bedplate/calls.h>
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

@@ -1,4 +1,4 @@
-//! The shared memory layout, generated from `bpf/include/bedplate/layout.h` and `local.h`.
+//! The shared memory layout, generated from `bpf/include/bedplate/layout.h` and `calls.h`.
 
 #![allow(missing_docs, non_camel_case_types, dead_code)]
 #![allow(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks, reason = "generated code")]

@@ -81,7 +81,7 @@ impl Stats {
         self.snapshots_revoked += cpu.snapshots_revoked;
         self.versions_pruned += cpu.versions_pruned;
         self.entries_collected += cpu.gc_entries;
-        self.blocks_waited += cpu.limbo_freed;
+        self.blocks_waited += cpu.deferred_freed;
         self.read_retries += cpu.read_retries;
         // Each CPU's share may be negative; the sum over all is not.
         self.keys = self.keys.wrapping_add_signed(cpu.live_keys);

@@ -57,7 +57,7 @@ const SHARED_MAPS: [&str; 3] = ["kdb_contexts", "kdb_ios", "kdb_states"];
 
 /// The programs of one partition.
 pub(crate) struct Programs {
-    pub local: Program,
+    pub call: Program,
     pub noop: Program,
     reap: Program,
     collect: Program,
@@ -310,11 +310,11 @@ fn thread_hint() -> u32 {
 impl Programs {
     fn of(object: LoadedObject) -> Result<Self> {
         Ok(Programs {
-            local: object.program("kdb_local")?,
-            noop: object.program("kdb_local_noop")?,
-            reap: object.program("kdb_local_reap")?,
-            collect: object.program("kdb_local_collect")?,
-            evacuate: object.program("kdb_local_evacuate").ok(),
+            call: object.program("kdb_call")?,
+            noop: object.program("kdb_call_noop")?,
+            reap: object.program("kdb_call_reap")?,
+            collect: object.program("kdb_call_collect")?,
+            evacuate: object.program("kdb_call_evacuate").ok(),
             object,
         })
     }

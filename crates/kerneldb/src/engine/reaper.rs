@@ -1,6 +1,6 @@
 //! Rolls back transactions that have exceeded their age or idle limit, whichever side runs their operators.
 //!
-//! This module finds them by their contexts; the program `kdb_local_reap` of every partition in which such a transaction
+//! This module finds them by their contexts; the program `kdb_call_reap` of every partition in which such a transaction
 //! holds locks rolls it back, provided that it has not gone on meanwhile. One thread at a time does this.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -157,7 +157,7 @@ impl Session {
     /// Runs one operator in a partition.
     fn run(&self, op: u32, partition: u32, io: u32) -> Result<u32> {
         let mut args = [u64::from(op), u64::from(self.index), u64::from(io)];
-        let failed = self.db.programs(partition).local.run(&mut args)?;
+        let failed = self.db.programs(partition).call.run(&mut args)?;
         if failed != 0 {
             return Ok(failed);
         }

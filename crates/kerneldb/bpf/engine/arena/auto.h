@@ -292,7 +292,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 			kdb_stats(state)->versions_pruned++;
 		}
 	} else {
-		tidy(entry, &scan);
+		entry_prune(entry, &scan);
 	}
 	unlock_exclusive(entry);
 	return KDB_OK;

@@ -64,7 +64,7 @@ static __always_inline void gc_queue(__u32 entry)
 }
 
 /* After a commit or roll-back on an entry, before its exclusive lock is released. `scan` is room for its state. */
-__noinline int tidy(__u32 entry, struct kdb_scan *scan)
+__noinline int entry_prune(__u32 entry, struct kdb_scan *scan)
 {
 	USE_ARENA();
 	if (!scan)

@@ -53,7 +53,7 @@ out:
 	return 0;
 }
 
-/* Visits up to `budget` queued entries of this partition, and frees up to `budget` blocks from limbo; returns
+/* Visits up to `budget` queued entries of this partition, and frees up to `budget` deferred blocks; returns
  * how many entries were visited. */
 __noinline int kdb_collect(__u32 budget)
 {
@@ -77,7 +77,7 @@ __noinline int kdb_collect(__u32 budget)
 	s->gc_rest = entry;
 	visited = s->gc_visited;
 	if (kdb_config.wal)
-		limbo_collect(budget);
+		deferred_collect(budget);
 	barrier();
 	STORE(&s->gc_latch, 0);
 	return visited;

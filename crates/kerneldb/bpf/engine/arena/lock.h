@@ -43,7 +43,7 @@ __noinline int release_shared(__u32 entry)
 		if (CAS(&e->lock, word, after) != word)
 			continue;
 		if (after == KDB_LOCK_AUTO) {
-			tidy(entry, &scan);
+			entry_prune(entry, &scan);
 			unlock_exclusive(entry);
 		}
 		break;

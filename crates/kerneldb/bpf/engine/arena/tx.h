@@ -301,7 +301,7 @@ __noinline int release_exclusive(struct kdb_ctx *ctx, __u32 index)
 	} else if (slot) {
 		version_drop(state, entry, slot - 1);
 	}
-	tidy(entry, &scan);
+	entry_prune(entry, &scan);
 	unlock_exclusive(entry);
 	bpf_local_irq_restore(&irq);
 	return 0;

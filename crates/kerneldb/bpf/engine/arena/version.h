@@ -22,7 +22,7 @@
 #include "../commit.h"
 #include "../snapshot.h"
 #include "index.h"
-#include "limbo.h"
+#include "deferred.h"
 
 #define NO_SLOT KDB_MAX_VERSIONS
 

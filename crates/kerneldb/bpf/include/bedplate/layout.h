@@ -150,7 +150,7 @@ struct kdb_cpu_stats {
 	__s64 value_bytes;        /* sum over CPUs = bytes of key and value of live keys */
 	__u64 clock_seen;         /* some value that the clock had */
 	__u64 drained_seen;       /* some value that drained_ts had since the last recovery */
-	__u64 limbo_freed;        /* blocks that waited for the log's reader */
+	__u64 deferred_freed;     /* blocks that waited for the log's reader */
 	__u64 tx_timed_out;       /* transactions that the reaper rolled back */
 	__u64 tx_too_large;       /* transactions that exceeded KDB_TX_BYTES */
 	__u64 snapshots_revoked;
@@ -394,9 +394,9 @@ struct kdb_arena {
 	__u64 _pad2[1];
 	/* line: blocks that the log's reader may still need: offset of the value, and in bit 32 whether its
 	 * head, which has the next such word, is in the slab's descriptor */
-	__u64 limbo_head;         /* compare-and-swap; taken as a whole by the collector */
-	__u64 limbo_rest;         /* collector: taken, freed when drained_ts reaches limbo_ts */
-	__u64 limbo_ts;
+	__u64 deferred_head;      /* compare-and-swap; taken as a whole by the collector */
+	__u64 deferred_rest;      /* collector: taken, freed when drained_ts reaches deferred_ts */
+	__u64 deferred_ts;
 	__u64 evacuated;          /* bytes of values that were moved in order to empty their slabs */
 	__u64 _pad3[4];
 	/* lines: where to begin the search of a bitmap, in words; only a hint */

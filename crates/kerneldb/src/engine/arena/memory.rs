@@ -86,17 +86,17 @@ impl Partition {
     }
 
     /// Whether blocks wait for the log's reader.
-    pub(crate) fn has_limbo(&self) -> bool {
-        self.super_word(offset_of!(kdb_arena, limbo_head)).load(Ordering::Relaxed) != 0
-            || self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed) != 0
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.super_word(offset_of!(kdb_arena, deferred_head)).load(Ordering::Relaxed) != 0
+            || self.super_word(offset_of!(kdb_arena, deferred_rest)).load(Ordering::Relaxed) != 0
     }
 
     /// Whether the collector's next run may free blocks that wait for the log's reader, which is done with all
     /// commits up to `drained`.
-    pub(crate) fn limbo_ends(&self, drained: u64) -> bool {
-        let rest = self.super_word(offset_of!(kdb_arena, limbo_rest)).load(Ordering::Relaxed);
-        let until = self.super_word(offset_of!(kdb_arena, limbo_ts)).load(Ordering::Relaxed);
-        self.has_limbo() && (rest == 0 || until <= drained)
+    pub(crate) fn deferred_ends(&self, drained: u64) -> bool {
+        let rest = self.super_word(offset_of!(kdb_arena, deferred_rest)).load(Ordering::Relaxed);
+        let until = self.super_word(offset_of!(kdb_arena, deferred_ts)).load(Ordering::Relaxed);
+        self.has_deferred() && (rest == 0 || until <= drained)
     }
 
     /// Whether less memory is ready than the kernel side may need before the next look.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The object with the operators for user space.
-const LOCAL_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_arena.bpf.o"));
+const CALLS_ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls_arena.bpf.o"));
 
 /// The arenas of one database.
 pub(crate) struct ArenaStore {
@@ -55,8 +55,8 @@ impl ArenaStore {
             }
             let window = Reservation::new()?;
             let object = bpf::load(&ObjectSpec {
-                name: "kdb_local",
-                elf: LOCAL_ARENA,
+                name: "kdb_call",
+                elf: CALLS_ARENA,
                 config: geometry.config(secrets),
                 constants: &[],
                 reuse: &reuse,
@@ -119,7 +119,9 @@ impl Storage for ArenaStore {
 
     fn memory_pressure(&self, control: &Control, partition: u32) -> MemoryPressure {
         let partition = self.partition(partition);
-        MemoryPressure::of(control.state(), |drained| (partition.has_limbo(), partition.limbo_ends(drained)))
+        MemoryPressure::of(control.state(), |drained| {
+            (partition.has_deferred(), partition.deferred_ends(drained))
+        })
     }
 
     fn has_garbage(&self, partition: u32) -> bool {
@@ -127,7 +129,7 @@ impl Storage for ArenaStore {
     }
 
     fn waits_for_log(&self, partition: u32) -> bool {
-        self.partition(partition).has_limbo()
+        self.partition(partition).has_deferred()
     }
 
     fn lacks_slabs(&self, partition: u32) -> bool {

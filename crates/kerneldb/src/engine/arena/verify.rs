@@ -43,7 +43,7 @@ pub(super) fn verify(control: &Control, partitions: &[Partition]) -> Result<Veri
             used: HashMap::new(),
         };
         let found = checker.index_and_versions().map_err(fail)?;
-        checker.limbo().map_err(fail)?;
+        checker.deferred().map_err(fail)?;
         let free = checker.slabs().map_err(fail)?;
         checker.coverage().map_err(fail)?;
         checker.current_slabs().map_err(fail)?;
@@ -198,8 +198,8 @@ impl Checker<'_> {
     }
 
     /// Claims the blocks that wait for the log's reader.
-    fn limbo(&mut self) -> Check<()> {
-        for field in [offset_of!(kdb_arena, limbo_head), offset_of!(kdb_arena, limbo_rest)] {
+    fn deferred(&mut self) -> Check<()> {
+        for field in [offset_of!(kdb_arena, deferred_head), offset_of!(kdb_arena, deferred_rest)] {
             let mut link = self.word(u64::from(KDB_SUPER_OFF) + field as u64);
             while link != 0 {
                 let (block, fills_slab) = (link & 0xffff_ffff, link >> 32 != 0);

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The object with the operators for user space.
-const LOCAL_HASHMAP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_hashmap.bpf.o"));
+const CALLS_HASHMAP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/calls_hashmap.bpf.o"));
 /// Maps of this engine, besides those that all engines have.
 const MAPS: &[&str] = &[
     "kdb_index",
@@ -96,8 +96,8 @@ impl HashStore {
         ]);
         entries.extend(VALUE_MAPS.iter().copied().zip(value_entries));
         let object = bpf::load(&ObjectSpec {
-            name: "kdb_local",
-            elf: LOCAL_HASHMAP,
+            name: "kdb_call",
+            elf: CALLS_HASHMAP,
             config: constants,
             constants: &[],
             reuse: &MapFds::new(),

@@ -8,8 +8,8 @@
  * log, every block has one). The collector takes the whole list, notes the clock, which no commit in the list
  * is after, and frees the blocks when the reader has reached that.
  */
-#ifndef BEDPLATE_ENGINE_LIMBO_H
-#define BEDPLATE_ENGINE_LIMBO_H
+#ifndef BEDPLATE_ENGINE_DEFERRED_H
+#define BEDPLATE_ENGINE_DEFERRED_H
 
 #include "alloc.h"
 
@@ -24,18 +24,18 @@ static __always_inline int log_drained(struct kdb_state *state, __u64 ts)
 	return ts <= stats->drained_seen;
 }
 
-#define LIMBO_BIG (1ull << 32) /* The value's head is in its slab's descriptor. */
+#define DEFERRED_BIG (1ull << 32) /* The value's head is in its slab's descriptor. */
 
-static __always_inline __u32 limbo_len(__u64 link)
+static __always_inline __u32 deferred_len(__u64 link)
 {
-	return KDB_LEN_HEAD | (link & LIMBO_BIG ? KDB_VAL_MAX : 0);
+	return KDB_LEN_HEAD | (link & DEFERRED_BIG ? KDB_VAL_MAX : 0);
 }
 
 /* Frees the block of a version that was committed at `ts`. */
 static __always_inline void block_retire(struct kdb_state *state, __u32 block, __u32 len, __u64 ts)
 {
 	struct kdb_arena __arena *s = super();
-	__u64 link = block | ((len & KDB_LEN_MASK) > KDB_HEADED_MAX ? LIMBO_BIG : 0);
+	__u64 link = block | ((len & KDB_LEN_MASK) > KDB_HEADED_MAX ? DEFERRED_BIG : 0);
 	__u32 i;
 
 	if (!kdb_config.wal || log_drained(state, ts)) {
@@ -43,17 +43,17 @@ static __always_inline void block_retire(struct kdb_state *state, __u32 block, _
 		return;
 	}
 	bpf_for(i, 0, 1 << 20) {
-		__u64 head = LOAD(&s->limbo_head);
+		__u64 head = LOAD(&s->deferred_head);
 
 		ASTORE64(head_at(block, len), head);
-		if (CAS(&s->limbo_head, head, link) == head)
+		if (CAS(&s->deferred_head, head, link) == head)
 			return;
 	}
 }
 
 /* Frees up to `budget` blocks that the reader is done with, counted in the statistics. Under the collector's
  * latch. */
-__noinline int limbo_collect(__u32 budget)
+__noinline int deferred_collect(__u32 budget)
 {
 	struct kdb_state *state = kdb_state();
 	struct kdb_arena __arena *s = super();
@@ -62,21 +62,21 @@ __noinline int limbo_collect(__u32 budget)
 	USE_ARENA();
 	if (!state)
 		return 0;
-	if (!s->limbo_rest) {
-		s->limbo_rest = __sync_lock_test_and_set(&s->limbo_head, 0);
+	if (!s->deferred_rest) {
+		s->deferred_rest = __sync_lock_test_and_set(&s->deferred_head, 0);
 		barrier();
-		s->limbo_ts = READ_ONCE(state->clock);
+		s->deferred_ts = READ_ONCE(state->clock);
 	}
-	if (READ_ONCE(state->drained_ts) < s->limbo_ts)
+	if (READ_ONCE(state->drained_ts) < s->deferred_ts)
 		return 0;
 	bpf_for(i, 0, budget) {
-		__u64 link = LOAD(&s->limbo_rest);
+		__u64 link = LOAD(&s->deferred_rest);
 
 		if (!link)
 			break;
-		STORE(&s->limbo_rest, ALOAD64(head_at(link, limbo_len(link))));
-		block_free(link, limbo_len(link));
-		kdb_stats(state)->limbo_freed++;
+		STORE(&s->deferred_rest, ALOAD64(head_at(link, deferred_len(link))));
+		block_free(link, deferred_len(link));
+		kdb_stats(state)->deferred_freed++;
 	}
 	return 0;
 }

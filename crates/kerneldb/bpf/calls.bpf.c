@@ -4,11 +4,11 @@
  * operator, session, I/O buffer.
  */
 #include <bedplate/kdb.h>
-#include <bedplate/local.h>
+#include <bedplate/calls.h>
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-struct local_args {
+struct call_args {
 	__u64 op;
 	__u64 session;
 	__u64 io;
@@ -52,7 +52,7 @@ static __always_inline int run(__u64 op, struct kdb_ctx *ctx, struct kdb_io *io)
 }
 
 SEC("raw_tp")
-int kdb_local(struct local_args *args)
+int kdb_call(struct call_args *args)
 {
 	__u32 session = args->session, io_index = args->io;
 	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
@@ -68,7 +68,7 @@ int kdb_local(struct local_args *args)
 /* Rolls a transaction back that has exceeded a limit; see kdb_reap(). Arguments: session, the transaction's number,
  * the time of its last operator. */
 SEC("raw_tp")
-int kdb_local_reap(struct local_args *args)
+int kdb_call_reap(struct call_args *args)
 {
 	__u32 session = args->op;
 	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
@@ -78,14 +78,14 @@ int kdb_local_reap(struct local_args *args)
 
 /* An empty call: what one BPF_PROG_TEST_RUN costs by itself. */
 SEC("raw_tp")
-int kdb_local_noop(struct local_args *args)
+int kdb_call_noop(struct call_args *args)
 {
 	return 0;
 }
 
 /* Background collection; the budget comes as `op`. The number of visited entries is the result. */
 SEC("raw_tp")
-int kdb_local_collect(struct local_args *args)
+int kdb_call_collect(struct call_args *args)
 {
 	return kdb_collect(args->op);
 }
@@ -93,7 +93,7 @@ int kdb_local_collect(struct local_args *args)
 #ifdef KDB_ENGINE_ARENA
 /* Empties slabs: the number of a slab of entries comes as `op`, the result is KiB moved. */
 SEC("raw_tp")
-int kdb_local_evacuate(struct local_args *args)
+int kdb_call_evacuate(struct call_args *args)
 {
 	return kdb_evacuate(args->op);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What local.bpf.c and user space share: operator numbers and operation traces. */
-#ifndef BEDPLATE_LOCAL_H
-#define BEDPLATE_LOCAL_H
+/* What calls.bpf.c and user space share: operator numbers and operation traces. */
+#ifndef BEDPLATE_CALLS_H
+#define BEDPLATE_CALLS_H
 
 enum kdb_op {
 	KDB_OP_BEGIN = 1,
