@@ -93,8 +93,15 @@ fn requests_at_a_limit_are_understood() {
     let (requests, error) = parse(limits, [request.as_bytes()]);
     assert_eq!((requests.len(), requests[0].len(), error), (1, 10, None));
     let line = vec![b'a'; LINE_BYTES_MAX];
-    assert_eq!(parse(Limits::default(), [&line[..]]).1, None);
-    assert_eq!(parse(Limits::default(), [&line[..], b"a"]).1, Some(ProtocolError::InlineTooBig));
+    for (before, first, error) in [
+        ("", "a", ProtocolError::InlineTooBig),
+        ("", "*", ProtocolError::MultibulkHeaderTooBig),
+        ("*1\r\n", "$", ProtocolError::BulkHeaderTooBig),
+    ] {
+        let at = [before.as_bytes(), first.as_bytes(), &line[1..]].concat();
+        assert_eq!(parse(Limits::default(), [&at[..]]).1, None, "{error}");
+        assert_eq!(parse(Limits::default(), [&at[..], b"a"]).1, Some(error));
+    }
 }
 
 #[test]

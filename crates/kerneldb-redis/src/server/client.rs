@@ -363,17 +363,44 @@ impl Client {
                 }
             }
         }
-        self.out.clear();
         self.sent = 0;
-        if self.out.capacity() > KEPT_OUTPUT_BYTES {
-            self.out = Vec::new();
-        }
+        empty_output(&mut self.out);
         true
+    }
+
+    /// Memory for replies in bytes, whether there are replies or not.
+    #[cfg(test)]
+    pub(super) fn output_capacity(&self) -> usize {
+        self.out.capacity()
     }
 
     /// Closes the socket and returns the dialogue, whose session is still open.
     pub(super) fn disconnect(self) -> Dialogue {
         drop(self.stream);
         self.dialogue
+    }
+}
+
+/// Empties the output. Keeps its memory for the next replies, unless it is more than [`KEPT_OUTPUT_BYTES`].
+fn empty_output(out: &mut Vec<u8>) {
+    out.clear();
+    if out.capacity() > KEPT_OUTPUT_BYTES {
+        *out = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_keeps_memory_up_to_the_limit() {
+        for (bytes, kept) in [(KEPT_OUTPUT_BYTES, KEPT_OUTPUT_BYTES), (KEPT_OUTPUT_BYTES + 1, 0)] {
+            let mut out = Vec::with_capacity(bytes);
+            assert_eq!(out.capacity(), bytes);
+            out.push(1);
+            empty_output(&mut out);
+            assert_eq!((out.len(), out.capacity()), (0, kept));
+        }
     }
 }

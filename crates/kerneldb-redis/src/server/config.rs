@@ -86,3 +86,18 @@ fn may_schedule_others() -> bool {
     rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_NICE))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_clients_has_a_limit() {
+        let check = |max_clients| ServerConfig { max_clients, ..ServerConfig::default() }.check();
+        assert!(check(1).is_ok() && check(CLIENTS_MAX).is_ok());
+        for out_of_range in [0, CLIENTS_MAX + 1] {
+            let message = check(out_of_range).unwrap_err().to_string();
+            assert!(message.contains("1 to 65536"), "{out_of_range}: {message}");
+        }
+    }
+}

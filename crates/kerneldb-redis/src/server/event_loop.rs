@@ -8,6 +8,9 @@
 //! The event loop does a bounded amount of work for a connection at a time ([`crate::limits`]). Connections
 //! with more to do wait in `runnable`, in the order in which they came.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -53,6 +56,8 @@ pub(super) struct EventLoop {
     programs: Arc<Programs>,
     table: Table,
     signals: Signals,
+    /// Events that the kernel has reported; empty between rounds.
+    events: Vec<epoll::Event>,
     /// Connections whose signals are raised; empty between turns.
     raised: Vec<u32>,
     listener: Listener,
@@ -127,6 +132,7 @@ impl EventLoop {
             config,
             programs,
             signals,
+            events: Vec::with_capacity(TURN_EVENTS),
             raised: Vec::new(),
             listener,
             listening: true,
@@ -147,31 +153,37 @@ impl EventLoop {
 
     /// Runs until [`Wake::stop`] or a client's SHUTDOWN.
     pub(super) fn run(&mut self) -> Result<()> {
-        let mut events = Vec::with_capacity(TURN_EVENTS);
         while !self.stop && !self.wake.stopped() {
-            let timeout = self.timeout();
-            events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(e) => return Err(Error::io("wait for events", e.into())),
-            }
-            for event in &events {
-                match event.data.u64() {
-                    LISTENER => self.accept(),
-                    SIGNALS => {}
-                    WAKE => self.wake.clear(),
-                    LOG => self.log.iter().for_each(DurableWatch::clear),
-                    token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
-                }
-            }
-            self.take_signals();
-            self.run_timers();
-            self.run_durable();
-            self.run_runnable();
-            self.stop |= self.backend.poll_shutdown();
-            self.sweep();
+            self.run_once()?;
         }
+        Ok(())
+    }
+
+    /// Waits for events, and does a bounded amount of work.
+    fn run_once(&mut self) -> Result<()> {
+        let timeout = self.timeout();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(e) => return Err(Error::io("wait for events", e.into())),
+        }
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                SIGNALS => {}
+                WAKE => self.wake.clear(),
+                LOG => self.log.iter().for_each(DurableWatch::clear),
+                token => self.socket_event(token as u32, (token >> 32) as u32, event.flags),
+            }
+        }
+        self.events = events;
+        self.take_signals();
+        self.run_timers();
+        self.run_durable();
+        self.run_runnable();
+        self.stop |= self.backend.poll_shutdown();
+        self.sweep();
         Ok(())
     }
 

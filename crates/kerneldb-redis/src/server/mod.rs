@@ -98,6 +98,46 @@ impl Server {
         store: Option<Arc<Store>>,
         config: ServerConfig,
     ) -> Result<ServerHandle> {
+        let prepared = Prepared::new(database, store, config)?;
+        let addr = prepared.listener.addr();
+        let (programs, wake, counters) =
+            (prepared.programs.clone(), prepared.wake.clone(), prepared.counters.clone());
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("kerneldb-server".into())
+            .spawn(move || {
+                // The ring buffer's consumer belongs to its thread, so the loop is made here.
+                match prepared.event_loop() {
+                    Ok(mut event_loop) => {
+                        let _ = ready.send(Ok(()));
+                        event_loop.run().inspect_err(|e| tracing::error!(error = %e, "the server stopped"))
+                    }
+                    Err(e) => {
+                        let _ = ready.send(Err(e));
+                        Ok(())
+                    }
+                }
+            })
+            .map_err(|e| Error::io("start the server's thread", e))?;
+        started.recv().expect("the thread reports before it ends")?;
+        tracing::info!(%addr, "listening");
+        Ok(ServerHandle { addr, programs, counters, wake, thread: Some(thread) })
+    }
+}
+
+/// The parts of a server before its thread runs.
+struct Prepared {
+    config: ServerConfig,
+    listener: Listener,
+    programs: Arc<Programs>,
+    wake: Arc<Wake>,
+    counters: Arc<Counters>,
+    backend: Arc<Backend>,
+}
+
+impl Prepared {
+    /// Checks the configuration, listens, and loads the programs.
+    fn new(database: Arc<Database>, store: Option<Arc<Store>>, config: ServerConfig) -> Result<Prepared> {
         config.check()?;
         let listener = Listener::bind(config.bind)?;
         let addr = listener.addr();
@@ -119,31 +159,13 @@ impl Server {
             password: config.password.clone(),
         });
         let backend = Arc::new(Backend::new(database, store, programs.clone(), server)?);
-        let (ready, started) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name("kerneldb-server".into())
-            .spawn({
-                let (programs, wake, counters) = (programs.clone(), wake.clone(), counters.clone());
-                move || {
-                    // The ring buffer's consumer belongs to its thread, so the loop is made here.
-                    match EventLoop::new(config, programs, listener, wake, counters, backend) {
-                        Ok(mut event_loop) => {
-                            let _ = ready.send(Ok(()));
-                            event_loop
-                                .run()
-                                .inspect_err(|e| tracing::error!(error = %e, "the server stopped"))
-                        }
-                        Err(e) => {
-                            let _ = ready.send(Err(e));
-                            Ok(())
-                        }
-                    }
-                }
-            })
-            .map_err(|e| Error::io("start the server's thread", e))?;
-        started.recv().expect("the thread reports before it ends")?;
-        tracing::info!(%addr, "listening");
-        Ok(ServerHandle { addr, programs, counters, wake, thread: Some(thread) })
+        Ok(Prepared { config, listener, programs, wake, counters, backend })
+    }
+
+    /// Makes the event loop, which belongs to the calling thread.
+    fn event_loop(self) -> Result<EventLoop> {
+        let Prepared { config, listener, programs, wake, counters, backend } = self;
+        EventLoop::new(config, programs, listener, wake, counters, backend)
     }
 }
 

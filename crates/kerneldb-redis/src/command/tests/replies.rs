@@ -4,6 +4,7 @@ use super::redis::Redis;
 use super::{Client, encode, one};
 use crate::command::Startup;
 use crate::command::tests::model::Model;
+use crate::limits::KEPT_BULK_BYTES_MAX;
 
 /// Inline commands whose replies must be the same to the byte, in order.
 const SAME: &str = r#"
@@ -464,7 +465,11 @@ fn sizes() {
     assert_eq!(call(&[b"SET", &huge, b"v"]), key_error);
     assert_eq!(call(&[b"SET", b"k", &long]), value_error);
     assert_eq!(call(&[b"SET", b"k", &huge]), value_error);
-    assert_eq!(call(&[b"ECHO", &huge]), "-ERR argument exceeds the limit of 131072 bytes\r\n");
+    let argument_error = "-ERR argument exceeds the limit of 131072 bytes\r\n";
+    assert_eq!(call(&[b"ECHO", &huge]), argument_error);
+    assert_eq!(call(&[b"ECHO", &huge[..KEPT_BULK_BYTES_MAX + 1]]), argument_error);
+    let kept = call(&[b"ECHO", &huge[..KEPT_BULK_BYTES_MAX]]);
+    assert_eq!(kept.len(), KEPT_BULK_BYTES_MAX + "$131072\r\n\r\n".len());
     assert_eq!(call(&[b"SET", &key, &value]), "+OK\r\n");
     assert_eq!(call(&[b"APPEND", &key, b"x"]), string_error);
     assert_eq!(call(&[b"SETRANGE", &key, b"65536", b"x"]), string_error);
