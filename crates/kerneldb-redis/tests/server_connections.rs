@@ -74,6 +74,32 @@ fn never_reads() {
     running.finish();
 }
 
+/// Each long reply keeps a buffer of a pool until TCP has taken it. More replies at once than buffers change nothing.
+#[test]
+fn more_long_replies_at_once_than_buffers() {
+    if !can_run() {
+        return;
+    }
+    // 32 per processor.
+    let clients = 32 * std::thread::available_parallelism().unwrap().get() + 20;
+    let database =
+        bedplate_kerneldb::Config { memory_bytes: 64 << 20, max_sessions: 1024, ..Default::default() };
+    let running = start_with(database, ServerConfig { max_clients: 1000, ..config() });
+    let mut clients: Vec<_> = (0..clients.min(1000)).map(|_| running.client()).collect();
+    let value = vec![b'v'; 30_000];
+    clients[0].send(&request(&[b"SET", b"k", &value]));
+    clients[0].expect(b"+OK\r\n");
+    let reply = bulk(&value);
+    for _ in 0..5 {
+        // In two packets, so that the second reply of most connections waits for the first one.
+        (0..2).for_each(|_| clients.iter_mut().for_each(|c| c.send(&words("GET k"))));
+        clients.iter_mut().for_each(|c| c.expect(&reply.repeat(2)));
+    }
+    drop(clients);
+    // Reports buffers that are still claimed.
+    running.finish();
+}
+
 #[test]
 fn a_thousand_connections_opened_and_dropped() {
     if !can_run() {

@@ -141,7 +141,7 @@ impl Table {
 
 impl ConnSlot<'_> {
     /// The words that the turn depends on.
-    fn words(&self) -> TurnWords<'_> {
+    pub(super) fn words(&self) -> TurnWords<'_> {
         TurnWords {
             turn: field!(self, AtomicU64, turn),
             queued: field!(self, AtomicU64, queued),

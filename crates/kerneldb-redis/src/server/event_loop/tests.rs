@@ -8,10 +8,10 @@ mod client;
 use std::mem::offset_of;
 
 use super::*;
-use crate::limits::{INPUTS_PER_CPU, KEPT_OUTPUT_BYTES, OUTPUTS_PER_CPU, QUEUES};
+use crate::limits::{INPUTS_PER_CPU, KEPT_OUTPUT_BYTES, OUTPUTS_PER_CPU, QUEUES, TURN_END_REPLY_BYTES};
 use crate::server::Prepared;
 use crate::server::layout::{srv_output, srv_stats};
-use bedplate_kerneldb::{Config, Database};
+use bedplate_kerneldb::{Config, Database, SetOptions};
 use client::{Client, bulk, request, words};
 
 /// A server whose event loop runs only when a test asks for it.
@@ -240,19 +240,15 @@ fn a_connection_gives_the_memory_of_a_huge_reply_back() {
     let mut server = Server::start(false);
     let mut clients = server.clients(1);
     let value = vec![b'v'; 60_000];
+    let names = b"abcdefghijklmnopqrst";
+    let mut session = server.database.session().unwrap();
+    for name in names {
+        session.set(std::slice::from_ref(name), &value, SetOptions::default()).unwrap();
+    }
+    drop(session);
     for (keys, is_kept) in [(10, true), (20, false)] {
-        let mut mget = vec![&b"MGET"[..]];
-        for key in &b"abcdefghijklmnopqrst"[..keys] {
-            mget.push(std::slice::from_ref(key));
-            clients[0].send(&request(&[b"SET", std::slice::from_ref(key), &value]));
-            let mut client = Client { socket: clients[0].socket.try_clone().unwrap() };
-            let reader = std::thread::spawn(move || client.expect(b"+OK\r\n"));
-            until("it is stored", || {
-                server.run_once();
-                reader.is_finished()
-            });
-            reader.join().unwrap();
-        }
+        let mget: Vec<&[u8]> =
+            std::iter::once(&b"MGET"[..]).chain(names[..keys].iter().map(std::slice::from_ref)).collect();
         clients[0].send(&request(&mget));
         let reply = [format!("*{keys}\r\n").into_bytes(), bulk(&value).repeat(keys)].concat();
         let length = reply.len();
@@ -269,6 +265,27 @@ fn a_connection_gives_the_memory_of_a_huge_reply_back() {
             if is_kept { (length..=KEPT_OUTPUT_BYTES).contains(&capacity) } else { capacity == 0 },
             "{capacity}"
         );
+    }
+    server.finish(clients);
+}
+
+#[test]
+fn a_turn_ends_with_a_reply_up_to_the_limit() {
+    let mut server = Server::start(true);
+    let mut clients = server.clients(1);
+    let value = vec![b'v'; 60_000];
+    let mut session = server.database.session().unwrap();
+    session.set(b"k", &value, SetOptions::default()).unwrap();
+    drop(session);
+    let given = |server: &Server| server.event_loop.table.conn(0).words().give.load(Ordering::Relaxed);
+    for (reply_bytes, with_reply) in [(TURN_END_REPLY_BYTES, true), (TURN_END_REPLY_BYTES + 1, false)] {
+        let before = given(&server);
+        let length = reply_bytes - "$12345\r\n\r\n".len();
+        let reply = String::from_utf8(bulk(&value[..length])).unwrap();
+        assert_eq!(reply.len(), reply_bytes);
+        server.ask_event_loop(&mut clients[0], &format!("GETRANGE k 0 {}", length - 1), reply.trim_end());
+        assert_eq!(given(&server) != before, with_reply, "{reply_bytes} bytes");
+        until("the kernel's turn begins", || !server.event_loop.table.conn(0).turn().is_event_loop());
     }
     server.finish(clients);
 }
