@@ -173,13 +173,28 @@ __noinline int srv_count_miss(void)
 	return 0;
 }
 
+/* Whether more than so many slabs are free for every size. It looks at one word of their bitmap only, so the answer may be
+ * no although there are. */
+static __always_inline int srv_has_slabs(int slabs)
+{
+	__u32 hint = LOAD(&super()->hints[KDB_KIND_FREE]);
+	__u64 word;
+
+	if (hint >= kdb_config.bitmap_words)
+		return 0;
+	word = ALOAD64(bitmap_at(KDB_KIND_FREE) + hint * 8);
+	for (int i = 0; i < slabs; i++)
+		word &= word - 1;
+	return word != 0;
+}
+
 /* Whether the partition may run out of memory: in a transaction that would be final, so the event loop,
  * which can provide more, has to run the command. */
 static __always_inline int srv_short_of_memory(void)
 {
 	struct kdb_arena __arena *arena = super();
 
-	return LOAD(&arena->committed) - LOAD(&arena->brk) < (1u << 20);
+	return LOAD(&arena->committed) - LOAD(&arena->brk) < (1u << 20) && !srv_has_slabs(16);
 }
 
 /* Whether a reply may reveal what the operator in `in` has observed. */

@@ -65,3 +65,29 @@ fn memory_moves_between_all_sizes_of_values() {
         running.finish();
     }
 }
+
+/// A database that was full once has no memory left that was never used, but free slabs.
+#[test]
+fn the_kernel_answers_transactions_again_when_a_full_database_has_been_emptied() {
+    if !can_run() {
+        return;
+    }
+    let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
+    let running = start_with(database, config_with(true));
+    let mut client = running.client();
+    fill(&mut client, 1024, false);
+    client.ask("FLUSHALL", "+OK");
+    server::eventually("slabs are free", || running.db.heap_stats().free_slabs() > 200);
+    let before = running.server.stats().unwrap();
+    for _ in 0..10 {
+        client.ask("BEGIN", "+OK");
+        for number in 0..10 {
+            client.ask(&format!("SET key:{number} value"), "+OK");
+        }
+        client.ask("COMMIT", "+OK");
+    }
+    let after = running.server.stats().unwrap();
+    assert_eq!(after.passed, before.passed, "packets were passed to the event loop");
+    drop(client);
+    running.finish();
+}
