@@ -149,7 +149,8 @@ fn a_transaction_goes_on_when_the_log_ring_has_room_again() {
         assert!(!session.in_transaction(), "{name}");
 
         drain(&mut log, &mut logged);
-        let expected: [(&[u8], &[u8]); 3] = [(b"exchanged", b"new"), (b"new", b"value"), (b"rewritten", b"last")];
+        let expected: [(&[u8], &[u8]); 3] =
+            [(b"exchanged", b"new"), (b"new", b"value"), (b"rewritten", b"last")];
         let expected: Keys = expected.iter().map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
         assert_eq!(logged, expected, "{name}: the log");
         for (key, value) in &expected {

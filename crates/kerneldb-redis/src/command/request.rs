@@ -210,9 +210,7 @@ impl Core {
                             return Step::Done;
                         }
                         // The transaction is the client's: so is the decision to start it again.
-                        Fail::Store(e)
-                            if !e.is_transient() || clients_transaction && !ctx.stays_open(&e) =>
-                        {
+                        Fail::Store(e) if !e.is_transient() || clients_transaction && !ctx.stays_open(&e) => {
                             error = Some(e);
                             break;
                         }

@@ -244,6 +244,35 @@ fn a_transaction_that_waits_for_the_log_ends_when_the_log_fails() {
     }
 }
 
+/// The time limit on transactions ends one that waits for the log. If it is the request's own, the request begins anew.
+#[test]
+fn a_request_that_waits_for_the_log_longer_than_a_transaction_may_last_begins_anew() {
+    let value = "v".repeat(40_000);
+    let timed_out = "-TXFAILED the transaction exceeded its time limit and was rolled back\r\n";
+    let queued = "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n";
+    for (requests, reply) in [
+        (format!("MSET a {value} b {value} c 3\r\n"), "+OK\r\n".to_owned()),
+        (
+            format!(
+                "MULTI\r\nECHO first\r\nHELLO 3\r\nMSET a {value} b {value}\r\nGET absent\r\nSET c 3\r\nEXEC\r\n"
+            ),
+            format!("{queued}*5\r\n$5\r\nfirst\r\n%7\r\n"),
+        ),
+        ("BEGIN\r\nSET a 1\r\nMSET b 1 c 3\r\n".into(), format!("+OK\r\n+OK\r\n{timed_out}")),
+    ] {
+        let model = Model::new(Startup::default());
+        let mut c = Client::new(&model);
+        model.limit_ring(3, 2);
+        assert!(matches!(c.feed(requests.as_bytes()), Progress::RetryAfter(_)));
+        model.limit_ring(3, 3);
+        model.inject(vec![Error::TimedOut]);
+        c.finish();
+        let replies = c.take();
+        assert!(replies.starts_with(&reply), "{replies}");
+        assert!(!reply.ends_with("%7\r\n") || replies.ends_with("+OK\r\n_\r\n+OK\r\n"), "{replies}");
+    }
+}
+
 #[test]
 fn exec_retries_as_a_whole() {
     let model = Model::new(Startup::default());
