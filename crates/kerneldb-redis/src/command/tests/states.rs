@@ -233,7 +233,7 @@ fn a_transaction_that_waits_for_the_log_ends_when_the_log_fails() {
         model.inject(vec![Error::WalFailed]);
         c.finish();
         assert_eq!(c.take(), reply);
-        assert_eq!(c.connection.at_rest(), true);
+        assert!(c.connection.at_rest());
         if !ends {
             assert_eq!(c.send("COMMIT"), "-TXFAILED the transaction had failed and was rolled back\r\n");
         }
