@@ -3,6 +3,7 @@
 use super::model::Model;
 use super::{Client, one};
 use crate::command::{Progress, Startup};
+use crate::limits::LONG_TRANSACTION_BYTES;
 use bedplate_kerneldb::Error;
 
 /// Replies to a script of all commands that write, in BEGIN, in MULTI and alone.
@@ -74,9 +75,16 @@ fn a_full_log_ring_changes_no_reply() {
 #[test]
 fn only_long_transactions_hold_locks_while_they_wait_for_the_log() {
     let value = "v".repeat(40_000);
+    // The first two keys with their values.
+    let of = |bytes: usize| {
+        let (first, second) = ("v".repeat(30_000), "v".repeat(bytes - 30_000 - 2));
+        format!("MSET a {first} b {second} c 3\r\n")
+    };
     for (requests, holds) in [
         ("MSET a 1 b 2 c 3\r\n".to_owned(), false),
         (format!("MSET a {value} b {value} c 3\r\n"), true),
+        (of(LONG_TRANSACTION_BYTES - 1), false),
+        (of(LONG_TRANSACTION_BYTES), true),
         (format!("MULTI\r\nSET a 1\r\nSET b {value}\r\nSET c 3\r\nEXEC\r\n"), false),
         (format!("MULTI\r\nSET a {value}\r\nSET b {value}\r\nSET c 3\r\nEXEC\r\n"), true),
         ("BEGIN\r\nSET a 1\r\nMSET b 1 c 3\r\n".to_owned(), true),
