@@ -3,8 +3,8 @@
 use super::operators::Operators;
 use super::services::{Counters, Services};
 use super::spec::Cmd;
+use crate::limits::LONG_TRANSACTION_BYTES;
 use crate::resp::{Args, Writer, parse_i64};
-use bedplate_kerneldb::limits::LOG_RING_BYTES_MIN;
 use bedplate_kerneldb::{Error, KEY_MAX, Result, SetOptions, VALUE_MAX, Value, Written};
 
 /// Why a command did not do what it should.
@@ -156,11 +156,6 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
         }
     }
 }
-
-/// A transaction of a request that has written as many bytes of keys and values stays open while it waits for room in
-/// the log ring, because it may never fit into the ring as a whole. A shorter one is rolled back and begun anew, so
-/// that others can have its locks meanwhile.
-const LONG_TRANSACTION_BYTES: usize = LOG_RING_BYTES_MIN as usize / 4;
 
 /// What a request has done so far when it has to wait for the log in the middle of an open transaction: the next
 /// attempt does not repeat it.

@@ -34,7 +34,7 @@ fn every_key_has_its_last_change_after_a_restart() {
                         match i % 11 {
                             0 => drop(session.delete(key.as_bytes())),
                             1 => {
-                                // A full log ring fails the transaction, and then nothing has changed.
+                                // The log ring may be full. What is rolled back has changed nothing.
                                 if rewrite(&mut session, key.as_bytes(), &i.to_le_bytes()).is_err() {
                                     session.rollback().unwrap();
                                 }

@@ -2,6 +2,7 @@
 
 mod database;
 mod differential;
+mod full_log_ring;
 mod fuzz;
 mod model;
 mod redis;
