@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -16,6 +16,7 @@ use crate::{
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
     expirer::Expirer,
+    session::TraceProgram,
     stats::Stats,
 };
 
@@ -29,6 +30,8 @@ pub struct Database {
     stop: Arc<AtomicBool>,
     housekeeper: Option<JoinHandle<()>>,
     expirer: Option<Expirer>,
+    /// What runs traces, once one was asked for.
+    traces: Mutex<Option<Arc<TraceProgram>>>,
 }
 
 impl Database {
@@ -55,7 +58,7 @@ impl Database {
                 .map_err(|e| Error::io("cannot start the background thread", e))?
         };
         let expirer = Some(Expirer::start(engine.clone())?);
-        Ok(Database { engine, stop, housekeeper: Some(housekeeper), expirer })
+        Ok(Database { engine, stop, housekeeper: Some(housekeeper), expirer, traces: Mutex::default() })
     }
 
     /// Opens a session.
@@ -100,9 +103,21 @@ impl Database {
         self.engine.wait_for_programs()
     }
 
-    /// Claims a trace, for running many operations in one call. [`Error::Busy`] if all are in use.
+    /// Claims a trace, for running many operations in one call. The first call loads the program that runs traces.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if all traces are in use, [`Error::Config`] for a database with several partitions.
     pub fn trace(&self) -> Result<Trace> {
-        Trace::claim(self.engine.clone())
+        if self.config().partitions != 1 {
+            return Err(Error::Config("traces need a database with one partition".into()));
+        }
+        let mut program = self.traces.lock().unwrap_or_else(|e| e.into_inner());
+        let program = match &mut *program {
+            Some(program) => program,
+            none => none.insert(Arc::new(TraceProgram::load(&self.engine)?)),
+        };
+        Trace::claim(self.engine.clone(), program.clone())
     }
 
     /// Takes a snapshot for scanning.

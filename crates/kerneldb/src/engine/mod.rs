@@ -2,9 +2,9 @@
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
 //! each other from left to right: `log`, `reaper`, `expiry`, `control`, `replay_lanes`, `memory_wait`, `storage` (the
-//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`. `tracing` is an attached object like a user's.
+//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
-//! Locks, in order: `tracing` (alone), the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
+//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
 //! are held while a program runs.
 
 mod arena;
@@ -19,10 +19,9 @@ mod reaper;
 mod replay_lanes;
 mod snapshot;
 mod storage;
-mod tracing;
 
 use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
@@ -50,7 +49,6 @@ use expiry::{Expiry, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
 use storage::Storage;
-pub(crate) use tracing::Tracing;
 
 /// Maps that every object of a database shares, whatever its storage engine.
 const SHARED_MAPS: [&str; 3] = ["kdb_contexts", "kdb_ios", "kdb_states"];
@@ -72,7 +70,6 @@ pub(crate) struct Engine {
     storage: Box<dyn Storage>,
     programs: Vec<Programs>,
     pub ios: ArrayMapping<kdb_io>,
-    tracing: Mutex<Option<Arc<Tracing>>>,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
@@ -102,7 +99,6 @@ impl Engine {
         let object = &objects[0];
         Ok(Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
-            tracing: Mutex::default(),
             control: Control::new(config, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::default(),
@@ -169,15 +165,6 @@ impl Engine {
     /// Returns when every program that was running at the call has ended.
     pub(crate) fn wait_for_programs(&self) -> Result<()> {
         self.grace.wait()
-    }
-
-    /// What runs traces, loaded when it is first asked for.
-    pub(crate) fn tracing(&self) -> Result<Arc<Tracing>> {
-        let mut tracing = self.tracing.lock().unwrap_or_else(|e| e.into_inner());
-        if tracing.is_none() {
-            *tracing = Some(Arc::new(Tracing::load(self)?));
-        }
-        Ok(tracing.clone().expect("it was just loaded"))
     }
 
     /// Makes memory available in a partition that ran out of it; false at the limit.
@@ -320,7 +307,8 @@ impl Programs {
     }
 }
 
-fn possible_cpus() -> Result<u32> {
+/// Number of processors that the machine can have.
+pub(crate) fn possible_cpus() -> Result<u32> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(|e| bpf::kernel_error("cannot count the CPUs", e))?;
     match u32::try_from(cpus) {
         Ok(n) if (1..=CPUS_MAX).contains(&n) => Ok(n),

@@ -8,10 +8,11 @@ mod operators;
 mod procedure;
 mod replayer;
 mod trace;
+mod trace_program;
 
 pub use application::{Application, VOTER};
 pub use operators::Session;
-
 pub use procedure::Procedure;
 pub use replayer::Replayer;
 pub use trace::{TRACE_KEY, Trace, TraceOutcome};
+pub(crate) use trace_program::TraceProgram;

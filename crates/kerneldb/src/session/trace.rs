@@ -10,12 +10,12 @@ use std::sync::{
 };
 
 use super::{
-    Session,
+    Session, TraceProgram,
     operators::{Io, error},
 };
 use crate::{
     Error, Result, VALUE_MAX,
-    engine::{Engine, Tracing},
+    engine::Engine,
     layout::{KDB_TRACE_GET, KDB_TRACE_KEY, kdb_trace, kdb_trace_op},
     limits::TRACE_OPS,
 };
@@ -26,7 +26,7 @@ pub const TRACE_KEY: usize = KDB_TRACE_KEY as usize;
 /// A sequence of auto-commit operations. There are as many traces as CPUs, and two more.
 pub struct Trace {
     db: Arc<Engine>,
-    tracing: Arc<Tracing>,
+    program: Arc<TraceProgram>,
     index: u32,
     len: usize,
     /// Bytes in the longest SET.
@@ -43,25 +43,21 @@ pub struct TraceOutcome {
 }
 
 impl Trace {
-    /// Claims a trace; [`Error::Busy`] if all are in use. Only a database with one partition has traces.
-    pub(crate) fn claim(db: Arc<Engine>) -> Result<Self> {
-        if db.config().partitions != 1 {
-            return Err(Error::Config("traces need a database with one partition".into()));
-        }
-        let tracing = db.tracing()?;
-        for index in 0..tracing.traces.len() {
-            let trace = tracing.traces.get(index);
+    /// Claims a trace; [`Error::Busy`] if all are in use.
+    pub(crate) fn claim(db: Arc<Engine>, program: Arc<TraceProgram>) -> Result<Self> {
+        for index in 0..program.traces.len() {
+            let trace = program.traces.get(index);
             // SAFETY: in bounds; `claimed` is only accessed atomically.
             let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*trace).claimed) };
             if claimed.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Ok(Trace { db, tracing, index, len: 0, longest: 0 });
+                return Ok(Trace { db, program, index, len: 0, longest: 0 });
             }
         }
         Err(Error::Busy)
     }
 
     fn ptr(&self) -> *mut kdb_trace {
-        self.tracing.traces.get(self.index)
+        self.program.traces.get(self.index)
     }
 
     /// Forgets the operations.
@@ -112,7 +108,7 @@ impl Trace {
         }
         let result = Io::claim(&self.db);
         let mut args = [self.index, session.index(), io.index(), result.index()].map(u64::from);
-        let status = self.tracing.program.run(&mut args)?;
+        let status = self.program.program.run(&mut args)?;
         if status != 0 {
             return Err(error(status));
         }
