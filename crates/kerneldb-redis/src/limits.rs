@@ -6,6 +6,9 @@ use std::time::Duration;
 /// configured number gets an error and is closed.
 pub const CLIENTS_MAX: u32 = 65_536;
 
+/// Connections that wait to be accepted; the kernel lets further clients try again later.
+pub(crate) const CONNECTIONS_WAITING: i32 = 1024;
+
 /// Arguments of one request; more are a protocol error, after which the connection is closed.
 pub const REQUEST_ARGUMENTS_MAX: i64 = 1 << 20;
 

@@ -209,7 +209,6 @@ impl Database {
     /// expiry stops until [`Database::set_clock`], because its commits would take timestamps that are yet to be replayed.
     pub(crate) fn begin_replay(&self) {
         self.engine.expiry.close_gate(true);
-        self.engine.open_reserve(true);
         self.engine.state().drained_ts.store(u64::MAX, Ordering::SeqCst);
     }
 
@@ -223,7 +222,7 @@ impl Database {
         self.engine.state().clock.store(ts, Ordering::SeqCst);
         self.engine.state().durable_ts.store(ts, Ordering::SeqCst);
         self.engine.control.end_replay();
-        self.engine.open_reserve(false);
+        self.engine.close_reserves();
         self.engine.expiry.close_gate(false);
         Ok(())
     }

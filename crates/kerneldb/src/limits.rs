@@ -125,11 +125,13 @@ const _: () = assert!(TX_KEYS_MAX * (KEY_MAX + VALUE_MAX + TX_WRITE_BYTES) <= TX
 // The counters of a frame cannot overflow: a transaction has at least one byte, a change at least three.
 const _: () = assert!(FRAME_PAYLOAD_MAX < u32::MAX as usize);
 
-/// Recovery may take a part of a partition's limit beyond the limit: this share, within [`RESERVE_BYTES`]. A loader leaves
-/// one slab of each size half empty, so a database that was full may need more than it had until it is compacted.
+/// Recovery that finds no memory within a partition's limit, although it has emptied sparse slabs, may take more: this
+/// share of the limit, within [`RESERVE_BYTES`]. Beyond that it ends in [`crate::Error::NoMemory`].
 pub(crate) const RESERVE_SHARE: u64 = 16;
 /// See [`RESERVE_SHARE`].
 pub(crate) const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=64 << 20;
+/// How often a recovered change that finds no memory lets sparse slabs be emptied before it takes the reserve.
+pub(crate) const RECOVERY_ROOM_ATTEMPTS: u32 = 16;
 
 /// Most threads that write recovered keys into memory. More would wait for the thread that decodes.
 pub(crate) const RECOVERY_WORKERS_MAX: usize = 8;

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::limits::CONNECTIONS_WAITING;
 use bedplate_kerneldb::{Error, Result};
-
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
 
 /// Redis's text.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -39,7 +37,7 @@ impl Listener {
 
     /// Lets clients connect.
     pub(super) fn listen(&self) -> Result<()> {
-        rustix::net::listen(&self.socket, BACKLOG)
+        rustix::net::listen(&self.socket, CONNECTIONS_WAITING)
             .map_err(|e| Error::io(format!("listen on {}", self.addr), e.into()))
     }
 

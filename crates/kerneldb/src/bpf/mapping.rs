@@ -200,7 +200,7 @@ impl ArenaMapping {
         if unsafe { madvise(start.cast(), (to - from) as usize, Advice::LinuxPopulateWrite) }.is_ok() {
             return;
         }
-        // A kernel that cannot populate, or has no memory: then this is where the process is told.
+        // The kernel is too old to populate, or has no memory. In the second case a touch ends the process.
         for page in (from..to).step_by(4096) {
             // SAFETY: in bounds (checked by `at`), and nobody uses the page yet. Volatile, so that the
             // compiler does not see that nothing needs the result.

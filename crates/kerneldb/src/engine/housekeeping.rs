@@ -65,6 +65,11 @@ impl Engine {
             || attempt < RECLAIM_ATTEMPTS && self.make_room(partition)
     }
 
+    /// Forgets that there was nothing to reclaim, because slabs have come that nobody has looked at.
+    pub(crate) fn look_for_room_again(&self) {
+        self.lock_housekeeping().fruitless.clear();
+    }
+
     /// Collects and reclaims what a partition at its limit does not need; whether there was anything.
     pub(crate) fn make_room(&self, partition: u32) -> bool {
         let mut housekeeping = self.lock_housekeeping();

@@ -197,14 +197,14 @@ impl Engine {
         self.storage.loaders()
     }
 
-    /// Most loaders that work on one partition, so that the slabs which they leave half empty fit into its reserve.
-    pub(crate) fn loaders_max(&self) -> u32 {
-        self.storage.loaders_max()
+    /// Lets a partition grow into its reserve, which is for recovery.
+    pub(crate) fn open_reserve(&self, partition: u32) {
+        self.storage.open_reserve(partition);
     }
 
-    /// Whether memory may grow into the partitions' reserves, which are for recovery.
-    pub(crate) fn open_reserve(&self, open: bool) {
-        self.storage.open_reserve(open);
+    /// Recovery is over: partitions grow to their limits only.
+    pub(crate) fn close_reserves(&self) {
+        self.storage.close_reserves();
     }
 
     /// Number of the bucket in a partition of keys with a hash.

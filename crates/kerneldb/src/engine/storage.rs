@@ -131,13 +131,11 @@ pub(crate) trait Storage: Send + Sync {
         Vec::new()
     }
 
-    /// Most loaders that may work on one partition.
-    fn loaders_max(&self) -> u32 {
-        1
-    }
+    /// Lets a partition grow beyond its limit, into what is reserved for recovery.
+    fn open_reserve(&self, _partition: u32) {}
 
-    /// Whether memory may grow beyond the limit, into what is reserved for recovery.
-    fn open_reserve(&self, _open: bool) {}
+    /// Lets no partition grow beyond its limit any more. No operator runs.
+    fn close_reserves(&self) {}
 
     /// Number of the bucket of keys with a hash; 0 for an engine without loaders.
     fn bucket_of(&self, _partition: u32, _hash: u64) -> u32 {

@@ -23,10 +23,10 @@
  * User space may also take empty current slabs. An owner therefore must see its slab's state and kind
  * together with the word that it changes.
  *
- * User space that fills an arena before any program runs on it (recovery) may do so with these rules: take
- * slabs at `brk`, write `kind` and `capacity`, write blocks from the slab's start on, and store the word:
- * nothing on the free list, `used` and `carved` the number of blocks, and the state FULL, or PARTIAL with the
- * slab's bit in the bitmap of its kind if there is room left. Entries that are not carved need no contents.
+ * User space that fills an arena before any operator runs on it (recovery, src/engine/arena/load.rs) takes slabs
+ * at `brk`, which stay CLAIMED while it writes `kind`, `capacity` and blocks. Then it stores the word: FULL, or
+ * PARTIAL with the slab's bit in the bitmap of its kind, or FREE with its bit in that of free slabs. Entries that
+ * are not carved need no contents.
  */
 #ifndef BEDPLATE_ENGINE_ALLOC_H
 #define BEDPLATE_ENGINE_ALLOC_H

@@ -136,7 +136,7 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 			kdb_stats(state)->versions_pruned++;
 		}
 	} else {
-		hm_tidy(state, e, work, hm_io_key(io));
+		hm_entry_prune(state, e, work, hm_io_key(io));
 	}
 	hm_unlock(e);
 	return KDB_OK;

@@ -203,7 +203,7 @@ __noinline int release_one(struct kdb_ctx *ctx, __u32 index)
 			hm_account(state, e->klen, &old, new);
 		}
 	}
-	hm_tidy(state, e, work, key);
+	hm_entry_prune(state, e, work, key);
 	hm_unlock(e);
 out:
 	irqs_on(&irq);

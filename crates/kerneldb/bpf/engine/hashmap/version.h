@@ -353,7 +353,7 @@ static __always_inline void hm_queue(struct hm_entry *e, void *key)
 }
 
 /* After a commit or roll-back on an entry, before its exclusive lock is released. */
-static __always_inline void hm_tidy(struct kdb_state *state, struct hm_entry *e, struct hm_work *work, void *key)
+static __always_inline void hm_entry_prune(struct kdb_state *state, struct hm_entry *e, struct hm_work *work, void *key)
 {
 	__u32 newest;
 

@@ -269,7 +269,7 @@ struct kdb_entry {
 
 enum kdb_slab_state {
 	KDB_SLAB_FREE = 0,        /* in the pool, or never used */
-	KDB_SLAB_CLAIMED = 1,     /* being given a kind or an owner, for a handful of instructions */
+	KDB_SLAB_CLAIMED = 1,     /* being given a kind or an owner; in recovery, being filled */
 	KDB_SLAB_CURRENT = 2,     /* its owner allocates from it */
 	KDB_SLAB_PARTIAL = 3,     /* has free blocks, and no owner */
 	KDB_SLAB_FULL = 4,        /* had no free block when its owner gave it up */

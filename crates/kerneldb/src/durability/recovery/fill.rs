@@ -3,8 +3,11 @@
 //! The calling thread decodes files and routes every change to a *lane*, chosen by the key's bucket. A lane collects
 //! changes of one partition in a batch. A worker thread takes the full batches of its lanes and writes their changes
 //! straight into the mapped arena ([`Loader`]).
-//! It may take the partition's reserve, so that the slabs which a loader leaves half empty do not make a database too
-//! large for the memory that it was in.
+//!
+//! A loader reuses memory for the size that it had. When it finds no more, memory is scarce: every worker finishes its
+//! loaders, which gives their free blocks and slabs to all, and goes on with the operators in the kernel. They are slower,
+//! but sparse slabs can be emptied for them, as while the database runs. If that is not enough either, the partition's
+//! reserve is: recovery may pack a database a little less densely than it was.
 //!
 //! Invariant: the changes of a key are applied in the order in which they were routed, because a key has one lane, a
 //! lane has one worker, and a worker takes batches in order. Changes of different keys may be applied in any order.
@@ -13,16 +16,18 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::ReplayTarget;
 use crate::durability::wal::OpRef;
 use crate::engine::{Engine, LoadKey, Loaded, Loader, lanes_per_partition, unix_ms, worker_count};
-use crate::limits::{RECOVERY_BATCH_BYTES, RECOVERY_BATCH_CHANGES};
+use crate::limits::{RECOVERY_BATCH_BYTES, RECOVERY_BATCH_CHANGES, RECOVERY_ROOM_ATTEMPTS};
 use crate::session::Replayer;
-use crate::{Database, EngineKind, Error, LogTxn, Result};
+use crate::{Database, EngineKind, Error, LogTxn, Op, Result, Session};
 
 /// A database that recovery fills. Dropping it before [`ReplayTarget::set_clock`] leaves a partly filled database.
 pub(crate) struct Filler {
@@ -186,6 +191,17 @@ impl Batch {
     }
 }
 
+/// What the router and the workers share.
+#[derive(Default)]
+struct Common {
+    /// The first error of a worker.
+    failure: Mutex<Option<Error>>,
+    /// A loader has found no memory.
+    scarce: AtomicBool,
+    /// Workers that have loaders.
+    loading: AtomicUsize,
+}
+
 /// The decoding thread's side.
 struct Router {
     db: Arc<Engine>,
@@ -199,21 +215,20 @@ struct Router {
     /// To each worker: full batches and their partitions.
     full: Vec<Sender<(Batch, u32)>>,
     workers: Vec<JoinHandle<Loaded>>,
-    /// The first error of a worker.
-    failure: Arc<Mutex<Option<Error>>>,
+    common: Arc<Common>,
 }
 
 impl Router {
     fn start(db: &Arc<Engine>) -> Result<Router> {
         let partitions = db.config().partitions;
-        let lanes_per_partition = lanes_per_partition(partitions).min(db.loaders_max());
+        let lanes_per_partition = lanes_per_partition(partitions);
         let lanes = partitions * lanes_per_partition;
         let (give_back, free) = channel();
         // For each lane, one that is filled and one that is applied.
         for _ in 0..2 * lanes {
             let _ = give_back.send(Batch::default());
         }
-        let failure = Arc::default();
+        let common = Arc::new(Common::default());
         let mut router = Router {
             db: db.clone(),
             commit_ts: 0,
@@ -223,14 +238,21 @@ impl Router {
             free,
             full: Vec::new(),
             workers: Vec::new(),
-            failure: Arc::clone(&failure),
+            common: common.clone(),
         };
         for number in 0..worker_count().min(lanes as usize) {
+            let session = match Session::open(db.clone()) {
+                Ok(session) => session,
+                // A database with few sessions has few workers.
+                Err(Error::NoSession(_)) if number > 0 => break,
+                Err(e) => return Err(e),
+            };
             let (send, batches) = channel();
-            let (failure, give_back, db) = (failure.clone(), give_back.clone(), db.clone());
+            let (common, give_back, db) = (common.clone(), give_back.clone(), db.clone());
+            common.loading.fetch_add(1, Ordering::SeqCst);
             let thread = std::thread::Builder::new()
                 .name(format!("kdb-recover-{number}"))
-                .spawn(move || work(&db, &batches, &give_back, &failure))
+                .spawn(move || work(&db, session, &batches, &give_back, &common))
                 .map_err(|e| Error::io("cannot start a thread for recovery", e))?;
             router.full.push(send);
             router.workers.push(thread);
@@ -273,7 +295,7 @@ impl Router {
         };
         batch.push(hash, self.commit_ts, change, bytes);
         if batch.is_full() {
-            self.submit(lane, batch);
+            self.submit(lane, batch)?;
         } else {
             self.lanes[lane] = Some(batch);
         }
@@ -282,19 +304,26 @@ impl Router {
 
     /// Waits for an unused batch.
     fn claim(&self) -> Result<Batch> {
-        self.check()?;
-        // The workers give back what they apply; they end only when `full` is dropped.
-        self.free.recv().map_err(|_| Error::State)
+        loop {
+            self.check()?;
+            match self.free.recv_timeout(POLL) {
+                Ok(batch) => return Ok(batch),
+                // A worker that has panicked gives nothing back.
+                Err(RecvTimeoutError::Timeout) if !self.workers.iter().any(JoinHandle::is_finished) => {}
+                Err(_) => return Err(Error::State),
+            }
+        }
     }
 
-    fn submit(&self, lane: usize, batch: Batch) {
-        // It fails only if the worker has panicked, which `finish` reports.
-        let _ = self.full[lane % self.full.len()].send((batch, lane as u32 / self.lanes_per_partition));
+    fn submit(&self, lane: usize, batch: Batch) -> Result<()> {
+        let work = (batch, lane as u32 / self.lanes_per_partition);
+        // It fails only if the worker has panicked.
+        self.full[lane % self.full.len()].send(work).map_err(|_| Error::State)
     }
 
     /// The first error of a worker.
     fn check(&self) -> Result<()> {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failure = self.common.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         failure.map_or(Ok(()), Err)
     }
 
@@ -302,7 +331,7 @@ impl Router {
     fn finish(mut self) -> Result<()> {
         for (lane, batch) in std::mem::take(&mut self.lanes).into_iter().enumerate() {
             if let Some(batch) = batch {
-                self.submit(lane, batch);
+                self.submit(lane, batch)?;
             }
         }
         self.full.clear();
@@ -332,50 +361,138 @@ impl Drop for Router {
     }
 }
 
+/// How often a thread that waits for another looks whether there is a reason not to.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Changes whose keys are looked for at a time.
+const AHEAD: usize = 16;
+
 /// A worker thread: applies batches until there are no more, and returns what its loaders have added.
 fn work(
-    db: &Engine,
+    db: &Arc<Engine>,
+    session: Session,
     batches: &Receiver<(Batch, u32)>,
     give_back: &Sender<Batch>,
-    failure: &Mutex<Option<Error>>,
+    common: &Common,
 ) -> Loaded {
-    let mut loaders = db.loaders();
+    let mut worker = Worker { db, loaders: Some(db.loaders()), loaded: Loaded::default(), session, common };
     let mut failed = false;
-    while let Ok((mut batch, partition)) = batches.recv() {
-        if !failed && let Err(error) = apply(&batch, &mut loaders[partition as usize]) {
+    loop {
+        let (mut batch, partition) = match batches.recv_timeout(POLL) {
+            Ok(work) => work,
+            Err(RecvTimeoutError::Timeout) => {
+                if common.scarce.load(Ordering::SeqCst) {
+                    worker.finish_loaders();
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        if !failed && let Err(error) = worker.apply(&batch, partition) {
             failed = true;
-            failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            common.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
         batch.changes.clear();
         batch.bytes.clear();
         // The router is gone if recovery has failed elsewhere.
         let _ = give_back.send(batch);
     }
-    let mut loaded = Loaded::default();
-    loaders.into_iter().for_each(|loader| loaded.add(loader.finish()));
-    loaded
+    worker.finish_loaders();
+    worker.loaded
 }
 
-/// Changes whose keys are looked for at a time.
-const AHEAD: usize = 16;
+struct Worker<'a> {
+    db: &'a Engine,
+    /// One for each partition; none any more once memory was scarce.
+    loaders: Option<Vec<Loader<'a>>>,
+    /// What loaders that are finished have added.
+    loaded: Loaded,
+    session: Session,
+    common: &'a Common,
+}
 
-fn apply(batch: &Batch, loader: &mut Loader<'_>) -> Result<()> {
-    for group in batch.changes.chunks(AHEAD) {
-        loader.look_ahead(group.iter().map(|change| change.hash));
-        for change in group {
-            let key = LoadKey {
-                key: &batch.bytes[change.key.clone()],
-                hash: change.hash,
-                commit_ts: change.commit_ts,
-            };
-            if change.deletes {
-                loader.delete(key)?;
+impl Worker<'_> {
+    fn apply(&mut self, batch: &Batch, partition: u32) -> Result<()> {
+        for group in batch.changes.chunks(AHEAD) {
+            if let Some(loaders) = &self.loaders {
+                loaders[partition as usize].look_ahead(group.iter().map(|change| change.hash));
+            }
+            for change in group {
+                self.apply_one(change, &batch.bytes, partition)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_one(&mut self, change: &Change, bytes: &[u8], partition: u32) -> Result<()> {
+        if self.common.scarce.load(Ordering::Relaxed) {
+            self.finish_loaders();
+        }
+        let (key, value) = (&bytes[change.key.clone()], &bytes[change.value.clone()]);
+        if let Some(loaders) = &mut self.loaders {
+            let loader = &mut loaders[partition as usize];
+            let load_key = LoadKey { key, hash: change.hash, commit_ts: change.commit_ts };
+            let done = if change.deletes {
+                loader.delete(load_key)
             } else {
-                loader.put(key, &batch.bytes[change.value.clone()], change.expire_ms)?;
+                loader.put(load_key, value, change.expire_ms)
+            };
+            match done {
+                Err(Error::NoMemory) => {
+                    tracing::debug!("memory is scarce: recovery goes on with the operators");
+                    self.common.scarce.store(true, Ordering::SeqCst);
+                    self.finish_loaders();
+                }
+                done => return done,
+            }
+        }
+        self.operate(change, key, value, partition)
+    }
+
+    /// Applies a change by the operators.
+    fn operate(&mut self, change: &Change, key: &[u8], value: &[u8], partition: u32) -> Result<()> {
+        let op = if change.deletes {
+            Op::Delete { key: key.to_vec() }
+        } else {
+            let expire_at_ms = (change.expire_ms != 0).then_some(change.expire_ms);
+            Op::Put { key: key.to_vec(), value: value.to_vec(), expire_at_ms }
+        };
+        let mut attempts = 0;
+        loop {
+            // Asked before: what the last loader leaves is there for the next attempt.
+            let others_load = self.common.loading.load(Ordering::SeqCst) > 0;
+            match self.session.replay(&op, change.commit_ts) {
+                Err(Error::NoMemory | Error::MemoryInLog) if others_load => std::thread::sleep(POLL),
+                Err(Error::NoMemory | Error::MemoryInLog) if attempts < RECOVERY_ROOM_ATTEMPTS => {
+                    attempts += 1;
+                    self.db.look_for_room_again();
+                    self.db.make_room(partition);
+                    if attempts == RECOVERY_ROOM_ATTEMPTS {
+                        tracing::warn!(partition, "recovery takes more than the memory limit");
+                        self.db.open_reserve(partition);
+                    }
+                }
+                done => return done,
             }
         }
     }
-    Ok(())
+
+    /// Gives the loaders' memory to all.
+    fn finish_loaders(&mut self) {
+        if let Some(loaders) = self.loaders.take() {
+            for loader in loaders {
+                self.loaded.add(loader.finish());
+            }
+            self.common.loading.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        // Also after a panic, so that nobody waits for this worker.
+        self.finish_loaders();
+    }
 }
 
 #[cfg(test)]

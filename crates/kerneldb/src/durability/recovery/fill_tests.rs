@@ -122,39 +122,75 @@ fn an_older_change_is_ignored() {
     assert_eq!(filler.done().session().unwrap().get(b"key").unwrap().unwrap().data, b"new");
 }
 
-/// Slabs of each loader that are not full must not make a database too large for the memory that it was in.
-#[test]
-fn what_fits_at_all_can_be_filled_again() {
-    let config = Config { memory_bytes: 16 << 20, ..Config::default() };
-    let Some(_) = filler(config.clone()) else { return };
-    let source = Database::create(config.clone()).unwrap();
-    let mut session = source.session().unwrap();
-    let mut random = SmallRng::seed_from_u64(5);
-    // Many sizes, so that there are many slabs with a rest.
-    let mut number = 0u64;
+fn put(filler: &Filler, ts: u64, key: &[u8], value: &[u8]) {
+    filler.begin(ts);
+    filler.change(OpRef::Put { key, value, expire_at_ms: None });
+    filler.end().unwrap();
+}
+
+/// Sets keys to values of many sizes until 200 did not fit.
+fn fill(database: &Database, random: &mut SmallRng) {
+    let mut session = database.session().unwrap();
     let mut misses = 0;
     while misses < 200 {
-        let value = vec![number as u8; random.random_range(1..4000)];
-        match session.set(&number.to_le_bytes(), &value, SetOptions::default()) {
-            Ok(_) => number += 1,
+        let (number, bytes) = (random.random::<u32>(), random.random_range(1..4000));
+        match session.set(&number.to_le_bytes(), &vec![number as u8; bytes], SetOptions::default()) {
+            Ok(_) => {}
             Err(Error::NoMemory) => misses += 1,
             Err(e) => panic!("{e}"),
         }
     }
-    let full = contents(&source);
-    assert!(full.len() > 1000);
-    let filler = filler(config).unwrap();
-    for (ts, (key, (value, _))) in (1..).zip(&full) {
-        filler.begin(ts);
-        filler.change(OpRef::Put { key, value, expire_at_ms: None });
-        if let Err(e) = filler.end() {
-            panic!("{ts} of {}: {e}", full.len());
+}
+
+/// Slabs of each loader that are not full must not make a database too large for the memory that it was in, however
+/// often it is filled and recovered.
+#[test]
+fn a_full_database_can_be_recovered_again_and_again() {
+    let config = Config { memory_bytes: 64 << 20, ..Config::default() };
+    let Some(_) = filler(config.clone()) else { return };
+    let mut random = SmallRng::seed_from_u64(5);
+    let mut database = Arc::new(Database::create(config.clone()).unwrap());
+    for _ in 0..6 {
+        fill(&database, &mut random);
+        let full = contents(&database);
+        assert!(full.len() > 10_000, "{} keys", full.len());
+        let filler = filler(config.clone()).unwrap();
+        for (ts, (key, (value, _))) in (1..).zip(&full) {
+            put(&filler, ts, key, value);
+        }
+        filler.set_clock(full.len() as u64).unwrap();
+        database = filler.done();
+        assert!(contents(&database) == full);
+        assert_eq!(database.verify().unwrap().keys, full.len() as u64);
+        let beyond = database.stats().memory_used.saturating_sub(64 << 20);
+        assert!(beyond <= 4 << 20, "{beyond} bytes beyond the limit");
+    }
+}
+
+/// The log of a database may contain every size that a value ever had. Only the last one needs memory.
+#[test]
+fn values_that_changed_their_size_need_no_more_memory_than_the_last_ones() {
+    const KEYS: u32 = 40_000;
+    let Some(filler) = filler(Config { memory_bytes: 64 << 20, ..Config::default() }) else { return };
+    let mut random = SmallRng::seed_from_u64(6);
+    let mut keys: Vec<u32> = (0..KEYS).collect();
+    let mut ts = 0;
+    for bytes in [1000, 1200, 700, 1100, 300] {
+        for at in (1..keys.len()).rev() {
+            keys.swap(at, random.random_range(0..=at));
+        }
+        for key in &keys {
+            ts += 1;
+            put(&filler, ts, &key.to_le_bytes(), &vec![*key as u8; bytes]);
         }
     }
-    filler.set_clock(full.len() as u64).unwrap();
+    filler.set_clock(ts).unwrap();
     let database = filler.done();
-    assert!(contents(&database) == full);
-    assert_eq!(database.verify().unwrap().keys, full.len() as u64);
+    let found = contents(&database);
+    assert_eq!(found.len(), KEYS as usize);
+    assert!(found.values().all(|(value, _)| value.len() == 300));
+    assert!(database.stats().memory_used <= 64 << 20, "the reserve was needed");
+    database.verify().unwrap();
 }
 
 #[test]

@@ -215,7 +215,7 @@ pub(crate) fn cells(entry: u64, klen: u64, class: u32) -> Option<(u64, u64)> {
 }
 
 /// Bytes of an arena with this limit that recovery may take beyond it.
-pub(crate) fn reserve_bytes(limit: u64) -> u64 {
+fn reserve_bytes(limit: u64) -> u64 {
     (limit / RESERVE_SHARE).clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end())
         & !u64::from(KDB_SLAB_BYTES - 1)
 }

@@ -79,7 +79,7 @@ struct Kind {
 }
 
 /// Where a key is, or would be linked.
-struct Place {
+struct Position {
     /// Offset of the bucket's word.
     bucket: u64,
     /// Offset of the key's entry; 0 = there is none.
@@ -138,16 +138,16 @@ impl<'a> Loader<'a> {
     ///
     /// [`Error::NoMemory`] when the partition has no slab left, [`Error::ChainFull`]; nothing has changed then.
     pub(crate) fn put(&mut self, key: LoadKey<'_>, value: &[u8], expire_ms: u64) -> Result<()> {
-        let place = self.find(&key)?;
+        let position = self.find(&key)?;
         let is_small = value.len() <= KDB_CELL_MAX as usize && expire_ms == 0;
-        if place.entry != 0 {
-            let entry = self.entry(place.entry);
+        if position.entry != 0 {
+            let entry = self.entry(position.entry);
             // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
             let (old, class) = unsafe { ((*entry).v[0], (*entry).class_) };
             if old.ts > key.commit_ts {
                 return Ok(());
             }
-            let new = self.place(place.entry, class.into(), &key, value, expire_ms)?;
+            let new = self.place(position.entry, class.into(), &key, value, expire_ms)?;
             self.free_value(old);
             // SAFETY: as above.
             unsafe { (*entry).v[0] = new };
@@ -166,7 +166,7 @@ impl<'a> Loader<'a> {
                 return Err(error);
             }
         };
-        let bucket = self.partition.arena.word(place.bucket);
+        let bucket = self.partition.arena.word(position.bucket);
         let word = bucket.load(Ordering::Relaxed);
         // SAFETY: this loader has just allocated the entry, in which the key fits with its padding.
         unsafe {
@@ -197,26 +197,30 @@ impl<'a> Loader<'a> {
 
     /// Removes a key, if it is there.
     pub(crate) fn delete(&mut self, key: LoadKey<'_>) -> Result<()> {
-        let place = self.find(&key)?;
-        if place.entry == 0 {
+        let position = match self.find(&key) {
+            // The chain has no room for the key, which is absent.
+            Err(Error::ChainFull) => return Ok(()),
+            found => found?,
+        };
+        if position.entry == 0 {
             return Ok(());
         }
-        let entry = self.entry(place.entry);
+        let entry = self.entry(position.entry);
         // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
         let (old, next, class) = unsafe { ((*entry).v[0], (*entry).next, (*entry).class_) };
         if old.ts > key.commit_ts {
             return Ok(());
         }
-        if place.before == 0 {
-            let bucket = self.partition.arena.word(place.bucket);
+        if position.before == 0 {
+            let bucket = self.partition.arena.word(position.bucket);
             let word = bucket.load(Ordering::Relaxed);
             bucket.store(word & !u64::from(u32::MAX) | u64::from(next), Ordering::Relaxed);
         } else {
             // SAFETY: as above; it is in the same chain.
-            unsafe { (*self.entry(place.before)).next = next };
+            unsafe { (*self.entry(position.before)).next = next };
         }
         self.free_value(old);
-        self.free_entry(place.entry, KDB_CLASSES + u32::from(class));
+        self.free_entry(position.entry, KDB_CLASSES + u32::from(class));
         self.entries -= 1;
         self.loaded.account(key.key.len(), old.len, -1);
         Ok(())
@@ -278,13 +282,13 @@ impl<'a> Loader<'a> {
     }
 
     /// Walks the chain of a key; [`Error::ChainFull`] if the key is absent and cannot be added.
-    fn find(&self, key: &LoadKey<'_>) -> Result<Place> {
+    fn find(&self, key: &LoadKey<'_>) -> Result<Position> {
         let bucket = self.bucket(key.hash);
-        let mut place = Place { bucket, entry: 0, before: 0 };
+        let mut position = Position { bucket, entry: 0, before: 0 };
         let mut at = u64::from(self.partition.arena.word(bucket).load(Ordering::Relaxed) as u32);
         for _ in 0..KDB_CHAIN_MAX {
             if at == 0 {
-                return Ok(place);
+                return Ok(position);
             }
             let entry = self.entry(at);
             // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
@@ -292,10 +296,10 @@ impl<'a> Loader<'a> {
             // SAFETY: as above; the key is behind the entry.
             let found = unsafe { self.partition.arena.bytes(key_of(at), klen.into()) };
             if hash == key.hash as u32 && found == key.key {
-                place.entry = at;
-                return Ok(place);
+                position.entry = at;
+                return Ok(position);
             }
-            place.before = at;
+            position.before = at;
             at = u64::from(next);
         }
         if at == 0 { Err(Error::ChainFull) } else { Err(Error::Corrupt("a hash chain is too long".into())) }
@@ -339,7 +343,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Frees an entry, and leaves it as a scan of its slab and who has a stale pointer need it.
+    /// Frees an entry, and leaves it as scans of its slab and programs with stale pointers need it.
     fn free_entry(&mut self, at: u64, kind: u32) {
         // SAFETY: the entry is this loader's own, and not linked any more.
         unsafe {

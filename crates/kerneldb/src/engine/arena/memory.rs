@@ -14,11 +14,13 @@ use std::{
 use super::{Geometry, reclaim::Reclaimer};
 use crate::{
     bpf::ArenaMapping,
-    layout::{KDB_KINDS, KDB_SLAB_BYTES, KDB_SUPER_OFF, kdb_arena},
+    layout::{KDB_SUPER_OFF, kdb_arena},
 };
 
 /// Memory is grown in steps of this size.
 const STEP: u64 = 8 << 20;
+/// Recovery grows beyond the limit in steps of this size.
+const RESERVE_STEP: u64 = 1 << 20;
 
 /// A partition's arena and geometry.
 pub(crate) struct Partition {
@@ -106,15 +108,19 @@ impl Partition {
         committed < self.geometry.limit && committed - self.brk().min(committed) < ahead
     }
 
-    /// Whether memory may grow into the reserve for recovery.
-    pub(crate) fn open_reserve(&self, open: bool) {
-        self.reserve_open.store(open, Ordering::Relaxed);
+    /// Lets recovery grow beyond the limit.
+    pub(crate) fn open_reserve(&self) {
+        self.reserve_open.store(true, Ordering::Relaxed);
     }
 
-    /// Most loaders whose half empty slabs fit into the reserve, at least 1.
-    pub(crate) fn loaders_max(&self) -> u32 {
-        let reserve = self.geometry.capacity - self.geometry.limit;
-        (reserve / (u64::from(KDB_KINDS) * u64::from(KDB_SLAB_BYTES))).max(1) as u32
+    /// Lets memory grow to the limit only. What recovery has used beyond it stays, until the next start.
+    pub(crate) fn close_reserve(&self) {
+        let _growing = self.growth.lock().unwrap_or_else(|e| e.into_inner());
+        self.reserve_open.store(false, Ordering::Relaxed);
+        let used = self.geometry.limit.max(self.brk());
+        if self.committed() > used {
+            self.super_word(offset_of!(kdb_arena, committed)).store(used, Ordering::Release);
+        }
     }
 
     /// Commits one more step; false at the limit.
@@ -129,10 +135,10 @@ impl Partition {
         if committed > seen {
             return true;
         }
-        let open = self.reserve_open.load(Ordering::Relaxed);
-        let limit = if open { self.geometry.capacity } else { self.geometry.limit };
-        let target = (committed + STEP).min(limit);
-        // What recovery took of the reserve stays.
+        let mut target = (committed + STEP).min(self.geometry.limit);
+        if target <= committed && self.reserve_open.load(Ordering::Relaxed) {
+            target = (committed + RESERVE_STEP).min(self.geometry.capacity);
+        }
         if target <= committed {
             return false;
         }

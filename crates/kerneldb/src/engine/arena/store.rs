@@ -1,9 +1,6 @@
 //! The partitions of a database: one arena each, and the programs that work on it.
 
-use super::{
-    Geometry, HeapStats, Loader, Partition, expired::ArenaCursor, format::reserve_bytes, log::ArenaLog, scan,
-    verify,
-};
+use super::{Geometry, HeapStats, Loader, Partition, expired::ArenaCursor, log::ArenaLog, scan, verify};
 use crate::{
     Config, Error, Result,
     bpf::{self, ArenaMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
@@ -40,14 +37,11 @@ impl ArenaStore {
         let limit = (config.memory_bytes / u64::from(config.partitions))
             .clamp(MIN_ARENA, PARTITION_BYTES_MAX)
             & !0xffff;
-        let capacity = (limit + reserve_bytes(limit)).min(PARTITION_BYTES_MAX);
-        let mut entries = sizes.to_vec();
-        entries.push(("kdb_arena", (capacity / 4096) as u32));
         let (mut partitions, mut objects, mut reuse) = (Vec::new(), Vec::new(), MapFds::new());
         for index in 0..config.partitions {
             let geometry =
                 Geometry::new(limit, index, config.partitions, config.versions, ncpus, config.wal_ring_bytes);
-            if geometry.heap + MIN_ARENA / 2 > limit {
+            if geometry.heap + MIN_ARENA / 2 > geometry.limit {
                 return Err(Error::Config(format!(
                     "a partition of {limit} bytes is too small for its log rings of {} bytes a CPU",
                     config.wal_ring_bytes
@@ -60,7 +54,7 @@ impl ArenaStore {
                 config: geometry.config(secrets),
                 constants: &[],
                 reuse: &reuse,
-                entries: &entries,
+                entries: &[sizes, &[("kdb_arena", (geometry.capacity / 4096) as u32)]].concat(),
                 sizes: &[],
                 arena_address: Some(window.address()),
             })?;
@@ -69,7 +63,7 @@ impl ArenaStore {
                     reuse.insert(name.into(), object.share_map(name)?);
                 }
             }
-            partitions.push(Partition::create(ArenaMapping::new(window, capacity), geometry));
+            partitions.push(Partition::create(ArenaMapping::new(window, geometry.capacity), geometry));
             objects.push(object);
         }
         Ok((ArenaStore { partitions, secrets }, objects))
@@ -162,12 +156,12 @@ impl Storage for ArenaStore {
         self.partitions.iter().map(Loader::new).collect()
     }
 
-    fn loaders_max(&self) -> u32 {
-        self.partitions.iter().map(Partition::loaders_max).min().unwrap_or(1)
+    fn open_reserve(&self, partition: u32) {
+        self.partition(partition).open_reserve();
     }
 
-    fn open_reserve(&self, open: bool) {
-        self.partitions.iter().for_each(|partition| partition.open_reserve(open));
+    fn close_reserves(&self) {
+        self.partitions.iter().for_each(Partition::close_reserve);
     }
 
     fn bucket_of(&self, partition: u32, hash: u64) -> u32 {
