@@ -126,7 +126,8 @@ const _: () = assert!(TX_KEYS_MAX * (KEY_MAX + VALUE_MAX + TX_WRITE_BYTES) <= TX
 const _: () = assert!(FRAME_PAYLOAD_MAX < u32::MAX as usize);
 
 /// Recovery that finds no memory within a partition's limit, although it has emptied sparse slabs, may take more: this
-/// share of the limit, within [`RESERVE_BYTES`]. Beyond that it ends in [`crate::Error::NoMemory`].
+/// share of the limit, within [`RESERVE_BYTES`]. Beyond that it ends in [`crate::Error::NoMemory`]. What it has taken can
+/// be filled, too, so a database that is filled to the last byte between many starts needs a little more at each.
 pub(crate) const RESERVE_SHARE: u64 = 16;
 /// See [`RESERVE_SHARE`].
 pub(crate) const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=64 << 20;
