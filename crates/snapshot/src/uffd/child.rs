@@ -97,12 +97,13 @@ impl crate::region::Frozen for Frozen<'_> {
         let Self { region, snapshots, read, write, .. } = self;
         // The lock's state is a copy of the parent's: nobody uses it here.
         std::mem::forget(snapshots);
-        drop(read);
         // SAFETY: the child's only thread.
         unsafe { region.map_privately() }?;
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        // When the parent is gone there is nobody to tell, and nobody who would change anything.
+        // When the parent is gone there is nobody to tell, and nobody who would change anything. With a reader of its own,
+        // the pipe does not end this process by SIGPIPE then.
         let _ = rustix::io::write(&write, &pid.to_ne_bytes());
+        drop(read);
         // Held until this process ends.
         std::mem::forget(write);
         Ok(())
