@@ -54,6 +54,39 @@ fn a_server_whose_standard_error_is_closed_goes_on_and_stops_in_order() {
     assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
 }
 
+/// The damage is found when half of the checkpoint is loaded, while the server's programs are loaded for that database.
+#[test]
+fn a_checkpoint_that_is_damaged_in_the_middle_is_passed_over() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path(), &[]);
+    let mut connection = server.connect();
+    for round in 0..2 {
+        for number in 0..200 {
+            set(&mut connection, &format!("key {round} {number}"), &"v".repeat(30_000));
+        }
+        redis::cmd("SAVE").query::<()>(&mut connection).unwrap();
+    }
+    set(&mut connection, "last", "kept");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let files = std::fs::read_dir(data.path().join("checkpoint")).unwrap();
+    let newest = files.map(|file| file.unwrap().path()).max().unwrap();
+    let mut bytes = std::fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&newest, bytes).unwrap();
+    let server = Server::start(data.path(), &[]);
+    let mut connection = server.connect();
+    for key in ["key 0 7", "key 1 199"] {
+        assert_eq!(get(&mut connection, key).map(|value| value.len()), Some(30_000), "{key}");
+    }
+    assert_eq!(get(&mut connection, "last").as_deref(), Some("kept"));
+    assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut connection).unwrap(), 401);
+    set(&mut connection, "last", "changed");
+    assert_eq!(get(&mut connection, "last").as_deref(), Some("changed"));
+    let (code, said) = server.end(Signal::TERM);
+    assert!(code == Some(0) && said.contains("a damaged checkpoint was skipped"), "{code:?} {said}");
+}
+
 #[test]
 fn without_a_log_a_checkpoint_at_the_end_keeps_the_data() {
     let data = tempfile::tempdir().unwrap();
