@@ -91,3 +91,34 @@ fn the_kernel_answers_transactions_again_when_a_full_database_has_been_emptied()
     drop(client);
     running.finish();
 }
+
+/// The lock on a key that does not exist takes memory. A command must not fail for want of that if it writes nothing, or
+/// deletes.
+#[test]
+fn a_full_database_says_what_is_not_there_and_deletes_what_is() {
+    if !can_run() {
+        return;
+    }
+    for kernel_path in [true, false] {
+        let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
+        let running = start_with(database, config_with(kernel_path));
+        let mut client = running.client();
+        fill(&mut client, 20, false);
+        client.ask("SET another value", "-OOM command not allowed when used memory > 'maxmemory'.");
+        for (command, reply) in [
+            ("GETDEL nosuch", "$-1"),
+            ("EXPIRE nosuch 10", ":0"),
+            ("PERSIST nosuch", ":0"),
+            ("GETEX nosuch PERSIST", "$-1"),
+            ("RENAME nosuch another", "-ERR no such key"),
+            ("UNLINK nosuch neither", ":0"),
+            ("INCR nosuch", "-OOM command not allowed when used memory > 'maxmemory'."),
+            ("DEL nosuch key:000000000010 neither key:000000000011", ":2"),
+            ("EXISTS key:000000000010 key:000000000011 key:000000000012", ":1"),
+        ] {
+            client.ask(command, reply);
+        }
+        drop(client);
+        running.finish();
+    }
+}

@@ -267,8 +267,40 @@ pub(super) fn auto_commit<S: Operators, V: Services>(
     match access(cmd, args) {
         Access::Single | Access::Nothing => data(cmd, ctx, args),
         Access::Snapshot => ctx.transaction(true, |ctx| data(cmd, ctx, args)),
-        Access::ReadWrite => ctx.transaction(false, |ctx| data(cmd, ctx, args)),
+        Access::ReadWrite => match ctx.transaction(false, |ctx| data(cmd, ctx, args)) {
+            Err(Fail::Store(Error::NoMemory)) => without_memory(cmd, ctx, args),
+            done => done,
+        },
     }
+}
+
+/// Runs a command of more than one step for which there was no memory. The lock on a key that does not exist takes some,
+/// so a command that has nothing to write, or only deletes, can do without.
+fn without_memory<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    if !matches!(cmd, Cmd::Del | Cmd::Unlink) {
+        // In a snapshot every write is an error.
+        return ctx.transaction(true, |ctx| data(cmd, ctx, args)).map_err(|fail| match fail {
+            Fail::Store(_) => Fail::Store(Error::NoMemory),
+            reply => reply,
+        });
+    }
+    let mut existing = Vec::new();
+    ctx.transaction(true, |ctx| {
+        for key in args.from(1) {
+            if ctx.store.get(key)?.is_some() {
+                existing.push(key);
+            }
+        }
+        Ok(())
+    })?;
+    ctx.transaction(false, |ctx| {
+        let mut count = 0;
+        for key in existing {
+            count += i64::from(ctx.delete(key)?);
+        }
+        ctx.out.integer(count);
+        Ok(())
+    })
 }
 
 /// What a client is told about an error of the store.
