@@ -143,7 +143,7 @@ static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_
 	return partition == kdb_config.partition ? SRV_DONE : srv_jump(in, in->claimed, SRV_ON(partition));
 }
 
-/* What follows an error: the reply if the transaction has failed with it, else another try by the event loop. */
+/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again. */
 static __always_inline int srv_failed(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
 	if (ctx->state != KDB_TX_FAILED)

@@ -54,9 +54,9 @@ pub(crate) const QUEUES: u32 = 128;
 // reaches one of them waits, and is not closed. While it waits, the event loop does not read from its socket, so TCP
 // slows the client down.
 
-/// Bytes of keys and values from which on a transaction that a request began (EXEC, MSET) stays open while it waits for room in
-/// the log ring, because its records may never fit into the ring as a whole. A shorter one is rolled back and begun anew,
-/// so that other connections can have its locks meanwhile.
+/// Bytes of keys and values from which on a transaction that a request began (EXEC, MSET) stays open while it waits for
+/// room in the log ring, because its records may never fit into the ring as a whole. A shorter one is rolled back and
+/// begun anew, so that other connections can have its locks meanwhile.
 pub(crate) const LONG_TRANSACTION_BYTES: usize = bedplate_kerneldb::limits::LOG_RING_BYTES_MIN as usize / 4;
 
 /// Request bytes that the event loop reads from one connection and executes before it serves the next one.

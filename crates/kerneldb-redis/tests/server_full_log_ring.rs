@@ -6,14 +6,13 @@ mod server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::limits::LOG_RING_BYTES_MIN;
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
-use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
-use common::{can_run, has_cgroup2, small};
-use server::{Client, bulk, config, config_with, eventually, request, words};
+use bedplate_kerneldb_redis::server::{ServerConfig, ServerHandle};
+use common::{can_run, small};
+use server::{Client, bulk, eventually, no_checkpoints, request, start_on, ways, words};
 
 /// What the log writer takes out of the rings while the disk stands still.
 const MOST_UNSYNCED_BYTES: usize = 1 << 20;
@@ -27,22 +26,10 @@ fn open(disk: &SimulatedDisk, server: ServerConfig) -> (Arc<Store>, ServerHandle
             max_unsynced_bytes: MOST_UNSYNCED_BYTES,
             ..WalConfig::default()
         }),
-        checkpoint: CheckpointConfig { interval: None, log_bytes: None, ..CheckpointConfig::default() },
+        checkpoint: no_checkpoints(),
         ..StoreConfig::default()
     };
-    let (store, _) = disk.open(config).unwrap();
-    let store = Arc::new(store);
-    let server = Server::start(store.clone(), server).unwrap();
-    (store, server)
-}
-
-/// The ways of answering: by the kernel, by the event loop, and inside of the client's send call.
-fn ways() -> Vec<ServerConfig> {
-    let mut ways = vec![config(), config_with(false)];
-    if has_cgroup2() {
-        ways.push(ServerConfig { local_fast_path: true, ..config() });
-    }
-    ways
+    start_on(disk, config, server)
 }
 
 /// Lets the disk go on when the test ends, however it ends: the store cannot be closed while the disk stands still.

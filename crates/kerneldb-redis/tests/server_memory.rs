@@ -5,7 +5,7 @@ mod server;
 
 use bedplate_kerneldb::{Config, HeapStats};
 use common::can_run;
-use server::{Client, config_with, request, start_with};
+use server::{Client, Running, config_with, request, start_with};
 
 /// Requests sent before their replies are read.
 const BATCH: usize = 50;
@@ -32,6 +32,12 @@ fn fill(client: &mut Client, bytes: usize, expires: bool) -> usize {
     unreachable!()
 }
 
+/// A server whose memory is full soon.
+fn start_small(kernel_path: bool) -> Running {
+    let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
+    start_with(database, config_with(kernel_path))
+}
+
 fn heap_bytes(heap: &HeapStats) -> u64 {
     heap.slab_bytes + heap.free_bytes + heap.unused_bytes
 }
@@ -42,8 +48,7 @@ fn memory_moves_between_all_sizes_of_values() {
         return;
     }
     for kernel_path in [true, false] {
-        let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
-        let running = start_with(database, config_with(kernel_path));
+        let running = start_small(kernel_path);
         let mut client = running.client();
         for (bytes, expires) in
             [(128, false), (1024, false), (64, true), (60 << 10, false), (1024, true), (128, false)]
@@ -72,8 +77,7 @@ fn the_kernel_answers_transactions_again_when_a_full_database_has_been_emptied()
     if !can_run() {
         return;
     }
-    let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
-    let running = start_with(database, config_with(true));
+    let running = start_small(true);
     let mut client = running.client();
     fill(&mut client, 1024, false);
     client.ask("FLUSHALL", "+OK");
@@ -100,8 +104,7 @@ fn a_full_database_says_what_is_not_there_and_deletes_what_is() {
         return;
     }
     for kernel_path in [true, false] {
-        let database = Config { memory_bytes: 24 << 20, max_sessions: 256, ..Config::default() };
-        let running = start_with(database, config_with(kernel_path));
+        let running = start_small(kernel_path);
         let mut client = running.client();
         fill(&mut client, 20, false);
         client.ask("SET another value", "-OOM command not allowed when used memory > 'maxmemory'.");

@@ -8,34 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Durability, Store, StoreConfig};
-use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
-use common::{can_run, has_cgroup2, small};
-use server::{Client, Random, config, config_with, eventually, words};
+use bedplate_kerneldb_redis::server::{ServerConfig, ServerHandle};
+use common::{can_run, small};
+use server::{Client, Random, config, eventually, no_checkpoints, start_on, ways, words};
 
 fn open(disk: &SimulatedDisk, server: ServerConfig) -> (Arc<Store>, ServerHandle) {
     let config = StoreConfig {
         database: small(),
         wal: Some(WalConfig { durability: Durability::Sync, segment_bytes: 1 << 20, ..WalConfig::default() }),
-        checkpoint: CheckpointConfig { interval: None, log_bytes: None, ..CheckpointConfig::default() },
+        checkpoint: no_checkpoints(),
         ..StoreConfig::default()
     };
-    let (store, _) = disk.open(config).unwrap();
-    let store = Arc::new(store);
-    let server = Server::start(store.clone(), server).unwrap();
-    (store, server)
-}
-
-/// The ways of answering: by the kernel, by the event loop, and inside of the client's send call.
-fn ways() -> Vec<ServerConfig> {
-    let mut ways = vec![config(), config_with(false)];
-    if has_cgroup2() {
-        ways.push(ServerConfig { local_fast_path: true, ..config() });
-    }
-    ways
+    start_on(disk, config, server)
 }
 
 /// Requests that reveal what another client did, with the replies that reveal nothing and come first. `#` is

@@ -112,8 +112,8 @@ impl Database {
         if self.config().partitions != 1 {
             return Err(Error::Config("traces need a database with one partition".into()));
         }
-        let mut program = self.traces.lock().unwrap_or_else(|e| e.into_inner());
-        let program = match &mut *program {
+        let mut loaded = self.traces.lock().unwrap_or_else(|e| e.into_inner());
+        let program = match &mut *loaded {
             Some(program) => program,
             none => none.insert(Arc::new(TraceProgram::load(&self.engine)?)),
         };

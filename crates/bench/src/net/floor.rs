@@ -1,8 +1,8 @@
 //! The least that a server in user space can do: it waits for requests, receives all that are there, and sends a constant
 //! reply to each.
 //!
-//! It parses nothing and keeps nothing. What it costs per request is what the system calls and TCP cost, so no server
-//! that sends every reply with a system call of its own costs less on the same machine.
+//! It parses nothing and keeps nothing. Its requests cost only system calls and TCP. So a server that sends every reply
+//! with a system call of its own cannot cost less on the same machine.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};

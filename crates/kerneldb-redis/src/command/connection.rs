@@ -22,7 +22,7 @@ use super::spec;
 use crate::resp::{Limits, Protocol, RequestParser, Writer};
 use bedplate_kerneldb::Durability;
 
-/// What the caller of [`Connection::process`] has to do before it calls again.
+/// The step that the caller of [`Connection::process`] has to take before it calls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Feed more input.
@@ -56,7 +56,7 @@ pub struct Connection {
     marks: VecDeque<Held>,
     /// Newest commit that this request has made or revealed so far.
     revealed_ts: u64,
-    /// What this request has done so far.
+    /// The work of this request's earlier attempts.
     unfinished: Unfinished,
     /// The last call of [`Connection::process`] has executed every complete request.
     drained: bool,

@@ -54,7 +54,7 @@ pub(super) struct Ctx<'a, S, V> {
     pub now_ms: u64,
     /// Newest commit that the command made, or that it revealed by other means than the session's operators.
     pub commit_ts: u64,
-    /// What earlier attempts of the same request have done.
+    /// The work of earlier attempts of the same request, which must not be done again.
     pub unfinished: &'a mut Unfinished,
 }
 
@@ -157,8 +157,8 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
     }
 }
 
-/// What a request has done so far when it has to wait for the log in the middle of an open transaction: the next
-/// attempt does not repeat it.
+/// The work of a request that has to wait for the log in the middle of an open transaction. The next attempt does not
+/// repeat it.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     /// The open transaction is the request's own, not the client's.

@@ -43,23 +43,23 @@ fn same_expiry(value: &Value) -> SetOptions {
 
 fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_absent: bool) -> Run {
     let (from, to) = (args.get(1), args.get(2));
-    // An earlier attempt has written the new key, so what is left is to delete the old one. It may have expired since.
-    let resumes = ctx.unfinished.has_writes();
-    let value = match resumes {
-        true => None,
-        false => Some(ctx.get(from)?.ok_or_else(|| Fail::from("ERR no such key"))?),
-    };
-    let done = match from == to {
-        true => !if_absent,
-        false => !if_absent || resumes || ctx.get(to)?.is_none(),
-    };
-    if done && from != to {
-        match &value {
-            Some(value) => ctx.set(to, &value.data, same_expiry(value))?,
-            None => ctx.set(to, &[], SetOptions::default())?,
-        };
+    let done = if ctx.unfinished.has_writes() {
+        // An earlier attempt has written the new key, and reading the old one again could find that it has expired.
+        ctx.set(to, &[], SetOptions::default())?;
         ctx.delete(from)?;
-    }
+        true
+    } else {
+        let value = ctx.get(from)?.ok_or_else(|| Fail::from("ERR no such key"))?;
+        if from == to {
+            !if_absent
+        } else if if_absent && ctx.get(to)?.is_some() {
+            false
+        } else {
+            ctx.set(to, &value.data, same_expiry(&value))?;
+            ctx.delete(from)?;
+            true
+        }
+    };
     if if_absent {
         ctx.out.integer(done.into())
     } else {

@@ -114,7 +114,8 @@ pub struct Preparation {
 }
 
 impl Preparation {
-    /// Begins to load the programs for a database, on another thread. What was loaded for another database is dropped.
+    /// Begins to load the programs for a database, on another thread. Programs that were loaded for another database
+    /// are dropped.
     pub fn load(&mut self, database: &Arc<Database>) {
         let (listener, config) = (self.listener.clone(), self.config.clone());
         let thread = std::thread::Builder::new().name("kerneldb-load".into()).spawn({

@@ -9,9 +9,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate_kerneldb::{Config, Database};
+use bedplate_kerneldb::checkpoint::CheckpointConfig;
+use bedplate_kerneldb::testing::SimulatedDisk;
+use bedplate_kerneldb::{Config, Database, Store, StoreConfig};
 use bedplate_kerneldb_redis::server::{Batching, Server, ServerConfig, ServerHandle};
 pub use client::{Client, bulk, request, words};
+
+use crate::common::has_cgroup2;
 
 /// A server on a free port and the database behind it.
 pub struct Running {
@@ -40,6 +44,32 @@ pub fn start_with(database: Config, config: ServerConfig) -> Running {
     let server = Server::start_in_memory(db.clone(), config).unwrap();
     let addr = server.local_addr();
     Running { db, server, addr }
+}
+
+/// A server on a store whose files are on a simulated disk.
+pub fn start_on(
+    disk: &SimulatedDisk,
+    store: StoreConfig,
+    config: ServerConfig,
+) -> (Arc<Store>, ServerHandle) {
+    let (store, _) = disk.open(store).unwrap();
+    let store = Arc::new(store);
+    let server = Server::start(store.clone(), config).unwrap();
+    (store, server)
+}
+
+/// Checkpoints are taken when a test asks for them.
+pub fn no_checkpoints() -> CheckpointConfig {
+    CheckpointConfig { interval: None, log_bytes: None, ..CheckpointConfig::default() }
+}
+
+/// The ways of answering: by the kernel, by the event loop, and inside of the client's send call.
+pub fn ways() -> Vec<ServerConfig> {
+    let mut ways = vec![config(), config_with(false)];
+    if has_cgroup2() {
+        ways.push(ServerConfig { local_fast_path: true, ..config() });
+    }
+    ways
 }
 
 pub fn start(config: ServerConfig) -> Running {

@@ -1,7 +1,7 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `replay_lanes`, `memory_wait`, `storage` (the
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `storage` (the
 //! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
 //! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
@@ -16,7 +16,6 @@ mod log;
 mod memory_wait;
 mod merge;
 mod reaper;
-mod replay_lanes;
 mod snapshot;
 mod storage;
 
@@ -29,7 +28,6 @@ pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
-pub(crate) use replay_lanes::{lanes_per_partition, worker_count};
 pub use snapshot::Snapshot;
 pub use storage::{DumpMethod, SnapshotItem, Verified};
 

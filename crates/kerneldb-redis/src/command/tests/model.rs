@@ -71,7 +71,7 @@ pub struct Model {
     pub skew_ms: AtomicU64,
     pub durable_ts: AtomicU64,
     pub logged: AtomicBool,
-    /// What every administrative task gets.
+    /// The ticket that every administrative task gets.
     pub task: Mutex<Arc<AdminTaskTicket>>,
 }
 

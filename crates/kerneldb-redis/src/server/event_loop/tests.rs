@@ -135,7 +135,7 @@ fn pending_connections(listener: &Listener) -> u32 {
         libc::getsockopt(listener.fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, &mut length)
     };
     assert_eq!(result, 0);
-    // Of a listening socket, this is the length of its queue.
+    // The kernel stores the length of a listening socket's queue in this field.
     info.tcpi_unacked
 }
 

@@ -24,8 +24,10 @@ use std::time::Duration;
 
 use super::ReplayTarget;
 use crate::durability::wal::OpRef;
-use crate::engine::{Engine, LoadKey, Loaded, Loader, lanes_per_partition, unix_ms, worker_count};
-use crate::limits::{RECOVERY_BATCH_BYTES, RECOVERY_BATCH_CHANGES, RECOVERY_ROOM_ATTEMPTS};
+use crate::engine::{Engine, LoadKey, Loaded, Loader, unix_ms};
+use crate::limits::{
+    RECOVERY_BATCH_BYTES, RECOVERY_BATCH_CHANGES, RECOVERY_ROOM_ATTEMPTS, RECOVERY_WORKERS_MAX,
+};
 use crate::session::Replayer;
 use crate::{Database, EngineKind, Error, LogTxn, Op, Result, Session};
 
@@ -221,7 +223,9 @@ struct Router {
 impl Router {
     fn start(db: &Arc<Engine>) -> Result<Router> {
         let partitions = db.config().partitions;
-        let lanes_per_partition = lanes_per_partition(partitions);
+        let worker_count = worker_count();
+        // Together the partitions have at least one lane for each worker.
+        let lanes_per_partition = (worker_count as u32).div_ceil(partitions);
         let lanes = partitions * lanes_per_partition;
         let (give_back, free) = channel();
         // For each lane, one that is filled and one that is applied.
@@ -240,7 +244,7 @@ impl Router {
             workers: Vec::new(),
             common: common.clone(),
         };
-        for number in 0..worker_count().min(lanes as usize) {
+        for number in 0..worker_count {
             let session = match Session::open(db.clone()) {
                 Ok(session) => session,
                 // A database with few sessions has few workers.
@@ -349,6 +353,11 @@ impl Router {
         self.db.control.account_loaded(loaded);
         Ok(())
     }
+}
+
+/// Number of threads that apply changes, at least 1.
+fn worker_count() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).min(RECOVERY_WORKERS_MAX)
 }
 
 impl Drop for Router {

@@ -10,11 +10,7 @@
 //!
 //! `bpf/engine/arena/alloc.h` states the rules of the heap.
 
-use std::{
-    collections::HashMap,
-    mem::offset_of,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
-};
+use std::{collections::HashMap, mem::offset_of, sync::atomic::Ordering};
 
 use super::{
     Partition,
@@ -24,10 +20,8 @@ use super::{
 use crate::{
     Error, Result,
     layout::{
-        KDB_CELL_MAX, KDB_CHAIN_MAX, KDB_CLASSES, KDB_HEAD_BYTES, KDB_HEADED_MAX, KDB_KIND_FREE, KDB_KINDS,
-        KDB_LEN_EXPIRES, KDB_LEN_HEAD, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_LOCK_DEAD, KDB_SLAB_BYTES,
-        KDB_SLAB_CLAIMED, KDB_SLAB_FREE, KDB_SLAB_FULL, KDB_SLAB_PARTIAL, KDB_WORD_CARVED_SHIFT,
-        KDB_WORD_STATE_SHIFT, KDB_WORD_USED_SHIFT, kdb_entry, kdb_slab, kdb_version,
+        KDB_CELL_MAX, KDB_CHAIN_MAX, KDB_CLASSES, KDB_HEAD_BYTES, KDB_HEADED_MAX, KDB_KINDS, KDB_LEN_EXPIRES,
+        KDB_LEN_HEAD, KDB_LEN_INLINE, KDB_LEN_MASK, KDB_LOCK_DEAD, KDB_SLAB_BYTES, kdb_entry, kdb_version,
     },
 };
 
@@ -176,17 +170,12 @@ impl<'a> Loader<'a> {
             to.add(padded - 8).cast::<u64>().write(0);
             std::ptr::copy_nonoverlapping(key.key.as_ptr(), to, key.key.len());
             entry.write(kdb_entry {
-                lock: 0,
                 next: word as u32,
                 hash: key.hash as u32,
-                changes: 0,
-                gc_next: 0,
-                overflow: 0,
                 klen: key.key.len() as u8,
                 class_: class as u8,
-                gc_queued: 0,
-                _pad: 0,
                 v: [version, NO_VERSION],
+                ..NO_ENTRY
             });
         }
         bucket.store(word & !u64::from(u32::MAX) | at, Ordering::Relaxed);
@@ -232,6 +221,7 @@ impl<'a> Loader<'a> {
             kind: u32,
             carved: u64,
             used: u64,
+            /// As in [`Word::new`].
             first: u64,
         }
         let partition = self.partition;
@@ -257,17 +247,7 @@ impl<'a> Loader<'a> {
             }
         }
         for (number, slab) in slabs {
-            if slab.used == 0 {
-                // A scan takes every slab of an entries' kind for one that has entries.
-                partition.publish(number, 0, 0, KDB_SLAB_FREE, Some(KDB_KIND_FREE));
-                continue;
-            }
-            let word = slab.first | slab.used << KDB_WORD_USED_SHIFT | slab.carved << KDB_WORD_CARVED_SHIFT;
-            if slab.used == kind_capacity(slab.kind) {
-                partition.publish(number, slab.kind, word, KDB_SLAB_FULL, None);
-            } else {
-                partition.publish(number, slab.kind, word, KDB_SLAB_PARTIAL, Some(slab.kind));
-            }
+            partition.release_slab(number, slab.kind, slab.first, slab.used, slab.carved);
         }
         partition.add_entries(self.entries);
         self.loaded
@@ -346,21 +326,7 @@ impl<'a> Loader<'a> {
     /// Frees an entry, and leaves it as scans of its slab and programs with stale pointers need it.
     fn free_entry(&mut self, at: u64, kind: u32) {
         // SAFETY: the entry is this loader's own, and not linked any more.
-        unsafe {
-            self.entry(at).write(kdb_entry {
-                lock: KDB_LOCK_DEAD as u64,
-                next: 0,
-                hash: 0,
-                changes: 0,
-                gc_next: 0,
-                overflow: 0,
-                klen: 0,
-                class_: 0,
-                gc_queued: 0,
-                _pad: 0,
-                v: [NO_VERSION; 2],
-            });
-        }
+        unsafe { self.entry(at).write(kdb_entry { lock: KDB_LOCK_DEAD as u64, ..NO_ENTRY }) };
         self.kinds[kind as usize].free.push(at);
     }
 
@@ -384,56 +350,26 @@ impl<'a> Loader<'a> {
 
 const NO_VERSION: kdb_version = kdb_version { ts: 0, block: 0, len: 0 };
 
+/// An entry without key, versions and successor.
+const NO_ENTRY: kdb_entry = kdb_entry {
+    lock: 0,
+    next: 0,
+    hash: 0,
+    changes: 0,
+    gc_next: 0,
+    overflow: 0,
+    klen: 0,
+    class_: 0,
+    gc_queued: 0,
+    _pad: 0,
+    v: [NO_VERSION; 2],
+};
+
 /// Bytes of a value's head that are in its block; the same as `head_in_block()` in `bpf/engine/arena/alloc.h`.
 fn head_in_block(len: u32) -> u64 {
     if len & KDB_LEN_HEAD != 0 && len & KDB_LEN_MASK <= KDB_HEADED_MAX {
         u64::from(KDB_HEAD_BYTES)
     } else {
         0
-    }
-}
-
-impl Partition {
-    /// Takes a slab that was never used, for a loader; none at the memory limit.
-    fn claim_slab(&self, kind: u32) -> Option<u64> {
-        let brk = self.brk_word();
-        loop {
-            let (at, committed) = (brk.load(Ordering::Relaxed), self.committed());
-            if at + u64::from(KDB_SLAB_BYTES) > committed {
-                if !self.grow_beyond(committed) {
-                    return None;
-                }
-                continue;
-            }
-            let next = at + u64::from(KDB_SLAB_BYTES);
-            if brk.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                let slab = self.geometry.slab_of(at);
-                self.slab_field(slab, offset_of!(kdb_slab, capacity))
-                    .store(kind_capacity(kind) as u32, Ordering::Relaxed);
-                self.slab_field(slab, offset_of!(kdb_slab, kind)).store(kind, Ordering::Relaxed);
-                self.state_word(slab)
-                    .store(u64::from(KDB_SLAB_CLAIMED) << KDB_WORD_STATE_SHIFT, Ordering::Release);
-                return Some(slab);
-            }
-        }
-    }
-
-    /// Gives a claimed slab a state, and its bit in a bitmap.
-    fn publish(&self, slab: u64, kind: u32, word: u64, state: u32, bitmap: Option<u32>) {
-        self.slab_field(slab, offset_of!(kdb_slab, kind)).store(kind, Ordering::Relaxed);
-        self.state_word(slab).store(word | u64::from(state) << KDB_WORD_STATE_SHIFT, Ordering::Release);
-        if let Some(bitmap) = bitmap {
-            self.set_bit(bitmap, slab);
-        }
-    }
-
-    fn state_word(&self, slab: u64) -> &AtomicU64 {
-        self.arena.word(self.geometry.descriptor(slab))
-    }
-
-    fn slab_field(&self, slab: u64, field: usize) -> &AtomicU32 {
-        let at = self.geometry.descriptor(slab) + field as u64;
-        // SAFETY: in bounds (checked by `at`), aligned and mapped as long as `self`; every access is atomic.
-        unsafe { AtomicU32::from_ptr(self.arena.at(at)) }
     }
 }

@@ -2,13 +2,19 @@
 //!
 //! The rules of the states are in `bpf/engine/arena/alloc.h`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    mem::offset_of,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
-use super::{Partition, size::kind_bytes};
+use super::{
+    Partition,
+    size::{GRAIN, kind_bytes, kind_capacity},
+};
 use crate::layout::{
-    KDB_CLASSES, KDB_KIND_FREE, KDB_KINDS, KDB_SLAB_BYTES, KDB_SLAB_CURRENT, KDB_SLAB_EVACUATING,
-    KDB_SLAB_FREE, KDB_SLAB_FULL, KDB_SLAB_PARTIAL, KDB_WORD_CARVED_SHIFT, KDB_WORD_COUNT, KDB_WORD_FIRST,
-    KDB_WORD_STATE_SHIFT, KDB_WORD_TAG_SHIFT, KDB_WORD_USED_SHIFT, kdb_slab,
+    KDB_CLASSES, KDB_KIND_FREE, KDB_KINDS, KDB_SLAB_BYTES, KDB_SLAB_CLAIMED, KDB_SLAB_CURRENT,
+    KDB_SLAB_EVACUATING, KDB_SLAB_FREE, KDB_SLAB_FULL, KDB_SLAB_PARTIAL, KDB_WORD_CARVED_SHIFT,
+    KDB_WORD_COUNT, KDB_WORD_FIRST, KDB_WORD_STATE_SHIFT, KDB_WORD_TAG_SHIFT, KDB_WORD_USED_SHIFT, kdb_slab,
 };
 
 /// The word of a descriptor.
@@ -16,9 +22,20 @@ use crate::layout::{
 pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
+    /// The word of a slab that was never used before. `first` is the number of the grain after the one at which the
+    /// first block of the free list begins; 0 = the list is empty.
+    fn new(state: u32, first: u64, used: u64, carved: u64) -> Word {
+        Word(
+            first
+                | used << KDB_WORD_USED_SHIFT
+                | carved << KDB_WORD_CARVED_SHIFT
+                | u64::from(state) << KDB_WORD_STATE_SHIFT,
+        )
+    }
+
     /// Offset in the slab of the first free block of its list.
     pub(crate) fn first(self) -> Option<u64> {
-        (self.0 & u64::from(KDB_WORD_FIRST)).checked_sub(1).map(|grain| grain * super::size::GRAIN)
+        (self.0 & u64::from(KDB_WORD_FIRST)).checked_sub(1).map(|grain| grain * GRAIN)
     }
 
     /// Blocks in use.
@@ -100,10 +117,15 @@ impl Partition {
         Word(self.arena.word(self.geometry.descriptor(slab)).load(Ordering::Acquire))
     }
 
-    fn kind_word(&self, slab: u64) -> &AtomicU32 {
-        let at = self.geometry.descriptor(slab) + std::mem::offset_of!(kdb_slab, kind) as u64;
+    /// A field of a descriptor, at `field` bytes from its beginning.
+    fn field(&self, slab: u64, field: usize) -> &AtomicU32 {
+        let at = self.geometry.descriptor(slab) + field as u64;
         // SAFETY: in bounds (checked by `at`), aligned and mapped as long as `self`; every access is atomic.
         unsafe { AtomicU32::from_ptr(self.arena.at(at)) }
+    }
+
+    fn kind_word(&self, slab: u64) -> &AtomicU32 {
+        self.field(slab, offset_of!(kdb_slab, kind))
     }
 
     /// The kind of a slab; valid if the slab's word did not change since before.
@@ -113,8 +135,7 @@ impl Partition {
 
     /// The CPU + 1 that a current slab belongs to.
     pub(crate) fn slab_owner(&self, slab: u64) -> u32 {
-        let at = self.geometry.descriptor(slab) + std::mem::offset_of!(kdb_slab, owner) as u64;
-        self.arena.word(at).load(Ordering::Acquire) as u32
+        self.field(slab, offset_of!(kdb_slab, owner)).load(Ordering::Acquire)
     }
 
     fn change(&self, slab: u64, from: Word, to: Word) -> bool {
@@ -166,6 +187,48 @@ impl Partition {
         if self.change(slab, word, word.emptied(KDB_SLAB_FREE)) {
             self.set_bit(KDB_KIND_FREE, slab);
         }
+    }
+
+    /// Takes a slab that was never used for blocks or entries of a kind; none at the memory limit. Nothing else
+    /// touches a claimed slab until [`Partition::release_slab`].
+    pub(super) fn claim_slab(&self, kind: u32) -> Option<u64> {
+        let brk = self.brk_word();
+        loop {
+            let (at, committed) = (brk.load(Ordering::Relaxed), self.committed());
+            let next = at + u64::from(KDB_SLAB_BYTES);
+            if next > committed {
+                if !self.grow_beyond(committed) {
+                    return None;
+                }
+            } else if brk.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                let slab = self.geometry.slab_of(at);
+                self.field(slab, offset_of!(kdb_slab, capacity))
+                    .store(kind_capacity(kind) as u32, Ordering::Relaxed);
+                self.kind_word(slab).store(kind, Ordering::Relaxed);
+                self.store_word(slab, Word::new(KDB_SLAB_CLAIMED, 0, 0, 0));
+                return Some(slab);
+            }
+        }
+    }
+
+    /// Gives a claimed slab to the programs, with what is in it; [`Word::new`] explains `first`.
+    pub(super) fn release_slab(&self, slab: u64, kind: u32, first: u64, used: u64, carved: u64) {
+        if used == 0 {
+            // A scan takes every slab of an entries' kind for one that has entries.
+            self.kind_word(slab).store(0, Ordering::Relaxed);
+            self.store_word(slab, Word::new(KDB_SLAB_FREE, 0, 0, 0));
+            self.set_bit(KDB_KIND_FREE, slab);
+        } else if used == kind_capacity(kind) {
+            self.store_word(slab, Word::new(KDB_SLAB_FULL, first, used, carved));
+        } else {
+            self.store_word(slab, Word::new(KDB_SLAB_PARTIAL, first, used, carved));
+            self.set_bit(kind, slab);
+        }
+    }
+
+    /// Sets the word of a slab that nothing else touches.
+    fn store_word(&self, slab: u64, word: Word) {
+        self.arena.word(self.geometry.descriptor(slab)).store(word.0, Ordering::Release);
     }
 
     /// Adds what the heap is used for at the moment.

@@ -340,26 +340,24 @@ impl Checker<'_> {
         }
     }
 
-    /// No two pieces overlap, and gaps are only what is left over at the end of slabs.
+    /// No two pieces overlap, and every slab that was ever used has a piece: gaps are only what is left over at its end.
     fn coverage(&self) -> Check<()> {
+        let geometry = &self.partition.geometry;
         let mut pieces: Vec<_> = self.pieces.iter().map(|(at, (bytes, what))| (*at, *bytes, *what)).collect();
         pieces.sort_unstable();
-        let mut end = self.partition.geometry.heap;
+        let (mut end, mut slabs) = (geometry.heap, 0);
         for (at, bytes, what) in pieces {
             if at < end {
                 return Err(format!("{what} at {at:#x} overlaps what is before it"));
             }
-            // Every slab has a piece; in two neighbours they may lie as far apart as possible.
-            if at - end >= 2 * u64::from(KDB_SLAB_BYTES) {
-                return Err(format!("{} bytes before {at:#x} are lost", at - end));
+            let slab = geometry.slab_of(at);
+            if slab > slabs {
+                return Err(format!("slab {slabs} is lost"));
             }
+            slabs = slab + 1;
             end = at + bytes;
         }
-        let lost = self.partition.brk() - end;
-        if lost >= u64::from(KDB_SLAB_BYTES) {
-            return Err(format!("{lost} bytes at the end of the heap are lost"));
-        }
-        Ok(())
+        if slabs < self.partition.used_slabs() { Err(format!("slab {slabs} is lost")) } else { Ok(()) }
     }
 
     fn word(&self, offset: u64) -> u64 {

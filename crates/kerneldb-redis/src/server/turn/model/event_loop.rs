@@ -9,7 +9,7 @@ use super::words::TurnWords;
 use super::{Command, ConnModel, Mutant, locked};
 use crate::server::turn::{SERVER, Turn};
 
-/// What the event loop waits for on the connection.
+/// The event on the connection that the event loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaiting {
     Input,

@@ -7,12 +7,12 @@
 //! Rules of the translation from C, which are those of x86: a plain access is an acquire load or a release store, and an
 //! atomic operation is also a full barrier.
 //!
-//! What is modelled: the verdict, the sender, and the event loop; the socket's lock, under which both programs run; the
+//! The model has the verdict, the sender, and the event loop; the socket's lock, under which both programs run; the
 //! receive buffer, which passed bytes reach some time after they were counted; the signal and its bell; the watch for
-//! arriving data. What is not modelled: the sweep, which would hide a lost signal; the local fast path; MULTI; memory
-//! models weaker than that of x86 on the side of the programs.
+//! arriving data. It leaves out the sweep, which would hide a lost signal; the local fast path; MULTI; memory models
+//! weaker than that of x86 on the side of the programs.
 //!
-//! What is checked:
+//! The tests check that:
 //!  - One side at a time executes commands: the session is a loom cell.
 //!  - Every command is executed once, in order, and its reply leaves once, in order.
 //!  - Passed bytes are read before the verdict executes again.
@@ -42,7 +42,7 @@ use event_loop::EventLoop;
 use kernel::{Kernel, locked};
 use words::TurnWords;
 
-/// Who can execute a command.
+/// The sides that can execute a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Both sides.
