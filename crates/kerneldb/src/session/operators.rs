@@ -180,6 +180,7 @@ impl Session {
         if self.state() == KDB_TX_ACTIVE && self.db.lacks_slabs(partition) {
             self.db.make_room(partition);
         }
+        let mut is_last = false;
         for attempt in 0.. {
             let committed = self.db.committed(partition);
             let status = self.run(op, partition, io.index)?;
@@ -190,11 +191,17 @@ impl Session {
             }
             if self.in_transaction() || !self.db.grow_beyond(partition, committed, attempt) {
                 // The log may be what cannot keep up: unlike the limit, that passes.
-                let goes_on = self.memory.goes_on(self.db.memory_pressure(partition));
-                return Ok(if goes_on { KDB_ERR_MEMORY_IN_LOG } else { status });
+                if self.memory.goes_on(self.db.memory_pressure(partition)) {
+                    return Ok(KDB_ERR_MEMORY_IN_LOG);
+                }
+                if self.in_transaction() || is_last {
+                    return Ok(status);
+                }
+                // Memory may have come back between this attempt and the look at what waits.
+                is_last = true;
             }
         }
-        unreachable!("grow_beyond() gives up at the limit")
+        unreachable!("grow_beyond() gives up at the limit, and one attempt is the last")
     }
 
     /// Notes what the outcome of an operator reveals.
