@@ -1,5 +1,8 @@
 //! How servers are stopped: the first signal ends them in order, a later one at once.
+//!
+//! A server that is still starting has promised nothing yet. So a signal ends its process at once, as `kill -9` would.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -7,34 +10,39 @@ use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-/// Signals that stop a server, which are kept until there is one to be stopped.
-pub struct Stops(Signals);
+/// Ends a running server in order.
+type Stop = Box<dyn Fn() + Send>;
 
-/// A thread that waits for them.
-pub struct Watch {
+/// A thread that waits for signals which stop a server.
+pub struct Stops {
+    /// None while the server starts.
+    stop: Arc<Mutex<Option<Stop>>>,
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
 impl Stops {
-    /// From here on signals do not end this process.
+    /// From here on a signal ends this process with exit code 0, until [`Stops::started`].
     pub fn catch() -> anyhow::Result<Self> {
-        Ok(Self(Signals::new([SIGINT, SIGTERM]).context("handling signals")?))
-    }
-
-    /// Calls `stop` at the first signal. One that comes a while later, because the user has run out of patience, ends the process:
-    /// what was acknowledged as durable is.
-    pub fn watch(mut self, stop: impl Fn() + Send + 'static) -> anyhow::Result<Watch> {
-        let handle = self.0.handle();
+        let mut signals = Signals::new([SIGINT, SIGTERM]).context("handling signals")?;
+        let handle = signals.handle();
+        let stop = Arc::new(Mutex::new(None));
         let thread = thread::Builder::new()
             .name("signals".into())
-            .spawn(move || watch(&mut self.0, stop))
+            .spawn({
+                let stop = stop.clone();
+                move || watch(&mut signals, &stop)
+            })
             .context("starting a thread")?;
-        Ok(Watch { handle, thread })
+        Ok(Self { stop, handle, thread })
     }
-}
 
-impl Watch {
+    /// From here on the first signal calls `stop`. One that comes a while later, because the user has run out of
+    /// patience, ends the process: what was acknowledged as durable is.
+    pub fn started(&self, stop: impl Fn() + Send + 'static) {
+        *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+    }
+
     /// The server has ended.
     pub fn end(self) {
         self.handle.close();
@@ -43,14 +51,21 @@ impl Watch {
     }
 }
 
-fn watch(signals: &mut Signals, stop: impl Fn()) {
+fn watch(signals: &mut Signals, stop: &Mutex<Option<Stop>>) {
     let mut first: Option<Instant> = None;
     for signal in signals.forever() {
+        let name = signal_hook::low_level::signal_name(signal);
         match first {
             None => {
+                // It is held meanwhile, so that the server does not start to serve.
+                let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(stop) = &*stop else {
+                    tracing::info!(signal = name, "stopped while it started");
+                    std::process::exit(0);
+                };
                 // First, because a log that cannot be written must not keep the server running.
                 stop();
-                tracing::info!(signal = signal_hook::low_level::signal_name(signal), "stopping");
+                tracing::info!(signal = name, "stopping");
                 first = Some(Instant::now());
             }
             // The same key press may arrive twice, from the terminal and from a parent.

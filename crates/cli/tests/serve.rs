@@ -6,11 +6,12 @@ mod running;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use redis::Connection;
 use running::{Server, command};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 fn set(connection: &mut Connection, key: &str, value: &str) {
     redis::cmd("SET").arg(key).arg(value).query::<()>(connection).unwrap();
@@ -22,6 +23,22 @@ fn get(connection: &mut Connection, key: &str) -> Option<String> {
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// Waits up to a minute.
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process has a handler for a signal.
+fn catches(process: &Child, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
 }
 
 #[test]
@@ -50,6 +67,35 @@ fn a_server_whose_standard_error_is_closed_goes_on_and_stops_in_order() {
     // The stop is logged, too.
     set(&mut server.connect(), "key", "kept");
     assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let server = Server::start(data.path(), &[]);
+    assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
+}
+
+/// Recovery of a large database takes long, and whoever stops the server then must not wait for it.
+#[test]
+fn a_signal_ends_a_server_that_still_recovers() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::start(data.path(), &[]);
+    set(&mut server.connect(), "key", "kept");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    // Nobody writes into the pipe, so opening it as the newest segment of the log takes for ever.
+    let segment = data.path().join("wal").join(format!("{:020}-{:08}.log", 1_000_000, 1_000));
+    assert!(Command::new("mkfifo").arg(&segment).status().unwrap().success());
+    let mut starting = command(&["kv", "serve", "--port", "0", "--data-dir"])
+        .arg(data.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the server catches the signal", || catches(&starting, Signal::TERM));
+    kill_process(Pid::from_child(&starting), Signal::TERM).unwrap();
+    wait_until("the server has ended", || starting.try_wait().unwrap().is_some());
+    let ended = starting.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
+    assert!(ended.stdout.is_empty(), "{}", text(&ended));
+    assert!(text(&ended).contains("stopped while it started"), "{}", text(&ended));
+
+    std::fs::remove_file(segment).unwrap();
     let server = Server::start(data.path(), &[]);
     assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
 }

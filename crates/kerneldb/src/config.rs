@@ -6,7 +6,7 @@ use crate::{
     Error, Result, Timeouts,
     limits::{
         HASH_MAP_KEY_BYTES, HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN,
-        PARTITION_BYTES_MAX, PARTITIONS_MAX, SESSIONS_MAX, VERSIONS_MAX,
+        PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, PARTITIONS_MAX, SESSIONS_MAX, VERSIONS_MAX,
     },
 };
 
@@ -75,13 +75,12 @@ impl Config {
         if !(1..=SESSIONS_MAX).contains(&self.max_sessions) {
             return fail(format!("sessions must be 1 to {SESSIONS_MAX}"));
         }
-        if self.wal_ring_bytes != 0 && !self.wal_ring_bytes.is_power_of_two()
-            || self.wal_ring_bytes > LOG_RING_BYTES_MAX
-        {
-            return fail("the log ring size must be a power of two, at most 1 GiB".into());
-        }
-        if self.wal_ring_bytes != 0 && self.wal_ring_bytes < LOG_RING_BYTES_MIN {
-            return fail("the log ring must have at least 256 KiB, to hold the largest value".into());
+        let ring = self.wal_ring_bytes;
+        let possible = ring.is_power_of_two() && (LOG_RING_BYTES_MIN..=LOG_RING_BYTES_MAX).contains(&ring);
+        if ring != 0 && !possible {
+            return fail(format!(
+                "log rings of {ring} bytes: the size must be a power of two, 256 KiB to 1 GiB"
+            ));
         }
         if self.engine == EngineKind::HashMap {
             if self.partitions != 1 || self.versions > HASH_MAP_VERSIONS_MAX {
@@ -97,6 +96,11 @@ impl Config {
                 "{} bytes need {} partitions of at most 4 GiB",
                 self.memory_bytes,
                 self.memory_bytes.div_ceil(PARTITION_BYTES_MAX)
+            ));
+        } else if self.memory_bytes < u64::from(self.partitions) * PARTITION_BYTES_MIN {
+            return fail(format!(
+                "{} bytes are too few for {} partitions of at least 16 MiB",
+                self.memory_bytes, self.partitions
             ));
         }
         Ok(())

@@ -29,6 +29,9 @@ pub const PARTITIONS_MAX: u32 = layout::KDB_MAX_PARTITIONS;
 /// Highest memory limit of one partition in bytes; more is [`crate::Error::Config`].
 pub const PARTITION_BYTES_MAX: u64 = 1 << 32;
 
+/// Least memory of one partition in bytes; [`crate::Error::Config`] for a database with less for each.
+pub const PARTITION_BYTES_MIN: u64 = 16 << 20;
+
 /// Highest [`crate::Config::max_sessions`]; more are [`crate::Error::Config`]. A session beyond the configured number
 /// is [`crate::Error::NoSession`].
 pub const SESSIONS_MAX: u32 = 65_536;
@@ -64,8 +67,6 @@ pub const PROCEDURE_ARGUMENTS_MAX: usize = 10;
 pub const EXPIRE_EFFORT_MAX: u32 = 10;
 
 const _: () = assert!(LOG_RING_BYTES_MIN as usize > VALUE_MAX + KEY_MAX + size_of::<layout::kdb_rec_long>());
-/// Smallest arena in bytes; a smaller memory limit is raised to it.
-pub(crate) const MIN_ARENA: u64 = 16 << 20;
 /// Bytes of an arena for each bucket of its index. The buckets take 8 bytes of so many, whatever the keys
 /// take; a full arena of the smallest keys has about four keys in a bucket.
 pub(crate) const BYTES_PER_BUCKET: u64 = 512;

@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bedplate_kerneldb::limits::{
     HASH_MAP_KEY_BYTES, HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MAX,
-    PARTITIONS_MAX, PROCEDURE_ARGUMENTS_MAX, SESSIONS_MAX, SNAPSHOTS_MAX, TRACE_OPS, VERSIONS_MAX,
+    PARTITION_BYTES_MIN, PARTITIONS_MAX, PROCEDURE_ARGUMENTS_MAX, SESSIONS_MAX, SNAPSHOTS_MAX, TRACE_OPS,
+    VERSIONS_MAX,
 };
 use bedplate_kerneldb::{Config, Database, Error, SetOptions, VOTER};
 use common::{can_run, has_arenas, hash_maps, small, variants};
@@ -66,6 +67,8 @@ fn configurations_one_past_a_limit() {
     refused(Config { partitions: 0, ..small() });
     refused(Config { partitions: PARTITIONS_MAX + 1, ..small() });
     refused(Config { memory_bytes: PARTITION_BYTES_MAX + 1, ..small() });
+    refused(Config { memory_bytes: PARTITION_BYTES_MIN - 1, ..small() });
+    refused(Config { memory_bytes: 2 * PARTITION_BYTES_MIN - 1, partitions: 2, ..small() });
     refused(Config { memory_bytes: 2 * PARTITION_BYTES_MAX + 1, partitions: 2, ..small() });
     refused(Config { max_sessions: 0, ..small() });
     refused(Config { max_sessions: SESSIONS_MAX + 1, ..small() });
@@ -95,6 +98,7 @@ fn configurations_at_a_limit() {
     };
     if has_arenas() {
         works(Config { partitions: PARTITIONS_MAX, memory_bytes: 256 << 20, ..small() });
+        works(Config { memory_bytes: PARTITION_BYTES_MIN, ..small() });
         works(Config { versions: VERSIONS_MAX, ..small() });
         works(Config { max_sessions: SESSIONS_MAX, ..small() });
         works(Config { wal_ring_bytes: LOG_RING_BYTES_MIN, ..small() });

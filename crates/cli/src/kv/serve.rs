@@ -245,21 +245,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if config.password.is_empty() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
-    // From here on a signal stops the server in order, also while it starts.
     let stops = Stops::catch()?;
     let address = config.bind;
     let in_use = |error| in_use(error, address);
     let mut server = Server::prepare(config).map_err(in_use)?;
     let store = Arc::new(open(args, &mut server)?);
     let server = server.start(store.clone()).map_err(in_use)?;
+    let stopper = server.stopper();
+    stops.started(move || stopper.stop());
     // Programs that start this one wait for this line, which also tells the port if it was 0.
     writeln!(io::stdout(), "ready on {}", server.local_addr())?;
     io::stdout().flush()?;
 
-    let stopper = server.stopper();
-    let watch = stops.watch(move || stopper.stop())?;
     let served = server.wait();
-    watch.end();
+    stops.end();
     // Without a log a last checkpoint is all that keeps the data.
     let last = args.durability == Acknowledge::Off && store.data_dir().is_some();
     let closed = store.close(last);
@@ -305,7 +304,10 @@ fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
         tracing::error!("saved data was given up: {damage}");
     }
     if report.torn_bytes > 0 {
-        tracing::info!(bytes = report.torn_bytes, "the end of the log was never completely written; cut off");
+        tracing::info!(
+            bytes = report.torn_bytes,
+            "the log's end was cut off: the write that was the last one is not complete, or is damaged"
+        );
     }
     Ok(store)
 }

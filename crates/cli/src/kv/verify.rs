@@ -80,9 +80,10 @@ fn directory(path: &Path) -> anyhow::Result<String> {
         report.recovered_ts,
     );
     if report.torn_bytes > 0 {
-        text += &format!("\n{} at the end were never completely written; they were not acknowledged", {
+        text += &format!(
+            "\n{} at the end of the log do not count: the write that was the last one is not complete, or is damaged",
             size(report.torn_bytes)
-        });
+        );
     }
     for skipped in &report.checkpoints_skipped {
         text += &format!("\ndamaged, not needed: {skipped}");

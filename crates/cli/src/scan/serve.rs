@@ -56,9 +56,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     io::stdout().flush()?;
     tracing::info!("{}", service.about());
     let stopper = daemon.stopper();
-    let watch = stops.watch(move || stopper.stop())?;
+    stops.started(move || stopper.stop());
     let served = daemon.run();
-    watch.end();
+    stops.end();
     served?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)

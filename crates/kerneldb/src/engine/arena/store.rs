@@ -11,7 +11,7 @@ use crate::{
         storage::{Evacuate, LogRings, SnapshotItem, Storage, Verified},
     },
     layout::kdb_config,
-    limits::{MIN_ARENA, PARTITION_BYTES_MAX},
+    limits::PARTITION_BYTES_MIN,
     stats::Stats,
 };
 
@@ -34,16 +34,15 @@ impl ArenaStore {
         sizes: &[(&str, u32)],
         shared: &[&str],
     ) -> Result<(ArenaStore, Vec<LoadedObject>)> {
-        let limit = (config.memory_bytes / u64::from(config.partitions))
-            .clamp(MIN_ARENA, PARTITION_BYTES_MAX)
-            & !0xffff;
+        let limit = (config.memory_bytes / u64::from(config.partitions)) & !0xffff;
         let (mut partitions, mut objects, mut reuse) = (Vec::new(), Vec::new(), MapFds::new());
         for index in 0..config.partitions {
             let geometry =
                 Geometry::new(limit, index, config.partitions, config.versions, ncpus, config.wal_ring_bytes);
-            if geometry.heap + MIN_ARENA / 2 > geometry.limit {
+            if geometry.heap + PARTITION_BYTES_MIN / 2 > geometry.limit {
                 return Err(Error::Config(format!(
-                    "a partition of {limit} bytes is too small for its log rings of {} bytes a CPU",
+                    "a partition of {limit} bytes is too small for log rings of {} bytes for each of {ncpus} \
+                     processors: it needs more memory or smaller rings",
                     config.wal_ring_bytes
                 )));
             }
