@@ -14,7 +14,7 @@ pub enum Error {
     NoMemory,
     /// The memory limit is reached, but the log's writer still needs values that were overwritten: some
     /// memory comes back when it has read them. Retry: if what comes back is not enough, a later attempt of the
-    /// same session is told [`Error::NoMemory`].
+    /// same session is told [`Error::NoMemory`]. A transaction stays open, and the same call may be repeated in it.
     #[error("out of memory: the database is at its memory limit, and the log's writer holds a part of it")]
     MemoryInLog,
     /// All versions of the key are still visible to read-only transactions; retry later.

@@ -104,13 +104,16 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
         Ok(done)
     }
 
-    /// Whether the request goes on in the open transaction when it is tried again after this error: the log ring is
-    /// full, and either the transaction is the client's, or it is the request's own and long.
+    /// Whether the request goes on in the open transaction when it is tried again after this error. That is so if memory
+    /// has to come back; and if the log ring is full, and either the transaction is the client's, or it is the request's
+    /// own and long.
     pub fn stays_open(&self, error: &Error) -> bool {
-        matches!(error, Error::WalFull)
-            && self.store.in_transaction()
-            && !self.store.is_failed()
-            && (!self.unfinished.own || self.unfinished.bytes >= LONG_TRANSACTION_BYTES)
+        let goes_on = match error {
+            Error::MemoryInLog => true,
+            Error::WalFull => !self.unfinished.own || self.unfinished.bytes >= LONG_TRANSACTION_BYTES,
+            _ => false,
+        };
+        goes_on && self.store.in_transaction() && !self.store.is_failed()
     }
 
     /// Runs `f` in a transaction of its own, all or nothing. If the transaction stays open after an error

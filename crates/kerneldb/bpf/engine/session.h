@@ -37,6 +37,14 @@ static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx,
 	return count_error(state, status);
 }
 
+/* The same for an operator with a key. With KDB_IO_REPEATS a lack of memory leaves the transaction as it was, too. */
+static __always_inline int tx_fail_io(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io, int status)
+{
+	if (status == KDB_ERR_NO_MEMORY && (io->flags & KDB_IO_REPEATS))
+		return count_error(state, status);
+	return tx_fail(state, ctx, status);
+}
+
 /* Whether the transaction is in the state that an operator needs. */
 static __always_inline int tx_check(struct kdb_ctx *ctx, __u32 want)
 {

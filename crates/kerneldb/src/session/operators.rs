@@ -15,9 +15,9 @@ use crate::{
 ///
 /// Outside of a transaction every operation is its own transaction (auto-commit).
 ///
-/// An error inside of a transaction fails the transaction: it can only be rolled back. [`Error::WalFull`] does not: the
-/// operation had no effect, the transaction stays open, and the same call may be repeated once the log writer has made
-/// room.
+/// An error inside of a transaction fails the transaction: it can only be rolled back. [`Error::WalFull`] and
+/// [`Error::MemoryInLog`] do not: the operation had no effect, the transaction stays open, and the same call may be
+/// repeated once the log writer has made room.
 pub struct Session {
     db: Arc<Engine>,
     index: u32,
@@ -45,6 +45,13 @@ impl<'a> Io<'a> {
 
     fn ptr(&self) -> *mut kdb_io {
         self.db.ios.get(self.index)
+    }
+
+    /// Whether a lack of memory leaves the transaction as it was.
+    fn set_repeats(&self, repeats: bool) {
+        // SAFETY: the buffer is claimed, and no operator uses it at the moment.
+        let flags = unsafe { &mut (*self.ptr()).flags };
+        *flags = if repeats { *flags | KDB_IO_REPEATS } else { *flags & !KDB_IO_REPEATS };
     }
 
     /// Fills in the key.
@@ -170,32 +177,35 @@ impl Session {
         self.db.control.end_replay();
     }
 
-    /// Runs an operator on a key; grows the partition and tries again if it is out of memory.
+    /// Runs an operator on a key; grows the partition and tries again if it is out of memory. In a transaction only the last
+    /// attempt fails it.
     fn run_keyed(&self, op: u32, key: &[u8], io: &Io<'_>) -> Result<u32> {
         let partition = self.db.control.partition_of(key);
-        // In a transaction an error is final, so the memory has to be there before.
+        // Memory is made available before a transaction needs it, because it holds locks meanwhile.
         if self.state() == KDB_TX_ACTIVE && self.db.wants_memory(partition) {
             self.db.grow(partition);
         }
         if self.state() == KDB_TX_ACTIVE && self.db.lacks_slabs(partition) {
             self.db.make_room(partition);
         }
-        let mut is_last = false;
+        let is_active = self.state() == KDB_TX_ACTIVE;
+        let mut is_last = self.in_transaction() && !is_active;
         for attempt in 0.. {
             let committed = self.db.committed(partition);
+            io.set_repeats(is_active && !is_last);
             let status = self.run(op, partition, io.index)?;
             if status != KDB_ERR_NO_MEMORY {
                 self.memory.end();
                 self.observe(io);
                 return Ok(status);
             }
-            if self.in_transaction() || !self.db.grow_beyond(partition, committed, attempt) {
+            if is_last {
+                return Ok(status);
+            }
+            if !self.db.grow_beyond(partition, committed, attempt) {
                 // The log may be what cannot keep up: unlike the limit, that passes.
                 if self.memory.goes_on(self.db.memory_pressure(partition)) {
                     return Ok(KDB_ERR_MEMORY_IN_LOG);
-                }
-                if self.in_transaction() || is_last {
-                    return Ok(status);
                 }
                 // Memory may have come back between this attempt and the look at what waits.
                 is_last = true;

@@ -123,6 +123,27 @@ fn a_log_that_is_behind_is_waited_for_without_a_time_limit() {
     assert_eq!(c.send("SET k 1"), "-CONFLICT conflict with another transaction\r\n");
 }
 
+/// A client's transaction does not fail for memory that comes back, nor does EXEC begin anew.
+#[test]
+fn transactions_wait_for_memory_that_comes_back() {
+    let model = Model::new(Startup::default());
+    let mut c = Client::new(&model);
+    let waits = || (0..40).map(|_| Error::MemoryInLog).collect();
+    c.send("BEGIN");
+    c.send("SET a 1");
+    model.inject(waits());
+    assert_eq!(c.send("INCR a"), ":2\r\n");
+    assert_eq!(c.send("COMMIT"), "+OK\r\n");
+    c.feed(b"MULTI\r\nINCR a\r\nAPPEND a 0\r\n");
+    c.take();
+    model.inject(waits());
+    assert_eq!(c.send("EXEC"), "*2\r\n:3\r\n:2\r\n");
+    c.send("BEGIN");
+    model.inject(vec![Error::NoMemory]);
+    assert_eq!(c.send("INCR a"), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    assert!(c.send("COMMIT").starts_with("-TXFAILED"));
+}
+
 #[test]
 fn exec_retries_as_a_whole() {
     let model = Model::new(Startup::default());

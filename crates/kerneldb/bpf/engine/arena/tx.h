@@ -51,7 +51,7 @@ static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *
 		return status;
 	status = tx_lock(ctx, io, MODE_SHARED, 0, &index);
 	if (status)
-		return tx_fail(state, ctx, status);
+		return tx_fail_io(state, ctx, io, status);
 	status = locked_read(ctx, io, index);
 	kdb_stats(state)->gets++;
 	if (status == KDB_NOT_FOUND)
@@ -223,7 +223,7 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 	if (!status)
 		status = write_prepare(io, w, delete, flags);
 	if (status)
-		return tx_fail(state, ctx, status);
+		return tx_fail_io(state, ctx, io, status);
 	status = tx_lock(ctx, io, MODE_EXCLUSIVE, write_cell(w), &index);
 	if (!status)
 		status = tx_change(ctx, io, w, index, flags);
@@ -231,7 +231,7 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 		status = tx_change(ctx, io, w, index, flags);
 	if (status) {
 		value_free(w->block, w->len);
-		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
+		return status < KDB_ERR_CONFLICT ? status : tx_fail_io(state, ctx, io, status);
 	}
 	ctx->bytes += bytes;
 	io->commit_ts = 0;

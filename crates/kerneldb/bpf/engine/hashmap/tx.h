@@ -59,7 +59,7 @@ static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *
 		return status;
 	status = tx_lock(ctx, io, MODE_SHARED, &index);
 	if (status)
-		return tx_fail(state, ctx, status);
+		return tx_fail_io(state, ctx, io, status);
 	status = locked_read(ctx, io, index);
 	kdb_stats(state)->gets++;
 	if (status == KDB_NOT_FOUND)
@@ -235,10 +235,10 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 	bytes = tx_write_bytes(io, delete);
 	status = ctx->bytes + bytes > KDB_TX_BYTES ? KDB_ERR_TX_TOO_LARGE : check_writable(state);
 	if (status)
-		return tx_fail(state, ctx, status);
+		return tx_fail_io(state, ctx, io, status);
 	status = prepare_version(ctx, io, work, delete, flags);
 	if (status)
-		return tx_fail(state, ctx, status);
+		return tx_fail_io(state, ctx, io, status);
 	if (kdb_config.wal && !(ctx->flags & KDB_CTX_NO_WAL))
 		status = tx_logged(ctx, io, flags, delete ? KDB_REC_DEL : KDB_REC_PUT);
 	else
@@ -246,7 +246,7 @@ static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_
 	if (status) {
 		if (work->version.vid)
 			hm_value_drop(work->version.vid, work->version.len);
-		return status < KDB_ERR_CONFLICT ? status : tx_fail(state, ctx, status);
+		return status < KDB_ERR_CONFLICT ? status : tx_fail_io(state, ctx, io, status);
 	}
 	ctx->bytes += bytes;
 	io->commit_ts = 0;

@@ -15,6 +15,8 @@
  * KDB_ERR_WAL_FULL the transaction is as it was before the operator, and the operator may be repeated,
  * COMMIT included. The log's reader needs milliseconds to make room, so a program does not wait for it:
  * the program either rolls back, or returns, and a later call of the session repeats the operator.
+ * KDB_ERR_NO_MEMORY is another exception for operators whose io has the flag KDB_IO_REPEATS: memory comes
+ * back when the log's reader, the collector, or user space have made room.
  *
  * Continuation-passing style: see cps.h.
  *

@@ -140,6 +140,7 @@ struct kdb_io {
 #define KDB_IO_HASHED 32u         /* `hash` is an input (arena engine) */
 #define KDB_IO_IF_EXPIRED 64u     /* auto-commit DELETE only if the newest version is expired (else KDB_MISMATCH) */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
+#define KDB_IO_REPEATS 128u       /* KDB_ERR_NO_MEMORY leaves a transaction as it was: the caller repeats the operator */
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
 struct kdb_cpu_stats {
