@@ -333,3 +333,69 @@ fn changing_sizes_do_not_use_up_the_memory() {
     assert!(share >= 0.85, "only {share:.2} in use after {more} keys more: {heap:?}");
     db.verify().unwrap();
 }
+
+/// A transaction that finds no memory because the log's reader needs what was overwritten goes on when the reader is past
+/// it. A transaction that needs more than there can be fails.
+#[test]
+fn a_transaction_waits_for_memory_that_the_log_holds() {
+    const BYTES: usize = 8000;
+    /// Keys whose memory is spare: less than a slab of values of this size.
+    const SPARE: u64 = 5;
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let config =
+        Config { memory_bytes: 64 << 20, max_sessions: 8, wal_ring_bytes: 4 << 20, ..Config::default() };
+    let db = Database::create(config).unwrap();
+    let mut log = db.log_reader().unwrap();
+    let mut drain = || while log.drain(1 << 20, &mut |_| {}) > 0 {};
+    let mut session = db.session().unwrap();
+    let mut keys = 0;
+    while set(&mut session, keys, BYTES, false).is_ok() {
+        keys += 1;
+        drain();
+    }
+    for number in 0..SPARE {
+        session.delete(&key(number)).unwrap();
+    }
+    drain();
+
+    // The reader may not have read what the write before wrote.
+    let overwrite = |session: &mut Session| set(session, SPARE, BYTES, false);
+    session.begin().unwrap();
+    let refused = loop {
+        match overwrite(&mut session) {
+            Ok(()) => {
+                session.commit().unwrap();
+                session.begin().unwrap();
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::MemoryInLog) && !session.is_failed(), "{refused}");
+    for _ in 0..20 {
+        let refused = overwrite(&mut session);
+        assert!(matches!(refused, Err(Error::MemoryInLog)) && !session.is_failed(), "{refused:?}");
+    }
+    drain();
+    let started = Instant::now();
+    while let Err(refused) = overwrite(&mut session) {
+        assert!(matches!(refused, Error::MemoryInLog), "{refused}");
+        assert!(started.elapsed() < Duration::from_secs(60), "no memory comes back");
+        drain();
+    }
+    session.commit().unwrap();
+
+    session.begin().unwrap();
+    let refused = loop {
+        match set(&mut session, keys, 60_000, false) {
+            Err(Error::MemoryInLog) => drain(),
+            Err(refused) => break refused,
+            Ok(()) => panic!("there is no memory for it"),
+        }
+    };
+    assert!(matches!(refused, Error::NoMemory) && session.is_failed(), "{refused}");
+    session.rollback().unwrap();
+    drop((session, log));
+    db.verify().unwrap();
+}

@@ -60,8 +60,11 @@ fn a_file_is_written_and_read_without_an_exit_to_user_space() {
     // SAFETY: as above.
     let get = || unsafe { block.cast::<u64>().add(7).read_volatile() };
 
-    // The kernel's thread starts with the first call.
-    ring.submit().unwrap();
+    // The kernel's thread may sleep until there is a first request, and is woken by this call.
+    // SAFETY: the request refers to nothing.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.expect("there is room");
+    ring.submit_and_wait(1).unwrap();
+    assert_eq!(ring.completion().next().as_ref().map(cqueue::Entry::result), Some(0));
     let (exits, wrong, inside) = process
         .run(|cpu| {
             put(1);

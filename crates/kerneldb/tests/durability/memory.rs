@@ -11,61 +11,6 @@ use super::super::{LONG, config, open, set};
 /// values of this size.
 const SPARE: u32 = 12;
 
-/// A transaction that overwrites, in a database that is full but for [`SPARE`] values, waits for what the log's writer
-/// holds; it does not fail. One that needs more than there can be does.
-#[test]
-fn transactions_wait_for_memory_that_comes_back() {
-    /// Writes of a transaction: less than what is spare.
-    const WRITES: u32 = 8;
-    let data = tempfile::tempdir().unwrap();
-    let (store, _) = open(config(Durability::Async), data.path());
-    let value = [1; 4096];
-    let mut session = store.database().session().unwrap();
-    let mut keys = 0u32;
-    while set(&mut session, &keys.to_le_bytes(), &value).is_ok() {
-        keys += 1;
-    }
-    for key in 0..SPARE {
-        session.delete(&key.to_le_bytes()).unwrap();
-    }
-    let (started, mut waited) = (Instant::now(), 0);
-    for transaction in 0.. {
-        if transaction >= 200 && waited > 0 {
-            break;
-        }
-        session.begin().unwrap();
-        for write in 0..WRITES {
-            let key = SPARE + (transaction * WRITES + write) % (keys - SPARE);
-            loop {
-                match session.set(&key.to_le_bytes(), &value, SetOptions::default()) {
-                    Ok(_) => break,
-                    Err(Error::MemoryInLog) => waited += 1,
-                    Err(Error::WalFull) => {}
-                    Err(error) => panic!("{error}, in transaction {transaction}"),
-                }
-                assert!(session.in_transaction() && !session.is_failed());
-                assert!(started.elapsed() < LONG, "{waited} attempts in {transaction} transactions");
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        }
-        while let Err(error) = session.commit() {
-            assert!(matches!(error, Error::WalFull), "{error}");
-        }
-    }
-
-    session.begin().unwrap();
-    let error = loop {
-        match session.set(b"new", &[2; 60_000], SetOptions::default()) {
-            Err(Error::MemoryInLog | Error::WalFull) => std::thread::sleep(Duration::from_micros(100)),
-            Err(error) => break error,
-            Ok(_) => panic!("there is no memory for it"),
-        }
-    };
-    assert!(matches!(error, Error::NoMemory) && session.is_failed(), "{error}");
-    session.rollback().unwrap();
-    assert!(store.database().verify().is_ok());
-}
-
 /// A write that does not fit is told so, although another client goes on overwriting, so that there is always
 /// something that the log's writer has not read. That client, whose memory does come back, is never told so.
 #[test]
