@@ -63,8 +63,12 @@ fn of_its_own_instance() -> Result<OwnedFd, Errno> {
 }
 
 /// Maps the file shared, at a base if it matters, where nothing may be mapped.
-pub(crate) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<usize, Errno> {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+pub(crate) fn map(
+    file: &OwnedFd,
+    bytes: usize,
+    base: Option<usize>,
+    protection: ProtFlags,
+) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     if let Some(base) = base {
         let at = std::ptr::without_provenance_mut(base);

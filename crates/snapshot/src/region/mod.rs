@@ -25,7 +25,7 @@ use std::ops::Range;
 
 pub(crate) use bell::Bell;
 pub(crate) use clock::now;
-pub(crate) use descriptor::{Descriptor, Refusal};
+pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
 pub(crate) use own::{Own, Table};
 pub(crate) use path::path;
@@ -118,8 +118,10 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// [`Error::TooManySnapshots`], [`Error::System`]: all is as before.
     fn freeze(&self) -> Result<Self::Frozen<'_>, Error>;
 
-    /// Whether there can be one more snapshot now.
-    fn has_room(&self) -> bool;
+    /// Whether there can be one more snapshot in a child now.
+    fn has_room(&self) -> bool {
+        true
+    }
 
     /// Whether snapshots can be taken yet. Children that are forked before call [`share_in_child`](Self::share_in_child).
     fn is_served(&self) -> bool {
@@ -182,17 +184,12 @@ macro_rules! common_methods {
         fn claim_anywhere(&self, count: usize, align: usize) -> Option<std::ops::Range<usize>> {
             let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let pages = self.claimed.gap(self.used(), self.pages, count, align)?;
-            self.claim(pages.clone());
-            Some(pages)
+            self.claim(pages.clone()).then_some(pages)
         }
 
         fn claim_exactly(&self, pages: std::ops::Range<usize>) -> bool {
             let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let free = pages.end <= self.pages && self.claimed.first(pages.clone(), true).is_none();
-            if free {
-                self.claim(pages);
-            }
-            free
+            pages.end <= self.pages && self.claimed.first(pages.clone(), true).is_none() && self.claim(pages)
         }
 
         fn release(&self, pages: std::ops::Range<usize>) {

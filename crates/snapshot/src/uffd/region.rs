@@ -21,8 +21,8 @@ use super::team::Team;
 use super::window;
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, backing, common_methods, now,
-    protect,
+    Bell, Descriptor, Entries, Options, Own, Pages, Purpose, Refusal, SnapshotId, Table, backing,
+    common_methods, now, protect,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -134,7 +134,7 @@ impl Region {
             .map_err(Error::system("keeping the region from children"))?;
         // SAFETY: nothing is protected before there are threads that serve faults.
         unsafe { self.descriptor.register(self.base, options.bytes) }.map_err(|error| match error {
-            Errno::INVAL => Refusal::Kernel.of(Kind::Uffd),
+            Errno::INVAL => Refusal::Kernel(Purpose::WriteProtection).of(Kind::Uffd),
             error => Error::System { what: "registering the region", source: error },
         })?;
         if options.claimed {
@@ -197,10 +197,12 @@ impl crate::region::Region for Region {
     const VIEWS_ARE_WRITABLE: bool = true;
 
     fn new(options: Options) -> Result<Own<Self>, Error> {
-        let descriptor = Descriptor::open().map_err(|refusal| refusal.of(Kind::Uffd))?;
+        let descriptor =
+            Descriptor::open(Purpose::WriteProtection).map_err(|refusal| refusal.of(Kind::Uffd))?;
         let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
             .map_err(Error::system("making the region's file"))?;
-        let base = backing::map(&memory, options.bytes, options.base)
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let base = backing::map(&memory, options.bytes, options.base, access)
             .map_err(Error::system("mapping the region"))?;
         // From here on the mapping is the region's, which unmaps it.
         let region = Self::around(base, options, (memory, large_folios), descriptor);
