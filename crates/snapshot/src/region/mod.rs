@@ -5,6 +5,7 @@
 //! So its threads ([`Service`]) allocate nothing once they run and have all signals blocked, for signals' handlers are the
 //! program's; and what is known of it is in mappings of its own (`own`).
 
+mod accessible;
 pub(crate) mod backing;
 mod bell;
 mod clock;
@@ -23,6 +24,7 @@ mod words;
 
 use std::ops::Range;
 
+pub(crate) use accessible::{Accessible, NONE, keep_from_dumps};
 pub(crate) use bell::Bell;
 pub(crate) use clock::now;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
@@ -184,12 +186,20 @@ macro_rules! common_methods {
         fn claim_anywhere(&self, count: usize, align: usize) -> Option<std::ops::Range<usize>> {
             let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let pages = self.claimed.gap(self.used(), self.pages, count, align)?;
-            self.claim(pages.clone()).then_some(pages)
+            self.accessible.extend(self.base, self.pages, pages.end).ok()?;
+            self.claim(pages.clone());
+            Some(pages)
         }
 
         fn claim_exactly(&self, pages: std::ops::Range<usize>) -> bool {
             let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            pages.end <= self.pages && self.claimed.first(pages.clone(), true).is_none() && self.claim(pages)
+            let free = pages.end <= self.pages
+                && self.claimed.first(pages.clone(), true).is_none()
+                && self.accessible.extend(self.base, self.pages, pages.end).is_ok();
+            if free {
+                self.claim(pages);
+            }
+            free
         }
 
         fn release(&self, pages: std::ops::Range<usize>) {

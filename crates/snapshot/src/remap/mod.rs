@@ -25,7 +25,6 @@
 //!   private ones but the thread that folds, and that only while no snapshot is active.
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
-//! - Pages from `State::accessible` on cannot be accessed, and none of them is in use.
 
 mod children;
 mod fold;

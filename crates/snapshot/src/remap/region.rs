@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, mmap_anonymous, munmap};
 
 use super::CHUNK;
 use super::children::Children;
@@ -14,8 +14,8 @@ use super::fold::{CHUNKS, Folded};
 use super::freeze::Frozen;
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Purpose, Refusal, SnapshotId, backing,
-    common_methods, now,
+    Accessible, Bell, BlockedSignals, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal,
+    SnapshotId, backing, common_methods, keep_from_dumps, now,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -48,8 +48,6 @@ pub(super) struct State {
     /// The snapshot of this process's that has not ended, by its number.
     pub task: Option<u32>,
     pub children: Children,
-    /// Pages up to which all can be accessed.
-    pub accessible: usize,
 }
 
 impl State {
@@ -74,6 +72,7 @@ pub struct Region {
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
     state: Mutex<State>,
+    pub(super) accessible: Accessible,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
     /// No page from this one on was ever claimed.
@@ -89,12 +88,11 @@ pub struct Region {
 impl Region {
     /// Nothing can be accessed yet.
     fn map(&mut self, options: Options) -> Result<(), Errno> {
-        let none = ProtFlags::empty();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        self.base = backing::map(&self.file, options.bytes, options.base, none)?;
-        self.aside = backing::map(&self.file, options.bytes, None, none)?;
+        self.base = backing::map(&self.file, options.bytes, options.base, NONE)?;
+        self.aside = backing::map(&self.file, options.bytes, None, NONE)?;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let reservation = unsafe { mmap_anonymous(std::ptr::null_mut(), STAGING + TABLE, none, flags) }?;
+        let reservation = unsafe { mmap_anonymous(std::ptr::null_mut(), STAGING + TABLE, NONE, flags) }?;
         self.reservation = reservation as usize;
         self.staging = self.reservation.next_multiple_of(TABLE);
         Ok(())
@@ -103,11 +101,13 @@ impl Region {
     fn set_up(&self, options: Options) -> Result<(), Error> {
         for at in [self.base, self.aside] {
             self.advise(at, options.bytes).map_err(Error::system("keeping the region from children"))?;
+            keep_from_dumps(at, options.bytes);
         }
-        self.keep_from_dumps(self.aside, options.bytes);
         self.try_to_move().map_err(|error| Refusal::Other("moving page tables", error).of(Kind::Remap))?;
-        if options.claimed && !self.claim(0..self.pages) {
-            return Err(Error::System { what: "making the region accessible", source: Errno::NOMEM });
+        if options.claimed {
+            let extended = self.accessible.extend(self.base, self.pages, self.pages);
+            extended.map_err(Error::system("making the region accessible"))?;
+            self.claim(0..self.pages);
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl crate::region::Region for Region {
     fn new(options: Options) -> Result<Own<Self>, Error> {
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
         let (file, _) = backing::file(options.bytes, options.huge_pages)
-            .map_err(Error::system("making the region's file"))?;
+            .map_err(|error| backing::no_file(error, Kind::Remap))?;
         let entries =
             Entries::open().map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Remap))?;
         let mut region = Self {
@@ -163,6 +163,7 @@ impl crate::region::Region for Region {
             descriptor,
             entries,
             state: Mutex::default(),
+            accessible: Accessible::default(),
             claimed: Pages::new(options.bytes / PAGE, true).map_err(Error::system(TABLES))?,
             gone: Pages::new(options.bytes / PAGE, false).map_err(Error::system(TABLES))?,
             used: AtomicUsize::new(0),

@@ -9,6 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
+use crate::region::keep_from_dumps;
 
 /// Of the C library's `mremap`: the old mapping stays, empty.
 const DONTUNMAP: libc::c_int = 4;
@@ -68,7 +69,8 @@ impl Region {
         // this takes them down.
         match unsafe { self.map_privately(&part) } {
             Ok(()) => {
-                self.keep_from_dumps(aside, len);
+                // A dump has nothing twice.
+                keep_from_dumps(aside, len);
                 Ok(moved.is_ok())
             }
             Err(error) => {
@@ -124,12 +126,6 @@ impl Region {
         // SAFETY: the content is the file's. Whoever reads it there faults it in again.
         let _ = unsafe { madvise(at, (end - pages.start) * PAGE, Advice::LinuxDontNeed) };
         (end < pages.end).then_some(end)
-    }
-
-    /// A core dump has the owner's mapping, and nothing twice.
-    pub(super) fn keep_from_dumps(&self, at: usize, len: usize) {
-        // SAFETY: a mapping of the region's. It is there all the same when it fails.
-        let _ = unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxDontDump) };
     }
 
     /// The region's flags for a shared mapping of its own.

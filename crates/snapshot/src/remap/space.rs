@@ -4,42 +4,19 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
+use rustix::mm::{Advice, madvise};
 
-use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
 use crate::region::backing;
 
-/// Pages that become accessible at a time.
-const GROWTH: usize = 32 * CHUNK;
-
 impl Region {
-    /// Pages are in use from now on. They are zero if they never were before, or were released. False if they cannot be
-    /// had.
-    pub fn claim(&self, pages: Range<usize>) -> bool {
+    /// Pages are in use from now on, and accessible already. They are zero if they never were before, or were released.
+    pub(super) fn claim(&self, pages: Range<usize>) {
         // A snapshot that begins has all that is in use.
-        let mut state = self.lock();
-        if self.make_accessible(&mut state, pages.end).is_err() {
-            return false;
-        }
+        let _state = self.lock();
         self.claimed.insert(pages.clone());
         self.used.fetch_max(pages.end, Ordering::AcqRel);
-        true
-    }
-
-    /// Makes pages up to one accessible. The others are not, so that nothing fills them with memory: neither a core dump nor
-    /// `mlockall`, for which a hole of a file is a page.
-    fn make_accessible(&self, state: &mut State, end: usize) -> Result<(), Errno> {
-        if end <= state.accessible {
-            return Ok(());
-        }
-        let new = state.accessible..end.next_multiple_of(GROWTH).min(self.pages);
-        let at = std::ptr::without_provenance_mut(self.address(new.start));
-        // SAFETY: the region's mapping, of which these pages are not in use.
-        unsafe { mprotect(at, new.len() * PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }?;
-        state.accessible = new.end;
-        Ok(())
     }
 
     /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.

@@ -40,7 +40,7 @@ impl Region {
     }
 
     /// Pages are in use from now on. They are zero if they never were before, or were released.
-    pub fn claim(&self, pages: Range<usize>) -> bool {
+    pub fn claim(&self, pages: Range<usize>) {
         let _open = self.gate.read();
         for chunk in Self::by_chunks(pages.clone()) {
             let _latch = self.latch(chunk.start);
@@ -51,7 +51,6 @@ impl Region {
             chunk.for_each(|page| self.heat.mapped(page));
         }
         self.used.fetch_max(pages.end, Ordering::AcqRel);
-        true
     }
 
     /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
