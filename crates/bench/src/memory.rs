@@ -19,13 +19,14 @@
 //! what the arena's parts among them take for each key when the heap is full. No figure depends on time, so there is one
 //! measurement of each cell.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use crate::local::run::require_memory;
 use crate::net::load::{fill, read_back};
 use crate::net::server::{Server, figure};
 use crate::net::wire::KEY_LEN;
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 pub(crate) const BENCH: Benchmark =
     Benchmark { name: "kv-memory", about: "bytes of memory per key, against redis-server", run };

@@ -71,7 +71,7 @@ fn a_server_whose_standard_error_is_closed_goes_on_and_stops_in_order() {
     assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
 }
 
-/// Recovery of a large database takes long, and whoever stops the server then must not wait for it.
+/// Recovery of a large database takes long. A user who stops the server meanwhile must not have to wait for it.
 #[test]
 fn a_signal_ends_a_server_that_still_recovers() {
     let data = tempfile::tempdir().unwrap();

@@ -92,7 +92,7 @@ static __always_inline int srv_looked_ahead(const struct srv_input *in)
 	return kdb_config.partitions > 1 || in->batch > 1;
 }
 
-/* Gives the key's hash to the operators, if it is known. The event loop repeats what finds no memory. */
+/* Gives the key's hash to the operators, if it is known. The event loop repeats an operator that finds no memory. */
 static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_command *c)
 {
 	in->io.flags = KDB_IO_REPEATS | (srv_looked_ahead(in) ? KDB_IO_HASHED : 0);

@@ -96,8 +96,8 @@ fn the_kernel_answers_transactions_again_when_a_full_database_has_been_emptied()
     running.finish();
 }
 
-/// The lock on a key that does not exist takes memory. A command must not fail for want of that if it writes nothing, or
-/// deletes.
+/// The lock on a key that does not exist takes memory. A command that writes nothing, or only deletes, must not fail
+/// when there is none.
 #[test]
 fn a_full_database_says_what_is_not_there_and_deletes_what_is() {
     if !can_run() {

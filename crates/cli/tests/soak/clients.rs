@@ -281,10 +281,13 @@ fn optimistic(connection: &mut Connection, from: &str, to: &str, amount: i64) ->
     let () = redis::cmd("WATCH").arg(from).arg(to).query(connection)?;
     let balances: Vec<i64> = redis::cmd("MGET").arg(from).arg(to).query(connection)?;
     let mut transaction = redis::pipe();
-    transaction.atomic().cmd("SET").arg(from).arg(balances[0] - amount).ignore();
+    // Not `atomic()`, which hides what EXEC was refused for.
+    transaction.cmd("MULTI").ignore();
+    transaction.cmd("SET").arg(from).arg(balances[0] - amount).ignore();
     transaction.cmd("SET").arg(to).arg(balances[1] + amount).ignore();
+    transaction.cmd("EXEC");
     // None: somebody else changed an account, so nothing was done.
-    let _: Option<()> = transaction.query(connection)?;
+    let _: (Option<(String, String)>,) = transaction.query(connection)?;
     Ok(())
 }
 

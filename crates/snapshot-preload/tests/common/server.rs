@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::Connection;
 
-use super::{Engine, library};
+use super::{Engine, in_guest, library};
 
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -41,7 +41,8 @@ impl Server {
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
         command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
-        command.stdout(Stdio::null()).stderr(Stdio::inherit());
+        // A guest's output is shown if its test fails.
+        command.stdout(if in_guest() { Stdio::inherit() } else { Stdio::null() }).stderr(Stdio::inherit());
         if let Some(engine) = engine {
             command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
             command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));

@@ -282,7 +282,7 @@ impl Checker<'_> {
         let mut free = 0;
         match word.state() {
             KDB_SLAB_EVACUATING => {
-                // What was freed since is not linked: nobody can tell which of its blocks are free, unless all are.
+                // Blocks that were freed since are in no list. So the free blocks are known only if all blocks are free.
                 if used == 0 {
                     self.claim(start, KDB_SLAB_BYTES.into(), "an evacuated slab")?;
                 }
@@ -340,7 +340,7 @@ impl Checker<'_> {
         }
     }
 
-    /// No two pieces overlap, and every slab that was ever used has a piece: gaps are only what is left over at its end.
+    /// No two pieces overlap, and every slab that was ever used has a piece. A gap is only the rest at a slab's end.
     fn coverage(&self) -> Check<()> {
         let geometry = &self.partition.geometry;
         let mut pieces: Vec<_> = self.pieces.iter().map(|(at, (bytes, what))| (*at, *bytes, *what)).collect();
