@@ -107,3 +107,18 @@ fn sqlite_works_in_ring_0() {
     assert!(lines.len() == 2 && lines.iter().all(|line| count(line, "resumed_natively") == 0), "{out}");
     assert!(count(lines[0], "system_calls") > 100, "{out}");
 }
+
+#[test]
+fn a_program_that_clears_its_environment_has_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("clear.c"), folder.path().join("clear"));
+    std::fs::write(&source, "#include <stdlib.h>\nint main(void) { return clearenv(); }\n").unwrap();
+    assert!(Command::new("cc").arg("-o").arg(&program).arg(&source).status().unwrap().success());
+    let program = program.to_str().unwrap();
+    let script = format!(
+        "BEDPLATE_RING0_REQUIRED=1 BEDPLATE_RING0_STATISTICS=/tmp/statistics LD_PRELOAD=$PRELOAD {program} && \
+         cat /tmp/statistics"
+    );
+    let (report, out, err) = run(Series::V6_12, &[program], &script);
+    assert!(report.succeeded() && out.starts_with("pid="), "{report:?}\n{out}\n{err}");
+}

@@ -6,7 +6,8 @@
 
 use std::ffi::c_int;
 
-use crate::{CANNOT_EXECUTE, forks, heap, is_required, say};
+use crate::settings::settings;
+use crate::{CANNOT_EXECUTE, forks, heap, say};
 
 /// # Safety
 /// As the C library's.
@@ -19,7 +20,7 @@ unsafe extern "C" fn setsid() -> libc::pid_t {
             Ok(()) => forks::is_owner(),
             Err(error) => {
                 say(format_args!("this daemon runs without snapshots: {error}"));
-                if is_required() {
+                if settings().is_required {
                     // SAFETY: ends this process, which was not to go on.
                     unsafe { libc::_exit(CANNOT_EXECUTE) };
                 }

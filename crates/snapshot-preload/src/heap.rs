@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::engine::mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
 use crate::engine::ring0::Ring0;
+use crate::settings::{Engine as Wanted, Settings, settings};
 use crate::{forks, say};
 
 /// Mappings from this size on are placed in the region, unless told otherwise.
@@ -55,32 +56,19 @@ static HEAPS: [OnceLock<Result<Heap, Error>>; MOST] = [const { OnceLock::new() }
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 /// The process whose the latest one is, when its threads have been started.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-static MINIMUM_BYTES: AtomicUsize = AtomicUsize::new(MINIMUM);
 
 /// The region in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
 #[cfg(target_arch = "x86_64")]
 static RING0_HEAP: OnceLock<Ring0> = OnceLock::new();
 
-fn size(name: &std::ffi::CStr) -> Option<usize> {
-    crate::variable(name).and_then(|value| value.to_str().ok()?.parse().ok())
-}
-
-fn set_minimum() {
-    if let Some(bytes) = size(c"BEDPLATE_SNAPSHOT_MINIMUM") {
-        MINIMUM_BYTES.store(usize::max(bytes, PAGE), Ordering::Relaxed);
-    }
-}
-
 /// Makes the region. The program's allocator may be waiting for it.
 fn make() -> Result<Heap, Error> {
-    set_minimum();
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
-    let huge_pages = crate::variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(c"0");
-    let wanted = crate::variable(c"BEDPLATE_SNAPSHOT_ENGINE");
-    if wanted == Some(c"remap") || wanted != Some(c"uffd") && !promises_are_counted() {
+    let Settings { engine, huge_pages, .. } = *settings();
+    if engine == Some(Wanted::Remap) || engine != Some(Wanted::Uffd) && !promises_are_counted() {
         match Mapped::new(bytes, huge_pages) {
             Ok(remap) => return Ok(Heap::Remap(remap)),
-            Err(error) if wanted == Some(c"remap") => return Err(error),
+            Err(error) if engine == Some(Wanted::Remap) => return Err(error),
             Err(error) => {
                 return Ok(Heap::Uffd(Mapped::new(bytes, huge_pages)?, Some(error)));
             }
@@ -103,7 +91,7 @@ fn promises_are_counted() -> bool {
 
 /// Whether the engine is to be the one in ring 0.
 fn wants_ring0() -> bool {
-    crate::variable(c"BEDPLATE_SNAPSHOT_ENGINE") == Some(c"ring0")
+    settings().engine == Some(Wanted::Ring0)
 }
 
 /// Whether the program's threads run in ring 0.
@@ -205,8 +193,7 @@ fn start_ring0(index: usize) -> Result<(), Error> {
     if index > 0 {
         return Err(Error::OfASnapshot);
     }
-    set_minimum();
-    let bytes = size(c"BEDPLATE_SNAPSHOT_BYTES").unwrap_or_else(memory_of_machine);
+    let bytes = settings().region.unwrap_or_else(memory_of_machine);
     let heap = Ring0::new(bytes.clamp(RING0.start, RING0.end))?;
     // Nobody else is here: the program has not begun.
     let _ = RING0_HEAP.set(heap);
@@ -231,7 +218,8 @@ pub fn pages(region: &dyn Engine, address: usize, len: usize) -> Option<Range<us
 
 /// An address for a new mapping, if it is to be in the region.
 pub fn map(hint: usize, len: usize) -> Option<usize> {
-    if len < MINIMUM_BYTES.load(Ordering::Relaxed) || forks::is_snapshot() {
+    let minimum = settings().minimum.unwrap_or(MINIMUM).max(PAGE);
+    if len < minimum || forks::is_snapshot() {
         return None;
     }
     let region = heap()?;

@@ -15,7 +15,7 @@
 //! The library is part of the program's allocator: what it allocates itself comes from an allocator of its own
 //! (`allocator`).
 //!
-//! Environment:
+//! Environment, which is read once, when the library is loaded:
 //! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
 //! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where the engine is not available.
 //! - `BEDPLATE_SNAPSHOT_BYTES=BYTES` is the region's size in ring 0; the machine's memory's unless told.
@@ -30,12 +30,14 @@ mod daemons;
 mod engine;
 mod forks;
 mod heap;
+mod settings;
 #[cfg(target_arch = "x86_64")]
 mod signals;
 mod statistics;
 
-use std::ffi::CStr;
 use std::io::Write;
+
+use settings::settings;
 
 /// The exit status of a program that was not to run without snapshots: what shells use for a command that cannot be
 /// executed.
@@ -52,25 +54,12 @@ extern "C" fn on_load() {
         Ok(()) => statistics::at_exit(),
         Err(error) => {
             say(format_args!("running without snapshots: {error}"));
-            if is_required() {
+            if settings().is_required {
                 // SAFETY: ends the process without running anything of it, for nothing has begun.
                 unsafe { libc::_exit(CANNOT_EXECUTE) };
             }
         }
     }
-}
-
-/// Whether the program is not to run without snapshots.
-fn is_required() -> bool {
-    variable(c"BEDPLATE_SNAPSHOT_REQUIRED") == Some(c"1")
-}
-
-/// An environment variable, without allocating.
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: a C string; the program changes its environment later, if at all.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: the C library's string, or none.
-    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
 
 /// Says a line to whoever runs the program, without allocating.

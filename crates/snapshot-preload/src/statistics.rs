@@ -3,18 +3,19 @@
 use std::fs::File;
 use std::io::Write;
 
+use crate::settings::settings;
 use crate::{forks, heap};
 
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {
-    if crate::variable(c"BEDPLATE_SNAPSHOT_STATISTICS").is_some() {
+    if settings().statistics.is_some() {
         // SAFETY: a function without conditions, to be called at the process's end.
         unsafe { libc::atexit(write) };
     }
 }
 
 extern "C" fn write() {
-    let path = std::env::var_os("BEDPLATE_SNAPSHOT_STATISTICS");
+    let path = &settings().statistics;
     let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
     let of = region.statistics();
     let counts = [

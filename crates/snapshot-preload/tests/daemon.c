@@ -1,5 +1,5 @@
-// Maps memory, becomes a daemon, maps more, and forks children that look at both while it and its own parent write.
-// What is wrong is said on the standard output; if nothing is, that.
+// Maps memory, becomes a daemon or clears its environment, maps more, and forks children that look at both while it and
+// its own parent write. It says on the standard output what is wrong, or that nothing is.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +60,12 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "daemon")) {
         // Its parent ends at once; who waits for the output waits for the daemon.
         if (daemon(0, 1)) return 2;
+        live(before);
+        return 0;
+    }
+    if (!strcmp(argv[1], "clearenv")) {
+        // Servers do this that show their state in the title of their process.
+        if (clearenv()) return 2;
         live(before);
         return 0;
     }

@@ -2,12 +2,13 @@
 
 mod common;
 
-use std::path::Path;
-use std::process::Command;
+use common::{Engine, KEYS, Server, build_program, memory_is_as_it_was, scenarios, torn};
 
-use common::{Engine, KEYS, Server, library, scenarios, torn};
-
-with_each_engine!(a_redis_that_is_a_daemon_saves_by_snapshots, what_daemons_inherited_is_theirs);
+with_each_engine!(
+    a_redis_that_is_a_daemon_saves_by_snapshots,
+    what_daemons_inherited_is_theirs,
+    the_environment_is_read_once,
+);
 
 fn a_redis_that_is_a_daemon_saves_by_snapshots(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
@@ -22,16 +23,15 @@ fn a_redis_that_is_a_daemon_saves_by_snapshots(engine: Engine) {
 /// on and writes.
 fn what_daemons_inherited_is_theirs(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
-    let (source, program) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon.c"), folder.path().join("daemon"));
-    assert!(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).status().unwrap().success());
+    let program = build_program(folder.path());
     // With `daemon` the parent ends at once: sometimes before its child has said anything to it.
     for how in ["setsid"].into_iter().chain(["daemon"; 10]) {
-        let mut command = Command::new(&program);
-        command.arg(how).env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
-        command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{how}: {output:?}");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "as it was\n", "{how}: {output:?}");
+        memory_is_as_it_was(&program, how, engine);
     }
+}
+
+/// A program that has cleared its environment keeps its engine.
+fn the_environment_is_read_once(engine: Engine) {
+    let folder = tempfile::tempdir().unwrap();
+    memory_is_as_it_was(&build_program(folder.path()), "clearenv", engine);
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,9 +16,11 @@ fn in_ring0(series: Series, name: &str, body: impl FnOnce()) {
     if in_guest() {
         return body();
     }
+    let folder = tempfile::tempdir().unwrap();
     let machine = Machine::new(Kernel::get(series).unwrap())
         .limit(Duration::from_secs(300))
         .file(File { host: library(), guest: IN_GUEST.into() })
+        .file(File { host: build_program(folder.path()), guest: PROGRAM_IN_GUEST.into() })
         .program("redis-server")
         .unwrap();
     let this = std::env::current_exe().unwrap().display().to_string();
@@ -70,6 +73,14 @@ fn children_and_parents_may_be_killed() {
 fn memory_given_back_is_still_in_the_image() {
     in_ring0(Series::V6_12, "memory_given_back_is_still_in_the_image", || {
         check(&scenarios::memory_given_back_is_still_in_the_image("ring0", 400));
+    });
+}
+
+/// A program that has cleared its environment maps memory where it did before.
+#[test]
+fn the_environment_is_read_once() {
+    in_ring0(Series::V6_12, "the_environment_is_read_once", || {
+        memory_is_as_it_was(Path::new(PROGRAM_IN_GUEST), "clearenv", "ring0");
     });
 }
 

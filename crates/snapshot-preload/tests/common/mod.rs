@@ -5,7 +5,7 @@ mod numbers;
 pub mod scenarios;
 mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use numbers::{KEYS, exact_prefix, fill, number_of, under_load, value};
@@ -38,6 +38,28 @@ macro_rules! with_each_engine {
 
 /// Where the guest has the library.
 pub const IN_GUEST: &str = "/lib/bedplate/preload.so";
+
+/// Where the guest has the program of [`build_program`].
+pub const PROGRAM_IN_GUEST: &str = "/lib/bedplate/daemon";
+
+/// Builds `daemon.c` in a folder.
+pub fn build_program(folder: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon.c");
+    let program = folder.join("daemon");
+    let compiler = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).status();
+    assert!(compiler.unwrap().success());
+    program
+}
+
+/// Runs that program, which finds out whether everybody sees the memory that is theirs.
+pub fn memory_is_as_it_was(program: &Path, how: &str, engine: Engine) {
+    let mut command = Command::new(program);
+    command.arg(how).env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
+    command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{how}: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "as it was\n", "{how}: {output:?}");
+}
 
 /// Whether this runs in a virtual machine, where the engine is the one of ring 0.
 pub fn in_guest() -> bool {
