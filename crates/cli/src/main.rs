@@ -4,6 +4,7 @@
 //! line on the standard error with a hint where there is one. Logs go to the standard error too and are
 //! chosen with `BEDPLATE_LOG` (for example `debug`).
 
+mod allocator;
 mod bench;
 mod doctor;
 mod failure;

@@ -17,6 +17,7 @@ use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfi
 use clap::ValueEnum;
 
 use super::{progress, target};
+use crate::allocator::give_large_blocks_back;
 use crate::failure::hinted;
 use crate::signals::Stops;
 use crate::units::{count, parse_size, parse_time};
@@ -245,6 +246,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if config.password.is_empty() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
+    give_large_blocks_back();
     let stops = Stops::catch()?;
     let address = config.bind;
     let in_use = |error| in_use(error, address);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::WalConfig;
 use super::encoder::Encoder;
+use super::files::SPARE_BUFFERS;
 use super::progress::{LogProgress, lock};
 use super::source::LogSource;
 
@@ -102,6 +103,7 @@ impl Drainer {
             let mut queue = lock(&self.shared.queue);
             queue.frames.extend(frames);
             self.encoder.spare.append(&mut queue.spare);
+            self.encoder.spare.truncate(SPARE_BUFFERS);
             self.queued_bytes += bytes;
         }
         let due = self.queued_bytes >= self.config.write_threshold

@@ -21,8 +21,8 @@ use crate::durability::disk::{Dir, DiskFile};
 const RESERVE: u64 = 4 << 20;
 /// Name of a segment until its header is durable.
 const TEMPORARY: &str = "segment.tmp";
-/// Buffers kept for reuse.
-const SPARE_BUFFERS: usize = 16;
+/// Buffers kept for reuse, at each place where they are kept.
+pub(crate) const SPARE_BUFFERS: usize = 16;
 /// Larger buffers than this are not kept.
 const SPARE_BYTES: usize = 4 << 20;
 
