@@ -14,6 +14,7 @@ mod running;
 #[path = "soak/mod.rs"]
 mod soak;
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -32,8 +33,8 @@ use soak::footprint::{Footprint, kernel_objects, remains};
 /// at most 70 %.
 const MEMORY: &str = "96M";
 const CHANGING_BYTES: usize = 24 << 20;
-/// A server that is not synchronous may lose what was acknowledged within its interval of 100 ms. The rest allows for a
-/// machine that does not run the log's writer in time.
+/// A server that is not synchronous may lose what was acknowledged within its interval of 100 ms, and while the disk was
+/// busy with the sync before. The rest allows for a machine that does not run the log's writer in time.
 const ASYNC_WINDOW: Duration = Duration::from_millis(100 + 1900);
 /// Bounds of growth between the first and the last third of the time that a server lives after its warm-up.
 const MOST_GROWTH: f64 = 1.10;
@@ -45,6 +46,9 @@ const MOST_MORE_THREADS: usize = 4;
 const SHORTEST_STEP_MS: u64 = 2500;
 /// Measurements after the warm-up; a run on a slow machine goes on until it has them.
 const LEAST_SAMPLES: usize = 9;
+
+/// The time within which a server does what is left to do.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
@@ -85,11 +89,24 @@ impl Running {
         assert!(left.is_empty(), "after the server's end there are still {left:?}");
     }
 
-    /// Measures the server without the data whose size changes.
+    /// Measures the server without the data whose size changes, when it has nothing to do any more: what waits for the
+    /// disk, and a checkpoint, take memory.
     fn footprint(&self) -> Result<Footprint, String> {
         let mut connection = self.server.connect();
         clients::remove_sizes(&mut connection).unwrap();
         expired_keys_go(&mut connection)?;
+        let started = Instant::now();
+        loop {
+            let durable: Vec<u64> =
+                redis::cmd("WAITAOF").arg(1).arg(0).arg(1000).query(&mut connection).unwrap();
+            if durable == [1, 0] && info(&mut connection, "rdb_bgsave_in_progress") == 0 {
+                break;
+            }
+            if started.elapsed() > PATIENCE {
+                return Err(format!("the server still writes, WAITAOF gives {durable:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let used = info(&mut connection, "used_memory");
         Ok(Footprint::of(self.server.process(), used))
     }
@@ -132,9 +149,24 @@ enum End {
     ClientsKilled,
 }
 
+/// Syncs a small file beside a folder again and again, and gives the longest time that it took.
+fn slowest_sync(beside: &Path, segment: &Segment) -> Duration {
+    let mut file = tempfile::tempfile_in(beside.parent().unwrap()).unwrap();
+    let mut slowest = Duration::ZERO;
+    while !segment.ends() {
+        let started = Instant::now();
+        file.write_all(&[0; 4096]).unwrap();
+        file.sync_data().unwrap();
+        slowest = slowest.max(started.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    slowest
+}
+
 /// Lets all clients work for some time. Returns what went wrong.
 fn segment(
     running: Running,
+    data: &Path,
     owners: &mut [Owner],
     random: &mut Random,
     time: Duration,
@@ -150,8 +182,9 @@ fn segment(
     let wrong = Mutex::new(Vec::new());
     let note = |problem: Option<String>| wrong.lock().unwrap().extend(problem);
     let mut left = Some(running);
-    let ended = std::thread::scope(|scope| {
+    let (ended, slowest) = std::thread::scope(|scope| {
         let (segment, round, note) = (&segment, &round, &note);
+        let syncs = scope.spawn(|| slowest_sync(data, segment));
         if runs("owners") {
             for owner in owners.iter_mut() {
                 let random = Random::new(random.next());
@@ -181,6 +214,7 @@ fn segment(
         std::thread::sleep(time);
         segment.ending.store(true, SeqCst);
         let running = left.take().unwrap();
+        let killed = Instant::now();
         match end {
             End::ServerKilled => running.end(Signal::KILL),
             End::ServerStopped => running.end(Signal::TERM),
@@ -206,14 +240,15 @@ fn segment(
                 }
             }
         }
-        Instant::now()
+        let ended = if end == End::ServerKilled { killed } else { Instant::now() };
+        (ended, syncs.join().unwrap())
     });
     *fills = segment.fills.into_inner();
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(round.unexpected.into_inner().unwrap());
     for owner in owners.iter_mut() {
         owner.must_keep_before(match end {
-            End::ServerKilled => ended.checked_sub(ASYNC_WINDOW).unwrap(),
+            End::ServerKilled => ended.checked_sub(ASYNC_WINDOW + 2 * slowest).unwrap(),
             End::ServerStopped | End::ClientsKilled => ended,
         });
     }
@@ -238,7 +273,6 @@ fn check(running: &Running, owners: &mut [Owner]) -> Vec<String> {
 
 /// Nobody touches keys that have expired, and still they go: the number of keys becomes that of the keys that SCAN finds.
 fn expired_keys_go(connection: &mut Connection) -> Result<(), String> {
-    const PATIENCE: Duration = Duration::from_secs(30);
     let started = Instant::now();
     loop {
         let all: u64 = redis::cmd("DBSIZE").query(connection).unwrap();
@@ -319,7 +353,7 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
             _ => End::ClientsKilled,
         };
         let time = Duration::from_millis(step / 2 + random.below(step * 2));
-        let (left, mut wrong) = segment(running, &mut owners, &mut random, time, end, &mut fills);
+        let (left, mut wrong) = segment(running, data.path(), &mut owners, &mut random, time, end, &mut fills);
         running = left.unwrap_or_else(|| Running::start(data.path(), &mut random));
         wrong.extend(check(&running, &mut owners));
         let footprint = running.footprint().map_err(|problem| wrong.push(problem));
