@@ -98,10 +98,11 @@ impl Drainer {
         let frames = self.encoder.take_frames();
         let bytes: usize = frames.iter().map(|f| f.len()).sum();
         if bytes > 0 {
-            self.shared.unsynced.fetch_add(bytes, Ordering::Relaxed);
             self.shared.drained.store(self.encoder.last_ts(), Ordering::Release);
             let mut queue = lock(&self.shared.queue);
-            queue.frames.extend(frames);
+            let added = queue.add(frames);
+            // Under the lock, without which the flusher takes no frame.
+            self.shared.unsynced.fetch_add(added, Ordering::Relaxed);
             self.encoder.spare.append(&mut queue.spare);
             self.encoder.spare.truncate(SPARE_BUFFERS);
             self.queued_bytes += bytes;

@@ -121,6 +121,7 @@ impl TxnSink for Encoder {
 mod tests {
     use super::*;
     use crate::durability::wal::frame::{FRAME_HEADER, FrameHeader, check_payload, decode_payload, salt};
+    use crate::durability::wal::progress::Queue;
     use crate::durability::wal::testing::feed;
     use crate::{LogTxn, Op};
 
@@ -173,6 +174,23 @@ mod tests {
             let expected = if fits { &txns[..] } else { &txns[..1] };
             assert_eq!(read(encoder.take_frames()), expected);
         }
+    }
+
+    #[test]
+    fn short_frames_that_wait_become_few() {
+        let (mut encoder, mut queue, mut bytes) = (Encoder::new(0), Queue::default(), 0);
+        let txns: Vec<_> =
+            (1..=3000).map(|ts| LogTxn { commit_ts: ts, ops: vec![put(20 + ts as usize)] }).collect();
+        for txn in &txns {
+            feed(&mut encoder, txn);
+            bytes += queue.add(encoder.take_frames());
+        }
+        let frames = std::mem::take(&mut queue.frames);
+        assert!(frames.iter().all(|frame| frame.len() <= FRAME_BYTES));
+        assert_eq!(frames.iter().map(Frame::len).sum::<usize>(), bytes);
+        assert_eq!(frames.len(), bytes.div_ceil(FRAME_BYTES));
+        assert_eq!(queue.spare.len(), txns.len() - frames.len());
+        assert_eq!(read(frames), txns);
     }
 
     #[test]

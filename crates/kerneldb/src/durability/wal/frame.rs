@@ -255,6 +255,18 @@ impl Frame {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
     }
 
+    /// Adds the transactions of the frame that follows this one, and gives that one's memory. Both are closed.
+    pub(crate) fn absorb(&mut self, next: Frame) -> Vec<u8> {
+        debug_assert_eq!(next.first_ts, self.last_ts() + 1);
+        self.bytes.truncate(FRAME_HEADER + self.payload as usize);
+        self.bytes.extend_from_slice(&next.bytes[FRAME_HEADER..][..next.payload as usize]);
+        self.txns += next.txns;
+        self.ops += next.ops;
+        self.payload_crc = None;
+        self.close();
+        next.into_buffer()
+    }
+
     /// Commit timestamp of the last transaction of a closed frame.
     pub(crate) fn last_ts(&self) -> u64 {
         self.first_ts + u64::from(self.txns) - 1

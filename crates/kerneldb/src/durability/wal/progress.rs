@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::frame::Frame;
+use crate::limits::FRAME_BYTES;
 use crate::{Error, Result};
 
 /// Work for the flusher.
@@ -26,6 +27,30 @@ pub(crate) struct Queue {
     pub(crate) closed: bool,
     /// The source broke its promise: the log cannot go on.
     pub(crate) broken: bool,
+}
+
+impl Queue {
+    /// Adds closed frames, and gives how many bytes there are more.
+    ///
+    /// A short frame becomes a part of the one before. Otherwise thousands of them would wait for a disk that stands
+    /// still, each in a buffer of its own.
+    pub(crate) fn add(&mut self, frames: Vec<Frame>) -> usize {
+        let mut bytes = 0;
+        for frame in frames {
+            match self.frames.last_mut() {
+                Some(last) if last.len() + frame.len() <= FRAME_BYTES => {
+                    let before = last.len();
+                    self.spare.push(last.absorb(frame));
+                    bytes += last.len() - before;
+                }
+                _ => {
+                    bytes += frame.len();
+                    self.frames.push(frame);
+                }
+            }
+        }
+        bytes
+    }
 }
 
 #[derive(Default)]
