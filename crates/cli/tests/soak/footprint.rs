@@ -8,7 +8,8 @@ use libbpf_rs::libbpf_sys;
 /// The size of a running server.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
-    /// Resident memory of the process in bytes.
+    /// Resident memory of the process in bytes, without what it maps: of the database's memory it has all that was ever
+    /// used, which the limit on memory bounds.
     pub resident: u64,
     /// Memory of the database in bytes (INFO's used_memory).
     pub used: u64,
@@ -21,7 +22,7 @@ impl Footprint {
     pub fn of(process: u32, used: u64) -> Footprint {
         let entries = |folder| std::fs::read_dir(format!("/proc/{process}/{folder}")).unwrap().count();
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         let kibibytes: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
         Footprint { resident: kibibytes * 1024, used, descriptors: entries("fd"), threads: entries("task") }
     }
