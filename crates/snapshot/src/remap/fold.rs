@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
 
 use super::CHUNK;
 use super::region::{Region, State};
@@ -85,20 +87,37 @@ impl Region {
 
     /// Gives how many pages the owner had copies of. Whoever uses the group waits.
     fn fold(&self, group: Range<usize>) -> Result<usize, Errno> {
-        let (at, staging, len) = (self.address(group.start), self.staging, group.len() * PAGE);
+        let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: nothing of the staging mapping is in use, and users of the group wait from now on.
-        unsafe { self.move_tables(at, staging, len) }?;
-        let folded = self.write_copies(&group).and_then(|copies| {
-            self.make_shared(group.clone())?;
-            Ok(copies)
-        });
-        match folded {
-            Ok(_) => self.gone.remove(group),
-            // SAFETY: the same pages as before in the place of the group.
-            Err(_) => unsafe { self.move_tables(staging, at, len) }.map_or(0, |()| 0),
+        let (staged, folded) = match unsafe { self.move_tables(at, self.staging, len) } {
+            Ok(()) => (len, self.fold_staged(&group)),
+            Err(stopped) => (stopped.moved, Err(stopped.error)),
         };
+        if folded.is_ok() {
+            self.gone.remove(group);
+        } else {
+            self.bring_back(at, staged);
+        }
         self.clear_staging();
         folded
+    }
+
+    fn fold_staged(&self, group: &Range<usize>) -> Result<usize, Errno> {
+        let copies = self.write_copies(group)?;
+        self.make_shared(group.clone())?;
+        Ok(copies)
+    }
+
+    /// Moves staged pages back to their place. Nothing else has the owner's copies, so it is tried until there is memory
+    /// for it.
+    fn bring_back(&self, at: usize, len: usize) {
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let mut done = 0;
+        // SAFETY: the same pages as before, in the place of the group. Users of the group wait.
+        while let Err(stopped) = unsafe { self.move_tables(self.staging + done, at + done, len - done) } {
+            done += stopped.moved;
+            let _ = nanosleep(&PAUSE);
+        }
     }
 
     /// Writes what is in the staging mapping into the file, by the mapping in which tables were set aside.

@@ -14,8 +14,8 @@ use super::fold::{CHUNKS, Folded};
 use super::freeze::Frozen;
 use crate::engine::Statistics;
 use crate::region::{
-    Accessible, Bell, BlockedSignals, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal,
-    SnapshotId, backing, common_methods, keep_from_dumps, now,
+    Accessible, Bell, BlockedSignals, Descriptor, Entries, Mappings, NONE, Options, Own, Pages, Purpose,
+    Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -71,6 +71,8 @@ pub struct Region {
     pub(super) file: OwnedFd,
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
+    /// Used with the state locked.
+    pub(super) mappings: Mappings,
     state: Mutex<State>,
     pub(super) accessible: Accessible,
     pub(super) claimed: Pages,
@@ -152,6 +154,8 @@ impl crate::region::Region for Region {
             .map_err(|error| backing::no_file(error, Kind::Remap))?;
         let entries =
             Entries::open().map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Remap))?;
+        let mappings =
+            Mappings::open().map_err(|error| Refusal::Other("/proc/self/maps", error).of(Kind::Remap))?;
         let mut region = Self {
             base: 0,
             aside: 0,
@@ -162,6 +166,7 @@ impl crate::region::Region for Region {
             file,
             descriptor,
             entries,
+            mappings,
             state: Mutex::default(),
             accessible: Accessible::default(),
             claimed: Pages::new(options.bytes / PAGE, true).map_err(Error::system(TABLES))?,

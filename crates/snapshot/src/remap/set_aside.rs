@@ -14,22 +14,49 @@ use crate::region::keep_from_dumps;
 /// Of the C library's `mremap`: the old mapping stays, empty.
 const DONTUNMAP: libc::c_int = 4;
 
+/// Moving page tables has stopped.
+pub(super) struct Stopped {
+    /// Bytes whose tables were moved before.
+    pub moved: usize,
+    pub error: Errno,
+}
+
+/// Moves the page tables of one mapping, or of a part of one.
+///
+/// # Safety
+/// As [`Region::move_tables`].
+unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONTUNMAP;
+    let from = std::ptr::without_provenance_mut::<c_void>(from);
+    let to = std::ptr::without_provenance_mut::<c_void>(to);
+    // Not by the C library's function, which may be the program's.
+    // SAFETY: as the caller says.
+    match unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) } {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
+
 impl Region {
-    /// Moves the page tables of one of the region's mappings to the place of another one, with the mapping itself. The
-    /// first one stays, without tables.
+    /// Moves the page tables of the region's mappings between two addresses to another place, with the mappings
+    /// themselves. They stay where they were, too, without tables.
+    ///
+    /// # Errors
+    /// There is no memory, or there are as many mappings as there can be.
     ///
     /// # Safety
-    /// Nobody relies on what is mapped at `to`, and nobody relies on the tables at `from`.
-    pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONTUNMAP;
-        let from = std::ptr::without_provenance_mut::<c_void>(from);
-        let to = std::ptr::without_provenance_mut::<c_void>(to);
-        // Not by the C library's function, which may be the program's.
-        // SAFETY: as the caller says.
-        match unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) } {
-            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-            _ => Ok(()),
+    /// Nobody relies on what is mapped at `to`, and nobody relies on the tables at `from`. The state is locked.
+    pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Stopped> {
+        let mut moved = 0;
+        while moved < len {
+            let end = self.mappings.end_of(from + moved).map_err(|error| Stopped { moved, error })?;
+            let part = end.min(from + len) - from - moved;
+            // SAFETY: as the caller says.
+            unsafe { move_mapping(from + moved, to + moved, part) }
+                .map_err(|error| Stopped { moved, error })?;
+            moved += part;
         }
+        Ok(())
     }
 
     /// Everything in use becomes private: the file keeps what it was. Gives whether that took moving tables only.
@@ -146,9 +173,10 @@ impl Region {
     pub(super) fn try_to_move(&self) -> Result<(), Errno> {
         // SAFETY: two mappings of the region's file, before anything is in it.
         unsafe {
-            self.move_tables(self.base, self.aside, PAGE)?;
-            self.move_tables(self.aside, self.base, PAGE)
+            self.move_tables(self.base, self.aside, PAGE)
+                .and_then(|()| self.move_tables(self.aside, self.base, PAGE))
         }
+        .map_err(|stopped| stopped.error)
     }
 
     /// Maps a part of the file shared.
