@@ -160,6 +160,49 @@ static void discards(void) {
     }
 }
 
+// Memory of which a part is locked is given back while a child lives, and shared again afterwards.
+static void locked_part(void) {
+    enum { BYTES = 64 * MIB };
+    unsigned char *gone = map(BYTES, 1), *kept = map(BYTES, 1);
+    CHECK(!mlock(gone + 16 * MIB, 16 * MIB) && !mlock(kept + 16 * MIB, 16 * MIB), "mlock");
+    int go = child_that_sees(gone, BYTES, 1);
+    memset(gone, 2, BYTES);
+    memset(kept, 3, BYTES);
+    long before = status("RssAnon");
+    CHECK(before > 120, "only %ld MiB were copied", before);
+    CHECK(!munmap(gone, BYTES), "munmap");
+    long after = status("RssAnon");
+    CHECK(after < before - 60, "%ld MiB of %ld are left", after, before);
+    close(go);
+    reap();
+    for (int i = 0; i < 500 && status("RssAnon") > 16; i++) {
+        CHECK(is(kept, BYTES, 3), "memory has changed");
+        rest(10);
+    }
+    CHECK(status("RssAnon") <= 16, "%ld MiB are not shared again", status("RssAnon"));
+    CHECK(is(kept, BYTES, 3), "memory has changed");
+}
+
+// A mapping is replaced of which a part was given back before.
+static void fixed(void) {
+    unsigned char *at = map(4 * MIB, 1);
+    CHECK(!munmap(at + MIB, 2 * MIB), "munmap");
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    CHECK(mmap(at, 4 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == at, "mmap");
+    CHECK(is(at, 4 * MIB, 0), "it is not empty");
+    memset(at, 2, 4 * MIB);
+    for (int i = 0; i < 8; i++) {
+        unsigned char *other = map(MIB, 3);
+        CHECK(other + MIB <= at || at + 4 * MIB <= other, "somebody else has it, too");
+    }
+    int go = child_that_sees(at, 4 * MIB, 2);
+    memset(at, 4, 4 * MIB);
+    close(go);
+    reap();
+    rest(1000);
+    CHECK(is(at, 4 * MIB, 4), "memory has changed");
+}
+
 static unsigned char *written;
 static size_t written_bytes;
 
@@ -197,7 +240,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } kinds[] = {{"children", children}, {"locked", locked}, {"resident", resident},
-                 {"dump", dump}, {"discards", discards}, {"writers", writers}};
+                 {"dump", dump}, {"discards", discards}, {"writers", writers},
+                 {"locked_part", locked_part}, {"fixed", fixed}};
     for (size_t i = 0; argc == 2 && i < sizeof kinds / sizeof kinds[0]; i++)
         if (!strcmp(argv[1], kinds[i].name)) {
             kinds[i].run();

@@ -106,6 +106,20 @@ fn memory_that_is_given_back_beside_a_child_is_free() {
 }
 
 #[test]
+fn memory_of_which_a_part_is_locked_is_given_back_and_shared_again() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "ulimit -l unlimited", "locked_part").output().unwrap());
+}
+
+#[test]
+fn a_mapping_with_a_hole_is_replaced() {
+    let program = Program::new();
+    for engine in ["remap", "uffd"] {
+        succeeds(&program.command(engine, "", "fixed").output().unwrap());
+    }
+}
+
+#[test]
 fn a_child_that_is_forked_beside_writers_gets_few_page_tables() {
     let program = Program::new();
     succeeds(&program.command("remap", "", "writers").output().unwrap());

@@ -5,6 +5,7 @@
 //! their owner and to snapshots. Files get large folios by the options of their file system; so where it is allowed the
 //! file is one of an instance of tmpfs that is made for it, is mounted nowhere, and goes with it.
 
+use std::ffi::CStr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -35,12 +36,23 @@ pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), 
     }
     // Not for everybody, and not in all kernels.
     let (file, large) = match large_folios.then(of_its_own_instance) {
-        Some(Ok(file)) => (file, true),
-        _ => (memfd_create(c"bedplate-region", MemfdFlags::CLOEXEC)?, false),
+        Some(Ok(file)) => (above_standard(file)?, true),
+        _ => (memory_file(c"bedplate-region", MemfdFlags::empty())?, false),
     };
-    let file = above_standard(file)?;
     ftruncate(&file, bytes as u64)?;
     Ok((file, large))
+}
+
+/// A file in memory that has no name.
+pub(crate) fn memory_file(name: &CStr, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | MemfdFlags::CLOEXEC;
+    // An administrator may have forbidden files in memory that can be executed (`vm.memfd_noexec`); Linux before 6.3 does not
+    // know the flag.
+    let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        made => made,
+    };
+    above_standard(file?)
 }
 
 /// The error of an engine that has no file.
@@ -55,7 +67,7 @@ pub(crate) fn no_file(error: Errno, engine: Kind) -> Error {
 }
 
 /// A program that was started without some of the standard descriptors writes to whatever gets their numbers.
-fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
     if file.as_raw_fd() > libc::STDERR_FILENO {
         return Ok(file);
     }

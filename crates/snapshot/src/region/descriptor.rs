@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
+use super::backing::above_standard;
 use crate::{Error, Kind};
 
 const GROUP: u8 = 0xaa;
@@ -112,7 +113,8 @@ impl AsFd for Descriptor {
 impl Descriptor {
     /// Opens one that also reports the kernel's own faults: system calls write into a heap as its threads do.
     pub fn open(purpose: Purpose) -> Result<Self, Refusal> {
-        let descriptor = Self(open(purpose)?);
+        let descriptor =
+            above_standard(open(purpose)?).map(Self).map_err(|error| Refusal::Other(WHAT, error))?;
         let mut api = uffdio_api { api: UFFD_API, features: purpose.features(), ioctls: 0 };
         // SAFETY: the structure that this ioctl reads and writes.
         match unsafe { descriptor.call::<API, _>(&mut api) } {

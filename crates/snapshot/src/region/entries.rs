@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::backing::above_standard;
 use crate::PAGE;
 
 pub const PRESENT: u64 = 1 << 63;
@@ -23,7 +24,7 @@ pub struct Entries(OwnedFd);
 impl Entries {
     pub fn open() -> Result<Self, Errno> {
         let file = rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self(file))
+        above_standard(file).map(Self)
     }
 
     /// Whether the page at an address is write-protected by userfaultfd.

@@ -1,14 +1,17 @@
 //! Where the process's mappings end.
 //!
-//! Before Linux 6.17, `mremap` moves parts of one mapping only, and what it would move to is unmapped when it refuses. A
-//! part of a region may consist of several mappings: parts of which the owner locked some in memory, or of which some got
-//! copies while userfaultfd had others.
+//! Before Linux 6.17, and later if userfaultfd has one of them, `mremap` moves parts of a single mapping only; and what it
+//! would move to is unmapped when it refuses. `UFFDIO_ZEROPAGE` takes a single mapping, too. A part of a region may consist
+//! of several mappings: the owner has locked some pages in memory, or one part became private before another, or got its
+//! first copy while userfaultfd had the pages beside it.
 
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use super::backing::above_standard;
 
 /// The kernel's `struct procmap_query`.
 #[repr(C)]
@@ -39,7 +42,7 @@ pub struct Mappings(OwnedFd);
 impl Mappings {
     pub fn open() -> Result<Self, Errno> {
         let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self(file))
+        above_standard(file).map(Self)
     }
 
     /// The end of the mapping that has an address. One thread at a time may ask. Nothing is allocated.

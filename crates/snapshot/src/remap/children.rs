@@ -1,21 +1,23 @@
 //! Whether processes live that inherited the region: children, their children, and whoever else has its memory.
 //!
-//! They all inherit a mapping of one file. The kernel tells whether a file is mapped for writing when it is asked to seal
-//! it against that. This depends neither on descriptors, which a daemon closes, nor on process numbers.
+//! They all inherit a mapping of one file. Sealing the file against writes (`F_SEAL_WRITE`) fails as long as there is such a
+//! mapping. This depends neither on descriptors, which a daemon closes, nor on process numbers.
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::PAGE;
+use crate::region::backing::memory_file;
 
 /// The children that were forked since none lived.
-#[derive(Default)]
 pub(super) struct Children {
-    /// The file that they map; a sealed one is replaced.
-    file: Option<OwnedFd>,
+    /// The file that they map.
+    file: OwnedFd,
+    /// The next one, when that has been sealed. It is made before, because a process may have no descriptor left later.
+    next: Option<OwnedFd>,
     /// How many were forked.
     forked: u64,
     /// One was forked without an anchor. It may live as long as this process.
@@ -26,22 +28,15 @@ pub(super) struct Children {
 pub(super) struct Anchor(usize);
 
 impl Children {
-    /// Makes the file for the next child, if there is none.
-    pub fn prepare(&mut self) -> Result<(), Errno> {
-        if self.file.is_none() {
-            self.file = Some(make()?);
-        }
-        Ok(())
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { file: make()?, next: Some(make()?), forked: 0, is_untracked: false })
     }
 
     /// A child is about to be forked. If it fails the child can be forked all the same, and counts as living for ever.
     pub fn fork(&mut self) -> Option<Anchor> {
-        let anchor = self.prepare().and_then(|()| {
-            let flags = MapFlags::SHARED;
-            let file = self.file.as_ref().ok_or(Errno::BADF)?;
-            // SAFETY: a new mapping at an address of the kernel's choice, which nobody can access.
-            unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::empty(), flags, file, 0) }
-        });
+        let (none, flags) = (ProtFlags::empty(), MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice, which nobody can access.
+        let anchor = unsafe { mmap(std::ptr::null_mut(), PAGE, none, flags, &self.file, 0) };
         self.forked += 1;
         self.is_untracked |= anchor.is_err();
         anchor.ok().map(|at| Anchor(at as usize))
@@ -52,20 +47,21 @@ impl Children {
         if self.forked == 0 || self.is_untracked {
             return self.forked;
         }
-        let sealed = self.file.as_ref().map(|file| fcntl_add_seals(file, SealFlags::WRITE));
-        if sealed == Some(Err(Errno::BUSY)) {
+        let Some(next) = self.next.take().or_else(|| make().ok()) else { return self.forked };
+        if fcntl_add_seals(&self.file, SealFlags::WRITE).is_err() {
+            // Whatever it is that the kernel says, only success means that none lives.
+            self.next = Some(next);
             return self.forked;
         }
+        self.file = next;
+        self.next = make().ok();
         self.forked = 0;
-        self.file = None;
-        // If it fails it is tried again at the next fork.
-        let _ = self.prepare();
         0
     }
 }
 
 fn make() -> Result<OwnedFd, Errno> {
-    let file = memfd_create(c"bedplate-children", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = memory_file(c"bedplate-children", MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, PAGE as u64)?;
     Ok(file)
 }
@@ -83,10 +79,20 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
+    /// A daemon may have closed the file, and opened another one that has its number now.
+    #[test]
+    fn another_file_in_the_place_of_theirs_does_not_end_them() {
+        let mut children = Children::new().unwrap();
+        drop(children.fork().unwrap());
+        let other = std::fs::File::open("/dev/null").unwrap();
+        rustix::io::dup2(&other, &mut children.file).unwrap();
+        assert_eq!(children.living(), 1);
+    }
+
     /// They live as long as a grandchild that has closed all it could.
     #[test]
     fn they_live_until_the_last_process_has_ended() {
-        let mut children = Children::default();
+        let mut children = Children::new().unwrap();
         assert_eq!(children.living(), 0);
         for _ in 0..2 {
             let anchor = children.fork().unwrap();

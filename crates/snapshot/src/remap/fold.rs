@@ -2,7 +2,7 @@
 //!
 //! A group of chunks is folded in these steps:
 //! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
-//! 2. Its tables are moved to the *staging* mapping, which nobody else uses. From now on every user of the group waits.
+//! 2. Its tables are moved to a *staging* mapping, which nobody else knows. From now on every user of the group waits.
 //! 3. The copies among the staged pages are written into the file.
 //! 4. The tables that were set aside come back, with the shared mapping, and whoever waits goes on.
 
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::mm::{Advice, madvise, munmap};
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 
@@ -19,9 +19,9 @@ use super::region::{Region, State};
 use crate::PAGE;
 use crate::region::{BlockedSignals, backing};
 
-/// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: users of
-/// these chunks wait for as long as it takes.
-pub(super) const CHUNKS: usize = 16;
+/// Chunks that are folded in one step, at most: users of these chunks wait for as long as it takes.
+const CHUNKS: usize = 16;
+/// A step ends before a chunk with which it would have more copies than that.
 const COPIES: usize = 512;
 
 /// What a step of folding did.
@@ -68,8 +68,10 @@ impl Region {
         Ok(Folded::Some)
     }
 
+    /// The pages to fold next, which are a part of one mapping.
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
         let Range { start, end } = state.private;
+        let end = end.min((self.mappings.end_of(self.address(start))? - self.base) / PAGE);
         let (mut at, mut copies) = (start, 0);
         while at < end.min(start + CHUNKS * CHUNK) {
             let chunk = at..end.min((at / CHUNK + 1) * CHUNK);
@@ -88,58 +90,59 @@ impl Region {
     /// Gives how many pages the owner had copies of. Whoever uses the group waits.
     fn fold(&self, group: Range<usize>) -> Result<usize, Errno> {
         let (at, len) = (self.address(group.start), group.len() * PAGE);
-        // SAFETY: nothing of the staging mapping is in use, and users of the group wait from now on.
-        let (staged, folded) = match unsafe { self.move_tables(at, self.staging, len) } {
-            Ok(()) => (len, self.fold_staged(&group)),
-            Err(stopped) => (stopped.moved, Err(stopped.error)),
-        };
+        // SAFETY: users of the group wait from now on.
+        let staged = Staged { pages: group.clone(), at: unsafe { self.move_away(at, len) }? };
+        let folded = self.fold_staged(&staged);
         if folded.is_ok() {
             self.gone.remove(group);
         } else {
-            self.bring_back(at, staged);
+            self.bring_back(&staged);
         }
-        self.clear_staging();
         folded
     }
 
-    fn fold_staged(&self, group: &Range<usize>) -> Result<usize, Errno> {
-        let copies = self.write_copies(group)?;
-        self.make_shared(group.clone())?;
+    fn fold_staged(&self, staged: &Staged) -> Result<usize, Errno> {
+        let copies = self.write_copies(staged)?;
+        self.make_shared(staged.pages.clone())?;
         Ok(copies)
     }
 
     /// Moves staged pages back to their place. Nothing else has the owner's copies, so it is tried until there is memory
     /// for it.
-    fn bring_back(&self, at: usize, len: usize) {
+    fn bring_back(&self, staged: &Staged) {
         const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let mut done = 0;
+        let (at, len) = (self.address(staged.pages.start), staged.pages.len() * PAGE);
         // SAFETY: the same pages as before, in the place of the group. Users of the group wait.
-        while let Err(stopped) = unsafe { self.move_tables(self.staging + done, at + done, len - done) } {
-            done += stopped.moved;
+        while unsafe { self.move_tables(staged.at, at, len) }.is_err() {
+            // The group may be unmapped now, but its users must wait.
+            // SAFETY: nothing is in the place of the group; whoever waits is woken when this has ended.
+            let _ =
+                unsafe { self.map_privately(&staged.pages).and_then(|()| self.descriptor.hold_up(at, len)) };
             let _ = nanosleep(&PAUSE);
         }
     }
 
-    /// Writes what is in the staging mapping into the file, by the mapping in which tables were set aside.
-    fn write_copies(&self, group: &Range<usize>) -> Result<usize, Errno> {
+    /// Writes the owner's copies into the file, by the mapping in which tables were set aside.
+    fn write_copies(&self, staged: &Staged) -> Result<usize, Errno> {
+        let group = &staged.pages;
         let mut at = group.start;
         while let Some(run) = self.gone.run(at..group.end, true) {
             at = run.end;
             backing::punch(&self.file, run);
         }
         let mut copies = 0;
-        self.entries.for_copies(self.staging, group.len(), |run| {
+        self.entries.for_copies(staged.at, group.len(), |run| {
             copies += run.len();
             let mut next = group.start + run.start;
             let end = group.start + run.end;
             while next < end {
                 let from = next;
-                while next < end && self.is_to_be_written(next, group) {
+                while next < end && self.is_to_be_written(next, staged) {
                     next += 1;
                 }
-                self.write(from..next, group)?;
+                self.write(from..next, staged)?;
                 // The file has a hole in the place of a page that is not to be written.
-                while next < end && !self.is_to_be_written(next, group) {
+                while next < end && !self.is_to_be_written(next, staged) {
                     next += 1;
                 }
             }
@@ -149,19 +152,12 @@ impl Region {
     }
 
     /// Whether a copy is of a page that is in use, and that is not zero because it was given back.
-    fn is_to_be_written(&self, page: usize, group: &Range<usize>) -> bool {
-        let is_zero = || self.staged(page..page + 1, group).iter().all(|&byte| byte == 0);
+    fn is_to_be_written(&self, page: usize, staged: &Staged) -> bool {
+        let is_zero = || staged.content(page..page + 1).iter().all(|&byte| byte == 0);
         self.claimed.contains(page) && !(self.gone.contains(page) && is_zero())
     }
 
-    /// Staged pages.
-    fn staged(&self, pages: Range<usize>, group: &Range<usize>) -> &[u8] {
-        let at = self.staging + (pages.start - group.start) * PAGE;
-        // SAFETY: a part of the staging mapping, to which nobody writes.
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), pages.len() * PAGE) }
-    }
-
-    fn write(&self, pages: Range<usize>, group: &Range<usize>) -> Result<(), Errno> {
+    fn write(&self, pages: Range<usize>, staged: &Staged) -> Result<(), Errno> {
         if pages.is_empty() {
             return Ok(());
         }
@@ -169,24 +165,34 @@ impl Region {
         // Not by a system call that writes: files can only be as large as `ulimit -f` says.
         // SAFETY: faults pages in as if written. It fails where writing would end the process.
         unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxPopulateWrite) }?;
-        let from = self.staged(pages, group);
+        let from = staged.content(pages);
         // SAFETY: the shared mapping of these pages, which no snapshot reads any more, and which is apart from the other.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), std::ptr::with_exposed_provenance_mut(at), len);
         }
         Ok(())
     }
+}
 
-    /// Drops what is left in the staging mapping.
-    fn clear_staging(&self) {
-        let at = std::ptr::without_provenance_mut(self.staging);
-        let len = CHUNKS * CHUNK * PAGE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the region's own mapping, which nobody uses now.
-        unsafe {
-            if mmap_anonymous(at, len, ProtFlags::empty(), flags).is_err() {
-                let _ = madvise(at, len, Advice::LinuxDontNeed);
-            }
-        }
+/// The owner's pages that are being folded, in a mapping that nobody else knows. It is unmapped when this is dropped.
+struct Staged {
+    pages: Range<usize>,
+    /// Where the first one is.
+    at: usize,
+}
+
+impl Staged {
+    /// What the owner has in some of the pages.
+    fn content(&self, pages: Range<usize>) -> &[u8] {
+        let at = self.at + (pages.start - self.pages.start) * PAGE;
+        // SAFETY: a part of the mapping, to which nobody writes.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), pages.len() * PAGE) }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // SAFETY: a mapping that nobody else knows.
+        let _ = unsafe { munmap(std::ptr::without_provenance_mut(self.at), self.pages.len() * PAGE) };
     }
 }

@@ -56,10 +56,10 @@ impl Region {
                 return;
             }
             let next = self.drop_set_aside(part.clone());
-            // No other snapshot has begun with these pages: they are private as long as children live.
+            // As long as children live no other snapshot begins with these pages. When the last one has ended meanwhile and
+            // all was folded, this drops tables that are found again in the file.
             self.lock().set_aside.start = next.unwrap_or(part.end);
-            // Others may be waiting for the state's lock.
-            std::thread::yield_now();
+            self.give_way();
         }
     }
 
@@ -71,8 +71,7 @@ impl Region {
     fn fold_what_can_be(&self, blocked: &BlockedSignals) -> Option<&'static Timespec> {
         while !self.is_over() {
             match self.fold_some(blocked) {
-                // Others may be waiting for the state's lock.
-                Ok(Folded::Some) => std::thread::yield_now(),
+                Ok(Folded::Some) => self.give_way(),
                 Ok(Folded::All) => return None,
                 Ok(Folded::Waits) => return Some(&LOOK),
                 Err(_) => return Some(&LATER),

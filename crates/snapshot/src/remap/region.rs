@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, mmap_anonymous, munmap};
+use rustix::mm::munmap;
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
 
-use super::CHUNK;
 use super::children::Children;
-use super::fold::{CHUNKS, Folded};
+use super::fold::Folded;
 use super::freeze::Frozen;
 use crate::engine::Statistics;
 use crate::region::{
@@ -21,9 +22,6 @@ use crate::{Error, Kind, PAGE};
 
 /// How many tasks of the owner's process can have snapshots at once. Of children there can be any number.
 const TASKS: usize = 1;
-/// Bytes of the staging mapping, and what it is aligned to: whole page tables are moved there.
-const STAGING: usize = CHUNKS * CHUNK * PAGE;
-const TABLE: usize = CHUNK * PAGE;
 /// What fails when there is no memory for what is known of the region.
 const TABLES: &str = "mapping the region's tables";
 
@@ -37,7 +35,6 @@ pub(super) struct Counters {
 }
 
 /// What the lock guards.
-#[derive(Default)]
 pub(super) struct State {
     /// The newest snapshot's number.
     pub epoch: u32,
@@ -51,6 +48,11 @@ pub(super) struct State {
 }
 
 impl State {
+    fn new() -> Result<Self, Errno> {
+        let children = Children::new()?;
+        Ok(Self { epoch: 0, private: 0..0, set_aside: 0..0, task: None, children })
+    }
+
     /// Whether any has not ended.
     pub fn has_snapshots(&mut self) -> bool {
         self.task.is_some() || self.children.living() > 0
@@ -62,10 +64,6 @@ pub struct Region {
     pub(super) base: usize,
     /// Where the file is mapped a second time: where tables are set aside.
     pub(super) aside: usize,
-    /// Where pages are moved that are folded.
-    pub(super) staging: usize,
-    /// The reservation that it is in.
-    reservation: usize,
     pub(super) pages: usize,
     pub(super) huge_pages: bool,
     pub(super) file: OwnedFd,
@@ -74,6 +72,8 @@ pub struct Region {
     /// Used with the state locked.
     pub(super) mappings: Mappings,
     state: Mutex<State>,
+    /// Threads that wait for the state's lock.
+    waiting: AtomicUsize,
     pub(super) accessible: Accessible,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
@@ -90,13 +90,8 @@ pub struct Region {
 impl Region {
     /// Nothing can be accessed yet.
     fn map(&mut self, options: Options) -> Result<(), Errno> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         self.base = backing::map(&self.file, options.bytes, options.base, NONE)?;
         self.aside = backing::map(&self.file, options.bytes, None, NONE)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let reservation = unsafe { mmap_anonymous(std::ptr::null_mut(), STAGING + TABLE, NONE, flags) }?;
-        self.reservation = reservation as usize;
-        self.staging = self.reservation.next_multiple_of(TABLE);
         Ok(())
     }
 
@@ -119,7 +114,25 @@ impl Region {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                state
+            }
+        }
+    }
+
+    /// Lets threads that wait for the state's lock have it, which the caller has just given back: a thread that wakes up
+    /// for it takes longer than one that asks for it again.
+    pub(super) fn give_way(&self) {
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            let _ = nanosleep(&PAUSE);
+        }
     }
 
     /// Pages up to which some were claimed.
@@ -159,15 +172,14 @@ impl crate::region::Region for Region {
         let mut region = Self {
             base: 0,
             aside: 0,
-            staging: 0,
-            reservation: 0,
             pages: options.bytes / PAGE,
             huge_pages: options.huge_pages,
             file,
             descriptor,
             entries,
             mappings,
-            state: Mutex::default(),
+            state: Mutex::new(State::new().map_err(Error::system("making files for children"))?),
+            waiting: AtomicUsize::new(0),
             accessible: Accessible::default(),
             claimed: Pages::new(options.bytes / PAGE, true).map_err(Error::system(TABLES))?,
             gone: Pages::new(options.bytes / PAGE, false).map_err(Error::system(TABLES))?,
@@ -209,7 +221,11 @@ impl crate::region::Region for Region {
     }
 
     unsafe fn end(&self, id: SnapshotId) -> bool {
-        self.lock().task.take_if(|epoch| *epoch == id.epoch);
+        let mut state = self.lock();
+        if state.task.take_if(|epoch| *epoch == id.epoch).is_some() && state.children.living() > 0 {
+            state.set_aside = state.private.clone();
+        }
+        drop(state);
         self.bell.ring();
         // The file has all of it.
         true
@@ -239,11 +255,7 @@ impl crate::region::Region for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let mappings = [
-            (self.base, self.pages * PAGE),
-            (self.aside, self.pages * PAGE),
-            (self.reservation, STAGING + TABLE),
-        ];
+        let mappings = [(self.base, self.pages * PAGE), (self.aside, self.pages * PAGE)];
         for (at, len) in mappings.into_iter().filter(|&(at, _)| at != 0) {
             // SAFETY: the region's own mappings; nobody uses them any more.
             let _ = unsafe { munmap(std::ptr::without_provenance_mut(at), len) };

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::CHUNK;
 use super::region::{Region, State};
@@ -14,26 +14,46 @@ use crate::region::keep_from_dumps;
 /// Of the C library's `mremap`: the old mapping stays, empty.
 const DONTUNMAP: libc::c_int = 4;
 
-/// Moving page tables has stopped.
-pub(super) struct Stopped {
-    /// Bytes whose tables were moved before.
-    pub moved: usize,
-    pub error: Errno,
-}
-
-/// Moves the page tables of one mapping, or of a part of one.
+/// Moves the page tables of one mapping, or of a part of one, and gives where they are.
 ///
 /// # Safety
 /// As [`Region::move_tables`].
-unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONTUNMAP;
+unsafe fn move_mapping(from: usize, to: To, len: usize) -> Result<usize, Errno> {
+    let (fixed, to) = match to {
+        To::Place(to) => (libc::MREMAP_FIXED, to),
+        To::Anywhere(hint) => (0, hint),
+    };
+    let flags = libc::MREMAP_MAYMOVE | DONTUNMAP | fixed;
     let from = std::ptr::without_provenance_mut::<c_void>(from);
     let to = std::ptr::without_provenance_mut::<c_void>(to);
     // Not by the C library's function, which may be the program's.
     // SAFETY: as the caller says.
     match unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) } {
         -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        _ => Ok(()),
+        at => Ok(at as usize),
+    }
+}
+
+/// Where page tables are moved.
+enum To {
+    /// In the place of what is mapped there, which is unmapped first, whether it comes to moving or not.
+    Place(usize),
+    /// Where nothing is mapped: there if it can be.
+    Anywhere(usize),
+}
+
+/// Drops the entries of pages that are mapped, and the copies of those that are mapped privately.
+///
+/// # Safety
+/// Nobody relies on such copies.
+pub(super) unsafe fn drop_pages(at: usize, len: usize) -> Result<(), Errno> {
+    let at = std::ptr::without_provenance_mut(at);
+    // SAFETY: as the caller says.
+    match unsafe { madvise(at, len, Advice::LinuxDontneedLocked) } {
+        // Linux before 5.18 does not know it, and does not do it for pages that are locked in memory.
+        // SAFETY: as the caller says.
+        Err(Errno::INVAL) => unsafe { madvise(at, len, Advice::LinuxDontNeed) },
+        dropped => dropped,
     }
 }
 
@@ -42,21 +62,40 @@ impl Region {
     /// themselves. They stay where they were, too, without tables.
     ///
     /// # Errors
-    /// There is no memory, or there are as many mappings as there can be.
+    /// There is no memory, or there are as many mappings as there can be. A part of the tables may have been moved.
     ///
     /// # Safety
     /// Nobody relies on what is mapped at `to`, and nobody relies on the tables at `from`. The state is locked.
-    pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Stopped> {
+    pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
         let mut moved = 0;
         while moved < len {
-            let end = self.mappings.end_of(from + moved).map_err(|error| Stopped { moved, error })?;
+            let end = self.mappings.end_of(from + moved)?;
             let part = end.min(from + len) - from - moved;
             // SAFETY: as the caller says.
-            unsafe { move_mapping(from + moved, to + moved, part) }
-                .map_err(|error| Stopped { moved, error })?;
+            unsafe { move_mapping(from + moved, To::Place(to + moved), part) }?;
             moved += part;
         }
         Ok(())
+    }
+
+    /// Moves the page tables of a part of one mapping to a place where nobody else has anything, and gives the place. The
+    /// part stays, without tables.
+    ///
+    /// # Safety
+    /// Nobody relies on the tables. The state is locked.
+    pub(super) unsafe fn move_away(&self, from: usize, len: usize) -> Result<usize, Errno> {
+        const TABLE: usize = CHUNK * PAGE;
+        let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // Tables are moved as a whole between addresses that lie alike. If another thread gets this place first, the
+        // kernel chooses another one, and moves entry by entry.
+        // SAFETY: a new mapping, unmapped at once.
+        let hint = unsafe {
+            let room = mmap_anonymous(std::ptr::null_mut(), len + 2 * TABLE, none, flags)?;
+            munmap(room, len + 2 * TABLE)?;
+            (room as usize).next_multiple_of(TABLE) + from % TABLE
+        };
+        // SAFETY: as the caller says; nothing is replaced.
+        unsafe { move_mapping(from, To::Anywhere(hint), len) }
     }
 
     /// Everything in use becomes private: the file keeps what it was. Gives whether that took moving tables only.
@@ -101,10 +140,8 @@ impl Region {
                 Ok(moved.is_ok())
             }
             Err(error) => {
-                if moved.is_ok() {
-                    // SAFETY: as above, the other way; if it fails pages are mapped again as they are used.
-                    let _ = unsafe { self.move_tables(aside, at, len) };
-                }
+                // What was there may be unmapped.
+                let _ = self.make_shared(part);
                 Err(error)
             }
         }
@@ -149,9 +186,8 @@ impl Region {
         /// Pages of which the tables are dropped at a time.
         const STEP: usize = 32 * CHUNK;
         let end = pages.end.min(pages.start + STEP);
-        let at = std::ptr::without_provenance_mut(self.aside + pages.start * PAGE);
         // SAFETY: the content is the file's. Whoever reads it there faults it in again.
-        let _ = unsafe { madvise(at, (end - pages.start) * PAGE, Advice::LinuxDontNeed) };
+        let _ = unsafe { drop_pages(self.aside + pages.start * PAGE, (end - pages.start) * PAGE) };
         (end < pages.end).then_some(end)
     }
 
@@ -173,10 +209,9 @@ impl Region {
     pub(super) fn try_to_move(&self) -> Result<(), Errno> {
         // SAFETY: two mappings of the region's file, before anything is in it.
         unsafe {
-            self.move_tables(self.base, self.aside, PAGE)
-                .and_then(|()| self.move_tables(self.aside, self.base, PAGE))
+            self.move_tables(self.base, self.aside, PAGE)?;
+            self.move_tables(self.aside, self.base, PAGE)
         }
-        .map_err(|stopped| stopped.error)
     }
 
     /// Maps a part of the file shared.

@@ -4,11 +4,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 
 use super::region::{Region, State};
-use crate::PAGE;
-use crate::region::backing;
+use super::set_aside::drop_pages;
+use crate::region::{BlockedSignals, backing};
 
 impl Region {
     /// Pages are in use from now on, and accessible already. They are zero if they never were before, or were released.
@@ -45,25 +44,32 @@ impl Region {
             return;
         }
         self.gone.insert(private.clone());
-        if self.make_zero(private.clone()).is_err() {
-            // There are as many mappings as there can be, or there is no memory for page tables.
-            let at = std::ptr::with_exposed_provenance_mut::<u8>(self.address(private.start));
-            // SAFETY: memory of the region that the owner gives back; nobody else changes it.
-            unsafe { at.write_bytes(0, private.len() * PAGE) };
+        // A handler of a signal that used these pages would wait for this thread.
+        let _blocked = BlockedSignals::new();
+        let (mut at, end) = (self.address(private.start), self.address(private.end));
+        while at < end {
+            let part = self.mappings.end_of(at).unwrap_or(end).min(end) - at;
+            if self.make_zero(at, part).is_err() {
+                // There are as many mappings as there can be, or there is no memory for page tables.
+                let pages = std::ptr::with_exposed_provenance_mut::<u8>(at);
+                // SAFETY: memory of the region that the owner gives back; nobody else changes it.
+                unsafe { pages.write_bytes(0, part) };
+            }
+            at += part;
         }
     }
 
-    /// The owner's copies are dropped, and the kernel's page of zeros is mapped in the place of the file's pages. (Not another
+    /// In a part of one mapping the owner's copies are dropped, and the kernel's page of zeros is mapped in the place of the file's pages. (Not another
     /// mapping in the place of the pages: a process can only have so many.)
-    fn make_zero(&self, pages: Range<usize>) -> Result<(), Errno> {
-        let (at, len) = (self.address(pages.start), pages.len() * PAGE);
+    fn make_zero(&self, at: usize, len: usize) -> Result<(), Errno> {
         // Whoever reads it at this moment must not find what the file has.
         // SAFETY: whoever waits is woken when it is not registered any more.
-        unsafe { self.descriptor.hold_up(at, len) }?;
-        // SAFETY: memory of the region that the owner gives back.
-        let dropped = unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxDontNeed) };
-        let zeroed = dropped.and_then(|()| self.descriptor.map_zeros(at, len));
-        let registered = self.descriptor.unregister(at, len);
-        zeroed.and(registered)
+        let held_up = unsafe { self.descriptor.hold_up(at, len) };
+        let zeroed = held_up
+            // SAFETY: memory of the region that the owner gives back.
+            .and_then(|()| unsafe { drop_pages(at, len) })
+            .and_then(|()| self.descriptor.map_zeros(at, len));
+        let unregistered = self.descriptor.unregister(at, len);
+        zeroed.and(unregistered)
     }
 }
