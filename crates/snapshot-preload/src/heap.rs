@@ -190,8 +190,8 @@ fn start_threads(index: usize) -> Result<(), Error> {
     }
 }
 
-/// The program is about to fork, and has none of its allocator's locks. A program that never does has no threads but its
-/// own: some must not have any when they change their user and their capabilities.
+/// The program is about to fork, and has none of its allocator's locks. A program that never forks has no threads but its
+/// own: some calls, such as changing the user namespace, are for programs with one thread.
 pub fn before_fork() {
     let index = latest();
     if let Some(Ok(Heap::Remap(remap))) = HEAPS[index].get()
