@@ -112,11 +112,15 @@ unsafe extern "C" fn mmap(
             fail(libc::ENODEV);
             return FAILED;
         }
-        // New memory in the place of old.
-        let (region, pages, owned) = (there.region, there.pages.clone(), there.owned);
-        empty(there);
-        if owned {
-            region.claim_exactly(pages);
+        // New memory in the place of old, of which a part may have been given back before.
+        if !there.owned {
+            empty(there);
+            return at;
+        }
+        there.region.release(there.pages.clone());
+        if !there.region.claim_exactly(there.pages) {
+            fail(libc::ENOMEM);
+            return FAILED;
         }
         return at;
     }

@@ -118,7 +118,7 @@ unsafe extern "C" fn in_child() {
     IS_SNAPSHOT.store(true, Ordering::Relaxed);
 }
 
-/// A fork that says so when there are as many snapshots as there can be.
+/// A fork that starts what it takes, and says so when there are as many snapshots as there can be.
 ///
 /// # Safety
 /// As the C library's.
@@ -139,6 +139,9 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
+    }
+    if !is_snapshot() {
+        heap::before_fork();
     }
     let real = *REAL.get_or_init(|| next(c"fork"));
     // SAFETY: the C library's function.

@@ -177,14 +177,28 @@ fn start_threads(index: usize) -> Result<(), Error> {
         return start_ring0(index);
     }
     match HEAPS[index].get_or_init(make) {
-        Ok(heap) => {
-            heap.engine().start_threads()?;
-            if let Heap::Uffd(_, Some(error)) = heap {
+        // Its thread is started when the program forks (`before_fork`).
+        Ok(Heap::Remap(_)) => Ok(()),
+        Ok(Heap::Uffd(uffd, reason)) => {
+            uffd.start_threads()?;
+            if let Some(error) = reason {
                 say(format_args!("the engine is uffd: {error}"));
             }
             Ok(())
         }
         Err(error) => Err(error.clone()),
+    }
+}
+
+/// The program is about to fork, and has none of its allocator's locks. A program that never forks has no threads but its
+/// own: some calls, such as changing the user namespace, are for programs with one thread.
+pub fn before_fork() {
+    let index = latest();
+    if let Some(Ok(Heap::Remap(remap))) = HEAPS[index].get()
+        && let Err(error) = remap.start_threads()
+    {
+        // All is as it should be but for the time that later snapshots take.
+        say(format_args!("nothing is shared again after this snapshot: {error}"));
     }
 }
 

@@ -220,7 +220,7 @@ fn remap() -> Check {
     match memory {
         Ok(_) => Check::yes(REMAP.0, REMAP.1, "a page's tables were moved"),
         Err(error) => Check::no(REMAP.0, REMAP.1, error.to_string())
-            .advice("run as root on Linux 5.19 or newer; without it snapshots take longer"),
+            .advice("use Linux 5.14 or newer, and give this user userfaultfd; without it snapshots take longer"),
     }
 }
 

@@ -124,7 +124,7 @@ pub trait Engine: Send + Sync {
 pub struct Statistics {
     /// Snapshots taken.
     pub snapshots: u64,
-    /// Snapshots that have not ended.
+    /// Snapshots that have not ended. Of children of `remap`, all count that were forked since none lived.
     pub active: u64,
     /// Write faults that the engine handled.
     pub faults: u64,

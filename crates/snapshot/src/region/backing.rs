@@ -5,6 +5,7 @@
 //! their owner and to snapshots. Files get large folios by the options of their file system; so where it is allowed the
 //! file is one of an instance of tmpfs that is made for it, is mounted nowhere, and goes with it.
 
+use std::ffi::CStr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -15,7 +16,9 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
 
-use crate::PAGE;
+use rustix::process::{Resource, getrlimit};
+
+use crate::{Error, Kind, PAGE};
 
 /// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
 const LARGE: usize = 2 << 20;
@@ -23,19 +26,48 @@ const LARGE: usize = 2 << 20;
 const GIANT: usize = 1 << 30;
 
 /// A file without a name, and whether it has large folios.
+///
+/// # Errors
+/// `EFBIG` if no file may be as large.
 pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), Errno> {
+    // Asked for before: whoever makes a file larger than that gets a signal that ends the process.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < bytes as u64) {
+        return Err(Errno::FBIG);
+    }
     // Not for everybody, and not in all kernels.
     let (file, large) = match large_folios.then(of_its_own_instance) {
-        Some(Ok(file)) => (file, true),
-        _ => (memfd_create(c"bedplate-region", MemfdFlags::CLOEXEC)?, false),
+        Some(Ok(file)) => (above_standard(file)?, true),
+        _ => (memory_file(c"bedplate-region", MemfdFlags::empty())?, false),
     };
-    let file = above_standard(file)?;
     ftruncate(&file, bytes as u64)?;
     Ok((file, large))
 }
 
+/// A file in memory that has no name.
+pub(crate) fn memory_file(name: &CStr, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | MemfdFlags::CLOEXEC;
+    // An administrator may have forbidden files in memory that can be executed (`vm.memfd_noexec`); Linux before 6.3 does not
+    // know the flag.
+    let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        made => made,
+    };
+    above_standard(file?)
+}
+
+/// The error of an engine that has no file.
+pub(crate) fn no_file(error: Errno, engine: Kind) -> Error {
+    match error {
+        Errno::FBIG => Error::Unavailable {
+            engine,
+            reason: "the limit on the size of files (`ulimit -f`) is lower than the memory's size".into(),
+        },
+        error => Error::System { what: "making the region's file", source: error },
+    }
+}
+
 /// A program that was started without some of the standard descriptors writes to whatever gets their numbers.
-fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
     if file.as_raw_fd() > libc::STDERR_FILENO {
         return Ok(file);
     }
@@ -63,8 +95,12 @@ fn of_its_own_instance() -> Result<OwnedFd, Errno> {
 }
 
 /// Maps the file shared, at a base if it matters, where nothing may be mapped.
-pub(crate) fn map(file: &OwnedFd, bytes: usize, base: Option<usize>) -> Result<usize, Errno> {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+pub(crate) fn map(
+    file: &OwnedFd,
+    bytes: usize,
+    base: Option<usize>,
+    protection: ProtFlags,
+) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     if let Some(base) = base {
         let at = std::ptr::without_provenance_mut(base);

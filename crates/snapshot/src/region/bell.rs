@@ -5,12 +5,14 @@ use std::os::fd::OwnedFd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
 
+use super::backing::above_standard;
+
 /// Wakes a thread that waits for descriptors.
 pub struct Bell(OwnedFd);
 
 impl Bell {
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        above_standard(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(Self)
     }
 
     pub fn ring(&self) {

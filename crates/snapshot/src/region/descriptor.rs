@@ -1,13 +1,16 @@
-//! The userfaultfd system call and its ioctls, as far as write protection needs them.
+//! The userfaultfd system call and its ioctls, as far as write protection and holding up need them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use linux_raw_sys::general::{uffd_msg, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect};
+use linux_raw_sys::general::{
+    uffd_msg, uffdio_api, uffdio_range, uffdio_register, uffdio_writeprotect, uffdio_zeropage,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
+use super::backing::above_standard;
 use crate::{Error, Kind};
 
 const GROUP: u8 = 0xaa;
@@ -16,17 +19,36 @@ const API: Opcode = opcode::read_write::<uffdio_api>(GROUP, 0x3f);
 const UNREGISTER: Opcode = opcode::read::<uffdio_range>(GROUP, 0x01);
 const WAKE: Opcode = opcode::read::<uffdio_range>(GROUP, 0x02);
 const REGISTER: Opcode = opcode::read_write::<uffdio_register>(GROUP, 0x00);
+const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(GROUP, 0x04);
 const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(GROUP, 0x06);
 /// Of `/dev/userfaultfd`: a new descriptor, for users who may open that file.
 const NEW: Opcode = opcode::none(GROUP, 0x00);
 
+const REGISTER_MODE_MISSING: u64 = 1 << 0;
 const REGISTER_MODE_WP: u64 = 1 << 1;
+const REGISTER_MODE_MINOR: u64 = 1 << 2;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
 
-/// Faults say which they are; threads that fault are named; shared memory can be protected (Linux 5.19). The
-/// feature for events at `fork` stays off: with it the kernel copies the region's page tables at each.
-const FEATURES: u64 = (1 << 0) | (1 << 8) | (1 << 12);
+/// What a descriptor is for. The feature for events at `fork` stays off: with it the kernel copies the region's page
+/// tables at each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Write protection: faults say which they are; threads that fault are named; shared memory can be protected (Linux
+    /// 5.19).
+    WriteProtection,
+    /// Holding up whoever uses pages without entries in the tables, whether the file has them or not (Linux 5.14).
+    HoldingUp,
+}
+
+impl Purpose {
+    fn features(self) -> u64 {
+        match self {
+            Self::WriteProtection => (1 << 0) | (1 << 8) | (1 << 12),
+            Self::HoldingUp => (1 << 5) | (1 << 10),
+        }
+    }
+}
 
 /// What fails when nothing better is known.
 const WHAT: &str = "userfaultfd";
@@ -37,7 +59,7 @@ pub enum Refusal {
     /// Not for this user.
     Permission,
     /// The kernel is too old or was built without.
-    Kernel,
+    Kernel(Purpose),
     /// Something else failed.
     Other(&'static str, Errno),
 }
@@ -56,7 +78,11 @@ impl std::fmt::Display for Refusal {
                 "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
                  the user access to /dev/userfaultfd (and allow both in the container's seccomp profile)",
             ),
-            Self::Kernel => f.write_str(
+            Self::Kernel(Purpose::HoldingUp) => f.write_str(
+                "the kernel cannot hold up users of shared memory by userfaultfd: Linux 5.14 or later with \
+                 CONFIG_USERFAULTFD is needed",
+            ),
+            Self::Kernel(Purpose::WriteProtection) => f.write_str(
                 "the kernel cannot write-protect shared memory by userfaultfd: Linux 5.19 or later with \
                  CONFIG_USERFAULTFD and CONFIG_PTE_MARKER_UFFD_WP is needed",
             ),
@@ -86,13 +112,14 @@ impl AsFd for Descriptor {
 
 impl Descriptor {
     /// Opens one that also reports the kernel's own faults: system calls write into a heap as its threads do.
-    pub fn open() -> Result<Self, Refusal> {
-        let descriptor = Self(open()?);
-        let mut api = uffdio_api { api: UFFD_API, features: FEATURES, ioctls: 0 };
+    pub fn open(purpose: Purpose) -> Result<Self, Refusal> {
+        let descriptor =
+            above_standard(open(purpose)?).map(Self).map_err(|error| Refusal::Other(WHAT, error))?;
+        let mut api = uffdio_api { api: UFFD_API, features: purpose.features(), ioctls: 0 };
         // SAFETY: the structure that this ioctl reads and writes.
         match unsafe { descriptor.call::<API, _>(&mut api) } {
             Ok(()) => Ok(descriptor),
-            Err(Errno::INVAL) => Err(Refusal::Kernel),
+            Err(Errno::INVAL) => Err(Refusal::Kernel(purpose)),
             Err(error) => Err(Refusal::Other(WHAT, error)),
         }
     }
@@ -109,10 +136,42 @@ impl Descriptor {
     /// # Safety
     /// Faults of the range are served from now on.
     pub unsafe fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.register_as(start, len, REGISTER_MODE_WP)
+    }
+
+    /// From now on whoever uses a page of the range that has no entry in the tables waits. Those that are waited for are
+    /// not reported.
+    ///
+    /// # Safety
+    /// The caller soon wakes whoever waits, and waits for none of them before.
+    pub unsafe fn hold_up(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.register_as(start, len, REGISTER_MODE_MISSING | REGISTER_MODE_MINOR)
+    }
+
+    fn register_as(&self, start: usize, len: usize, mode: u64) -> Result<(), Errno> {
         let range = uffdio_range { start: start as u64, len: len as u64 };
-        let mut register = uffdio_register { range, mode: REGISTER_MODE_WP, ioctls: 0 };
+        let mut register = uffdio_register { range, mode, ioctls: 0 };
         // SAFETY: the structure that this ioctl reads and writes.
         unsafe { self.call::<REGISTER, _>(&mut register) }
+    }
+
+    /// Maps the kernel's page of zeros in the place of all pages of a registered range, of which none has an entry, and
+    /// wakes whoever waits for them.
+    pub fn map_zeros(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < len {
+            let range = uffdio_range { start: (start + done) as u64, len: (len - done) as u64 };
+            let mut zeros = uffdio_zeropage { range, mode: 0, zeropage: 0 };
+            // SAFETY: the structure that this ioctl reads and writes. The caller has registered the range.
+            match unsafe { self.call::<ZEROPAGE, _>(&mut zeros) } {
+                Ok(()) => return Ok(()),
+                // The kernel says how far it came.
+                Err(Errno::AGAIN) if zeros.zeropage > 0 => done += zeros.zeropage as usize,
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Faults of the range are the kernel's own matter again.
@@ -170,7 +229,7 @@ impl Descriptor {
     }
 }
 
-fn open() -> Result<OwnedFd, Refusal> {
+fn open(purpose: Purpose) -> Result<OwnedFd, Refusal> {
     // SAFETY: a new descriptor; what is done with it is this module's matter.
     match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
         Ok(fd) => Ok(fd),
@@ -178,7 +237,7 @@ fn open() -> Result<OwnedFd, Refusal> {
             Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO => Refusal::Permission,
             other => Refusal::Other(WHAT, other),
         }),
-        Err(Errno::NOSYS) => Err(Refusal::Kernel),
+        Err(Errno::NOSYS) => Err(Refusal::Kernel(purpose)),
         Err(error) => Err(Refusal::Other(WHAT, error)),
     }
 }

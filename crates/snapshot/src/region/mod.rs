@@ -5,12 +5,14 @@
 //! So its threads ([`Service`]) allocate nothing once they run and have all signals blocked, for signals' handlers are the
 //! program's; and what is known of it is in mappings of its own (`own`).
 
+mod accessible;
 pub(crate) mod backing;
 mod bell;
 mod clock;
 pub(crate) mod descriptor;
 pub(crate) mod entries;
 mod kernel;
+mod mappings;
 mod own;
 mod path;
 pub(crate) mod protect;
@@ -23,10 +25,12 @@ mod words;
 
 use std::ops::Range;
 
+pub(crate) use accessible::{Accessible, NONE, keep_from_dumps};
 pub(crate) use bell::Bell;
 pub(crate) use clock::now;
-pub(crate) use descriptor::{Descriptor, Refusal};
+pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
+pub(crate) use mappings::Mappings;
 pub(crate) use own::{Own, Table};
 pub(crate) use path::path;
 pub use service::Service;
@@ -118,8 +122,10 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// [`Error::TooManySnapshots`], [`Error::System`]: all is as before.
     fn freeze(&self) -> Result<Self::Frozen<'_>, Error>;
 
-    /// Whether there can be one more snapshot now.
-    fn has_room(&self) -> bool;
+    /// Whether there can be one more snapshot in a child now.
+    fn has_room(&self) -> bool {
+        true
+    }
 
     /// Whether snapshots can be taken yet. Children that are forked before call [`share_in_child`](Self::share_in_child).
     fn is_served(&self) -> bool {
@@ -182,13 +188,16 @@ macro_rules! common_methods {
         fn claim_anywhere(&self, count: usize, align: usize) -> Option<std::ops::Range<usize>> {
             let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let pages = self.claimed.gap(self.used(), self.pages, count, align)?;
+            self.accessible.extend(self.base, self.pages, pages.end).ok()?;
             self.claim(pages.clone());
             Some(pages)
         }
 
         fn claim_exactly(&self, pages: std::ops::Range<usize>) -> bool {
             let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let free = pages.end <= self.pages && self.claimed.first(pages.clone(), true).is_none();
+            let free = pages.end <= self.pages
+                && self.claimed.first(pages.clone(), true).is_none()
+                && self.accessible.extend(self.base, self.pages, pages.end).is_ok();
             if free {
                 self.claim(pages);
             }

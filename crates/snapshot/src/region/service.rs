@@ -77,6 +77,8 @@ impl<R: Region> Service<R> {
         for thread in self.region.threads() {
             match self.start(thread, &started) {
                 Ok(handle) => running.push(handle),
+                // It may be tried again: a region whose threads were ended has none any more.
+                Err(error) if running.is_empty() => return Err(error),
                 Err(error) => {
                     drop(running);
                     self.end();

@@ -1,18 +1,27 @@
 //! Folding: the owner's copies go into the file, and its tables back to their place.
+//!
+//! A group of chunks is folded in these steps:
+//! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
+//! 2. Its tables are moved to a *staging* mapping, which nobody else knows. From now on every user of the group waits.
+//! 3. The copies among the staged pages are written into the file.
+//! 4. The tables that were set aside come back, with the shared mapping, and whoever waits goes on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
+use rustix::mm::{Advice, madvise, munmap};
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
 
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::{BlockedSignals, backing, protect};
+use crate::region::{BlockedSignals, backing};
 
-/// Chunks that are folded in one step, at most, and copies of which there may be more only in a single chunk: writers to
-/// these chunks wait for as long as it takes.
+/// Chunks that are folded in one step, at most: users of these chunks wait for as long as it takes.
 const CHUNKS: usize = 16;
+/// A step ends before a chunk with which it would have more copies than that.
 const COPIES: usize = 512;
 
 /// What a step of folding did.
@@ -27,8 +36,8 @@ pub(super) enum Folded {
 }
 
 impl Region {
-    /// Folds some chunks. Signals are blocked meanwhile: a handler of theirs might write to what is protected, and wait for
-    /// this thread.
+    /// Folds some chunks. Signals are blocked meanwhile: a handler of theirs might use what is folded, and wait for this
+    /// thread.
     ///
     /// # Errors
     /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
@@ -42,41 +51,31 @@ impl Region {
         }
         let group = self.next_group(&state)?;
         let (at, len) = (self.address(group.start), group.len() * PAGE);
-        // SAFETY: who writes to it waits until the end of this function.
-        let folded = unsafe { self.descriptor.register(at, len) }
-            .and_then(|()| {
-                let entries = self.needs_a_look.then_some(&self.entries);
-                protect::protect(&self.descriptor, entries, self.base, group.clone())
-            })
-            .and_then(|()| self.fold(group.clone()));
-        match folded {
-            Ok(copies) => {
-                state.private.start = group.end;
-                self.counters.folded.fetch_add(copies as u64, Ordering::Relaxed);
-            }
-            Err(_) => {
-                // Both lift the protection and wake who waits.
-                let _ = self.descriptor.unprotect(at, len);
-                let _ = self.descriptor.unregister(at, len);
-            }
+        // SAFETY: whoever waits is woken at the end of this function.
+        let folded = match unsafe { self.descriptor.hold_up(at, len) } {
+            Ok(()) => self.fold(group.clone()),
+            Err(error) => Err(error),
+        };
+        if folded.is_err() {
+            let _ = self.descriptor.unregister(at, len);
         }
         let _ = self.descriptor.wake(at, len);
-        folded?;
+        self.counters.folded.fetch_add(folded? as u64, Ordering::Relaxed);
+        state.private.start = group.end;
         if state.private.is_empty() {
             state.private = 0..0;
-            if std::mem::take(&mut state.holes) > 0 {
-                backing::punch(&self.nothing, 0..self.pages);
-            }
         }
         Ok(Folded::Some)
     }
 
+    /// The pages to fold next, which are a part of one mapping.
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
         let Range { start, end } = state.private;
+        let end = end.min((self.mappings.end_of(self.address(start))? - self.base) / PAGE);
         let (mut at, mut copies) = (start, 0);
         while at < end.min(start + CHUNKS * CHUNK) {
             let chunk = at..end.min((at / CHUNK + 1) * CHUNK);
-            self.entries.for_copies(self.base, chunk.clone(), |run| {
+            self.entries.for_copies(self.address(chunk.start), chunk.len(), |run| {
                 copies += run.len();
                 Ok(())
             })?;
@@ -88,44 +87,112 @@ impl Region {
         Ok(start..at)
     }
 
-    /// Gives how many pages were copied. Nobody writes to these.
+    /// Gives how many pages the owner had copies of. Whoever uses the group waits.
     fn fold(&self, group: Range<usize>) -> Result<usize, Errno> {
-        let mut at = group.start;
-        while let Some(run) = self.gone.run(at..group.end, true) {
-            at = run.end;
-            backing::punch(&self.file, run.clone());
-            // What was written there since is a copy.
-            self.gone.remove(run);
+        let (at, len) = (self.address(group.start), group.len() * PAGE);
+        // SAFETY: users of the group wait from now on.
+        let staged = Staged { pages: group.clone(), at: unsafe { self.move_away(at, len) }? };
+        let folded = self.fold_staged(&staged);
+        if folded.is_ok() {
+            self.gone.remove(group);
+        } else {
+            self.bring_back(&staged);
         }
-        let mut copies = 0;
-        self.entries.for_copies(self.base, group.clone(), |run| {
-            copies += run.len();
-            let mut at = run.start;
-            // Of what is not in use any more the file has holes.
-            while let Some(used) = self.claimed.run(at..run.end, true) {
-                at = used.end;
-                self.write_to_file(used)?;
-            }
-            Ok(())
-        })?;
-        self.make_shared(group)?;
+        folded
+    }
+
+    fn fold_staged(&self, staged: &Staged) -> Result<usize, Errno> {
+        let copies = self.write_copies(staged)?;
+        self.make_shared(staged.pages.clone())?;
         Ok(copies)
     }
 
-    fn write_to_file(&self, pages: Range<usize>) -> Result<(), Errno> {
-        let (mut at, end) = (pages.start * PAGE, pages.end * PAGE);
-        while at < end {
-            // SAFETY: the region's memory, to which nobody writes now.
-            let bytes = unsafe {
-                std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.base + at), end - at)
-            };
-            match rustix::io::pwrite(&self.file, bytes, at as u64) {
-                Ok(0) => return Err(Errno::NOSPC),
-                Ok(written) => at += written,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
+    /// Moves staged pages back to their place. Nothing else has the owner's copies, so it is tried until there is memory
+    /// for it.
+    fn bring_back(&self, staged: &Staged) {
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let (at, len) = (self.address(staged.pages.start), staged.pages.len() * PAGE);
+        // SAFETY: the same pages as before, in the place of the group. Users of the group wait.
+        while unsafe { self.move_tables(staged.at, at, len) }.is_err() {
+            // The group may be unmapped now, but its users must wait.
+            // SAFETY: nothing is in the place of the group; whoever waits is woken when this has ended.
+            let _ =
+                unsafe { self.map_privately(&staged.pages).and_then(|()| self.descriptor.hold_up(at, len)) };
+            let _ = nanosleep(&PAUSE);
+        }
+    }
+
+    /// Writes the owner's copies into the file, by the mapping in which tables were set aside.
+    fn write_copies(&self, staged: &Staged) -> Result<usize, Errno> {
+        let group = &staged.pages;
+        let mut at = group.start;
+        while let Some(run) = self.gone.run(at..group.end, true) {
+            at = run.end;
+            backing::punch(&self.file, run);
+        }
+        let mut copies = 0;
+        self.entries.for_copies(staged.at, group.len(), |run| {
+            copies += run.len();
+            let mut next = group.start + run.start;
+            let end = group.start + run.end;
+            while next < end {
+                let from = next;
+                while next < end && self.is_to_be_written(next, staged) {
+                    next += 1;
+                }
+                self.write(from..next, staged)?;
+                // The file has a hole in the place of a page that is not to be written.
+                while next < end && !self.is_to_be_written(next, staged) {
+                    next += 1;
+                }
             }
+            Ok(())
+        })?;
+        Ok(copies)
+    }
+
+    /// Whether a copy is of a page that is in use, and that is not zero because it was given back.
+    fn is_to_be_written(&self, page: usize, staged: &Staged) -> bool {
+        let is_zero = || staged.content(page..page + 1).iter().all(|&byte| byte == 0);
+        self.claimed.contains(page) && !(self.gone.contains(page) && is_zero())
+    }
+
+    fn write(&self, pages: Range<usize>, staged: &Staged) -> Result<(), Errno> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let (at, len) = (self.aside + pages.start * PAGE, pages.len() * PAGE);
+        // Not by a system call that writes: files can only be as large as `ulimit -f` says.
+        // SAFETY: faults pages in as if written. It fails where writing would end the process.
+        unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxPopulateWrite) }?;
+        let from = staged.content(pages);
+        // SAFETY: the shared mapping of these pages, which no snapshot reads any more, and which is apart from the other.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), std::ptr::with_exposed_provenance_mut(at), len);
         }
         Ok(())
+    }
+}
+
+/// The owner's pages that are being folded, in a mapping that nobody else knows. It is unmapped when this is dropped.
+struct Staged {
+    pages: Range<usize>,
+    /// Where the first one is.
+    at: usize,
+}
+
+impl Staged {
+    /// What the owner has in some of the pages.
+    fn content(&self, pages: Range<usize>) -> &[u8] {
+        let at = self.at + (pages.start - self.pages.start) * PAGE;
+        // SAFETY: a part of the mapping, to which nobody writes.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), pages.len() * PAGE) }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // SAFETY: a mapping that nobody else knows.
+        let _ = unsafe { munmap(std::ptr::without_provenance_mut(self.at), self.pages.len() * PAGE) };
     }
 }

@@ -7,18 +7,16 @@ use std::sync::MutexGuard;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
-use super::life::{Anchor, Life};
-use super::region::{Region, Slot, State};
-use crate::region::now;
+use super::children::Anchor;
+use super::region::{Region, State};
+use crate::region::{keep_from_dumps, now};
 use crate::{Error, PAGE};
 
 /// A region that a child is about to inherit. Whoever holds this must not claim or give back anything of it.
 pub struct Frozen<'a> {
     region: &'a Region,
     state: MutexGuard<'a, State>,
-    slot: usize,
-    life: Life,
-    anchor: Anchor,
+    anchor: Option<Anchor>,
     begin: u64,
 }
 
@@ -27,15 +25,16 @@ impl Region {
     ///
     /// # Safety
     /// The child has one thread.
-    unsafe fn map_privately(&self, from: usize) -> Result<(), Error> {
+    unsafe fn map_rest(&self, from: usize) -> Result<(), Error> {
         if from == self.pages {
             return Ok(());
         }
+        let (at, len) = (self.address(from), (self.pages - from) * PAGE);
         // SAFETY: nothing is mapped there: children do not inherit what is shared.
         unsafe {
             mmap(
-                std::ptr::without_provenance_mut(self.address(from)),
-                (self.pages - from) * PAGE,
+                std::ptr::without_provenance_mut(at),
+                len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
                 &self.file,
@@ -43,19 +42,18 @@ impl Region {
             )
         }
         .map_err(Error::system("mapping the region in the child"))?;
+        keep_from_dumps(at, len);
         Ok(())
     }
 }
 
 impl<'a> Frozen<'a> {
     pub(super) fn new(region: &'a Region) -> Result<Self, Error> {
-        let (life, anchor) = Life::new().map_err(Error::system("making the snapshot's file"))?;
         let mut state = region.lock();
-        state.end_those_that_are_over();
-        let slot = state.free_slot()?;
         let begin = now();
         region.begin(&mut state)?;
-        Ok(Self { region, state, slot, life, anchor, begin })
+        let anchor = state.children.fork();
+        Ok(Self { region, state, anchor, begin })
     }
 }
 
@@ -67,7 +65,9 @@ impl crate::region::Frozen for Frozen<'_> {
     // When there is no child after all, the snapshot ends by itself.
     fn thaw(mut self) -> u32 {
         let epoch = self.state.epoch;
-        self.state.slots[self.slot] = Some(Slot { epoch, life: Some(self.life) });
+        if self.state.task.is_none() {
+            self.state.set_aside = self.state.private.clone();
+        }
         drop(self.state);
         drop(self.anchor);
         self.region.paused(now() - self.begin);
@@ -76,11 +76,10 @@ impl crate::region::Frozen for Frozen<'_> {
     }
 
     unsafe fn map_in_child(self) -> Result<(), Error> {
-        let Self { region, state, life, anchor, .. } = self;
+        let Self { region, state, anchor, .. } = self;
         let to = state.private.end;
         // The lock's state is a copy of the parent's: nobody uses it here.
         std::mem::forget(state);
-        drop(life);
         // It stays as long as this process and those that it forks.
         std::mem::forget(anchor);
         // It mostly reads, by entries that are as large as can be.
@@ -90,6 +89,6 @@ impl crate::region::Frozen for Frozen<'_> {
         };
         // Nothing is in use there, but nobody else's must be there.
         // SAFETY: the child's only thread.
-        unsafe { region.map_privately(to) }
+        unsafe { region.map_rest(to) }
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that folds when snapshots have ended, and makes the next one's tables.
+//! The thread that folds when snapshots have ended, and drops tables that were set aside when nobody reads them.
 
 use std::sync::atomic::Ordering;
 
@@ -7,15 +7,12 @@ use rustix::time::Timespec;
 
 use super::fold::Folded;
 use super::region::Region;
-use crate::region::{BlockedSignals, Thread, Threaded, now};
+use crate::region::{BlockedSignals, Thread, Threaded};
 
 /// The time between two looks at whether a child has ended.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// The time after which it is tried again when there was no memory.
 const LATER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The time between two looks at whether there are tables to make, and the longest that it goes on with that.
-const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-const ROUND_NS: u64 = 50_000_000;
 
 impl Threaded for Region {
     fn threads(&self) -> Vec<Thread<Self>> {
@@ -33,20 +30,36 @@ impl Region {
     fn keep(&self) {
         // As it was started.
         let blocked = BlockedSignals::new();
-        let mut rest = &REST;
+        let mut rest = None;
         loop {
-            let _ = poll(&mut [self.bell.poll()], Some(rest));
+            let _ = poll(&mut [self.bell.poll()], rest);
             self.bell.answer();
             rest = self.fold_what_can_be(&blocked);
-            let begin = now();
-            self.prepare_until(|| {
-                // Others may be waiting for the state's lock.
-                std::thread::yield_now();
-                self.is_over() || now() - begin > ROUND_NS
-            });
             if self.is_over() {
                 return;
             }
+            self.drop_what_was_set_aside();
+        }
+    }
+
+    /// While children live; when they have ended, folding puts it back.
+    fn drop_what_was_set_aside(&self) {
+        loop {
+            let part = {
+                let mut state = self.lock();
+                if !state.has_snapshots() {
+                    state.set_aside = 0..0;
+                }
+                state.set_aside.clone()
+            };
+            if part.is_empty() || self.is_over() {
+                return;
+            }
+            let next = self.drop_set_aside(part.clone());
+            // As long as children live no other snapshot begins with these pages. When the last one has ended meanwhile and
+            // all was folded, this drops tables that are found again in the file.
+            self.lock().set_aside.start = next.unwrap_or(part.end);
+            self.give_way();
         }
     }
 
@@ -54,17 +67,16 @@ impl Region {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Gives the time after which it is to be looked again.
-    fn fold_what_can_be(&self, blocked: &BlockedSignals) -> &'static Timespec {
+    /// Gives the time after which it is to be looked again, unless that is when a snapshot begins or ends.
+    fn fold_what_can_be(&self, blocked: &BlockedSignals) -> Option<&'static Timespec> {
         while !self.is_over() {
             match self.fold_some(blocked) {
-                // Others may be waiting for the state's lock.
-                Ok(Folded::Some) => std::thread::yield_now(),
-                Ok(Folded::All) => return &REST,
-                Ok(Folded::Waits) => return &LOOK,
-                Err(_) => return &LATER,
+                Ok(Folded::Some) => self.give_way(),
+                Ok(Folded::All) => return None,
+                Ok(Folded::Waits) => return Some(&LOOK),
+                Err(_) => return Some(&LATER),
             }
         }
-        &REST
+        None
     }
 }

@@ -3,15 +3,15 @@
 //!
 //! A [`Region`] is a memory file mapped shared at one address: the owner's memory. A snapshot moves its page tables to
 //! another address, as whole tables, so that it takes as long for any size (`set_aside`), and puts a *private* mapping of
-//! the same file in their place, with tables that were made ahead (`ahead`). From that moment on nobody writes to the file: it
-//! is the snapshot. A write to a page makes the kernel copy it for the owner; what was not written is read from the file.
-//! - A child that is forked then inherits a private mapping, of which the kernel copies no page tables but those that were
-//!   filled since that moment. So whatever parent and child do afterwards is an ordinary `fork`'s matter.
+//! the same file in their place, which has no tables yet. From that moment on nobody writes to the file: it is the snapshot.
+//! A write to a page makes the kernel copy it for the owner; what was not written is read from the file.
+//! - A child that is forked then inherits a private mapping, of which the kernel copies only the tables that were filled
+//!   since that moment, also when other threads write meanwhile. So whatever parent and child do afterwards is an ordinary
+//!   `fork`'s matter. The tables that were set aside are dropped (`keeper`).
 //! - A task of the same process reads the file where the tables were set aside, by these tables.
 //!
 //! When all snapshots have ended, a thread *folds*: it writes the owner's copies into the file and puts the tables back,
-//! some chunks at a time (`fold`). Writers to these chunks wait meanwhile, by userfaultfd's write protection; nobody else
-//! does.
+//! some chunks at a time (`fold`). Whoever uses these chunks waits meanwhile, by userfaultfd; nobody else does.
 //!
 //! What differs from the paper: the owner's pages are copied and come back, where prioritized copy-on-write leaves them in
 //! place (4.4). That keeps everything out of user space that a write waits for. And what is shared is found again by
@@ -22,15 +22,14 @@
 //!
 //! Invariants, when the state is not locked:
 //! - Chunks of `State::private` are mapped privately in the owner, all others shared. Nobody writes to the file's part of
-//!   private ones but who folds, and that only while no snapshot is active.
+//!   private ones but the thread that folds, and that only while no snapshot is active.
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
-mod ahead;
+mod children;
 mod fold;
 mod freeze;
 mod keeper;
-mod life;
 mod region;
 mod set_aside;
 mod space;
@@ -38,7 +37,5 @@ mod space;
 pub use freeze::Frozen;
 pub use region::Region;
 
-/// How many children can have snapshots at once. Of tasks in the owner's process there is one.
-const SNAPSHOTS: usize = 16;
 /// Pages of a last-level page table, which is what can be moved as a whole.
 const CHUNK: usize = 512;

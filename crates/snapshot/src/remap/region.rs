@@ -3,24 +3,27 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::io::Errno;
 use rustix::mm::munmap;
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
 
+use super::children::Children;
 use super::fold::Folded;
 use super::freeze::Frozen;
-use super::life::Life;
-use super::{CHUNK, SNAPSHOTS};
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, BlockedSignals, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, backing,
-    common_methods, now, protect,
+    Accessible, Bell, BlockedSignals, Descriptor, Entries, Mappings, NONE, Options, Own, Pages, Purpose,
+    Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
 };
 use crate::{Error, Kind, PAGE};
 
-/// What is said to users whom the kernel tells too little.
-const NOT_TOLD: &str = "telling pages that were swapped out takes CAP_SYS_ADMIN";
+/// How many tasks of the owner's process can have snapshots at once. Of children there can be any number.
+const TASKS: usize = 1;
+/// What fails when there is no memory for what is known of the region.
+const TABLES: &str = "mapping the region's tables";
 
 #[derive(Default)]
 pub(super) struct Counters {
@@ -31,43 +34,28 @@ pub(super) struct Counters {
     pub latest_pause: AtomicU64,
 }
 
-/// A snapshot that may not have ended.
-pub(super) struct Slot {
-    pub epoch: u32,
-    /// A child's; a task's in this process has none and is ended.
-    pub life: Option<Life>,
-}
-
 /// What the lock guards.
-#[derive(Default)]
 pub(super) struct State {
     /// The newest snapshot's number.
     pub epoch: u32,
     /// Pages that are mapped privately.
     pub private: Range<usize>,
-    pub slots: [Option<Slot>; SNAPSHOTS],
-    /// How often something of `nothing` was mapped.
-    pub holes: usize,
+    /// Pages whose tables were set aside for a child and are not dropped yet.
+    pub set_aside: Range<usize>,
+    /// The snapshot of this process's that has not ended, by its number.
+    pub task: Option<u32>,
+    pub children: Children,
 }
 
 impl State {
-    pub fn end_those_that_are_over(&mut self) {
-        for slot in &mut self.slots {
-            if slot.as_ref().and_then(|slot| slot.life.as_ref()).is_some_and(Life::is_over) {
-                *slot = None;
-            }
-        }
+    fn new() -> Result<Self, Errno> {
+        let children = Children::new()?;
+        Ok(Self { epoch: 0, private: 0..0, set_aside: 0..0, task: None, children })
     }
 
     /// Whether any has not ended.
     pub fn has_snapshots(&mut self) -> bool {
-        self.end_those_that_are_over();
-        self.slots.iter().any(Option::is_some)
-    }
-
-    pub fn free_slot(&self) -> Result<usize, Error> {
-        let free = self.slots.iter().position(Option::is_none);
-        free.ok_or(Error::TooManySnapshots { limit: SNAPSHOTS })
+        self.task.is_some() || self.children.living() > 0
     }
 }
 
@@ -76,22 +64,19 @@ pub struct Region {
     pub(super) base: usize,
     /// Where the file is mapped a second time: where tables are set aside.
     pub(super) aside: usize,
-    /// Where it is mapped privately, for the next snapshot.
-    pub(super) ahead: usize,
     pub(super) pages: usize,
     pub(super) huge_pages: bool,
     pub(super) file: OwnedFd,
-    /// A file of holes, as large.
-    pub(super) nothing: OwnedFd,
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
-    /// See [`protect::needs_a_look`].
-    pub(super) needs_a_look: bool,
+    /// Used with the state locked.
+    pub(super) mappings: Mappings,
     state: Mutex<State>,
+    /// Threads that wait for the state's lock.
+    waiting: AtomicUsize,
+    pub(super) accessible: Accessible,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
-    /// Of chunks: those all of whose pages have entries in the tables made ahead.
-    pub(super) prepared: Pages,
     /// No page from this one on was ever claimed.
     pub(super) used: AtomicUsize,
     /// For the search of free pages.
@@ -103,19 +88,22 @@ pub struct Region {
 }
 
 impl Region {
-    fn set_up(&mut self, options: Options) -> Result<(), Error> {
+    /// Nothing can be accessed yet.
+    fn map(&mut self, options: Options) -> Result<(), Errno> {
+        self.base = backing::map(&self.file, options.bytes, options.base, NONE)?;
+        self.aside = backing::map(&self.file, options.bytes, None, NONE)?;
+        Ok(())
+    }
+
+    fn set_up(&self, options: Options) -> Result<(), Error> {
         for at in [self.base, self.aside] {
             self.advise(at, options.bytes).map_err(Error::system("keeping the region from children"))?;
+            keep_from_dumps(at, options.bytes);
         }
-        self.map_ahead(0..self.pages).map_err(Error::system("mapping the region privately"))?;
         self.try_to_move().map_err(|error| Refusal::Other("moving page tables", error).of(Kind::Remap))?;
-        // SAFETY: nobody uses the region yet.
-        unsafe { self.descriptor.register(self.base, PAGE) }
-            .and_then(|()| self.descriptor.protect(self.base, PAGE))
-            .map_err(|_| Refusal::Kernel.of(Kind::Remap))?;
-        self.entries.learn(self.base).map_err(|error| Refusal::Other(NOT_TOLD, error).of(Kind::Remap))?;
-        self.descriptor.unregister(self.base, PAGE).map_err(|_| Refusal::Kernel.of(Kind::Remap))?;
         if options.claimed {
+            let extended = self.accessible.extend(self.base, self.pages, self.pages);
+            extended.map_err(Error::system("making the region accessible"))?;
             self.claim(0..self.pages);
         }
         Ok(())
@@ -126,7 +114,25 @@ impl Region {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                state
+            }
+        }
+    }
+
+    /// Lets threads that wait for the state's lock have it, which the caller has just given back: a thread that wakes up
+    /// for it takes longer than one that asks for it again.
+    pub(super) fn give_way(&self) {
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            let _ = nanosleep(&PAUSE);
+        }
     }
 
     /// Pages up to which some were claimed.
@@ -156,60 +162,36 @@ impl crate::region::Region for Region {
     const VIEWS_ARE_WRITABLE: bool = false;
 
     fn new(options: Options) -> Result<Own<Self>, Error> {
-        let descriptor = Descriptor::open().map_err(|refusal| refusal.of(Kind::Remap))?;
+        let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
         let (file, _) = backing::file(options.bytes, options.huge_pages)
-            .map_err(Error::system("making the region's file"))?;
-        let (nothing, _) =
-            backing::file(options.bytes, false).map_err(Error::system("making a file of holes"))?;
+            .map_err(|error| backing::no_file(error, Kind::Remap))?;
         let entries =
             Entries::open().map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Remap))?;
-        let Options { bytes, base, .. } = options;
-        let base = backing::map(&file, bytes, base).map_err(Error::system("mapping the region"))?;
-        // SAFETY: mappings that are made here.
-        let unmap = |at: &[usize]| unsafe {
-            at.iter().for_each(|&at| {
-                let _ = munmap(std::ptr::without_provenance_mut(at), bytes);
-            });
+        let mappings =
+            Mappings::open().map_err(|error| Refusal::Other("/proc/self/maps", error).of(Kind::Remap))?;
+        let mut region = Self {
+            base: 0,
+            aside: 0,
+            pages: options.bytes / PAGE,
+            huge_pages: options.huge_pages,
+            file,
+            descriptor,
+            entries,
+            mappings,
+            state: Mutex::new(State::new().map_err(Error::system("making files for children"))?),
+            waiting: AtomicUsize::new(0),
+            accessible: Accessible::default(),
+            claimed: Pages::new(options.bytes / PAGE, true).map_err(Error::system(TABLES))?,
+            gone: Pages::new(options.bytes / PAGE, false).map_err(Error::system(TABLES))?,
+            used: AtomicUsize::new(0),
+            space: Mutex::new(()),
+            bell: Bell::new().map_err(Error::system(TABLES))?,
+            counters: Counters::default(),
+            over: AtomicBool::new(false),
         };
-        let again = |made: &[usize]| {
-            backing::map(&file, bytes, None).map_err(|error| {
-                unmap(made);
-                Error::System { what: "mapping the region once more", source: error }
-            })
-        };
-        let aside = again(&[base])?;
-        let ahead = again(&[base, aside])?;
-        let pages = bytes / PAGE;
-        let make = || -> Result<Self, Errno> {
-            Ok(Self {
-                base,
-                aside,
-                ahead,
-                pages,
-                huge_pages: options.huge_pages,
-                file,
-                nothing,
-                descriptor,
-                entries,
-                needs_a_look: protect::needs_a_look(),
-                state: Mutex::default(),
-                claimed: Pages::new(pages, true)?,
-                gone: Pages::new(pages, false)?,
-                prepared: Pages::new(pages.div_ceil(CHUNK), false)?,
-                used: AtomicUsize::new(0),
-                space: Mutex::new(()),
-                bell: Bell::new()?,
-                counters: Counters::default(),
-                over: AtomicBool::new(false),
-            })
-        };
-        let tables = "mapping the region's tables";
-        let mut region = make().map_err(|error| {
-            unmap(&[base, aside, ahead]);
-            Error::System { what: tables, source: error }
-        })?;
+        region.map(options).map_err(Error::system("mapping the region"))?;
         region.set_up(options)?;
-        Own::new(region).map_err(Error::system(tables))
+        Own::new(region).map_err(Error::system(TABLES))
     }
 
     common_methods!();
@@ -219,7 +201,7 @@ impl crate::region::Region for Region {
         loop {
             let mut state = self.lock();
             if state.has_snapshots() {
-                return Err(Error::TooManySnapshots { limit: 1 });
+                return Err(Error::TooManySnapshots { limit: TASKS });
             }
             if !state.private.is_empty() {
                 drop(state);
@@ -230,7 +212,7 @@ impl crate::region::Region for Region {
             let begin = now();
             self.begin(&mut state)?;
             let epoch = state.epoch;
-            state.slots[0] = Some(Slot { epoch, life: None });
+            state.task = Some(epoch);
             drop(state);
             let pause_ns = now() - begin;
             self.paused(pause_ns);
@@ -239,31 +221,28 @@ impl crate::region::Region for Region {
     }
 
     unsafe fn end(&self, id: SnapshotId) -> bool {
-        self.lock().slots[id.slot].take_if(|slot| slot.epoch == id.epoch);
+        let mut state = self.lock();
+        if state.task.take_if(|epoch| *epoch == id.epoch).is_some() && state.children.living() > 0 {
+            state.set_aside = state.private.clone();
+        }
+        drop(state);
         self.bell.ring();
         // The file has all of it.
         true
     }
 
-    fn has_room(&self) -> bool {
-        let mut state = self.lock();
-        state.end_those_that_are_over();
-        state.free_slot().is_ok()
-    }
-
-    /// Folds what can be, and makes tables for the next snapshot.
+    /// Folds what can be.
     fn settle(&self) {
         while self.fold_some(&BlockedSignals::new()) == Ok(Folded::Some) {}
-        self.prepare_until(|| false);
     }
 
     fn statistics(&self) -> Statistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut state = self.lock();
-        state.end_those_that_are_over();
+        let active = state.children.living() + u64::from(state.task.is_some());
         Statistics {
             snapshots: get(&self.counters.snapshots),
-            active: state.slots.iter().flatten().count() as u64,
+            active,
             instantaneous: get(&self.counters.instantaneous),
             pages_copied: get(&self.counters.folded),
             pages_private: state.private.len() as u64,
@@ -276,11 +255,10 @@ impl crate::region::Region for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the region's own mappings; nobody uses them any more.
-        unsafe {
-            for at in [self.base, self.aside, self.ahead] {
-                let _ = munmap(std::ptr::without_provenance_mut(at), self.pages * PAGE);
-            }
+        let mappings = [(self.base, self.pages * PAGE), (self.aside, self.pages * PAGE)];
+        for (at, len) in mappings.into_iter().filter(|&(at, _)| at != 0) {
+            // SAFETY: the region's own mappings; nobody uses them any more.
+            let _ = unsafe { munmap(std::ptr::without_provenance_mut(at), len) };
         }
     }
 }

@@ -4,43 +4,110 @@ use std::ffi::c_void;
 use std::ops::Range;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
+use crate::region::keep_from_dumps;
 
 /// Of the C library's `mremap`: the old mapping stays, empty.
 const DONTUNMAP: libc::c_int = 4;
 
-/// Moves the page tables of a shared mapping to another, which is replaced. The first one stays, without tables.
+/// Moves the page tables of one mapping, or of a part of one, and gives where they are.
 ///
 /// # Safety
-/// Both are of the same file at the same offset, and of this length. Nobody relies on who is mapped where meanwhile.
-unsafe fn move_tables(from: usize, to: usize, len: usize) -> Result<(), Errno> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONTUNMAP;
-    let (from, to) =
-        (std::ptr::without_provenance_mut::<c_void>(from), std::ptr::without_provenance_mut::<c_void>(to));
+/// As [`Region::move_tables`].
+unsafe fn move_mapping(from: usize, to: To, len: usize) -> Result<usize, Errno> {
+    let (fixed, to) = match to {
+        To::Place(to) => (libc::MREMAP_FIXED, to),
+        To::Anywhere(hint) => (0, hint),
+    };
+    let flags = libc::MREMAP_MAYMOVE | DONTUNMAP | fixed;
+    let from = std::ptr::without_provenance_mut::<c_void>(from);
+    let to = std::ptr::without_provenance_mut::<c_void>(to);
     // Not by the C library's function, which may be the program's.
     // SAFETY: as the caller says.
     match unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) } {
         -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        _ => Ok(()),
+        at => Ok(at as usize),
+    }
+}
+
+/// Where page tables are moved.
+enum To {
+    /// In the place of what is mapped there, which is unmapped first, whether it comes to moving or not.
+    Place(usize),
+    /// Where nothing is mapped: there if it can be.
+    Anywhere(usize),
+}
+
+/// Drops the entries of pages that are mapped, and the copies of those that are mapped privately.
+///
+/// # Safety
+/// Nobody relies on such copies.
+pub(super) unsafe fn drop_pages(at: usize, len: usize) -> Result<(), Errno> {
+    let at = std::ptr::without_provenance_mut(at);
+    // SAFETY: as the caller says.
+    match unsafe { madvise(at, len, Advice::LinuxDontneedLocked) } {
+        // Linux before 5.18 does not know it, and does not do it for pages that are locked in memory.
+        // SAFETY: as the caller says.
+        Err(Errno::INVAL) => unsafe { madvise(at, len, Advice::LinuxDontNeed) },
+        dropped => dropped,
     }
 }
 
 impl Region {
+    /// Moves the page tables of the region's mappings between two addresses to another place, with the mappings
+    /// themselves. They stay where they were, too, without tables.
+    ///
+    /// # Errors
+    /// There is no memory, or there are as many mappings as there can be. A part of the tables may have been moved.
+    ///
+    /// # Safety
+    /// Nobody relies on what is mapped at `to`, and nobody relies on the tables at `from`. The state is locked.
+    pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
+        let mut moved = 0;
+        while moved < len {
+            let end = self.mappings.end_of(from + moved)?;
+            let part = end.min(from + len) - from - moved;
+            // SAFETY: as the caller says.
+            unsafe { move_mapping(from + moved, To::Place(to + moved), part) }?;
+            moved += part;
+        }
+        Ok(())
+    }
+
+    /// Moves the page tables of a part of one mapping to a place where nobody else has anything, and gives the place. The
+    /// part stays, without tables.
+    ///
+    /// # Safety
+    /// Nobody relies on the tables. The state is locked.
+    pub(super) unsafe fn move_away(&self, from: usize, len: usize) -> Result<usize, Errno> {
+        const TABLE: usize = CHUNK * PAGE;
+        let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // Tables are moved as a whole between addresses that lie alike. If another thread gets this place first, the
+        // kernel chooses another one, and moves entry by entry.
+        // SAFETY: a new mapping, unmapped at once.
+        let hint = unsafe {
+            let room = mmap_anonymous(std::ptr::null_mut(), len + 2 * TABLE, none, flags)?;
+            munmap(room, len + 2 * TABLE)?;
+            (room as usize).next_multiple_of(TABLE) + from % TABLE
+        };
+        // SAFETY: as the caller says; nothing is replaced.
+        unsafe { move_mapping(from, To::Anywhere(hint), len) }
+    }
+
     /// Everything in use becomes private: the file keeps what it was. Gives whether that took moving tables only.
     pub(super) fn make_private(&self, state: &mut State) -> Result<bool, Errno> {
         let used = self.used().next_multiple_of(CHUNK).min(self.pages);
-        let mut moved = true;
         if state.private.is_empty() {
-            moved &= self.make_part_private(0..used)?;
+            let moved = self.make_part_private(0..used)?;
             state.private = 0..used;
             return Ok(moved);
         }
         // What was not folded yet stays as it is.
-        moved &= state.private.start == 0;
+        let mut moved = state.private.start == 0;
         if state.private.start > 0 {
             self.make_part_private(0..state.private.start)?;
             state.private.start = 0;
@@ -57,47 +124,71 @@ impl Region {
             return Ok(true);
         }
         let (at, aside, len) = (self.address(part.start), self.aside + part.start * PAGE, part.len() * PAGE);
-        // SAFETY: two mappings of the region's file. Who accesses it now finds it as it is, until the next step.
-        let moved = unsafe { move_tables(at, aside, len) };
-        if moved.is_ok() {
-            // SAFETY: the same content as before in the place of the region's own mapping.
-            let ahead = unsafe { move_tables(self.ahead + part.start * PAGE, at, len) };
-            if ahead.is_ok() {
-                self.prepared.remove(part.start / CHUNK..part.end.div_ceil(CHUNK));
-                return Ok(true);
-            }
-        } else {
+        // SAFETY: two mappings of the region's file. Whoever accesses it now finds it as it is, until the next step.
+        let moved = unsafe { self.move_tables(at, aside, len) };
+        if moved.is_err() {
             // What is moved to is unmapped first, whether it comes to moving or not.
             // SAFETY: no snapshot reads it: one in this process begins when all is shared, and then fails.
-            unsafe { share(self, aside, len, (part.start * PAGE) as u64) }?;
+            unsafe { self.share(&part, aside) }?;
         }
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let place = std::ptr::without_provenance_mut(at);
-        // Without tables.
         // SAFETY: the same content as before in the place of the region's own mapping. When the tables could not be moved,
         // this takes them down.
-        match unsafe { mmap(place, len, access, flags, &self.file, (part.start * PAGE) as u64) } {
-            Ok(_) => Ok(moved.is_ok()),
+        match unsafe { self.map_privately(&part) } {
+            Ok(()) => {
+                // A dump has nothing twice.
+                keep_from_dumps(aside, len);
+                Ok(moved.is_ok())
+            }
             Err(error) => {
-                if moved.is_ok() {
-                    // SAFETY: as above, the other way; if it fails pages are mapped again as they are used.
-                    let _ = unsafe { move_tables(aside, at, len) };
-                }
+                // What was there may be unmapped.
+                let _ = self.make_shared(part);
                 Err(error)
             }
         }
+    }
+
+    /// Maps a part of the file privately, without tables, where the owner has it.
+    ///
+    /// # Safety
+    /// It replaces a mapping of the same content, or nothing.
+    pub(super) unsafe fn map_privately(&self, part: &Range<usize>) -> Result<(), Errno> {
+        let at = std::ptr::without_provenance_mut(self.address(part.start));
+        let len = part.len() * PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as the caller says.
+        unsafe {
+            mmap(at, len, access, flags, &self.file, (part.start * PAGE) as u64)?;
+            // The first write would take down a huge page's entry, and with it 512 pages'.
+            let _ = madvise(at, len, Advice::LinuxNoHugepage);
+        }
+        Ok(())
     }
 
     /// A part becomes shared again, whose content the file has.
     pub(super) fn make_shared(&self, part: Range<usize>) -> Result<(), Errno> {
         let (at, aside, len) = (self.address(part.start), self.aside + part.start * PAGE, part.len() * PAGE);
         // SAFETY: the same content in the place of the region's own mapping.
-        if unsafe { move_tables(aside, at, len) }.is_ok() {
-            return Ok(());
+        match unsafe { self.move_tables(aside, at, len) } {
+            Ok(()) => {
+                // SAFETY: the region's mapping; it had been kept from dumps while it was aside.
+                let _ = unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxDoDump) };
+                Ok(())
+            }
+            // SAFETY: as above, with new tables. No child is forked meanwhile: the state is locked.
+            Err(_) => unsafe { self.share(&part, at) },
         }
-        // SAFETY: as above, with new tables. No child is forked meanwhile: the state is locked.
-        unsafe { share(self, at, len, (part.start * PAGE) as u64) }
+    }
+
+    /// Drops tables that were set aside, of pages from one on, and gives the page to go on from, if there are more: they
+    /// count as memory of the process's, once more beside the owner's.
+    pub(super) fn drop_set_aside(&self, pages: Range<usize>) -> Option<usize> {
+        /// Pages of which the tables are dropped at a time.
+        const STEP: usize = 32 * CHUNK;
+        let end = pages.end.min(pages.start + STEP);
+        // SAFETY: the content is the file's. Whoever reads it there faults it in again.
+        let _ = unsafe { drop_pages(self.aside + pages.start * PAGE, (end - pages.start) * PAGE) };
+        (end < pages.end).then_some(end)
     }
 
     /// The region's flags for a shared mapping of its own.
@@ -118,25 +209,26 @@ impl Region {
     pub(super) fn try_to_move(&self) -> Result<(), Errno> {
         // SAFETY: two mappings of the region's file, before anything is in it.
         unsafe {
-            move_tables(self.base, self.aside, PAGE)?;
-            move_tables(self.aside, self.base, PAGE)
+            self.move_tables(self.base, self.aside, PAGE)?;
+            self.move_tables(self.aside, self.base, PAGE)
         }
     }
-}
 
-/// Maps a part of the file shared.
-///
-/// # Safety
-/// It replaces a mapping of the region's that nobody relies on.
-unsafe fn share(region: &Region, at: usize, len: usize, offset: u64) -> Result<(), Errno> {
-    let place = std::ptr::without_provenance_mut(at);
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: as the caller says.
-    unsafe { mmap(place, len, access, flags | MapFlags::SHARED, &region.file, offset) }?;
-    region.advise(at, len).inspect_err(|_| {
-        // Children must never share it.
-        // SAFETY: the same content in its place.
-        let _ = unsafe { mmap(place, len, access, flags | MapFlags::PRIVATE, &region.file, offset) };
-    })
+    /// Maps a part of the file shared.
+    ///
+    /// # Safety
+    /// It replaces a mapping of the region's that nobody relies on.
+    unsafe fn share(&self, part: &Range<usize>, at: usize) -> Result<(), Errno> {
+        let (place, len, offset) =
+            (std::ptr::without_provenance_mut(at), part.len() * PAGE, (part.start * PAGE) as u64);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: as the caller says.
+        unsafe { mmap(place, len, access, flags | MapFlags::SHARED, &self.file, offset) }?;
+        self.advise(at, len).inspect_err(|_| {
+            // Children must never share it.
+            // SAFETY: the same content in its place.
+            let _ = unsafe { mmap(place, len, access, flags | MapFlags::PRIVATE, &self.file, offset) };
+        })
+    }
 }

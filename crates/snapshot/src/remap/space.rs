@@ -3,19 +3,15 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::io::Errno;
 
-use super::CHUNK;
 use super::region::{Region, State};
-use crate::PAGE;
-use crate::region::backing;
-
-/// Parts that are given back while they are private, until all is folded, from which on small ones are only made zero.
-const HOLES: usize = 8192;
+use super::set_aside::drop_pages;
+use crate::region::{BlockedSignals, backing};
 
 impl Region {
-    /// Pages are in use from now on. They are zero if they never were before, or were released.
-    pub fn claim(&self, pages: Range<usize>) {
+    /// Pages are in use from now on, and accessible already. They are zero if they never were before, or were released.
+    pub(super) fn claim(&self, pages: Range<usize>) {
         // A snapshot that begins has all that is in use.
         let _state = self.lock();
         self.claimed.insert(pages.clone());
@@ -48,19 +44,32 @@ impl Region {
             return;
         }
         self.gone.insert(private.clone());
-        let at = std::ptr::without_provenance_mut(self.address(private.start));
-        let (len, offset) = (private.len() * PAGE, (private.start * PAGE) as u64);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // In the place of the file there is one of nothing: of a file, so that what is written to it can be held up. A
-        // process can only have so many mappings, and it needs some for other things.
-        let is_worth_it = state.holes < HOLES || private.len() >= CHUNK;
-        // SAFETY: replaces memory that the owner gives back.
-        if is_worth_it && unsafe { mmap(at, len, access, flags, &self.nothing, offset) }.is_ok() {
-            state.holes += 1;
-        } else {
-            // SAFETY: memory of the region that the owner gives back; nobody else changes it.
-            unsafe { at.cast::<u8>().write_bytes(0, len) };
+        // A handler of a signal that used these pages would wait for this thread.
+        let _blocked = BlockedSignals::new();
+        let (mut at, end) = (self.address(private.start), self.address(private.end));
+        while at < end {
+            let part = self.mappings.end_of(at).unwrap_or(end).min(end) - at;
+            if self.make_zero(at, part).is_err() {
+                // There are as many mappings as there can be, or there is no memory for page tables.
+                let pages = std::ptr::with_exposed_provenance_mut::<u8>(at);
+                // SAFETY: memory of the region that the owner gives back; nobody else changes it.
+                unsafe { pages.write_bytes(0, part) };
+            }
+            at += part;
         }
+    }
+
+    /// In a part of one mapping the owner's copies are dropped, and the kernel's page of zeros is mapped in the place of the file's pages. (Not another
+    /// mapping in the place of the pages: a process can only have so many.)
+    fn make_zero(&self, at: usize, len: usize) -> Result<(), Errno> {
+        // Whoever reads it at this moment must not find what the file has.
+        // SAFETY: whoever waits is woken when it is not registered any more.
+        let held_up = unsafe { self.descriptor.hold_up(at, len) };
+        let zeroed = held_up
+            // SAFETY: memory of the region that the owner gives back.
+            .and_then(|()| unsafe { drop_pages(at, len) })
+            .and_then(|()| self.descriptor.map_zeros(at, len));
+        let unregistered = self.descriptor.unregister(at, len);
+        zeroed.and(unregistered)
     }
 }

@@ -6,6 +6,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::RwLockWriteGuard;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
@@ -14,7 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
-use crate::region::now;
+use crate::region::{keep_from_dumps, now};
 use crate::{Error, PAGE};
 
 /// A region all of whose pages are armed and whose faults wait. Whoever holds this must not write to it.
@@ -46,6 +47,8 @@ impl Region {
             )
         }
         .map_err(Error::system("mapping the region in the child"))?;
+        let used = self.used.load(Ordering::Acquire);
+        keep_from_dumps(self.address(used), (self.pages - used) * PAGE);
         Ok(())
     }
 

@@ -21,8 +21,8 @@ use super::team::Team;
 use super::window;
 use crate::engine::Statistics;
 use crate::region::{
-    Bell, Descriptor, Entries, Options, Own, Pages, Refusal, SnapshotId, Table, backing, common_methods, now,
-    protect,
+    Accessible, Bell, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal, SnapshotId, Table,
+    backing, common_methods, keep_from_dumps, now, protect,
 };
 use crate::{Error, Kind, PAGE};
 
@@ -52,6 +52,7 @@ pub struct Region {
     entries: Option<Entries>,
     pub(super) gate: RwLock<Snapshots>,
     latches: [Mutex<()>; LATCHES],
+    accessible: Accessible,
     pub(super) claimed: Pages,
     pub(super) unarmed: Pages,
     pub(super) unarmed_count: AtomicUsize,
@@ -103,6 +104,7 @@ impl Region {
                 entries,
                 gate: RwLock::new(Snapshots::default()),
                 latches: [const { Mutex::new(()) }; LATCHES],
+                accessible: Accessible::default(),
                 claimed: Pages::new(pages, true)?,
                 unarmed: Pages::new(pages, false)?,
                 unarmed_count: AtomicUsize::new(0),
@@ -134,10 +136,13 @@ impl Region {
             .map_err(Error::system("keeping the region from children"))?;
         // SAFETY: nothing is protected before there are threads that serve faults.
         unsafe { self.descriptor.register(self.base, options.bytes) }.map_err(|error| match error {
-            Errno::INVAL => Refusal::Kernel.of(Kind::Uffd),
+            Errno::INVAL => Refusal::Kernel(Purpose::WriteProtection).of(Kind::Uffd),
             error => Error::System { what: "registering the region", source: error },
         })?;
+        keep_from_dumps(self.base, options.bytes);
         if options.claimed {
+            let extended = self.accessible.extend(self.base, self.pages, self.pages);
+            extended.map_err(Error::system("making the region accessible"))?;
             self.claim(0..self.pages);
         }
         Ok(())
@@ -197,10 +202,11 @@ impl crate::region::Region for Region {
     const VIEWS_ARE_WRITABLE: bool = true;
 
     fn new(options: Options) -> Result<Own<Self>, Error> {
-        let descriptor = Descriptor::open().map_err(|refusal| refusal.of(Kind::Uffd))?;
+        let descriptor =
+            Descriptor::open(Purpose::WriteProtection).map_err(|refusal| refusal.of(Kind::Uffd))?;
         let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
-            .map_err(Error::system("making the region's file"))?;
-        let base = backing::map(&memory, options.bytes, options.base)
+            .map_err(|error| backing::no_file(error, Kind::Uffd))?;
+        let base = backing::map(&memory, options.bytes, options.base, NONE)
             .map_err(Error::system("mapping the region"))?;
         // From here on the mapping is the region's, which unmaps it.
         let region = Self::around(base, options, (memory, large_folios), descriptor);

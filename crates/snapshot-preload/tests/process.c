@@ -1,0 +1,251 @@
+// A process under the library does what any process may do. Its argument says what; what is wrong is said on the standard
+// error.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, MIB = 1 << 20 };
+
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fprintf(stderr, " (%s, errno %d)\n", #condition, errno);                                                   \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static unsigned char *map(size_t bytes, unsigned char value) {
+    unsigned char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap");
+    memset(at, value, bytes);
+    return at;
+}
+
+static int is(const unsigned char *at, size_t bytes, unsigned char value) {
+    for (size_t i = 0; i < bytes; i += 64)
+        if (at[i] != value) return 0;
+    return 1;
+}
+
+// A figure of /proc/self/status, in MiB.
+static long status(const char *name) {
+    char text[4096];
+    int file = open("/proc/self/status", O_RDONLY);
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    CHECK(length > 0, "status");
+    text[length] = 0;
+    const char *line = strstr(text, name);
+    CHECK(line, "%s", name);
+    return atol(line + strlen(name) + 1) / 1024;
+}
+
+static void rest(long milliseconds) {
+    struct timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+    while (nanosleep(&time, &time)) {}
+}
+
+// A child that looks whether it sees a value when it is let go, which is when the result is closed.
+static int child_that_sees(const unsigned char *at, size_t bytes, unsigned char value) {
+    int go[2];
+    CHECK(!pipe(go), "pipe");
+    pid_t pid = fork();
+    CHECK(pid >= 0, "fork");
+    if (pid == 0) {
+        close(go[1]);
+        char byte;
+        (void)!read(go[0], &byte, 1);
+        _exit(is(at, bytes, value) ? 0 : 1);
+    }
+    close(go[0]);
+    return go[1];
+}
+
+static void reap(void) {
+    int result;
+    CHECK(wait(&result) > 0 && result == 0, "a child saw something else, or failed");
+}
+
+// More children live at once than there ever could be snapshots.
+static void children(void) {
+    enum { CHILDREN = 40, BYTES = 2 * MIB };
+    unsigned char *at = map(BYTES, 0);
+    int go[CHILDREN];
+    for (int i = 0; i < CHILDREN; i++) {
+        memset(at, i, BYTES);
+        go[i] = child_that_sees(at, BYTES, i);
+        fcntl(go[i], F_SETFD, FD_CLOEXEC);
+    }
+    memset(at, 255, BYTES);
+    // Children have the ends of pipes of those before them, so the last one goes first.
+    for (int i = CHILDREN; i-- > 0;) {
+        close(go[i]);
+        reap();
+    }
+    CHECK(is(at, BYTES, 255), "the parent's memory has changed");
+}
+
+// Memory that is locked is what the program has, not all that it could have.
+static void locked(void) {
+    unsigned char *at = map(32 * MIB, 1);
+    CHECK(!mlockall(MCL_CURRENT | MCL_FUTURE), "mlockall");
+    CHECK(status("VmRSS") < 200, "%ld MiB are resident", status("VmRSS"));
+    unsigned char *more = map(32 * MIB, 2);
+    int go = child_that_sees(at, 32 * MIB, 1);
+    memset(at, 3, 32 * MIB);
+    close(go);
+    reap();
+    CHECK(is(at, 32 * MIB, 3) && is(more, 32 * MIB, 2), "memory has changed");
+    CHECK(status("VmRSS") < 400, "%ld MiB are resident after a snapshot", status("VmRSS"));
+}
+
+// Nothing counts twice: not when it is idle, and not while a child lives and nothing is written.
+static void resident(void) {
+    enum { BYTES = 128 * MIB };
+    unsigned char *at = map(BYTES, 1);
+    rest(1500);
+    CHECK(status("VmRSS") < 128 * 21 / 20 + 8, "%ld MiB are resident", status("VmRSS"));
+    int go = child_that_sees(at, BYTES, 1);
+    // What was set aside is dropped in the background.
+    for (int i = 0; i < 200 && status("VmRSS") > 32; i++) rest(10);
+    CHECK(is(at, BYTES, 1), "memory has changed");
+    CHECK(status("VmRSS") < 128 * 21 / 20 + 8, "%ld MiB are resident beside a child", status("VmRSS"));
+    close(go);
+    reap();
+}
+
+// A core dump has what the program has.
+static void dump(void) {
+    unsigned char *at = map(32 * MIB, 1);
+    int go = child_that_sees(at, 32 * MIB, 1);
+    memset(at, 2, MIB);
+    close(go);
+    reap();
+    abort();
+}
+
+// Pages that are given back one by one while a child lives are zero, and their memory is free.
+static void discards(void) {
+    enum { PAGES = 40000 };
+    size_t bytes = (size_t)PAGES * PAGE;
+    unsigned char *at = map(bytes, 1);
+    int go = child_that_sees(at, bytes, 1);
+    memset(at, 2, bytes);
+    long before = status("RssAnon");
+    CHECK(before > 150, "only %ld MiB were copied", before);
+    for (size_t page = 0; page < PAGES; page += 2) CHECK(!madvise(at + page * PAGE, PAGE, MADV_DONTNEED), "madvise");
+    long after = status("RssAnon");
+    CHECK(after < before - 70, "%ld MiB of %ld are left", after, before);
+    for (size_t page = 0; page < PAGES; page++)
+        CHECK(is(at + page * PAGE, PAGE, page % 2 ? 2 : 0), "page %zu", page);
+    // Some are used again.
+    for (size_t page = 0; page < PAGES; page += 20) at[page * PAGE] = 3;
+    close(go);
+    reap();
+    for (int round = 0; round < 2; round++) {
+        for (size_t page = 0; page < PAGES; page++) {
+            unsigned char first = page % 20 == 0 ? 3 : page % 2 ? 2 : 0;
+            CHECK(at[page * PAGE] == first && at[page * PAGE + 64] == (page % 2 ? 2 : 0), "page %zu", page);
+        }
+        rest(1000);
+    }
+}
+
+// Memory of which a part is locked is given back while a child lives, and shared again afterwards.
+static void locked_part(void) {
+    enum { BYTES = 64 * MIB };
+    unsigned char *gone = map(BYTES, 1), *kept = map(BYTES, 1);
+    CHECK(!mlock(gone + 16 * MIB, 16 * MIB) && !mlock(kept + 16 * MIB, 16 * MIB), "mlock");
+    int go = child_that_sees(gone, BYTES, 1);
+    memset(gone, 2, BYTES);
+    memset(kept, 3, BYTES);
+    long before = status("RssAnon");
+    CHECK(before > 120, "only %ld MiB were copied", before);
+    CHECK(!munmap(gone, BYTES), "munmap");
+    long after = status("RssAnon");
+    CHECK(after < before - 60, "%ld MiB of %ld are left", after, before);
+    close(go);
+    reap();
+    for (int i = 0; i < 500 && status("RssAnon") > 16; i++) {
+        CHECK(is(kept, BYTES, 3), "memory has changed");
+        rest(10);
+    }
+    CHECK(status("RssAnon") <= 16, "%ld MiB are not shared again", status("RssAnon"));
+    CHECK(is(kept, BYTES, 3), "memory has changed");
+}
+
+// A mapping is replaced of which a part was given back before.
+static void fixed(void) {
+    unsigned char *at = map(4 * MIB, 1);
+    CHECK(!munmap(at + MIB, 2 * MIB), "munmap");
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    CHECK(mmap(at, 4 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == at, "mmap");
+    CHECK(is(at, 4 * MIB, 0), "it is not empty");
+    memset(at, 2, 4 * MIB);
+    for (int i = 0; i < 8; i++) {
+        unsigned char *other = map(MIB, 3);
+        CHECK(other + MIB <= at || at + 4 * MIB <= other, "somebody else has it, too");
+    }
+    int go = child_that_sees(at, 4 * MIB, 2);
+    memset(at, 4, 4 * MIB);
+    close(go);
+    reap();
+    rest(1000);
+    CHECK(is(at, 4 * MIB, 4), "memory has changed");
+}
+
+static unsigned char *written;
+static size_t written_bytes;
+
+static void *write_for_ever(void *start) {
+    size_t number = (size_t)start;
+    for (;;) {
+        number = number * 6364136223846793005u + 1442695040888963407u;
+        written[(number >> 20) % written_bytes] = number;
+    }
+    return NULL;
+}
+
+// A child that is forked while threads write does not get the page tables of all the memory.
+static void writers(void) {
+    written_bytes = 512 * MIB;
+    written = map(written_bytes, 1);
+    pthread_t thread;
+    for (size_t i = 0; i < 2; i++) CHECK(!pthread_create(&thread, NULL, write_for_ever, (void *)(i + 1)), "thread");
+    for (int i = 0; i < 5; i++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0, "fork");
+        if (pid == 0) {
+            CHECK(status("VmRSS") < 128, "the child has %ld MiB", status("VmRSS"));
+            _exit(0);
+        }
+        reap();
+        // Until all is shared again.
+        rest(3000);
+    }
+    _exit(0);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } kinds[] = {{"children", children}, {"locked", locked}, {"resident", resident},
+                 {"dump", dump}, {"discards", discards}, {"writers", writers},
+                 {"locked_part", locked_part}, {"fixed", fixed}};
+    for (size_t i = 0; argc == 2 && i < sizeof kinds / sizeof kinds[0]; i++)
+        if (!strcmp(argv[1], kinds[i].name)) {
+            kinds[i].run();
+            return 0;
+        }
+    return 2;
+}

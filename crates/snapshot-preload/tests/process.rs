@@ -1,0 +1,168 @@
+//! A process under the library does what any process may do: it has many children, locks its memory, dumps core, runs
+//! under limits, and its memory is counted once.
+
+mod common;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{Engine, library};
+use tempfile::TempDir;
+
+/// The program and the library in a folder that everybody can read.
+struct Program(TempDir);
+
+impl Program {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process.c");
+        let program = folder.path().join("program");
+        let mut command = Command::new("cc");
+        command.args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source);
+        assert!(command.status().unwrap().success());
+        std::fs::copy(library(), folder.path().join("library.so")).unwrap();
+        Self(folder)
+    }
+
+    /// The program, started by a shell after some commands.
+    fn command(&self, engine: Engine, before: &str, what: &str) -> Command {
+        let mut command = Command::new("sh");
+        let run = r#"LD_PRELOAD="$FOLDER/library.so" exec $AS "$FOLDER/program" "$WHAT""#;
+        command.arg("-c").arg(format!("{before}\n{run}")).current_dir(self.0.path());
+        command.env("FOLDER", self.0.path()).env("WHAT", what);
+        command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
+        command.env("BEDPLATE_SNAPSHOT_STATISTICS", self.0.path().join("statistics"));
+        command
+    }
+
+    /// Whether the latest process took snapshots in which only page tables were moved.
+    fn had_instant_snapshots(&self) -> bool {
+        let text = std::fs::read_to_string(self.0.path().join("statistics")).unwrap_or_default();
+        let latest = text.lines().last().unwrap_or_default();
+        let figure = |name: &str| {
+            let word = latest.split(' ').find_map(|word| word.strip_prefix(name)).unwrap_or("0");
+            word.parse::<u64>().unwrap()
+        };
+        figure("instantaneous=") > 0
+    }
+}
+
+#[track_caller]
+fn succeeds(output: &Output) {
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn more_children_live_than_there_could_be_snapshots() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "", "children").output().unwrap());
+    assert!(program.had_instant_snapshots());
+}
+
+#[test]
+fn memory_is_locked_as_far_as_it_is_used() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "", "locked").output().unwrap());
+}
+
+#[test]
+fn memory_is_resident_once() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "", "resident").output().unwrap());
+    assert!(program.had_instant_snapshots());
+}
+
+#[test]
+fn a_core_dump_has_what_is_used() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.trim() != "core" {
+        println!("skipped: core dumps go to {:?}, not to the folder", pattern.trim());
+        return;
+    }
+    for engine in ["remap", "uffd"] {
+        let program = Program::new();
+        let output = program.command(engine, "ulimit -c unlimited", "dump").output().unwrap();
+        assert!(output.status.core_dumped(), "{engine}: {output:?}");
+        let core = std::fs::read_dir(program.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .find(|entry| entry.file_name().to_string_lossy().starts_with("core"));
+        let core = core.expect("a core dump").metadata().unwrap();
+        let mib = |bytes: u64| bytes >> 20;
+        // The memory that the program has used, and what belongs to the region's accounts.
+        assert!((32..200).contains(&mib(core.blocks() * 512)), "{engine}: {} MiB", mib(core.blocks() * 512));
+        assert!(mib(core.size()) < 400, "{engine}: {} MiB with holes", mib(core.size()));
+    }
+}
+
+#[test]
+fn memory_that_is_given_back_beside_a_child_is_free() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "", "discards").output().unwrap());
+    assert!(program.had_instant_snapshots());
+}
+
+#[test]
+fn memory_of_which_a_part_is_locked_is_given_back_and_shared_again() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "ulimit -l unlimited", "locked_part").output().unwrap());
+}
+
+#[test]
+fn a_mapping_with_a_hole_is_replaced() {
+    let program = Program::new();
+    for engine in ["remap", "uffd"] {
+        succeeds(&program.command(engine, "", "fixed").output().unwrap());
+    }
+}
+
+#[test]
+fn a_child_that_is_forked_beside_writers_gets_few_page_tables() {
+    let program = Program::new();
+    succeeds(&program.command("remap", "", "writers").output().unwrap());
+}
+
+/// A limit on the size of files keeps memory files small, too.
+#[test]
+fn a_program_with_a_limit_on_files_runs_without_snapshots() {
+    let program = Program::new();
+    for engine in ["remap", "uffd"] {
+        let output = program.command(engine, "ulimit -f 1024", "children").output().unwrap();
+        succeeds(&output);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("ulimit -f") && said.lines().count() == 1, "{engine}: {said}");
+    }
+}
+
+/// Whoever may open the device needs no capability.
+#[test]
+fn an_ordinary_user_has_snapshots() {
+    // A device of its own, which everybody may open, in the place of the machine's.
+    const OPEN_TO_ALL: &str = r#"
+        set -e
+        mkdir "$FOLDER/dev"
+        mount -t tmpfs none "$FOLDER/dev"
+        mknod "$FOLDER/dev/userfaultfd" c $(cut -d: -f1 /sys/class/misc/userfaultfd/dev) $(cut -d: -f2 /sys/class/misc/userfaultfd/dev)
+        chmod 666 "$FOLDER/dev/userfaultfd"
+        mount --bind "$FOLDER/dev/userfaultfd" /dev/userfaultfd
+    "#;
+    let program = Program::new();
+    let as_nobody =
+        "AS='setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all'";
+    let mut command = Command::new("unshare");
+    let inner = program.command("remap", &format!("{OPEN_TO_ALL}\n{as_nobody}"), "children");
+    command.arg("--mount").arg(inner.get_program()).args(inner.get_args());
+    command
+        .envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(program.0.path());
+    let output = command.output().unwrap();
+    if !output.status.success() && !Path::new("/sys/class/misc/userfaultfd/dev").exists() {
+        println!("skipped: this kernel has no /dev/userfaultfd");
+        return;
+    }
+    succeeds(&output);
+    assert!(program.had_instant_snapshots(), "{output:?}");
+}

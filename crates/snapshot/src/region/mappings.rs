@@ -1,0 +1,152 @@
+//! Where the process's mappings end.
+//!
+//! Before Linux 6.17, and later if userfaultfd has one of them, `mremap` moves parts of a single mapping only; and what it
+//! would move to is unmapped when it refuses. `UFFDIO_ZEROPAGE` takes a single mapping, too. A part of a region may consist
+//! of several mappings: the owner has locked some pages in memory, or one part became private before another, or got its
+//! first copy while userfaultfd had the pages beside it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use super::backing::above_standard;
+
+/// The kernel's `struct procmap_query`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// Of the kernel's `PROCMAP_QUERY` (Linux 6.11).
+const QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
+
+/// `/proc/self/maps`.
+pub struct Mappings(OwnedFd);
+
+impl Mappings {
+    pub fn open() -> Result<Self, Errno> {
+        let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        above_standard(file).map(Self)
+    }
+
+    /// The end of the mapping that has an address. One thread at a time may ask. Nothing is allocated.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`]: nothing is mapped there. What reading the file returns.
+    pub fn end_of(&self, address: usize) -> Result<usize, Errno> {
+        let mut query =
+            Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
+        // SAFETY: the structure that this ioctl reads and writes.
+        match unsafe { ioctl(&self.0, Updater::<QUERY, Query>::new(&mut query)) } {
+            Ok(()) => Ok(query.end as usize),
+            Err(Errno::NOTTY) => self.end_in_text(address),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same for kernels that cannot be asked.
+    fn end_in_text(&self, address: usize) -> Result<usize, Errno> {
+        let (mut text, mut line, mut read) = ([0; 4096], Line::default(), 0);
+        loop {
+            match rustix::io::pread(&self.0, &mut text, read) {
+                Ok(0) => return Err(Errno::NOENT),
+                Ok(bytes) => {
+                    read += bytes as u64;
+                    for &byte in &text[..bytes] {
+                        if line.take(byte) && address < line.end {
+                            return if line.start <= address { Ok(line.end) } else { Err(Errno::NOENT) };
+                        }
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A line of the file, of which a part may have been read: `START-END` in hexadecimal, a space, and what does not matter.
+#[derive(Default)]
+struct Line {
+    start: usize,
+    end: usize,
+    part: Part,
+}
+
+#[derive(Default)]
+enum Part {
+    #[default]
+    Start,
+    End,
+    Rest,
+}
+
+impl Line {
+    /// Takes the next byte of the file. Gives whether the line's addresses are complete with it.
+    fn take(&mut self, byte: u8) -> bool {
+        let digit = char::from(byte).to_digit(16).unwrap_or(0) as usize;
+        match (&self.part, byte) {
+            (_, b'\n') => *self = Self::default(),
+            (Part::Start, b'-') => self.part = Part::End,
+            (Part::Start, _) => self.start = self.start << 4 | digit,
+            (Part::End, b' ') => {
+                self.part = Part::Rest;
+                return true;
+            }
+            (Part::End, _) => self.end = self.end << 4 | digit,
+            (Part::Rest, _) => {}
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    #[test]
+    fn both_ways_give_the_ends_of_mappings() {
+        let mappings = Mappings::open().unwrap();
+        // SAFETY: new mappings, used by this test only.
+        let at = unsafe {
+            let at = mmap_anonymous(
+                std::ptr::null_mut(),
+                4 * PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            );
+            let at = at.unwrap();
+            mprotect(at.byte_add(PAGE), PAGE, MprotectFlags::READ).unwrap();
+            munmap(at.byte_add(2 * PAGE), PAGE).unwrap();
+            at as usize
+        };
+        let in_text = |page: usize| mappings.end_in_text(at + page * PAGE + 1);
+        let asked = |page: usize| mappings.end_of(at + page * PAGE + 1);
+        for ends in [&in_text as &dyn Fn(usize) -> Result<usize, Errno>, &asked] {
+            assert_eq!(ends(0), Ok(at + PAGE));
+            assert_eq!(ends(1), Ok(at + 2 * PAGE));
+            assert_eq!(ends(2), Err(Errno::NOENT));
+            // What is mapped behind it may belong to it.
+            assert!(ends(3).unwrap() >= at + 4 * PAGE);
+        }
+        assert_eq!(mappings.end_in_text(usize::MAX), Err(Errno::NOENT));
+    }
+}

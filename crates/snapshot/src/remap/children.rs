@@ -1,0 +1,123 @@
+//! Whether processes live that inherited the region: children, their children, and whoever else has its memory.
+//!
+//! They all inherit a mapping of one file. Sealing the file against writes (`F_SEAL_WRITE`) fails as long as there is such a
+//! mapping. This depends neither on descriptors, which a daemon closes, nor on process numbers.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::PAGE;
+use crate::region::backing::memory_file;
+
+/// The children that were forked since none lived.
+pub(super) struct Children {
+    /// The file that they map.
+    file: OwnedFd,
+    /// The next one, when that has been sealed. It is made before, because a process may have no descriptor left later.
+    next: Option<OwnedFd>,
+    /// How many were forked.
+    forked: u64,
+    /// One was forked without an anchor. It may live as long as this process.
+    is_untracked: bool,
+}
+
+/// The mapping that a child inherits. The owner drops it after the fork.
+pub(super) struct Anchor(usize);
+
+impl Children {
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self { file: make()?, next: Some(make()?), forked: 0, is_untracked: false })
+    }
+
+    /// A child is about to be forked. If it fails the child can be forked all the same, and counts as living for ever.
+    pub fn fork(&mut self) -> Option<Anchor> {
+        let (none, flags) = (ProtFlags::empty(), MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice, which nobody can access.
+        let anchor = unsafe { mmap(std::ptr::null_mut(), PAGE, none, flags, &self.file, 0) };
+        self.forked += 1;
+        self.is_untracked |= anchor.is_err();
+        anchor.ok().map(|at| Anchor(at as usize))
+    }
+
+    /// How many were forked since none lived; 0 if none lives. Whoever asks has no [`Anchor`].
+    pub fn living(&mut self) -> u64 {
+        if self.forked == 0 || self.is_untracked {
+            return self.forked;
+        }
+        let Some(next) = self.next.take().or_else(|| make().ok()) else { return self.forked };
+        if fcntl_add_seals(&self.file, SealFlags::WRITE).is_err() {
+            // Whatever it is that the kernel says, only success means that none lives.
+            self.next = Some(next);
+            return self.forked;
+        }
+        self.file = next;
+        self.next = make().ok();
+        self.forked = 0;
+        0
+    }
+}
+
+fn make() -> Result<OwnedFd, Errno> {
+    let file = memory_file(c"bedplate-children", MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, PAGE as u64)?;
+    Ok(file)
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made above.
+        let _ = unsafe { munmap(std::ptr::without_provenance_mut(self.0), PAGE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::time::{Duration, Instant};
+
+    /// A daemon may have closed the file, and opened another one that has its number now.
+    #[test]
+    fn another_file_in_the_place_of_theirs_does_not_end_them() {
+        let mut children = Children::new().unwrap();
+        drop(children.fork().unwrap());
+        let other = std::fs::File::open("/dev/null").unwrap();
+        rustix::io::dup2(&other, &mut children.file).unwrap();
+        assert_eq!(children.living(), 1);
+    }
+
+    /// They live as long as a grandchild that has closed all it could.
+    #[test]
+    fn they_live_until_the_last_process_has_ended() {
+        let mut children = Children::new().unwrap();
+        assert_eq!(children.living(), 0);
+        for _ in 0..2 {
+            let anchor = children.fork().unwrap();
+            let (read, write) = rustix::pipe::pipe().unwrap();
+            // SAFETY: the children make system calls only and end.
+            unsafe {
+                if libc::fork() == 0 {
+                    if libc::fork() == 0 {
+                        libc::dup2(read.as_raw_fd(), 0);
+                        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
+                        libc::read(0, (&raw mut *Box::leak(Box::new(0u8))).cast(), 1);
+                    }
+                    libc::_exit(0);
+                }
+                libc::wait(std::ptr::null_mut());
+            }
+            drop(anchor);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(children.living(), 1);
+            drop(write);
+            let begin = Instant::now();
+            while children.living() > 0 {
+                assert!(begin.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
