@@ -353,7 +353,8 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
             _ => End::ClientsKilled,
         };
         let time = Duration::from_millis(step / 2 + random.below(step * 2));
-        let (left, mut wrong) = segment(running, data.path(), &mut owners, &mut random, time, end, &mut fills);
+        let (left, mut wrong) =
+            segment(running, data.path(), &mut owners, &mut random, time, end, &mut fills);
         running = left.unwrap_or_else(|| Running::start(data.path(), &mut random));
         wrong.extend(check(&running, &mut owners));
         let footprint = running.footprint().map_err(|problem| wrong.push(problem));

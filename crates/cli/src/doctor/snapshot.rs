@@ -219,8 +219,9 @@ fn remap() -> Check {
     let memory = Memory::builder(PAGE).engine(Choice::Only(Kind::Remap)).build();
     match memory {
         Ok(_) => Check::yes(REMAP.0, REMAP.1, "a page's tables were moved"),
-        Err(error) => Check::no(REMAP.0, REMAP.1, error.to_string())
-            .advice("use Linux 5.14 or newer, and give this user userfaultfd; without it snapshots take longer"),
+        Err(error) => Check::no(REMAP.0, REMAP.1, error.to_string()).advice(
+            "use Linux 5.14 or newer, and give this user userfaultfd; without it snapshots take longer",
+        ),
     }
 }
 
