@@ -164,8 +164,8 @@ static void discards(void) {
 static void locked_part(void) {
     enum { BYTES = 64 * MIB };
     unsigned char *gone = map(BYTES, 1), *kept = map(BYTES, 1);
-    CHECK(!mlock(gone + 16 * MIB, 16 * MIB) && !mlock(kept + 16 * MIB, 16 * MIB), "mlock");
     int go = child_that_sees(gone, BYTES, 1);
+    CHECK(!mlock(gone + 16 * MIB, 16 * MIB) && !mlock(kept + 16 * MIB, 16 * MIB), "mlock");
     memset(gone, 2, BYTES);
     memset(kept, 3, BYTES);
     long before = status("RssAnon");
