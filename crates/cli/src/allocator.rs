@@ -1,14 +1,15 @@
-//! The C library's allocator, as a server needs it that runs for a long time.
+//! Settings of the C library's allocator for a server that runs for a long time.
 
 use std::ffi::c_int;
 
 /// Blocks from this size on are mappings of their own.
 const MAPPED_BYTES: c_int = 128 << 10;
 
-/// From here on, memory of large blocks goes back to the system when they are freed.
+/// From here on, the allocator unmaps a large block when it is freed.
 ///
-/// Otherwise the allocator takes them from its heaps as soon as some were freed. What a peak left behind, of the log
-/// while the disk stood still for example, would then stay with the process for as long as a small block lies above it.
+/// By default the allocator raises its threshold when it frees a mapped block, and then takes large blocks from its heaps.
+/// A heap shrinks only at its end. So after a peak, for example of the log while the disk stands still, one small block
+/// would keep all free memory before it in the process.
 pub fn give_large_blocks_back() {
     // SAFETY: sets a number in the allocator.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES) };

@@ -10,17 +10,15 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use bedplate_snapshot::{Error, PAGE, remap, uffd};
+use bedplate_snapshot::{Error, Kind, PAGE, remap, uffd};
 
 use crate::engine::Engine;
 use crate::engine::mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
 use crate::engine::ring0::Ring0;
-use crate::settings::{Engine as Wanted, Settings, settings};
+use crate::settings::{Settings, settings};
 use crate::{forks, say};
 
-/// Mappings from this size on are placed in the region, unless told otherwise.
-const MINIMUM: usize = 1 << 20;
 /// Addresses are aligned to so many pages, that the kernel may use huge ones, and to fewer for small mappings.
 const ALIGNED: usize = 512;
 const SMALL_ALIGNED: usize = 16;
@@ -65,10 +63,10 @@ static RING0_HEAP: OnceLock<Ring0> = OnceLock::new();
 fn make() -> Result<Heap, Error> {
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let Settings { engine, huge_pages, .. } = *settings();
-    if engine == Some(Wanted::Remap) || engine != Some(Wanted::Uffd) && !promises_are_counted() {
+    if engine == Some(Kind::Remap) || engine != Some(Kind::Uffd) && !promises_are_counted() {
         match Mapped::new(bytes, huge_pages) {
             Ok(remap) => return Ok(Heap::Remap(remap)),
-            Err(error) if engine == Some(Wanted::Remap) => return Err(error),
+            Err(error) if engine == Some(Kind::Remap) => return Err(error),
             Err(error) => {
                 return Ok(Heap::Uffd(Mapped::new(bytes, huge_pages)?, Some(error)));
             }
@@ -91,7 +89,7 @@ fn promises_are_counted() -> bool {
 
 /// Whether the engine is to be the one in ring 0.
 fn wants_ring0() -> bool {
-    settings().engine == Some(Wanted::Ring0)
+    settings().engine == Some(Kind::Ring0)
 }
 
 /// Whether the program's threads run in ring 0.
@@ -216,10 +214,7 @@ fn start_ring0(index: usize) -> Result<(), Error> {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn start_ring0(_index: usize) -> Result<(), Error> {
-    Err(Error::Unavailable {
-        engine: bedplate_snapshot::Kind::Ring0,
-        reason: "it is for x86_64 processors".into(),
-    })
+    Err(Error::Unavailable { engine: Kind::Ring0, reason: "it is for x86_64 processors".into() })
 }
 
 /// Pages of the region that a range of addresses covers wholly, if it is in the region.
@@ -232,8 +227,7 @@ pub fn pages(region: &dyn Engine, address: usize, len: usize) -> Option<Range<us
 
 /// An address for a new mapping, if it is to be in the region.
 pub fn map(hint: usize, len: usize) -> Option<usize> {
-    let minimum = settings().minimum.unwrap_or(MINIMUM).max(PAGE);
-    if len < minimum || forks::is_snapshot() {
+    if len < settings().minimum || forks::is_snapshot() {
         return None;
     }
     let region = heap()?;

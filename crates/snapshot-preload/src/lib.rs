@@ -15,7 +15,7 @@
 //! The library is part of the program's allocator: what it allocates itself comes from an allocator of its own
 //! (`allocator`).
 //!
-//! Environment, which is read once, when the library is loaded:
+//! Environment, which is read once, before `main` (`settings`):
 //! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
 //! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where the engine is not available.
 //! - `BEDPLATE_SNAPSHOT_BYTES=BYTES` is the region's size in ring 0; the machine's memory's unless told.

@@ -1,31 +1,30 @@
-//! What the environment asks for, as it was when the program's memory was first asked for.
+//! The settings in the environment. The library reads them once, before `main`.
 //!
-//! It is read once. Servers change their environment while they run, some to make room for a title of their
-//! process: then a variable may be missing for a moment, and the place where it was has other contents.
+//! Some servers change their environment to make room for the title of their process. Then a variable may be missing for
+//! a moment, and its old place gets another content.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// An engine that somebody has asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    Remap,
-    Uffd,
-    Ring0,
-}
+use bedplate_snapshot::{Kind, PAGE};
+
+/// Mappings from this size on are placed in the region, unless told otherwise.
+const MINIMUM: usize = 1 << 20;
 
 /// The variables, which the library's documentation explains.
 #[derive(Debug)]
 pub struct Settings {
-    pub engine: Option<Engine>,
+    /// The engine that the user asks for.
+    pub engine: Option<Kind>,
     pub is_required: bool,
     pub huge_pages: bool,
-    /// Bytes.
+    /// Bytes of the region in ring 0.
     pub region: Option<usize>,
-    /// Bytes.
-    pub minimum: Option<usize>,
+    /// Bytes from which on a mapping is placed in the region.
+    pub minimum: usize,
+    /// The file to which statistics are appended.
     pub statistics: Option<PathBuf>,
 }
 
@@ -34,15 +33,15 @@ pub fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {
         engine: match variable(c"BEDPLATE_SNAPSHOT_ENGINE") {
-            Some(b"remap") => Some(Engine::Remap),
-            Some(b"uffd") => Some(Engine::Uffd),
-            Some(b"ring0") => Some(Engine::Ring0),
+            Some(b"remap") => Some(Kind::Remap),
+            Some(b"uffd") => Some(Kind::Uffd),
+            Some(b"ring0") => Some(Kind::Ring0),
             _ => None,
         },
         is_required: variable(c"BEDPLATE_SNAPSHOT_REQUIRED") == Some(b"1"),
         huge_pages: variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(b"0"),
         region: bytes(c"BEDPLATE_SNAPSHOT_BYTES"),
-        minimum: bytes(c"BEDPLATE_SNAPSHOT_MINIMUM"),
+        minimum: bytes(c"BEDPLATE_SNAPSHOT_MINIMUM").unwrap_or(MINIMUM).max(PAGE),
         statistics: variable(c"BEDPLATE_SNAPSHOT_STATISTICS").map(|path| OsStr::from_bytes(path).into()),
     })
 }
@@ -55,6 +54,6 @@ fn bytes(name: &CStr) -> Option<usize> {
 fn variable(name: &CStr) -> Option<&[u8]> {
     // SAFETY: a C string.
     let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: a string of the environment, which nobody changes before `main`. It is copied by the caller.
+    // SAFETY: a string of the environment, which does not change before `main`. The caller copies it.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
 }

@@ -1,5 +1,5 @@
 // Maps memory, becomes a daemon or clears its environment, maps more, and forks children that look at both while it and
-// its own parent write. It says on the standard output what is wrong, or that nothing is.
+// its own parent write. It prints the defect that it found, or "as it was".
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

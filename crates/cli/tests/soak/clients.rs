@@ -281,7 +281,7 @@ fn optimistic(connection: &mut Connection, from: &str, to: &str, amount: i64) ->
     let () = redis::cmd("WATCH").arg(from).arg(to).query(connection)?;
     let balances: Vec<i64> = redis::cmd("MGET").arg(from).arg(to).query(connection)?;
     let mut transaction = redis::pipe();
-    // Not `atomic()`, which hides what EXEC was refused for.
+    // `atomic()` would hide the error if EXEC is refused.
     transaction.cmd("MULTI").ignore();
     transaction.cmd("SET").arg(from).arg(balances[0] - amount).ignore();
     transaction.cmd("SET").arg(to).arg(balances[1] + amount).ignore();

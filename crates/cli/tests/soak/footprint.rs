@@ -8,9 +8,10 @@ use libbpf_rs::libbpf_sys;
 /// The size of a running server.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
-    /// Resident memory of the process in bytes, without what it maps: of the database's memory it has all that was ever
-    /// used, which the limit on memory bounds.
+    /// Anonymous resident memory of the process in bytes: its heap and stacks.
     pub resident: u64,
+    /// Resident memory of its other mappings in bytes: the database's memory that was ever used, rings, and files.
+    pub mapped: u64,
     /// Memory of the database in bytes (INFO's used_memory).
     pub used: u64,
     pub descriptors: usize,
@@ -22,9 +23,17 @@ impl Footprint {
     pub fn of(process: u32, used: u64) -> Footprint {
         let entries = |folder| std::fs::read_dir(format!("/proc/{process}/{folder}")).unwrap().count();
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        let kibibytes: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-        Footprint { resident: kibibytes * 1024, used, descriptors: entries("fd"), threads: entries("task") }
+        let bytes = |field: &str| {
+            let figure = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+            figure.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        };
+        Footprint {
+            resident: bytes("RssAnon"),
+            mapped: bytes("RssFile") + bytes("RssShmem"),
+            used,
+            descriptors: entries("fd"),
+            threads: entries("task"),
+        }
     }
 }
 

@@ -124,7 +124,7 @@ pub trait Engine: Send + Sync {
 pub struct Statistics {
     /// Snapshots taken.
     pub snapshots: u64,
-    /// Snapshots that have not ended. Of children of `remap`, all count that were forked since none lived.
+    /// Snapshots that have not ended. With `remap`, a child that has ended counts as long as another child lives.
     pub active: u64,
     /// Write faults that the engine handled.
     pub faults: u64,

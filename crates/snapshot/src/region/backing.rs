@@ -7,7 +7,7 @@
 
 use std::ffi::CStr;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, fallocate, ftruncate, memfd_create, openat};
 use rustix::io::Errno;
@@ -18,6 +18,7 @@ use rustix::mount::{
 
 use rustix::process::{Resource, getrlimit};
 
+use super::above_standard::above_standard;
 use crate::{Error, Kind, PAGE};
 
 /// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
@@ -46,8 +47,7 @@ pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), 
 /// A file in memory that has no name.
 pub(crate) fn memory_file(name: &CStr, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | MemfdFlags::CLOEXEC;
-    // An administrator may have forbidden files in memory that can be executed (`vm.memfd_noexec`); Linux before 6.3 does not
-    // know the flag.
+    // Where `vm.memfd_noexec` is 2, files in memory must not be executable. Linux before 6.3 does not know the flag.
     let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => memfd_create(name, flags),
         made => made,
@@ -64,14 +64,6 @@ pub(crate) fn no_file(error: Errno, engine: Kind) -> Error {
         },
         error => Error::System { what: "making the region's file", source: error },
     }
-}
-
-/// A program that was started without some of the standard descriptors writes to whatever gets their numbers.
-pub(crate) fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
-    if file.as_raw_fd() > libc::STDERR_FILENO {
-        return Ok(file);
-    }
-    rustix::io::fcntl_dupfd_cloexec(&file, libc::STDERR_FILENO + 1)
 }
 
 /// Pages' memory goes from a file back to the kernel, wherever they are mapped and not copied.
@@ -132,6 +124,8 @@ pub(crate) fn map(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]

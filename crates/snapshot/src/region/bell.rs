@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
 
-use super::backing::above_standard;
+use super::above_standard::above_standard;
 
 /// Wakes a thread that waits for descriptors.
 pub struct Bell(OwnedFd);

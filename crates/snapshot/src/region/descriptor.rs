@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-use super::backing::above_standard;
+use super::above_standard::above_standard;
 use crate::{Error, Kind};
 
 const GROUP: u8 = 0xaa;

@@ -4,10 +4,9 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::backing::above_standard;
+use super::above_standard::open;
 use crate::PAGE;
 
 pub const PRESENT: u64 = 1 << 63;
@@ -23,8 +22,7 @@ pub struct Entries(OwnedFd);
 
 impl Entries {
     pub fn open() -> Result<Self, Errno> {
-        let file = rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        above_standard(file).map(Self)
+        open(c"/proc/self/pagemap").map(Self)
     }
 
     /// Whether the page at an address is write-protected by userfaultfd.

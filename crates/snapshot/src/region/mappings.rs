@@ -1,66 +1,61 @@
 //! Where the process's mappings end.
 //!
-//! Before Linux 6.17, and later if userfaultfd has one of them, `mremap` moves parts of a single mapping only; and what it
-//! would move to is unmapped when it refuses. `UFFDIO_ZEROPAGE` takes a single mapping, too. A part of a region may consist
-//! of several mappings: the owner has locked some pages in memory, or one part became private before another, or got its
-//! first copy while userfaultfd had the pages beside it.
+//! Some calls take a part of one mapping only: `UFFDIO_ZEROPAGE`, and `mremap` before Linux 6.17. Later kernels refuse
+//! several mappings if userfaultfd has one of them. When `mremap` refuses, it has unmapped the target already.
+//!
+//! A part of a region may consist of several mappings, for three reasons: the owner has locked some pages in memory; one
+//! part became private before another; one part got its first copy while userfaultfd had the pages beside it.
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Mode, OFlags};
+use linux_raw_sys::general::procmap_query;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
-use super::backing::above_standard;
+use super::above_standard::open;
 
-/// The kernel's `struct procmap_query`.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    address: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    device: [u32; 2],
-    name_size: u32,
-    build_id_size: u32,
-    name: u64,
-    build_id: u64,
-}
-
-/// Of the kernel's `PROCMAP_QUERY` (Linux 6.11).
-const QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
+/// The number of the ioctl `PROCMAP_QUERY` (Linux 6.11).
+const QUERY: Opcode = opcode::read_write::<procmap_query>(b'f', 17);
 
 /// `/proc/self/maps`.
 pub struct Mappings(OwnedFd);
 
 impl Mappings {
     pub fn open() -> Result<Self, Errno> {
-        let file = rustix::fs::open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        above_standard(file).map(Self)
+        open(c"/proc/self/maps").map(Self)
     }
 
     /// The end of the mapping that has an address. One thread at a time may ask. Nothing is allocated.
     ///
     /// # Errors
-    /// [`Errno::NOENT`]: nothing is mapped there. What reading the file returns.
+    /// [`Errno::NOENT`] if no mapping has the address; errors of reading the file.
     pub fn end_of(&self, address: usize) -> Result<usize, Errno> {
-        let mut query =
-            Query { size: size_of::<Query>() as u64, address: address as u64, ..Query::default() };
+        let mut query = procmap_query {
+            size: size_of::<procmap_query>() as u64,
+            query_flags: 0,
+            query_addr: address as u64,
+            vma_start: 0,
+            vma_end: 0,
+            vma_flags: 0,
+            vma_page_size: 0,
+            vma_offset: 0,
+            inode: 0,
+            dev_major: 0,
+            dev_minor: 0,
+            vma_name_size: 0,
+            build_id_size: 0,
+            vma_name_addr: 0,
+            build_id_addr: 0,
+        };
         // SAFETY: the structure that this ioctl reads and writes.
-        match unsafe { ioctl(&self.0, Updater::<QUERY, Query>::new(&mut query)) } {
-            Ok(()) => Ok(query.end as usize),
+        match unsafe { ioctl(&self.0, Updater::<QUERY, procmap_query>::new(&mut query)) } {
+            Ok(()) => Ok(query.vma_end as usize),
             Err(Errno::NOTTY) => self.end_in_text(address),
             Err(error) => Err(error),
         }
     }
 
-    /// The same for kernels that cannot be asked.
+    /// The same for kernels without that ioctl.
     fn end_in_text(&self, address: usize) -> Result<usize, Errno> {
         let (mut text, mut line, mut read) = ([0; 4096], Line::default(), 0);
         loop {
@@ -81,7 +76,7 @@ impl Mappings {
     }
 }
 
-/// A line of the file, of which a part may have been read: `START-END` in hexadecimal, a space, and what does not matter.
+/// A line of the file, of which a part may have been read: `START-END` in hexadecimal, a space, and the rest.
 #[derive(Default)]
 struct Line {
     start: usize,
@@ -144,7 +139,7 @@ mod tests {
             assert_eq!(ends(0), Ok(at + PAGE));
             assert_eq!(ends(1), Ok(at + 2 * PAGE));
             assert_eq!(ends(2), Err(Errno::NOENT));
-            // What is mapped behind it may belong to it.
+            // The kernel may have merged the page with a mapping behind it.
             assert!(ends(3).unwrap() >= at + 4 * PAGE);
         }
         assert_eq!(mappings.end_in_text(usize::MAX), Err(Errno::NOENT));

@@ -5,6 +5,7 @@
 //! So its threads ([`Service`]) allocate nothing once they run and have all signals blocked, for signals' handlers are the
 //! program's; and what is known of it is in mappings of its own (`own`).
 
+mod above_standard;
 mod accessible;
 pub(crate) mod backing;
 mod bell;

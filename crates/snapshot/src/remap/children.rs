@@ -16,7 +16,7 @@ use crate::region::backing::memory_file;
 pub(super) struct Children {
     /// The file that they map.
     file: OwnedFd,
-    /// The next one, when that has been sealed. It is made before, because a process may have no descriptor left later.
+    /// The file that replaces it after it was sealed. It is made early, because the process may have no descriptor left later.
     next: Option<OwnedFd>,
     /// How many were forked.
     forked: u64,
@@ -49,7 +49,7 @@ impl Children {
         }
         let Some(next) = self.next.take().or_else(|| make().ok()) else { return self.forked };
         if fcntl_add_seals(&self.file, SealFlags::WRITE).is_err() {
-            // Whatever it is that the kernel says, only success means that none lives.
+            // Only success means that no child lives.
             self.next = Some(next);
             return self.forked;
         }

@@ -2,7 +2,7 @@
 //!
 //! A group of chunks is folded in these steps:
 //! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
-//! 2. Its tables are moved to a *staging* mapping, which nobody else knows. From now on every user of the group waits.
+//! 2. Its tables are moved to a *staging* mapping, which no other thread knows. From now on every user of the group waits.
 //! 3. The copies among the staged pages are written into the file.
 //! 4. The tables that were set aside come back, with the shared mapping, and whoever waits goes on.
 
@@ -19,9 +19,9 @@ use super::region::{Region, State};
 use crate::PAGE;
 use crate::region::{BlockedSignals, backing};
 
-/// Chunks that are folded in one step, at most: users of these chunks wait for as long as it takes.
+/// Most chunks that are folded in one step. Threads that use these chunks wait for the end of the step.
 const CHUNKS: usize = 16;
-/// A step ends before a chunk with which it would have more copies than that.
+/// A step ends before the chunk with which it would have more copies than this.
 const COPIES: usize = 512;
 
 /// What a step of folding did.
@@ -115,7 +115,7 @@ impl Region {
         // SAFETY: the same pages as before, in the place of the group. Users of the group wait.
         while unsafe { self.move_tables(staged.at, at, len) }.is_err() {
             // The group may be unmapped now, but its users must wait.
-            // SAFETY: nothing is in the place of the group; whoever waits is woken when this has ended.
+            // SAFETY: the group's pages are staged, so this replaces nothing in use. `fold_some` wakes the waiting threads.
             let _ =
                 unsafe { self.map_privately(&staged.pages).and_then(|()| self.descriptor.hold_up(at, len)) };
             let _ = nanosleep(&PAUSE);
@@ -174,7 +174,7 @@ impl Region {
     }
 }
 
-/// The owner's pages that are being folded, in a mapping that nobody else knows. It is unmapped when this is dropped.
+/// The owner's pages that are being folded, in a mapping that no other thread knows. It is unmapped on drop.
 struct Staged {
     pages: Range<usize>,
     /// Where the first one is.
@@ -182,17 +182,17 @@ struct Staged {
 }
 
 impl Staged {
-    /// What the owner has in some of the pages.
+    /// The content of some of the pages.
     fn content(&self, pages: Range<usize>) -> &[u8] {
         let at = self.at + (pages.start - self.pages.start) * PAGE;
-        // SAFETY: a part of the mapping, to which nobody writes.
+        // SAFETY: a part of the mapping, to which no thread writes.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), pages.len() * PAGE) }
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // SAFETY: a mapping that nobody else knows.
+        // SAFETY: no other thread knows the mapping.
         let _ = unsafe { munmap(std::ptr::without_provenance_mut(self.at), self.pages.len() * PAGE) };
     }
 }

@@ -56,8 +56,8 @@ impl Region {
                 return;
             }
             let next = self.drop_set_aside(part.clone());
-            // As long as children live no other snapshot begins with these pages. When the last one has ended meanwhile and
-            // all was folded, this drops tables that are found again in the file.
+            // No other snapshot begins with these pages while children live. If the last child has ended meanwhile, and all
+            // was folded, this drops entries that the next use finds again in the file.
             self.lock().set_aside.start = next.unwrap_or(part.end);
             self.give_way();
         }

@@ -69,7 +69,7 @@ pub struct Region {
     pub(super) file: OwnedFd,
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
-    /// Used with the state locked.
+    /// Used with the state's lock held.
     pub(super) mappings: Mappings,
     state: Mutex<State>,
     /// Threads that wait for the state's lock.
@@ -126,8 +126,8 @@ impl Region {
         }
     }
 
-    /// Lets threads that wait for the state's lock have it, which the caller has just given back: a thread that wakes up
-    /// for it takes longer than one that asks for it again.
+    /// Lets a waiting thread have the state's lock, which the caller has just released. Otherwise the caller would take it
+    /// again before the other thread has woken up.
     pub(super) fn give_way(&self) {
         const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
         if self.waiting.load(Ordering::Relaxed) > 0 {

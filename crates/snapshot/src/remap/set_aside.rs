@@ -36,21 +36,21 @@ unsafe fn move_mapping(from: usize, to: To, len: usize) -> Result<usize, Errno> 
 
 /// Where page tables are moved.
 enum To {
-    /// In the place of what is mapped there, which is unmapped first, whether it comes to moving or not.
+    /// To this address. Its mapping is unmapped first, even if the move fails then.
     Place(usize),
-    /// Where nothing is mapped: there if it can be.
+    /// To an address without a mapping; to this one if it has none.
     Anywhere(usize),
 }
 
 /// Drops the entries of pages that are mapped, and the copies of those that are mapped privately.
 ///
 /// # Safety
-/// Nobody relies on such copies.
+/// The copies are not needed any more.
 pub(super) unsafe fn drop_pages(at: usize, len: usize) -> Result<(), Errno> {
     let at = std::ptr::without_provenance_mut(at);
     // SAFETY: as the caller says.
     match unsafe { madvise(at, len, Advice::LinuxDontneedLocked) } {
-        // Linux before 5.18 does not know it, and does not do it for pages that are locked in memory.
+        // Linux before 5.18 has no advice that drops pages which are locked in memory.
         // SAFETY: as the caller says.
         Err(Errno::INVAL) => unsafe { madvise(at, len, Advice::LinuxDontNeed) },
         dropped => dropped,
@@ -65,7 +65,7 @@ impl Region {
     /// There is no memory, or there are as many mappings as there can be. A part of the tables may have been moved.
     ///
     /// # Safety
-    /// Nobody relies on what is mapped at `to`, and nobody relies on the tables at `from`. The state is locked.
+    /// The mapping at `to` and the tables at `from` are not in use. The caller holds the state's lock.
     pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
         let mut moved = 0;
         while moved < len {
@@ -78,16 +78,16 @@ impl Region {
         Ok(())
     }
 
-    /// Moves the page tables of a part of one mapping to a place where nobody else has anything, and gives the place. The
-    /// part stays, without tables.
+    /// Moves the page tables of a part of one mapping to an address without a mapping, and gives the address. The part
+    /// stays, without tables.
     ///
     /// # Safety
-    /// Nobody relies on the tables. The state is locked.
+    /// The tables are not in use. The caller holds the state's lock.
     pub(super) unsafe fn move_away(&self, from: usize, len: usize) -> Result<usize, Errno> {
         const TABLE: usize = CHUNK * PAGE;
         let (none, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // Tables are moved as a whole between addresses that lie alike. If another thread gets this place first, the
-        // kernel chooses another one, and moves entry by entry.
+        // The kernel moves whole tables between addresses with the same offset in a table. If another thread maps
+        // something at the hint first, the kernel chooses another address, and moves single entries.
         // SAFETY: a new mapping, unmapped at once.
         let hint = unsafe {
             let room = mmap_anonymous(std::ptr::null_mut(), len + 2 * TABLE, none, flags)?;
@@ -140,7 +140,7 @@ impl Region {
                 Ok(moved.is_ok())
             }
             Err(error) => {
-                // What was there may be unmapped.
+                // The shared mapping may be gone from its place.
                 let _ = self.make_shared(part);
                 Err(error)
             }

@@ -59,8 +59,8 @@ impl Region {
         }
     }
 
-    /// In a part of one mapping the owner's copies are dropped, and the kernel's page of zeros is mapped in the place of the file's pages. (Not another
-    /// mapping in the place of the pages: a process can only have so many.)
+    /// Drops the owner's copies in a part of one mapping, and maps the kernel's page of zeros in the place of the file's
+    /// pages. (A mapping of zeros in their place would be one more, and a process can only have so many.)
     fn make_zero(&self, at: usize, len: usize) -> Result<(), Errno> {
         // Whoever reads it at this moment must not find what the file has.
         // SAFETY: whoever waits is woken when it is not registered any more.
