@@ -54,6 +54,8 @@ have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
 compgen -G '/usr/lib/*/librocksdb.so' >/dev/null || [[ -e /usr/lib64/librocksdb.so ]] ||
   need librocksdb-dev "RocksDB, a peer of the benchmarks"
 have fio || need fio "fio, which says what a disk gives"
+compgen -G '/usr/lib*/liburing.so.2' >/dev/null || compgen -G '/usr/lib/*/liburing.so.2' >/dev/null ||
+  need liburing2 "liburing, with which a test program sets up rings"
 have xz || need xz-utils "xz"
 have curl || have cargo || need curl "curl, to fetch the Rust toolchain"
 

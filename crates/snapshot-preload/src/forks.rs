@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::engine::Engine;
-use crate::{CANNOT_EXECUTE, heap, say};
+use crate::{CANNOT_EXECUTE, direct_io, heap, say};
 
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -89,6 +89,7 @@ unsafe extern "C" fn before() {
         return;
     }
     let Some(region) = active() else { return };
+    direct_io::before_fork(region);
     if let Err(error) = region.before_fork() {
         say(format_args!("no snapshot: {error}"));
     }

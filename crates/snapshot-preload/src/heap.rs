@@ -17,7 +17,7 @@ use crate::engine::mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
 use crate::engine::ring0::Ring0;
 use crate::settings::{Settings, settings};
-use crate::{forks, say};
+use crate::{direct_io, forks, say};
 
 /// Addresses are aligned to so many pages, that the kernel may use huge ones, and to fewer for small mappings.
 const ALIGNED: usize = 512;
@@ -65,7 +65,10 @@ fn make() -> Result<Heap, Error> {
     let Settings { engine, huge_pages, .. } = *settings();
     if engine == Some(Kind::Remap) || engine != Some(Kind::Uffd) && !promises_are_counted() {
         match Mapped::new(bytes, huge_pages) {
-            Ok(remap) => return Ok(Heap::Remap(remap)),
+            Ok(remap) => {
+                direct_io::keep_in_place(&remap);
+                return Ok(Heap::Remap(remap));
+            }
             Err(error) if engine == Some(Kind::Remap) => return Err(error),
             Err(error) => {
                 return Ok(Heap::Uffd(Mapped::new(bytes, huge_pages)?, Some(error)));

@@ -27,6 +27,7 @@
 mod allocator;
 mod calls;
 mod daemons;
+mod direct_io;
 mod engine;
 mod forks;
 mod heap;

@@ -3,74 +3,29 @@
 
 mod common;
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use common::{Engine, library};
-use tempfile::TempDir;
-
-/// The program and the library in a folder that everybody can read.
-struct Program(TempDir);
-
-impl Program {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process.c");
-        let program = folder.path().join("program");
-        let mut command = Command::new("cc");
-        command.args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source);
-        assert!(command.status().unwrap().success());
-        std::fs::copy(library(), folder.path().join("library.so")).unwrap();
-        Self(folder)
-    }
-
-    /// The program, started by a shell after some commands.
-    fn command(&self, engine: Engine, before: &str, what: &str) -> Command {
-        let mut command = Command::new("sh");
-        let run = r#"LD_PRELOAD="$FOLDER/library.so" exec $AS "$FOLDER/program" "$WHAT""#;
-        command.arg("-c").arg(format!("{before}\n{run}")).current_dir(self.0.path());
-        command.env("FOLDER", self.0.path()).env("WHAT", what);
-        command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
-        command.env("BEDPLATE_SNAPSHOT_STATISTICS", self.0.path().join("statistics"));
-        command
-    }
-
-    /// Whether the latest process took snapshots in which only page tables were moved.
-    fn had_instant_snapshots(&self) -> bool {
-        let text = std::fs::read_to_string(self.0.path().join("statistics")).unwrap_or_default();
-        let latest = text.lines().last().unwrap_or_default();
-        let figure = |name: &str| {
-            let word = latest.split(' ').find_map(|word| word.strip_prefix(name)).unwrap_or("0");
-            word.parse::<u64>().unwrap()
-        };
-        figure("instantaneous=") > 0
-    }
-}
-
-#[track_caller]
-fn succeeds(output: &Output) {
-    assert!(output.status.success(), "{output:?}");
-}
+use common::program::{Program, succeeds};
 
 #[test]
 fn more_children_live_than_there_could_be_snapshots() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "children").output().unwrap());
     assert!(program.had_instant_snapshots());
 }
 
 #[test]
 fn memory_is_locked_as_far_as_it_is_used() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "locked").output().unwrap());
 }
 
 #[test]
 fn memory_is_resident_once() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "resident").output().unwrap());
     assert!(program.had_instant_snapshots());
 }
@@ -83,10 +38,10 @@ fn a_core_dump_has_what_is_used() {
         return;
     }
     for engine in ["remap", "uffd"] {
-        let program = Program::new();
+        let program = Program::new("process.c", &[]);
         let output = program.command(engine, "ulimit -c unlimited", "dump").output().unwrap();
         assert!(output.status.core_dumped(), "{engine}: {output:?}");
-        let core = std::fs::read_dir(program.0.path())
+        let core = std::fs::read_dir(program.folder())
             .unwrap()
             .map(|entry| entry.unwrap())
             .find(|entry| entry.file_name().to_string_lossy().starts_with("core"));
@@ -100,20 +55,20 @@ fn a_core_dump_has_what_is_used() {
 
 #[test]
 fn memory_that_is_given_back_beside_a_child_is_free() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "discards").output().unwrap());
     assert!(program.had_instant_snapshots());
 }
 
 #[test]
 fn memory_of_which_a_part_is_locked_is_given_back_and_shared_again() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "locked_part").output().unwrap());
 }
 
 #[test]
 fn a_mapping_with_a_hole_is_replaced() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     for engine in ["remap", "uffd"] {
         succeeds(&program.command(engine, "", "fixed").output().unwrap());
     }
@@ -121,14 +76,14 @@ fn a_mapping_with_a_hole_is_replaced() {
 
 #[test]
 fn a_child_that_is_forked_beside_writers_gets_few_page_tables() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "writers").output().unwrap());
 }
 
 /// A limit on the size of files keeps memory files small, too.
 #[test]
 fn a_program_with_a_limit_on_files_runs_without_snapshots() {
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     for engine in ["remap", "uffd"] {
         let output = program.command(engine, "ulimit -f 1024", "children").output().unwrap();
         succeeds(&output);
@@ -149,7 +104,7 @@ fn an_ordinary_user_has_snapshots() {
         chmod 666 "$FOLDER/dev/userfaultfd"
         mount --bind "$FOLDER/dev/userfaultfd" /dev/userfaultfd
     "#;
-    let program = Program::new();
+    let program = Program::new("process.c", &[]);
     let as_nobody =
         "AS='setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all'";
     let mut command = Command::new("unshare");
@@ -157,7 +112,7 @@ fn an_ordinary_user_has_snapshots() {
     command.arg("--mount").arg(inner.get_program()).args(inner.get_args());
     command
         .envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .current_dir(program.0.path());
+        .current_dir(program.folder());
     let output = command.output().unwrap();
     if !output.status.success() && !Path::new("/sys/class/misc/userfaultfd/dev").exists() {
         println!("skipped: this kernel has no /dev/userfaultfd");

@@ -48,6 +48,8 @@ enum Step {
     Look(usize),
     End(usize),
     Settle,
+    /// As if devices were about to write into the memory.
+    KeepInPlace,
 }
 
 fn pages() -> impl Strategy<Value = Range<usize>> {
@@ -76,6 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => which.clone().prop_map(Step::Look),
         3 => which.prop_map(Step::End),
         3 => Just(Step::Settle),
+        1 => Just(Step::KeepInPlace),
     ]
 }
 
@@ -97,6 +100,7 @@ struct World<'a, R: Region> {
     bytes: Vec<u8>,
     claimed: Vec<bool>,
     images: Vec<Image>,
+    is_in_place: bool,
 }
 
 /// The bytes of this process at an address.
@@ -140,6 +144,7 @@ impl<R: Region> World<'_, R> {
             }
             // Of processes that ended some may still be counted.
             Err(Error::TooManySnapshots { .. }) => {}
+            Err(Error::Unavailable { .. }) if self.is_in_place => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -231,6 +236,10 @@ impl<R: Region> World<'_, R> {
             Step::End(which) if which < self.images.len() => self.end(which)?,
             Step::WriteInSnapshot { .. } | Step::Look(_) | Step::End(_) => {}
             Step::Settle => self.service.settle(),
+            Step::KeepInPlace => {
+                self.service.keep_in_place().unwrap();
+                self.is_in_place = true;
+            }
         }
         let difference = first_difference(bytes_at(self.service.base()), &self.bytes, &self.claimed);
         prop_assert_eq!(difference, None, "the owner's");
@@ -277,6 +286,7 @@ fn run<R: Region>(
             bytes: vec![0; PAGES * PAGE],
             claimed: vec![claimed; PAGES],
             images: Vec::new(),
+            is_in_place: false,
         };
         let result = steps.into_iter().try_for_each(|step| world.take(step)).and_then(|()| {
             while !world.images.is_empty() {

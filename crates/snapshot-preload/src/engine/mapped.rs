@@ -66,18 +66,23 @@ unsafe fn empty(at: *mut libc::c_void, len: usize) {
     }
 }
 
-/// A region whose parts may have rights of their own, or not: page tables are moved in one piece only from few mappings.
+/// In what regions differ for a program. Parts have no rights of their own where page tables are moved: these are moved in
+/// one piece only from few mappings.
 pub trait Parts: Region {
     /// See [`Engine::parts_have_rights`].
     const HAVE_RIGHTS: bool;
+    /// See [`Engine::moves_pages`].
+    const PAGES_MOVE: bool;
 }
 
 impl Parts for remap::Region {
     const HAVE_RIGHTS: bool = false;
+    const PAGES_MOVE: bool = true;
 }
 
 impl Parts for uffd::Region {
     const HAVE_RIGHTS: bool = true;
+    const PAGES_MOVE: bool = false;
 }
 
 /// An engine by a region.
@@ -142,6 +147,14 @@ impl<R: Parts> Engine for Mapped<R> {
 
     fn parts_have_rights(&self) -> bool {
         R::HAVE_RIGHTS
+    }
+
+    fn moves_pages(&self) -> bool {
+        R::PAGES_MOVE
+    }
+
+    fn keep_in_place(&self) -> Result<(), Error> {
+        self.service.keep_in_place()
     }
 
     fn is_served(&self) -> bool {

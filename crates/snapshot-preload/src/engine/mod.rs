@@ -32,6 +32,10 @@ pub trait Engine: Sync {
     fn empty_in_snapshot(&self, pages: Range<usize>);
     /// Whether the program may change the rights of parts of it.
     fn parts_have_rights(&self) -> bool;
+    /// Whether pages move to other frames at snapshots.
+    fn moves_pages(&self) -> bool;
+    /// No page does from now on.
+    fn keep_in_place(&self) -> Result<(), Error>;
     /// Whether snapshots can be taken.
     fn is_served(&self) -> bool;
     /// Whether there can be one more.

@@ -87,6 +87,14 @@ impl Engine for Ring0 {
         false
     }
 
+    fn moves_pages(&self) -> bool {
+        false
+    }
+
+    fn keep_in_place(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn is_served(&self) -> bool {
         true
     }

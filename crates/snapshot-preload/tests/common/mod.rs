@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports)]
 
 mod numbers;
+pub mod program;
 pub mod scenarios;
 mod server;
 

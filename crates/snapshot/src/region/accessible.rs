@@ -30,6 +30,11 @@ pub struct Accessible {
 }
 
 impl Accessible {
+    /// The first page that cannot be accessed.
+    pub fn end(&self) -> usize {
+        self.end.load(Ordering::Relaxed)
+    }
+
     /// Makes all pages of a region accessible up to one, of `pages` at `base`. One thread at a time.
     ///
     /// # Errors

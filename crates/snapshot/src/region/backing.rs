@@ -9,7 +9,9 @@ use std::ffi::CStr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, fallocate, ftruncate, memfd_create, openat};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, OFlags, SeekFrom, fallocate, ftruncate, memfd_create, openat, seek,
+};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::mount::{
@@ -74,6 +76,18 @@ pub(crate) fn punch(file: &OwnedFd, pages: Range<usize>) {
     let (offset, len) = ((pages.start * PAGE) as u64, (pages.len() * PAGE) as u64);
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     while fallocate(file, hole, offset, len) == Err(Errno::INTR) {}
+}
+
+/// The first of some pages that a file has, with those that follow without a gap.
+pub(crate) fn next_data(file: &OwnedFd, pages: Range<usize>) -> Result<Option<Range<usize>>, Errno> {
+    let offset = |page: usize| (page * PAGE) as u64;
+    let start = match seek(file, SeekFrom::Data(offset(pages.start))) {
+        Ok(start) => start as usize / PAGE,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let end = seek(file, SeekFrom::Hole(offset(start)))? as usize / PAGE;
+    Ok((start < pages.end).then_some(start..end.min(pages.end)))
 }
 
 fn of_its_own_instance() -> Result<OwnedFd, Errno> {

@@ -1,4 +1,4 @@
-//! Where the process's mappings end.
+//! Where the process's mappings end, and whether it has some.
 //!
 //! Some calls take a part of one mapping only: `UFFDIO_ZEROPAGE`, and `mremap` before Linux 6.17. Later kernels refuse
 //! several mappings if userfaultfd has one of them. When `mremap` refuses, it has unmapped the target already.
@@ -8,7 +8,7 @@
 
 use std::os::fd::OwnedFd;
 
-use linux_raw_sys::general::procmap_query;
+use linux_raw_sys::general::{procmap_query, procmap_query_flags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
@@ -16,6 +16,41 @@ use super::above_standard::open;
 
 /// The number of the ioctl `PROCMAP_QUERY` (Linux 6.11).
 const QUERY: Opcode = opcode::read_write::<procmap_query>(b'f', 17);
+
+/// What the kernel names the mappings of rings.
+const RING: &[u8] = b"anon_inode:[io_uring]";
+
+/// Whether this process has mapped a ring of io_uring. Nothing is allocated.
+///
+/// # Errors
+/// `/proc` is not there.
+pub fn has_mapped_ring() -> Result<bool, Errno> {
+    Mappings::open()?.have_ring()
+}
+
+fn memmem(text: &[u8], wanted: &[u8]) -> bool {
+    text.windows(wanted.len()).any(|part| part == wanted)
+}
+
+fn query(address: usize, flags: u64) -> procmap_query {
+    procmap_query {
+        size: size_of::<procmap_query>() as u64,
+        query_flags: flags,
+        query_addr: address as u64,
+        vma_start: 0,
+        vma_end: 0,
+        vma_flags: 0,
+        vma_page_size: 0,
+        vma_offset: 0,
+        inode: 0,
+        dev_major: 0,
+        dev_minor: 0,
+        vma_name_size: 0,
+        build_id_size: 0,
+        vma_name_addr: 0,
+        build_id_addr: 0,
+    }
+}
 
 /// `/proc/self/maps`.
 pub struct Mappings(OwnedFd);
@@ -30,23 +65,7 @@ impl Mappings {
     /// # Errors
     /// [`Errno::NOENT`] if no mapping has the address; errors of reading the file.
     pub fn end_of(&self, address: usize) -> Result<usize, Errno> {
-        let mut query = procmap_query {
-            size: size_of::<procmap_query>() as u64,
-            query_flags: 0,
-            query_addr: address as u64,
-            vma_start: 0,
-            vma_end: 0,
-            vma_flags: 0,
-            vma_page_size: 0,
-            vma_offset: 0,
-            inode: 0,
-            dev_major: 0,
-            dev_minor: 0,
-            vma_name_size: 0,
-            build_id_size: 0,
-            vma_name_addr: 0,
-            build_id_addr: 0,
-        };
+        let mut query = query(address, 0);
         // SAFETY: the structure that this ioctl reads and writes.
         match unsafe { ioctl(&self.0, Updater::<QUERY, procmap_query>::new(&mut query)) } {
             Ok(()) => Ok(query.vma_end as usize),
@@ -55,7 +74,53 @@ impl Mappings {
         }
     }
 
+    /// Whether the process has mapped a ring of io_uring.
+    fn have_ring(&self) -> Result<bool, Errno> {
+        const WANTED: u32 = procmap_query_flags::PROCMAP_QUERY_VMA_WRITABLE as u32
+            | procmap_query_flags::PROCMAP_QUERY_VMA_SHARED as u32
+            | procmap_query_flags::PROCMAP_QUERY_COVERING_OR_NEXT_VMA as u32
+            | procmap_query_flags::PROCMAP_QUERY_FILE_BACKED_VMA as u32;
+        let (mut name, mut at) = ([0u8; 256], 0);
+        loop {
+            let mut query = query(at, WANTED.into());
+            query.vma_name_size = name.len() as u32;
+            query.vma_name_addr = name.as_mut_ptr() as u64;
+            // SAFETY: the structure that this ioctl reads and writes, with the length of the buffer that it fills.
+            match unsafe { ioctl(&self.0, Updater::<QUERY, procmap_query>::new(&mut query)) } {
+                Ok(()) if name.starts_with(RING) => return Ok(true),
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Ok(false),
+                // The call gives no address to go on from when a name does not fit.
+                Err(Errno::NOTTY | Errno::NAMETOOLONG) => return self.have_ring_in_text(),
+                Err(error) => return Err(error),
+            }
+            at = query.vma_end as usize;
+        }
+    }
+
     /// The same for kernels without that ioctl.
+    fn have_ring_in_text(&self) -> Result<bool, Errno> {
+        let (mut text, mut kept, mut read) = ([0; 4096], 0, 0);
+        loop {
+            match rustix::io::pread(&self.0, &mut text[kept..], read) {
+                Ok(0) => return Ok(false),
+                Ok(bytes) => {
+                    read += bytes as u64;
+                    let end = kept + bytes;
+                    if memmem(&text[..end], RING) {
+                        return Ok(true);
+                    }
+                    // The next part may begin within the name.
+                    kept = end.min(RING.len() - 1);
+                    text.copy_within(end - kept..end, 0);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The same as [`end_of`](Self::end_of) for kernels without that ioctl.
     fn end_in_text(&self, address: usize) -> Result<usize, Errno> {
         let (mut text, mut line, mut read) = ([0; 4096], Line::default(), 0);
         loop {
@@ -116,6 +181,31 @@ mod tests {
     use super::*;
     use crate::PAGE;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    #[test]
+    fn both_ways_find_rings() {
+        let mappings = Mappings::open().unwrap();
+        assert_eq!((mappings.have_ring(), mappings.have_ring_in_text()), (Ok(false), Ok(false)));
+        let params = &mut [0u32; 30];
+        // SAFETY: sets up a ring of which the kernel describes the parts in 120 bytes.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+        if ring < 0 {
+            println!("skipped: there is no io_uring here: {}", std::io::Error::last_os_error());
+            return;
+        }
+        // SAFETY: the ring's first mapping, which nobody uses.
+        let at = unsafe {
+            let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            libc::mmap(std::ptr::null_mut(), PAGE, access, flags, ring as i32, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        assert_eq!((mappings.have_ring(), mappings.have_ring_in_text()), (Ok(true), Ok(true)));
+        // SAFETY: the mapping above, and its descriptor.
+        unsafe {
+            libc::munmap(at, PAGE);
+            libc::close(ring as i32);
+        }
+    }
 
     #[test]
     fn both_ways_give_the_ends_of_mappings() {

@@ -32,6 +32,7 @@ pub(crate) use clock::now;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
 pub(crate) use mappings::Mappings;
+pub use mappings::has_mapped_ring;
 pub(crate) use own::{Own, Table};
 pub(crate) use path::path;
 pub use service::Service;
@@ -104,6 +105,15 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
 
     /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.
     fn discard(&self, pages: Range<usize>);
+
+    /// No page moves from now on, because devices may write to the frames of pages: the process is about to begin direct
+    /// reads, or to set up a ring of io_uring. Snapshots take longer where pages would have moved.
+    ///
+    /// # Errors
+    /// [`Error::System`]: what devices write may be lost.
+    fn keep_in_place(&self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Takes a snapshot that this process sees at another address.
     ///

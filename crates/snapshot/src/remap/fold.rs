@@ -46,6 +46,9 @@ impl Region {
         if state.private.is_empty() {
             return Ok(Folded::All);
         }
+        if self.is_in_place() {
+            return self.give_up_some(&mut state);
+        }
         if state.has_snapshots() {
             return Ok(Folded::Waits);
         }

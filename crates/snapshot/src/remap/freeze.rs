@@ -21,11 +21,14 @@ pub struct Frozen<'a> {
 }
 
 impl Region {
-    /// Maps pages from one on, of which the child has inherited none.
+    /// Maps pages from one on, of which the child has inherited none, or which it has inherited without access.
     ///
     /// # Safety
     /// The child has one thread.
     unsafe fn map_rest(&self, from: usize) -> Result<(), Error> {
+        if self.is_in_place() {
+            return self.make_rest_accessible().map_err(Error::system("mapping the region in the child"));
+        }
         if from == self.pages {
             return Ok(());
         }
@@ -65,7 +68,7 @@ impl crate::region::Frozen for Frozen<'_> {
     // When there is no child after all, the snapshot ends by itself.
     fn thaw(mut self) -> u32 {
         let epoch = self.state.epoch;
-        if self.state.task.is_none() {
+        if self.state.task.is_none() && !self.region.is_in_place() {
             self.state.set_aside = self.state.private.clone();
         }
         drop(self.state);

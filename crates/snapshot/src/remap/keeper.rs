@@ -72,7 +72,8 @@ impl Region {
         while !self.is_over() {
             match self.fold_some(blocked) {
                 Ok(Folded::Some) => self.give_way(),
-                Ok(Folded::All) => return None,
+                // A page that is used for the first time may get a page of the file.
+                Ok(Folded::All) => return self.is_in_place().then_some(&LATER),
                 Ok(Folded::Waits) => return Some(&LOOK),
                 Err(_) => return Some(&LATER),
             }

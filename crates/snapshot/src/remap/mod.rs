@@ -17,18 +17,22 @@
 //! place (4.4). That keeps everything out of user space that a write waits for. And what is shared is found again by
 //! folding: a snapshot in a child that begins before that is over copies the page tables of the rest.
 //!
-//! One lock: the *state*. Whoever holds it writes to nothing in the region, which may be the process's heap, and allocates
+//! A program that has devices write into its memory gets a region that stays private (`in_place`).
+//!
+//! Two locks: that of the search for free pages, and then the *state*. Whoever holds the latter writes to nothing in the region, which may be the process's heap, and allocates
 //! nothing.
 //!
 //! Invariants, when the state is not locked:
 //! - Chunks of `State::private` are mapped privately in the owner, all others shared. Nobody writes to the file's part of
 //!   private ones but the thread that folds, and that only while no snapshot is active.
+//! - In a region that is in place all chunks are private, and stay so.
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
 mod children;
 mod fold;
 mod freeze;
+mod in_place;
 mod keeper;
 mod region;
 mod set_aside;

@@ -42,6 +42,8 @@ pub(super) struct State {
     pub private: Range<usize>,
     /// Pages whose tables were set aside for a child and are not dropped yet.
     pub set_aside: Range<usize>,
+    /// In a region that is in place: the file's pages before this one have been tried.
+    pub given_up: usize,
     /// The snapshot of this process's that has not ended, by its number.
     pub task: Option<u32>,
     pub children: Children,
@@ -50,7 +52,7 @@ pub(super) struct State {
 impl State {
     fn new() -> Result<Self, Errno> {
         let children = Children::new()?;
-        Ok(Self { epoch: 0, private: 0..0, set_aside: 0..0, task: None, children })
+        Ok(Self { epoch: 0, private: 0..0, set_aside: 0..0, given_up: 0, task: None, children })
     }
 
     /// Whether any has not ended.
@@ -83,6 +85,8 @@ pub struct Region {
     pub(super) space: Mutex<()>,
     pub(super) bell: Bell,
     pub(super) counters: Counters,
+    /// The region stays private. Changed with the state's lock held.
+    pub(super) in_place: AtomicBool,
     /// Its thread ends.
     pub(super) over: AtomicBool,
 }
@@ -187,6 +191,7 @@ impl crate::region::Region for Region {
             space: Mutex::new(()),
             bell: Bell::new().map_err(Error::system(TABLES))?,
             counters: Counters::default(),
+            in_place: AtomicBool::new(false),
             over: AtomicBool::new(false),
         };
         region.map(options).map_err(Error::system("mapping the region"))?;
@@ -196,10 +201,19 @@ impl crate::region::Region for Region {
 
     common_methods!();
 
+    /// A region that is in place has none: its page tables would have to be copied.
+    fn keep_in_place(&self) -> Result<(), Error> {
+        self.keep_all_in_place()
+    }
+
     /// One at a time: when the one before has ended, and has been folded.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         loop {
             let mut state = self.lock();
+            if self.is_in_place() {
+                let reason = "devices may write into the memory".to_owned();
+                return Err(Error::Unavailable { engine: Kind::Remap, reason });
+            }
             if state.has_snapshots() {
                 return Err(Error::TooManySnapshots { limit: TASKS });
             }
@@ -245,7 +259,7 @@ impl crate::region::Region for Region {
             active,
             instantaneous: get(&self.counters.instantaneous),
             pages_copied: get(&self.counters.folded),
-            pages_private: state.private.len() as u64,
+            pages_private: state.private.len().min(self.used()) as u64,
             longest_pause_ns: get(&self.counters.longest_pause),
             latest_pause_ns: get(&self.counters.latest_pause),
             ..Statistics::default()

@@ -100,6 +100,9 @@ impl Region {
 
     /// Everything in use becomes private: the file keeps what it was. Gives whether that took moving tables only.
     pub(super) fn make_private(&self, state: &mut State) -> Result<bool, Errno> {
+        if self.is_in_place() {
+            return Ok(false);
+        }
         let used = self.used().next_multiple_of(CHUNK).min(self.pages);
         if state.private.is_empty() {
             let moved = self.make_part_private(0..used)?;

@@ -1,0 +1,286 @@
+//! The C library's functions by which a program gets devices to write into its memory: direct reads (`O_DIRECT`), and
+//! rings of io_uring.
+//!
+//! The region keeps its pages in place (`Region::keep_in_place`) before such a function returns, so that no page moves
+//! while a device may write to it. A file that is only written directly needs nothing, because its device only reads memory.
+//!
+//! A ring that a program sets up by a system call of its own is noticed at the next fork, by the ring's mapping.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate_snapshot::region::has_mapped_ring;
+
+use crate::engine::Engine;
+use crate::{forks, heap, say};
+
+/// Whether the program may have devices write into its memory.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// Whether the program's user has been told.
+static IS_SAID: AtomicBool = AtomicBool::new(false);
+
+/// Whether regions of this process are to keep their pages in place.
+pub fn has_begun() -> bool {
+    HAS_BEGUN.load(Ordering::SeqCst)
+}
+
+/// The program is about to let devices write into its memory.
+fn begin() {
+    HAS_BEGUN.store(true, Ordering::SeqCst);
+    if !forks::is_snapshot()
+        && let Some(region) = heap::region()
+    {
+        keep_in_place(region);
+    }
+}
+
+/// Has a region keep its pages in place if it must.
+pub fn keep_in_place(region: &dyn Engine) {
+    if has_begun()
+        && let Err(error) = region.keep_in_place()
+    {
+        say(format_args!("direct reads into memory may be lost beside a fork: {error}"));
+    }
+}
+
+/// A region is about to be frozen for a `fork`.
+pub fn before_fork(region: &dyn Engine) {
+    // What cannot be asked is answered with no: the functions below notice what most programs do.
+    if !has_begun() && has_mapped_ring().unwrap_or(false) {
+        HAS_BEGUN.store(true, Ordering::SeqCst);
+    }
+    keep_in_place(region);
+    if has_begun() && region.moves_pages() && !IS_SAID.swap(true, Ordering::Relaxed) {
+        say(format_args!(
+            "snapshots take as long as fork: the program has devices write into its memory (O_DIRECT, io_uring)"
+        ));
+    }
+}
+
+/// Whether a file that is opened with these flags may be read by a device.
+fn reads_directly(flags: c_int) -> bool {
+    flags & libc::O_DIRECT != 0 && flags & libc::O_ACCMODE != libc::O_WRONLY
+}
+
+fn about_to_open(flags: c_int) {
+    if reads_directly(flags) {
+        begin();
+    }
+}
+
+/// The C library's functions, by names that this library does not have. They take their last argument from `...`, which
+/// makes no difference for numbers and pointers on the processors that the C library is for.
+mod real {
+    use super::{c_char, c_int, c_uint};
+
+    unsafe extern "C" {
+        pub fn __open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+        pub fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    }
+}
+
+macro_rules! open {
+    ($($name:ident),+) => {
+        $(
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+                about_to_open(flags);
+                // SAFETY: the caller's arguments. Without a flag that needs it, `mode` is not used.
+                unsafe { real::__open64(path, flags, mode) }
+            }
+        )+
+    };
+}
+open!(open, open64);
+
+macro_rules! open_without_mode {
+    ($($name:ident),+) => {
+        $(
+            /// # Safety
+            /// As the C library's, which is called for programs that are compiled with `_FORTIFY_SOURCE`.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+                about_to_open(flags);
+                // SAFETY: the caller's arguments; the flags need no mode.
+                unsafe { real::__open64(path, flags, 0) }
+            }
+        )+
+    };
+}
+open_without_mode!(__open_2, __open64_2);
+
+macro_rules! openat {
+    ($($name:ident),+) => {
+        $(
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+                static REAL: OnceLock<unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int> =
+                    OnceLock::new();
+                about_to_open(flags);
+                let real = *REAL.get_or_init(|| forks::next(c"openat64"));
+                // SAFETY: the caller's arguments.
+                unsafe { real(at, path, flags, mode) }
+            }
+        )+
+    };
+}
+openat!(openat, openat64);
+
+macro_rules! openat_without_mode {
+    ($($name:ident),+) => {
+        $(
+            /// # Safety
+            /// As the C library's, which is called for programs that are compiled with `_FORTIFY_SOURCE`.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int) -> c_int {
+                // SAFETY: the caller's arguments; the flags need no mode.
+                unsafe { openat64(at, path, flags, 0) }
+            }
+        )+
+    };
+}
+openat_without_mode!(__openat_2, __openat64_2);
+
+macro_rules! fcntl {
+    ($($name:ident),+) => {
+        $(
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
+                if command == libc::F_SETFL && argument as c_int & libc::O_DIRECT != 0 {
+                    begin();
+                }
+                // SAFETY: the caller's arguments.
+                unsafe { real::__fcntl(fd, command, argument) }
+            }
+        )+
+    };
+}
+fcntl!(fcntl, fcntl64);
+
+/// # Safety
+/// As the C library's: the arguments are those of the system call.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    match number {
+        libc::SYS_io_uring_setup => begin(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => about_to_open(b as c_int),
+        libc::SYS_openat => about_to_open(c as c_int),
+        libc::SYS_openat2 if c != 0 && d >= size_of::<u64>() => {
+            // SAFETY: the call's third argument is a structure of so many bytes that begins with the flags.
+            about_to_open(unsafe { (c as *const u64).read_unaligned() } as c_int);
+        }
+        libc::SYS_fcntl if b == libc::F_SETFL as usize && c as c_int & libc::O_DIRECT != 0 => begin(),
+        _ => {}
+    }
+    // SAFETY: the caller's arguments.
+    let result = unsafe { enter_kernel(number, [a, b, c, d, e, f]) };
+    if (-4095..0).contains(&result) {
+        // SAFETY: this thread's errno.
+        unsafe { *libc::__errno_location() = -result as c_int };
+        return -1;
+    }
+    result as c_long
+}
+
+/// A system call. It gives what the kernel gives. An allocator may be waiting for it, so the C library is not asked for its
+/// function.
+///
+/// # Safety
+/// As the system call's.
+#[cfg(target_arch = "x86_64")]
+unsafe fn enter_kernel(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: as the caller says; these are the registers that the kernel reads and changes.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// The same.
+///
+/// # Safety
+/// As the system call's.
+#[cfg(target_arch = "aarch64")]
+unsafe fn enter_kernel(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    let result;
+    // SAFETY: as the caller says; these are the registers that the kernel reads and changes.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+        );
+    }
+    result
+}
+
+/// A function of liburing's, which a program that asks for it by name may not have.
+unsafe fn of_liburing<T: Copy>(name: &CStr) -> Option<T> {
+    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
+    // SAFETY: looks up a name after this library's.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    // SAFETY: callers say the type that the function of that name has; it has the size of a pointer.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+}
+
+macro_rules! liburing {
+    ($($name:ident ($($argument:ident: $type:ty),+);)+) => {
+        $(
+            /// # Safety
+            /// As liburing's.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
+                type Function = unsafe extern "C" fn($($type),+) -> c_int;
+                static REAL: OnceLock<Option<Function>> = OnceLock::new();
+                begin();
+                let name = const {
+                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name without zeros"),
+                    }
+                };
+                // SAFETY: the type of liburing's function of this name.
+                match REAL.get_or_init(|| unsafe { of_liburing(name) }) {
+                    // SAFETY: the caller's arguments.
+                    Some(real) => unsafe { real($($argument),+) },
+                    None => -libc::ENOSYS,
+                }
+            }
+        )+
+    };
+}
+liburing! {
+    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint);
+    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void);
+    io_uring_queue_init_mem(
+        entries: c_uint,
+        ring: *mut c_void,
+        params: *mut c_void,
+        memory: *mut c_void,
+        bytes: usize
+    );
+    io_uring_setup(entries: c_uint, params: *mut c_void);
+}
