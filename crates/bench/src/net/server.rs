@@ -29,11 +29,11 @@ pub struct Server {
 impl Server {
     /// Redis with no persistence at all.
     pub fn redis(options: &Options) -> Result<Server> {
-        Self::redis_with(options, &[])
+        Self::redis_with(options, &[], &[])
     }
 
     /// Redis, with variables in its environment.
-    pub fn redis_with(options: &Options, environment: &[(&str, &OsStr)]) -> Result<Server> {
+    pub fn redis_with(options: &Options, environment: &[(&str, &OsStr)], further: &[&str]) -> Result<Server> {
         let directory = directory()?;
         let port = free_port()?;
         let mut command = Command::new(&options.redis);
@@ -48,6 +48,7 @@ impl Server {
             "no",
         ]);
         command.args([OsStr::new("--dir"), directory.path().as_os_str()]);
+        command.args(further);
         command.envs(environment.iter().copied());
         Self::start(command, port, directory, "install redis-server, or name one")
     }

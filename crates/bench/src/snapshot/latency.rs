@@ -1,10 +1,17 @@
 //! `snapshot-latency`: how long a memory's writers stand still for a snapshot (paper 7.3, Figure 20a).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bedplate_snapshot::Memory;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
 use super::sides::{
     FORK, FORK_HUGE, Pattern, REMAP, REMAP_SMALL, REMAP_THREAD, Side, UFFD, UFFD_CHILD, UFFD_HUGE,
     wait_for_end, write,
 };
-use crate::sample::{Samples, interleave};
+use crate::sample::{interleave, samples};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
@@ -32,24 +39,40 @@ const fn armed(written: f64, pattern: Pattern) -> Before {
 /// The case by which sides are compared that do not arm: processors' caches are as cold for each of them.
 const SETTLED: Before = armed(0.05, Pattern::Scattered);
 
-const CASES: [(Side, Before); 17] = [
-    (FORK, SETTLED),
-    (FORK_HUGE, SETTLED),
-    (REMAP, armed(0.0, Pattern::Ranges)),
-    (REMAP, SETTLED),
-    (REMAP_SMALL, SETTLED),
-    (REMAP_THREAD, SETTLED),
-    (UFFD, Before::Cold),
-    (UFFD, armed(0.0, Pattern::Ranges)),
-    (UFFD, armed(0.05, Pattern::Ranges)),
-    (UFFD, armed(0.01, Pattern::Scattered)),
-    (UFFD, SETTLED),
-    (UFFD_HUGE, Before::Cold),
-    (UFFD_HUGE, armed(0.0, Pattern::Ranges)),
-    (UFFD_HUGE, armed(0.01, Pattern::Ranges)),
-    (UFFD_HUGE, armed(0.05, Pattern::Ranges)),
-    (UFFD_HUGE, SETTLED),
-    (UFFD_CHILD, armed(0.05, Pattern::Ranges)),
+/// Threads that write to the memory while its snapshot is taken.
+const WRITERS: usize = 2;
+
+/// A side, what happened to its memory, and how many threads write to it meanwhile.
+type Case = (Side, Before, usize);
+
+const fn with_writers(side: Side) -> Case {
+    (side, SETTLED, WRITERS)
+}
+
+const CASES: [Case; 23] = [
+    with_writers(FORK),
+    with_writers(FORK_HUGE),
+    with_writers(REMAP),
+    with_writers(REMAP_THREAD),
+    (FORK, armed(0.05, Pattern::Ranges), 0),
+    (REMAP, armed(0.05, Pattern::Ranges), 0),
+    (FORK, SETTLED, 0),
+    (FORK_HUGE, SETTLED, 0),
+    (REMAP, armed(0.0, Pattern::Ranges), 0),
+    (REMAP, SETTLED, 0),
+    (REMAP_SMALL, SETTLED, 0),
+    (REMAP_THREAD, SETTLED, 0),
+    (UFFD, Before::Cold, 0),
+    (UFFD, armed(0.0, Pattern::Ranges), 0),
+    (UFFD, armed(0.05, Pattern::Ranges), 0),
+    (UFFD, armed(0.01, Pattern::Scattered), 0),
+    (UFFD, SETTLED, 0),
+    (UFFD_HUGE, Before::Cold, 0),
+    (UFFD_HUGE, armed(0.0, Pattern::Ranges), 0),
+    (UFFD_HUGE, armed(0.01, Pattern::Ranges), 0),
+    (UFFD_HUGE, armed(0.05, Pattern::Ranges), 0),
+    (UFFD_HUGE, SETTLED, 0),
+    (UFFD_CHILD, armed(0.05, Pattern::Ranges), 0),
 ];
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
@@ -79,10 +102,10 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         sink(Step { done, total: sizes.len() * 2, label: &format!("{mib} MiB") });
         let memories =
             sides.iter().map(|side| Ok((*side, side.memory(bytes)?))).collect::<Result<Vec<_>>>()?;
-        let cases: Vec<_> = CASES.into_iter().filter(|(side, _)| sides.contains(side)).collect();
+        let cases: Vec<_> = CASES.into_iter().filter(|(side, ..)| sides.contains(side)).collect();
         let mut seed = 0;
         let results = interleave(rounds, cases.len(), |case, _| {
-            let (side, before) = cases[case];
+            let (side, before, writers) = cases[case];
             let (_, memory) = memories.iter().find(|(of, _)| *of == side).expect("each side has one");
             let pages = bytes / PAGE;
             seed += 1;
@@ -95,17 +118,20 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 }
             }
             side.alone(memory, || {
-                let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
-                let pause = snapshot.pause().as_nanos() as f64;
-                snapshot.join()?;
-                wait_for_end(memory);
-                // What is not folded the next side's children would inherit.
-                memory.settle();
-                Ok(pause)
+                beside_writers(memory, writers, || {
+                    let before = cpu_ns();
+                    let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
+                    let pause = snapshot.pause().as_nanos() as f64;
+                    snapshot.join()?;
+                    wait_for_end(memory);
+                    // What is not folded the next side's children would inherit.
+                    memory.settle();
+                    Ok(Taken { pause, cpu: cpu_ns() - before })
+                })
             })
         })?;
-        let pauses = |case: usize| results[case].iter().copied().collect::<Samples>();
-        for (case, (side, before)) in cases.iter().enumerate() {
+        let pauses = |case: usize| samples(&results[case], |taken| taken.pause);
+        for (case, (side, before, writers)) in cases.iter().enumerate() {
             let (before, written) = match before {
                 Before::Cold => ("cold", None),
                 Before::Armed { written, pattern } => (pattern.name(), Some(written * 100.0)),
@@ -117,28 +143,39 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                     .with("side", side.name)
                     .with("written", before)
                     .with("written_pct", written)
+                    .with("writers", *writers)
                     .with("pause_ns", pause.median())
                     .with("shortest_ns", pause.min())
-                    .with("longest_ns", pause.max()),
+                    .with("longest_ns", pause.max())
+                    // Beside writers, most of it is theirs.
+                    .with(
+                        "cpu_ns",
+                        (*writers == 0).then(|| samples(&results[case], |taken| taken.cpu).median()),
+                    ),
             );
         }
-        let find = |wanted: (Side, Before)| cases.iter().position(|case| *case == wanted).map(pauses);
+        let find = |wanted: Case| cases.iter().position(|case| *case == wanted).map(pauses);
+        let settled = |side: Side| (side, SETTLED, 0);
         let label = if mib < 1024 { format!("{mib}m") } else { format!("{}g", mib / 1024) };
         let ahead = armed(0.05, Pattern::Ranges);
-        of_remap.extend(find((REMAP, SETTLED)));
+        of_remap.extend(find(settled(REMAP)));
         for (name, over, under) in [
-            ("fork_over_remap", (FORK, SETTLED), (REMAP, SETTLED)),
-            ("thp_fork_over_remap", (FORK_HUGE, SETTLED), (REMAP, SETTLED)),
-            ("fork_over_remap_small", (FORK, SETTLED), (REMAP_SMALL, SETTLED)),
-            ("fork_over_remap_thread", (FORK, SETTLED), (REMAP_THREAD, SETTLED)),
-            ("fork_over_uffd_huge_armed", (FORK, SETTLED), (UFFD_HUGE, ahead)),
-            ("thp_fork_over_uffd_huge_armed", (FORK_HUGE, SETTLED), (UFFD_HUGE, ahead)),
-            ("fork_over_uffd_huge_cold", (FORK, SETTLED), (UFFD_HUGE, Before::Cold)),
-            ("fork_over_uffd_armed", (FORK, SETTLED), (UFFD, ahead)),
-            ("thp_fork_over_uffd_armed", (FORK_HUGE, SETTLED), (UFFD, ahead)),
-            ("fork_over_uffd_cold", (FORK, SETTLED), (UFFD, Before::Cold)),
-            ("fork_over_uffd_scattered", (FORK, SETTLED), (UFFD, SETTLED)),
-            ("fork_over_uffd_untouched", (FORK, SETTLED), (UFFD, armed(0.0, Pattern::Ranges))),
+            ("fork_over_remap", settled(FORK), settled(REMAP)),
+            ("thp_fork_over_remap", settled(FORK_HUGE), settled(REMAP)),
+            ("fork_over_remap_ranges", (FORK, ahead, 0), (REMAP, ahead, 0)),
+            ("fork_over_remap_writers", with_writers(FORK), with_writers(REMAP)),
+            ("thp_fork_over_remap_writers", with_writers(FORK_HUGE), with_writers(REMAP)),
+            ("fork_over_remap_small", settled(FORK), settled(REMAP_SMALL)),
+            ("fork_over_remap_thread", settled(FORK), settled(REMAP_THREAD)),
+            ("fork_over_remap_thread_writers", with_writers(FORK), with_writers(REMAP_THREAD)),
+            ("fork_over_uffd_huge_armed", settled(FORK), (UFFD_HUGE, ahead, 0)),
+            ("thp_fork_over_uffd_huge_armed", settled(FORK_HUGE), (UFFD_HUGE, ahead, 0)),
+            ("fork_over_uffd_huge_cold", settled(FORK), (UFFD_HUGE, Before::Cold, 0)),
+            ("fork_over_uffd_armed", settled(FORK), (UFFD, ahead, 0)),
+            ("thp_fork_over_uffd_armed", settled(FORK_HUGE), (UFFD, ahead, 0)),
+            ("fork_over_uffd_cold", settled(FORK), (UFFD, Before::Cold, 0)),
+            ("fork_over_uffd_scattered", settled(FORK), settled(UFFD)),
+            ("fork_over_uffd_untouched", settled(FORK), (UFFD, armed(0.0, Pattern::Ranges), 0)),
         ] {
             if let (Some(over), Some(under)) = (find(over), find(under)) {
                 report.ratio(&format!("{name}_{label}"), over.over(&under));
@@ -149,4 +186,50 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         report.ratio("remap_largest_over_smallest", largest.over(smallest));
     }
     Ok(report)
+}
+
+/// A snapshot that was taken.
+struct Taken {
+    pause: f64,
+    /// Processor time of this process and of its children, from the snapshot's beginning until the memory is settled again.
+    cpu: f64,
+}
+
+/// Runs `f` while threads write to the memory.
+fn beside_writers<T>(memory: &Memory, writers: usize, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// The time that writers have before.
+    const AHEAD: Duration = Duration::from_millis(5);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(writer as u64);
+                while !is_over.load(Ordering::Relaxed) {
+                    let page = random.random_range(0..memory.len() / PAGE);
+                    write(memory, page, random.random());
+                }
+            });
+        }
+        if writers > 0 {
+            std::thread::sleep(AHEAD);
+        }
+        let result = f();
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Processor time of this process and of its children that have ended.
+fn cpu_ns() -> f64 {
+    let of = |who| {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: fills in the structure, for which zeros are a value.
+        let usage = unsafe {
+            libc::getrusage(who, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        [usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3)
+    };
+    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].into_iter().flat_map(of).sum()
 }
