@@ -90,6 +90,7 @@ unsafe extern "C" fn before() {
     }
     let Some(region) = active() else { return };
     if let Err(error) = region.before_fork() {
+        region.count_failure();
         say(format_args!("no snapshot: {error}"));
     }
 }
@@ -129,6 +130,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         && let Some(region) = active()
         && !region.has_room()
     {
+        region.count_failure();
         say(format_args!("fork: as many snapshots are active as there can be"));
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };
