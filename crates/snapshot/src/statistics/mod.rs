@@ -94,3 +94,10 @@ impl Statistics {
         single.into_iter().chain(&mut pauses.counts)
     }
 }
+
+/// Tests that make pages, or look for pages in children that they fork, hold this: a child inherits all pages that there are.
+#[cfg(test)]
+fn one_test_at_a_time() -> std::sync::MutexGuard<'static, ()> {
+    static TESTS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TESTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -209,6 +209,7 @@ pub(super) fn printable(bytes: &[u8]) -> String {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::one_test_at_a_time;
     use super::*;
 
     fn words_of(page: &Page) -> [u64; WORDS] {
@@ -224,6 +225,7 @@ mod tests {
 
     #[test]
     fn a_reader_finds_what_was_published() {
+        let _alone = one_test_at_a_time();
         let page = Page::new(Some(Kind::Remap), "it works").unwrap();
         page.publish(&distinct());
         let reading = Reading::of(&words_of(&page)).unwrap();
@@ -241,6 +243,7 @@ mod tests {
 
     #[test]
     fn every_engine_has_a_number() {
+        let _alone = one_test_at_a_time();
         for engine in ENGINES {
             let page = Page::new(engine, "").unwrap();
             assert_eq!(Reading::of(&words_of(&page)).unwrap().engine, engine);
@@ -249,6 +252,7 @@ mod tests {
 
     #[test]
     fn text_that_is_too_long_is_cut_off() {
+        let _alone = one_test_at_a_time();
         for len in [LONGEST_TEXT, LONGEST_TEXT + 1] {
             let page = Page::new(None, &"x".repeat(len)).unwrap();
             assert_eq!(Reading::of(&words_of(&page)).unwrap().why.len(), LONGEST_TEXT);
@@ -260,6 +264,7 @@ mod tests {
 
     #[test]
     fn each_damage_has_its_error() {
+        let _alone = one_test_at_a_time();
         let good = words_of(&Page::new(Some(Kind::Uffd), "\x1b[2J").unwrap());
         assert_eq!(Reading::of(&good).unwrap().why, "?[2J");
         let damaged = |at: usize, value: u64| {
@@ -279,6 +284,7 @@ mod tests {
 
     #[test]
     fn the_size_of_the_file_is_sealed() {
+        let _alone = one_test_at_a_time();
         let page = Page::new(None, "").unwrap();
         for bytes in [0, PAGE as u64 - 1, PAGE as u64 + 1] {
             assert_eq!(ftruncate(&page._file, bytes), Err(Errno::PERM));

@@ -310,6 +310,7 @@ mod tests {
 
     use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
 
+    use super::super::one_test_at_a_time;
     use super::super::page::Page;
     use super::*;
     use crate::Kind;
@@ -339,6 +340,7 @@ mod tests {
 
     #[test]
     fn a_page_is_its_owners_and_not_its_childs() {
+        let _alone = one_test_at_a_time();
         in_child(|| {
             assert!(matches!(read(me()), Err(Unreadable::WithoutLibrary { .. })));
             let _page = Page::new(Some(Kind::Uffd), "why").unwrap();
@@ -377,6 +379,7 @@ mod tests {
 
     #[test]
     fn a_page_whose_descriptor_was_closed_is_noticed() {
+        let _alone = one_test_at_a_time();
         in_child(|| {
             // Dropping it would close its descriptor once more.
             std::mem::forget(Page::new(None, "").unwrap());
@@ -394,6 +397,7 @@ mod tests {
 
     #[test]
     fn files_that_only_have_the_name_are_refused() {
+        let _alone = one_test_at_a_time();
         in_child(|| {
             // Its size may change.
             let file = memory_file(NAME, MemfdFlags::ALLOW_SEALING).unwrap();
@@ -446,6 +450,7 @@ mod tests {
 
     #[test]
     fn processes_that_may_not_be_looked_at_are_errors_of_their_own() {
+        let _alone = one_test_at_a_time();
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can become another user");
             return;
