@@ -46,7 +46,7 @@ build: setup ## Build the optimised bedplate command and libraries
 	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-scan-c
 
 install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries for C, their headers
-	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,include/bedplate,share/man/man3}
+	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,include/bedplate,share/man/man1,share/man/man3}
 	install -m 755 target/release/bedplate "$(DESTDIR)$(PREFIX)/bin"
 	for name in ring0 scan; do \
 	  install -m 755 "target/release/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
@@ -56,6 +56,7 @@ install: ## Install what was built (make build) below PREFIX, which is /usr/loca
 	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
 	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in \
 	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
+	install -m 644 docs/man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
 	install -m 644 docs/man/*.3 "$(DESTDIR)$(PREFIX)/share/man/man3"
 
 run: build ## Start the server on 127.0.0.1:6380 with its data in ./data

@@ -74,3 +74,13 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Vm(command) => vm::run(command),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_can_be_parsed() {
+        super::Cli::command().debug_assert();
+    }
+}

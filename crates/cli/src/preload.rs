@@ -9,6 +9,8 @@ use crate::failure::hinted;
 
 /// What `run` commands have in common.
 #[derive(clap::Args)]
+// They are a part of each command's own arguments, whose group has the same name.
+#[group(skip)]
 pub struct Args {
     /// The library to preload, if it is not beside this command or in ../lib.
     #[arg(long, value_name = "FILE")]

@@ -48,6 +48,20 @@ pub fn size(bytes: u64) -> String {
     if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
+/// "1.5 ms": for people, from nanoseconds.
+pub fn duration(ns: u64) -> String {
+    let mut value = ns as f64;
+    let mut unit = "ns";
+    for next in ["µs", "ms", "s"] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    if value.fract() < 0.05 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
 /// "1,234,567": for people.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -89,6 +103,11 @@ mod tests {
         assert_eq!(size(512), "512 B");
         assert_eq!(size(1 << 30), "1 GiB");
         assert_eq!(size(3 << 29), "1.5 GiB");
+        assert_eq!(
+            (duration(0), duration(999), duration(8192)),
+            ("0 ns".into(), "999 ns".into(), "8.2 µs".into())
+        );
+        assert_eq!((duration(1_500_000), duration(90_000_000_000)), ("1.5 ms".into(), "90 s".into()));
         assert_eq!((count(0), count(999), count(1_234_567)), ("0".into(), "999".into(), "1,234,567".into()));
     }
 }

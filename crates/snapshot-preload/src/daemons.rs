@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 
 use crate::settings::settings;
-use crate::{CANNOT_EXECUTE, forks, heap, say};
+use crate::{CANNOT_EXECUTE, forks, heap, say, statistics};
 
 /// # Safety
 /// As the C library's.
@@ -20,6 +20,7 @@ unsafe extern "C" fn setsid() -> libc::pid_t {
             Ok(()) => forks::is_owner(),
             Err(error) => {
                 say(format_args!("this daemon runs without snapshots: {error}"));
+                statistics::publish_reason(&error);
                 if settings().is_required {
                     // SAFETY: ends this process, which was not to go on.
                     unsafe { libc::_exit(CANNOT_EXECUTE) };

@@ -91,6 +91,7 @@ unsafe extern "C" fn before() {
     let Some(region) = active() else { return };
     direct_io::before_fork(region);
     if let Err(error) = region.before_fork() {
+        region.count_failure();
         say(format_args!("no snapshot: {error}"));
     }
 }
@@ -130,6 +131,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         && let Some(region) = active()
         && !region.has_room()
     {
+        region.count_failure();
         say(format_args!("fork: as many snapshots are active as there can be"));
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use bedplate_snapshot::{Error, Kind, PAGE, remap, uffd};
 
-use crate::engine::Engine;
 use crate::engine::mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
 use crate::engine::ring0::Ring0;
+use crate::engine::{ASKED_FOR, Engine};
 use crate::settings::{Settings, settings};
 use crate::{direct_io, forks, say};
 
@@ -63,19 +63,30 @@ static RING0_HEAP: OnceLock<Ring0> = OnceLock::new();
 fn make() -> Result<Heap, Error> {
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let Settings { engine, huge_pages, .. } = *settings();
+    let mut reason = None;
     if engine == Some(Kind::Remap) || engine != Some(Kind::Uffd) && !promises_are_counted() {
         match Mapped::new(bytes, huge_pages) {
             Ok(remap) => {
+                let is_chosen = engine.is_none();
+                remap.publish_statistics(if is_chosen {
+                    "the best one, and it works here"
+                } else {
+                    ASKED_FOR
+                });
                 direct_io::keep_in_place(&remap);
                 return Ok(Heap::Remap(remap));
             }
             Err(error) if engine == Some(Kind::Remap) => return Err(error),
-            Err(error) => {
-                return Ok(Heap::Uffd(Mapped::new(bytes, huge_pages)?, Some(error)));
-            }
+            Err(error) => reason = Some(error),
         }
     }
-    Mapped::new(bytes, huge_pages).map(|uffd| Heap::Uffd(uffd, None))
+    let uffd: Mapped<uffd::Region> = Mapped::new(bytes, huge_pages)?;
+    match &reason {
+        Some(error) => uffd.publish_statistics(&error.to_string()),
+        None if engine.is_some() => uffd.publish_statistics(ASKED_FOR),
+        None => uffd.publish_statistics("the remap engine is not chosen where vm.overcommit_memory is 2"),
+    }
+    Ok(Heap::Uffd(uffd, reason))
 }
 
 /// Whether the kernel lets a process have private memory only as far as it could all be copied.

@@ -55,6 +55,7 @@ extern "C" fn on_load() {
         Ok(()) => statistics::at_exit(),
         Err(error) => {
             say(format_args!("running without snapshots: {error}"));
+            statistics::publish_reason(&error);
             if settings().is_required {
                 // SAFETY: ends the process without running anything of it, for nothing has begun.
                 unsafe { libc::_exit(CANNOT_EXECUTE) };

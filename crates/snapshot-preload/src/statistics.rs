@@ -1,7 +1,9 @@
-//! What happened, for whoever asked to know when the process ends.
+//! What happened, for other processes while this one runs, and for whoever asked to know when it ends.
 
 use std::fs::File;
 use std::io::Write;
+
+use bedplate_snapshot::statistics::page::Page;
 
 use crate::settings::settings;
 use crate::{forks, heap};
@@ -12,6 +14,12 @@ pub fn at_exit() {
         // SAFETY: a function without conditions, to be called at the process's end.
         unsafe { libc::atexit(write) };
     }
+}
+
+/// Lets other processes know why this one runs without snapshots.
+pub fn publish_reason(why: &dyn std::fmt::Display) {
+    // It stays as long as the process. Without memory or descriptors for a page there is none.
+    std::mem::forget(Page::new(None, &why.to_string()));
 }
 
 extern "C" fn write() {

@@ -41,6 +41,7 @@ pub mod remap;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
 mod running;
+pub mod statistics;
 pub mod uffd;
 mod view;
 

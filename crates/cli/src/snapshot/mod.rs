@@ -1,6 +1,7 @@
 //! `bedplate snapshot`.
 
 mod run;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -9,11 +10,14 @@ use std::process::ExitCode;
 pub enum Command {
     /// Run a program that forks to save its memory, unmodified, with instant snapshots: redis-server, say.
     Run(run::Args),
+    /// Show what the snapshots of running programs do: how many, how long they take, how much memory they copy.
+    Stats(stats::Args),
 }
 
 /// Runs a command.
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Stats(args) => stats::run(args),
     }
 }

@@ -199,4 +199,12 @@ impl<R: Parts> Engine for Mapped<R> {
     fn statistics(&self) -> Statistics {
         self.service.statistics()
     }
+
+    fn publish_statistics(&self, why: &str) {
+        self.service.publish_statistics(why);
+    }
+
+    fn count_failure(&self) {
+        self.service.count_failure();
+    }
 }

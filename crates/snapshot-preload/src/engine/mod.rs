@@ -9,6 +9,9 @@ use std::ops::Range;
 use bedplate_snapshot::engine::Statistics;
 use bedplate_snapshot::{Error, Kind, PAGE};
 
+/// Why the engine is the one that it is, if the user asked for it.
+pub const ASKED_FOR: &str = "it was asked for";
+
 /// A region for large mappings, of which `fork` takes a snapshot. Usable from any thread; nothing here allocates by the
 /// program's allocator.
 pub trait Engine: Sync {
@@ -52,6 +55,10 @@ pub trait Engine: Sync {
     fn own_everything(&self);
     /// What happened.
     fn statistics(&self) -> Statistics;
+    /// Keeps that where other processes can read it, with the reason why the engine is this one.
+    fn publish_statistics(&self, why: &str);
+    /// Counts a snapshot that could not be taken.
+    fn count_failure(&self);
 
     /// What else did, in words of the form `name=value`, each after a space.
     fn more_statistics(&self) -> String {

@@ -10,7 +10,7 @@ use bedplate_snapshot::engine::Statistics;
 use bedplate_snapshot::ring0::{Frozen, Region};
 use bedplate_snapshot::{Error, Kind};
 
-use super::Engine;
+use super::{ASKED_FOR, Engine};
 use crate::{allocator, signals};
 
 /// See the module.
@@ -36,6 +36,7 @@ impl Ring0 {
     pub fn new(bytes: usize) -> Result<Self, Error> {
         let _blocked = signals::Blocked::new();
         let region = signals::natively(|| Region::new(bytes))?;
+        region.publish_statistics(ASKED_FOR);
         region.enter()?;
         Ok(Self { region, pending: UnsafeCell::new(None) })
     }
@@ -139,6 +140,14 @@ impl Engine for Ring0 {
 
     fn statistics(&self) -> Statistics {
         self.region.statistics().0
+    }
+
+    fn publish_statistics(&self, why: &str) {
+        self.region.publish_statistics(why);
+    }
+
+    fn count_failure(&self) {
+        self.region.count_failure();
     }
 
     fn more_statistics(&self) -> String {

@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use crate::running::Snapshot;
 use crate::{Error, View};
 
+pub use crate::statistics::Statistics;
 pub(crate) use fork::Fork;
 pub(crate) use mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
@@ -116,39 +117,4 @@ pub trait Engine: Send + Sync {
 
     /// What has happened so far.
     fn statistics(&self) -> Statistics;
-}
-
-/// What an engine did. Counts since the memory was made.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Snapshots taken.
-    pub snapshots: u64,
-    /// Snapshots that have not ended. With `remap`, a child that has ended counts as long as another child lives.
-    pub active: u64,
-    /// Write faults that the engine handled.
-    pub faults: u64,
-    /// Snapshots that were given up because a page could not be kept for them.
-    pub torn: u64,
-    /// Pages whose old content was kept for a snapshot; of `remap`: of which writers got copies.
-    pub pages_copied: u64,
-    /// Pages that were write-protected during snapshots' pauses.
-    pub pages_armed_at_snapshots: u64,
-    /// Pages that were write-protected ahead of time.
-    pub pages_armed_ahead: u64,
-    /// Pages that are not write-protected now.
-    pub pages_unarmed: u64,
-    /// Pages that are mapped privately now, copied or not.
-    pub pages_private: u64,
-    /// Times at which a handler of faults on another processor took over.
-    pub handler_moves: u64,
-    /// Snapshots for which everything had been made ready before.
-    pub instantaneous: u64,
-    /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
-    pub extra_bytes: u64,
-    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds: of one in a child with its
-    /// `fork`. Of `ring0` it is that of forked servers without `fork`, and the longest only.
-    pub longest_pause_ns: u64,
-    /// See `longest_pause_ns`.
-    pub latest_pause_ns: u64,
 }

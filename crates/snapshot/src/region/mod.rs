@@ -162,6 +162,14 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
 
     /// What has happened so far.
     fn statistics(&self) -> Statistics;
+
+    /// Keeps the statistics on a page from now on, where other processes can read them
+    /// ([`processes`](crate::statistics::processes)), with the reason why the engine is this one. Numbers on the page are at
+    /// most about a second old. Without memory or descriptors for a page there is none.
+    fn publish_statistics(&self, why: &str);
+
+    /// Counts a snapshot that could not be taken.
+    fn count_failure(&self);
 }
 
 /// A region of which a child is about to be forked. Whoever holds it must not write to the region, claim or give back
@@ -225,6 +233,16 @@ macro_rules! common_methods {
 
         fn freeze(&self) -> Result<Frozen<'_>, crate::Error> {
             Frozen::new(self)
+        }
+
+        fn publish_statistics(&self, why: &str) {
+            if let Ok(page) = crate::statistics::page::Page::new(Some(Self::KIND), why) {
+                let _ = self.published.set(page);
+            }
+        }
+
+        fn count_failure(&self) {
+            self.counters.failed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
     };
 }

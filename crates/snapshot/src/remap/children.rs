@@ -42,6 +42,11 @@ impl Children {
         anchor.ok().map(|at| Anchor(at as usize))
     }
 
+    /// How many were forked since [`living`](Self::living) found that none lived.
+    pub fn forked(&self) -> u64 {
+        self.forked
+    }
+
     /// How many were forked since none lived; 0 if none lives. Whoever asks has no [`Anchor`].
     pub fn living(&mut self) -> u64 {
         if self.forked == 0 || self.is_untracked {

@@ -17,7 +17,7 @@ use rustix::time::Timespec;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::{BlockedSignals, backing};
+use crate::region::{BlockedSignals, backing, now};
 
 /// Most chunks that are folded in one step. Threads that use these chunks wait for the end of the step.
 const CHUNKS: usize = 16;
@@ -52,6 +52,8 @@ impl Region {
         if state.has_snapshots() {
             return Ok(Folded::Waits);
         }
+        self.publish(&state);
+        let begin = *state.fold_begin.get_or_insert_with(now);
         let group = self.next_group(&state)?;
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: whoever waits is woken at the end of this function.
@@ -67,7 +69,13 @@ impl Region {
         state.private.start = group.end;
         if state.private.is_empty() {
             state.private = 0..0;
+            state.fold_begin = None;
+            let ns = now() - begin;
+            self.counters.folds.fetch_add(1, Ordering::Relaxed);
+            self.counters.folds_ns.fetch_add(ns, Ordering::Relaxed);
+            self.counters.latest_fold_ns.store(ns, Ordering::Relaxed);
         }
+        self.publish(&state);
         Ok(Folded::Some)
     }
 

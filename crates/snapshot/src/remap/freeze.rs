@@ -71,9 +71,10 @@ impl crate::region::Frozen for Frozen<'_> {
         if self.state.task.is_none() && !self.region.is_in_place() {
             self.state.set_aside = self.state.private.clone();
         }
-        drop(self.state);
         drop(self.anchor);
-        self.region.paused(now() - self.begin);
+        self.region.counters.pauses.record(now() - self.begin);
+        self.region.publish(&self.state);
+        drop(self.state);
         self.region.bell.ring();
         epoch
     }

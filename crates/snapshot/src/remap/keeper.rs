@@ -63,6 +63,14 @@ impl Region {
         }
     }
 
+    /// Whether a snapshot is active. The page says so, too.
+    fn lives_on(&self) -> bool {
+        let mut state = self.lock();
+        let has_snapshots = state.has_snapshots();
+        self.publish(&state);
+        has_snapshots
+    }
+
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -72,8 +80,9 @@ impl Region {
         while !self.is_over() {
             match self.fold_some(blocked) {
                 Ok(Folded::Some) => self.give_way(),
-                // A page that is used for the first time may get a page of the file.
-                Ok(Folded::All) => return self.is_in_place().then_some(&LATER),
+                // Children may live, and nothing of the memory was in use when they were forked. In a region that is in place, a
+                // page that is used for the first time may get a page of the file.
+                Ok(Folded::All) => return (self.lives_on() || self.is_in_place()).then_some(&LATER),
                 Ok(Folded::Waits) => return Some(&LOOK),
                 Err(_) => return Some(&LATER),
             }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use rustix::io::Errno;
 use rustix::mm::munmap;
@@ -13,11 +13,12 @@ use rustix::time::Timespec;
 use super::children::Children;
 use super::fold::Folded;
 use super::freeze::Frozen;
-use crate::engine::Statistics;
 use crate::region::{
     Accessible, Bell, BlockedSignals, Descriptor, Entries, Mappings, NONE, Options, Own, Pages, Purpose,
     Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
 };
+use crate::statistics::page::Page;
+use crate::statistics::{PauseCounters, Statistics};
 use crate::{Error, Kind, PAGE};
 
 /// How many tasks of the owner's process can have snapshots at once. Of children there can be any number.
@@ -28,10 +29,17 @@ const TABLES: &str = "mapping the region's tables";
 #[derive(Default)]
 pub(super) struct Counters {
     pub snapshots: AtomicU64,
+    pub failed: AtomicU64,
     pub instantaneous: AtomicU64,
+    pub copied_as_usual: AtomicU64,
+    /// Pages of which the owner had copies when they were folded.
     pub folded: AtomicU64,
-    pub longest_pause: AtomicU64,
-    pub latest_pause: AtomicU64,
+    pub folds: AtomicU64,
+    pub folds_ns: AtomicU64,
+    pub latest_fold_ns: AtomicU64,
+    /// Pages.
+    pub claimed: AtomicU64,
+    pub pauses: PauseCounters,
 }
 
 /// What the lock guards.
@@ -44,6 +52,8 @@ pub(super) struct State {
     pub set_aside: Range<usize>,
     /// In a region that is in place: the file's pages before this one have been tried.
     pub given_up: usize,
+    /// When folding began, since the latest snapshot.
+    pub fold_begin: Option<u64>,
     /// The snapshot of this process's that has not ended, by its number.
     pub task: Option<u32>,
     pub children: Children,
@@ -52,7 +62,15 @@ pub(super) struct State {
 impl State {
     fn new() -> Result<Self, Errno> {
         let children = Children::new()?;
-        Ok(Self { epoch: 0, private: 0..0, set_aside: 0..0, given_up: 0, task: None, children })
+        Ok(Self {
+            epoch: 0,
+            private: 0..0,
+            set_aside: 0..0,
+            given_up: 0,
+            fold_begin: None,
+            task: None,
+            children,
+        })
     }
 
     /// Whether any has not ended.
@@ -87,6 +105,8 @@ pub struct Region {
     pub(super) counters: Counters,
     /// The region stays private. Changed with the state's lock held.
     pub(super) in_place: AtomicBool,
+    /// Where other processes can read the statistics. Only the thread that holds the state's lock writes to it.
+    pub(super) published: OnceLock<Page>,
     /// Its thread ends.
     pub(super) over: AtomicBool,
 }
@@ -146,16 +166,43 @@ impl Region {
 
     /// A snapshot begins.
     pub(super) fn begin(&self, state: &mut State) -> Result<(), Error> {
+        let was_shared = state.private.is_empty();
         let moved = self.make_private(state).map_err(Error::system("making the region private"))?;
         state.epoch = state.epoch.wrapping_add(1);
-        self.counters.snapshots.fetch_add(1, Ordering::Relaxed);
-        self.counters.instantaneous.fetch_add(u64::from(moved), Ordering::Relaxed);
+        state.fold_begin = None;
+        let (counters, instant) = (&self.counters, was_shared && moved);
+        counters.snapshots.fetch_add(1, Ordering::Relaxed);
+        counters.instantaneous.fetch_add(u64::from(moved), Ordering::Relaxed);
+        counters.copied_as_usual.fetch_add(u64::from(!instant), Ordering::Relaxed);
         Ok(())
     }
 
-    pub(super) fn paused(&self, ns: u64) {
-        self.counters.latest_pause.store(ns, Ordering::Relaxed);
-        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    fn statistics_with(&self, state: &State, children: u64) -> Statistics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let mut statistics = Statistics {
+            snapshots: get(&counters.snapshots),
+            failed: get(&counters.failed),
+            active: children + u64::from(state.task.is_some()),
+            instantaneous: get(&counters.instantaneous),
+            copied_as_usual: get(&counters.copied_as_usual),
+            pages_copied: get(&counters.folded),
+            pages_private: state.private.len().min(self.used()) as u64,
+            pages_claimed: get(&counters.claimed),
+            folds: get(&counters.folds),
+            folds_ns: get(&counters.folds_ns),
+            latest_fold_ns: get(&counters.latest_fold_ns),
+            ..Statistics::default()
+        };
+        counters.pauses.fill(&mut statistics);
+        statistics
+    }
+
+    /// Brings the page up to date. A child counts until the thread that folds has noticed that it has ended.
+    pub(super) fn publish(&self, state: &State) {
+        if let Some(page) = self.published.get() {
+            page.publish(&self.statistics_with(state, state.children.forked()));
+        }
     }
 }
 
@@ -192,6 +239,7 @@ impl crate::region::Region for Region {
             bell: Bell::new().map_err(Error::system(TABLES))?,
             counters: Counters::default(),
             in_place: AtomicBool::new(false),
+            published: OnceLock::new(),
             over: AtomicBool::new(false),
         };
         region.map(options).map_err(Error::system("mapping the region"))?;
@@ -229,7 +277,7 @@ impl crate::region::Region for Region {
             state.task = Some(epoch);
             drop(state);
             let pause_ns = now() - begin;
-            self.paused(pause_ns);
+            self.counters.pauses.record(pause_ns);
             return Ok(SnapshotId { slot: 0, epoch, base: self.aside, pause_ns });
         }
     }
@@ -251,19 +299,9 @@ impl crate::region::Region for Region {
     }
 
     fn statistics(&self) -> Statistics {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut state = self.lock();
-        let active = state.children.living() + u64::from(state.task.is_some());
-        Statistics {
-            snapshots: get(&self.counters.snapshots),
-            active,
-            instantaneous: get(&self.counters.instantaneous),
-            pages_copied: get(&self.counters.folded),
-            pages_private: state.private.len().min(self.used()) as u64,
-            longest_pause_ns: get(&self.counters.longest_pause),
-            latest_pause_ns: get(&self.counters.latest_pause),
-            ..Statistics::default()
-        }
+        let children = state.children.living();
+        self.statistics_with(&state, children)
     }
 }
 

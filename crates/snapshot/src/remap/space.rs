@@ -13,16 +13,20 @@ impl Region {
     /// Pages are in use from now on, and accessible already. They are zero if they never were before, or were released.
     pub(super) fn claim(&self, pages: Range<usize>) {
         // A snapshot that begins has all that is in use.
-        let _state = self.lock();
-        self.claimed.insert(pages.clone());
+        let state = self.lock();
+        let new = self.claimed.insert(pages.clone());
         self.used.fetch_max(pages.end, Ordering::AcqRel);
+        self.counters.claimed.fetch_add(new as u64, Ordering::Relaxed);
+        self.publish(&state);
     }
 
     /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
     pub fn release(&self, pages: Range<usize>) {
         let mut state = self.lock();
         self.give_back(&mut state, pages.clone());
-        self.claimed.remove(pages);
+        let gone = self.claimed.remove(pages);
+        self.counters.claimed.fetch_sub(gone as u64, Ordering::Relaxed);
+        self.publish(&state);
     }
 
     /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.

@@ -2,7 +2,6 @@
 //! all that is outside of it are of the same moment.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bedplate_ring0::word::Native;
@@ -55,7 +54,7 @@ impl Frozen {
         let Self { region, place, latch, read, write, begin, .. } = self;
         drop(latch);
         let pause = begin.elapsed().as_nanos() as u64;
-        region.longest_pause.fetch_max(pause, Ordering::Relaxed);
+        region.pauses.record(pause);
         // Only the child has the other end now: when it ends, so does the pipe.
         drop(write);
         region.reaper.watch(place, read);

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bedplate_ring0::InterruptsOff;
 use bedplate_ring0::frames::Backing;
@@ -23,9 +23,11 @@ use super::reaper::Reaper;
 use super::region::unavailable;
 use super::space::Space;
 use super::{child, protocol};
-use crate::engine::{Shape, Statistics};
+use crate::engine::Shape;
 use crate::region::Pages;
-use crate::{Error, PAGE};
+use crate::statistics::page::Page as StatisticsPage;
+use crate::statistics::{PauseCounters, Statistics};
+use crate::{Error, Kind, PAGE};
 
 /// Pages that are given up between two moments in which snapshots can be taken: those of a table.
 const STEP: usize = 512;
@@ -41,7 +43,11 @@ pub struct Region {
     claimed: Mutex<Pages>,
     /// No page from this one on was ever claimed.
     used: AtomicUsize,
-    pub(super) longest_pause: AtomicU64,
+    pub(super) pauses: PauseCounters,
+    failed: AtomicU64,
+    claimed_count: AtomicU64,
+    /// Where other processes can read the statistics. Only the reaper writes to it.
+    published: OnceLock<StatisticsPage>,
 }
 
 /// What happened, besides what every engine counts.
@@ -75,7 +81,10 @@ impl Region {
             _background: background,
             claimed: Mutex::new(claimed),
             used: AtomicUsize::new(0),
-            longest_pause: AtomicU64::new(0),
+            pauses: PauseCounters::default(),
+            failed: AtomicU64::new(0),
+            claimed_count: AtomicU64::new(0),
+            published: OnceLock::new(),
         }));
         Reaper::start(region)?;
         Ok(region)
@@ -119,13 +128,15 @@ impl Region {
 
     fn claim(&self, claimed: &Pages, pages: Range<usize>) {
         self.used.fetch_max(pages.end, Ordering::Relaxed);
-        claimed.insert(pages);
+        let new = claimed.insert(pages);
+        self.claimed_count.fetch_add(new as u64, Ordering::Relaxed);
     }
 
     /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
     pub fn release(&self, pages: Range<usize>) {
         self.discard(pages.clone());
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(pages);
+        let gone = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(pages);
+        self.claimed_count.fetch_sub(gone as u64, Ordering::Relaxed);
     }
 
     /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them. In a child,
@@ -181,7 +192,29 @@ impl Region {
             pages_used: read(&self.control.brought),
             pages_let_go: read(&self.control.dropped),
         };
-        let longest_pause_ns = read(&self.longest_pause);
-        (Statistics { longest_pause_ns, ..self.space.statistics() }, children)
+        let mut statistics = self.space.statistics();
+        statistics.failed = read(&self.failed);
+        statistics.pages_claimed = read(&self.claimed_count);
+        self.pauses.fill(&mut statistics);
+        (statistics, children)
+    }
+
+    /// Keeps the statistics on a page from now on, as [`region::Region`](crate::region::Region) does.
+    pub fn publish_statistics(&self, why: &str) {
+        if let Ok(page) = StatisticsPage::new(Some(Kind::Ring0), why) {
+            let _ = self.published.set(page);
+        }
+    }
+
+    /// Counts a snapshot that could not be taken.
+    pub fn count_failure(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Brings the page up to date.
+    pub(super) fn publish(&self) {
+        if let Some(page) = self.published.get() {
+            page.publish(&self.statistics().0);
+        }
     }
 }

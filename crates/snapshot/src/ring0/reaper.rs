@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
 
 use super::protocol::MOST;
 use super::region::unavailable;
@@ -15,6 +16,8 @@ use super::{heap::Region, task};
 use crate::Error;
 
 const NONE: i32 = -1;
+/// The time after which the statistics are brought up to date, if nothing ends before.
+const PUBLISH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// See the module.
 #[derive(Debug)]
@@ -65,7 +68,8 @@ impl Reaper {
                     count += 1;
                 }
             }
-            if poll(&mut waits[..count], None).is_err() {
+            region.publish();
+            if poll(&mut waits[..count], Some(&PUBLISH)).is_err() {
                 continue; // A signal.
             }
             if !waits[0].revents().is_empty() {

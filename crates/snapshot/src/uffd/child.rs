@@ -91,7 +91,7 @@ impl crate::region::Frozen for Frozen<'_> {
         let target = Target::Child(ChildTarget::new(self.read));
         self.snapshots.slots[self.slot] = Some(Slot { epoch: self.epoch, target });
         drop(self.snapshots);
-        self.region.paused(now() - self.begin);
+        self.region.counters.pauses.record(now() - self.begin);
         self.region.bell.ring();
         self.epoch
     }

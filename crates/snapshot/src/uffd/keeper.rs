@@ -36,6 +36,7 @@ impl Region {
             let _ = poll(&mut rung, Some(if busy { &SWEEP } else { &REST }));
             self.bell.answer();
             let snapshots = self.end_children();
+            self.publish();
             if !snapshots {
                 self.crew.unbind();
             }

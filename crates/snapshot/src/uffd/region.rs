@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -19,11 +19,12 @@ use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::team::Team;
 use super::window;
-use crate::engine::Statistics;
 use crate::region::{
     Accessible, Bell, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal, SnapshotId, Table,
     backing, common_methods, keep_from_dumps, now, protect,
 };
+use crate::statistics::page::Page;
+use crate::statistics::{PauseCounters, Statistics};
 use crate::{Error, Kind, PAGE};
 
 const LATCHES: usize = 256;
@@ -31,13 +32,15 @@ const LATCHES: usize = 256;
 #[derive(Default)]
 pub(super) struct Counters {
     pub snapshots: AtomicU64,
+    pub failed: AtomicU64,
     pub torn: AtomicU64,
     pub faults: AtomicU64,
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
     pub armed_ahead: AtomicU64,
-    pub longest_pause: AtomicU64,
-    pub latest_pause: AtomicU64,
+    /// Pages.
+    pub claimed: AtomicU64,
+    pub pauses: PauseCounters,
 }
 
 /// A region. See the [module](super) for its locks and invariants.
@@ -68,6 +71,8 @@ pub struct Region {
     pub(super) team: Team,
     pub(super) bell: Bell,
     pub(super) counters: Counters,
+    /// Where other processes can read the statistics. Only the keeper writes to it.
+    pub(super) published: OnceLock<Page>,
     /// For the search of free pages.
     pub(super) space: Mutex<()>,
     /// It has threads.
@@ -117,6 +122,7 @@ impl Region {
                 team: Team::new(),
                 bell: Bell::new()?,
                 counters: Counters::default(),
+                published: OnceLock::new(),
                 space: Mutex::new(()),
                 served: AtomicBool::new(false),
                 over: AtomicBool::new(false),
@@ -190,9 +196,11 @@ impl Region {
         backing::punch(&self.memory, pages);
     }
 
-    pub(super) fn paused(&self, ns: u64) {
-        self.counters.latest_pause.store(ns, Ordering::Relaxed);
-        self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
+    /// Brings the page up to date.
+    pub(super) fn publish(&self) {
+        if let Some(page) = self.published.get() {
+            page.publish(&crate::region::Region::statistics(self));
+        }
     }
 }
 
@@ -239,7 +247,7 @@ impl crate::region::Region for Region {
         match added {
             Ok((slot, epoch)) => {
                 let pause_ns = now() - begin;
-                self.paused(pause_ns);
+                self.counters.pauses.record(pause_ns);
                 self.bell.ring();
                 Ok(SnapshotId { slot, epoch, base, pause_ns })
             }
@@ -291,8 +299,9 @@ impl crate::region::Region for Region {
             let snapshots = self.gate.read().unwrap_or_else(PoisonError::into_inner);
             snapshots.active().count() as u64
         };
-        Statistics {
+        let mut statistics = Statistics {
             snapshots: get(&counters.snapshots),
+            failed: get(&counters.failed),
             active,
             torn: get(&counters.torn),
             faults: get(&counters.faults),
@@ -300,11 +309,12 @@ impl crate::region::Region for Region {
             pages_armed_at_snapshots: get(&counters.armed_at_snapshots),
             pages_armed_ahead: get(&counters.armed_ahead),
             pages_unarmed: self.unarmed_count.load(Ordering::Relaxed) as u64,
+            pages_claimed: get(&counters.claimed),
             handler_moves: self.crew.moves(),
-            longest_pause_ns: get(&counters.longest_pause),
-            latest_pause_ns: get(&counters.latest_pause),
             ..Statistics::default()
-        }
+        };
+        counters.pauses.fill(&mut statistics);
+        statistics
     }
 }
 

@@ -44,7 +44,8 @@ impl Region {
         let _open = self.gate.read();
         for chunk in Self::by_chunks(pages.clone()) {
             let _latch = self.latch(chunk.start);
-            self.claimed.insert(chunk.clone());
+            let claimed = self.claimed.insert(chunk.clone());
+            self.counters.claimed.fetch_add(claimed as u64, Ordering::Relaxed);
             // Released pages are not armed. So these are not; and they are new to the count.
             let new = self.unarmed.insert(chunk.clone());
             self.unarmed_count.fetch_add(new, Ordering::Relaxed);
@@ -60,7 +61,8 @@ impl Region {
         self.give_back(&open, pages.clone());
         for chunk in Self::by_chunks(pages) {
             let _latch = self.latch(chunk.start);
-            self.claimed.remove(chunk.clone());
+            let released = self.claimed.remove(chunk.clone());
+            self.counters.claimed.fetch_sub(released as u64, Ordering::Relaxed);
             let gone = self.unarmed.remove(chunk);
             self.unarmed_count.fetch_sub(gone, Ordering::Relaxed);
         }

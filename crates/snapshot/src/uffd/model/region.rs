@@ -29,6 +29,7 @@ pub struct Counters {
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
     pub armed_ahead: AtomicU64,
+    pub claimed: AtomicU64,
 }
 
 /// Helpers are for more pages than there are here.

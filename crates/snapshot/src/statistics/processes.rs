@@ -1,0 +1,496 @@
+//! Other processes' statistics pages.
+//!
+//! A reader finds a page by the name of a descriptor in `/proc/PID/fd`. The kernel shows these names to the process's own
+//! user, and to processes with CAP_SYS_PTRACE. Reading attaches to nothing and stops nothing.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_get_seals, fstat, open};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::page::{Damage, NAME, Reading, SEALS, WORDS, printable};
+use crate::PAGE;
+use crate::region::backing::memory_file;
+
+/// A process whose statistics can be read.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its process ID.
+    pub pid: u32,
+    /// The name of its program, without control characters.
+    pub name: String,
+    /// Resident memory that belongs to it alone: copies of pages, and everything outside of the region.
+    pub anonymous_bytes: u64,
+    /// Resident shared memory, which is the region and other files in memory.
+    pub shared_bytes: u64,
+    /// What its page says.
+    pub page: Reading,
+}
+
+/// Why a process's statistics cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// There is no such process, or it has ended.
+    #[error("there is no process {pid}, or it may not be seen")]
+    NoProcess {
+        /// Its process ID.
+        pid: u32,
+    },
+    /// Another user's process.
+    #[error("process {pid} belongs to user {user}")]
+    OtherUser {
+        /// Its process ID.
+        pid: u32,
+        /// Its user.
+        user: u32,
+    },
+    /// The process keeps its own user from looking at it.
+    #[error("process {pid} does not let processes of its own user look at it (it is not dumpable)")]
+    NotDumpable {
+        /// Its process ID.
+        pid: u32,
+    },
+    /// The library is not in the process.
+    #[error("process {pid} does not run under bedplate snapshot run")]
+    WithoutLibrary {
+        /// Its process ID.
+        pid: u32,
+    },
+    /// The process has the page, but not its descriptor.
+    #[error("process {pid} has closed the descriptor of its statistics")]
+    Closed {
+        /// Its process ID.
+        pid: u32,
+    },
+    /// The process is a child that another one forked to save its memory.
+    #[error("process {pid} is a snapshot of {owner}")]
+    SnapshotOf {
+        /// Its process ID.
+        pid: u32,
+        /// The process whose memory it sees, in that process's PID namespace.
+        owner: u64,
+    },
+    /// The page cannot be understood.
+    #[error("the statistics of process {pid} cannot be read: {damage}")]
+    Damaged {
+        /// Its process ID.
+        pid: u32,
+        /// Why.
+        damage: Damage,
+    },
+    /// A system call failed.
+    #[error("process {pid}: {what}: {source}")]
+    System {
+        /// Its process ID.
+        pid: u32,
+        /// What was tried.
+        what: &'static str,
+        /// Why it did not work.
+        source: io::Error,
+    },
+}
+
+impl Unreadable {
+    /// Whether another user could read them.
+    pub fn is_a_matter_of_permission(&self) -> bool {
+        matches!(self, Self::OtherUser { .. } | Self::NotDumpable { .. })
+    }
+
+    /// What the user can do about it, if anything.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::OtherUser { .. } => Some("run as root or as the same user".into()),
+            Self::NotDumpable { .. } => Some("run as root".into()),
+            Self::SnapshotOf { owner, .. } => Some(format!("bedplate snapshot stats {owner}")),
+            Self::WithoutLibrary { .. } => {
+                Some("bedplate snapshot stats, without a process ID, lists the processes that do".into())
+            }
+            Self::Damaged { damage: Damage::Version { .. }, .. } => {
+                Some("use the bedplate command of the version that the process was started with".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Reads the statistics of a process. A thread's ID stands for its process.
+///
+/// # Errors
+/// See [`Unreadable`].
+pub fn read(pid: u32) -> Result<Process, Unreadable> {
+    let status = Status::of(pid).filter(|status| !status.has_ended);
+    let status = status.ok_or(Unreadable::NoProcess { pid })?;
+    let pid = status.process;
+    let mut found = Found::default();
+    let folder = PathBuf::from(format!("/proc/{pid}/fd"));
+    let entries = fs::read_dir(&folder).map_err(|error| status.refused(error, "reading its descriptors"))?;
+    for number in entries.filter_map(|entry| Some(entry.ok()?.file_name())) {
+        let path = folder.join(number);
+        // What cannot be read was closed a moment ago.
+        if !fs::read_link(&path).is_ok_and(|target| target.as_os_str() == link().as_str()) {
+            continue;
+        }
+        match words_of(&path) {
+            Ok(Some(words)) => found.add(Reading::of(&words), &status),
+            Ok(None) => found.add(Err(Damage::Size), &status),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(status.refused(error.into(), "opening its statistics")),
+        }
+    }
+    match found {
+        Found { own: Some(page), .. } => Ok(Process {
+            pid,
+            name: status.name,
+            anonymous_bytes: status.anonymous_bytes,
+            shared_bytes: status.shared_bytes,
+            page,
+        }),
+        Found { damage: Some(damage), .. } => Err(Unreadable::Damaged { pid, damage }),
+        Found { owner: Some(owner), .. } => Err(Unreadable::SnapshotOf { pid, owner }),
+        _ if maps_a_page(pid) => Err(Unreadable::Closed { pid }),
+        _ => Err(Unreadable::WithoutLibrary { pid }),
+    }
+}
+
+/// The processes that have statistics and may be looked at, in the order of their IDs, and how many processes may not be
+/// looked at.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn all() -> io::Result<(Vec<Process>, usize)> {
+    let (mut processes, mut hidden) = (Vec::new(), 0);
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        match read(pid) {
+            Ok(process) => processes.push(process),
+            Err(error) => hidden += usize::from(error.is_a_matter_of_permission()),
+        }
+    }
+    processes.sort_by_key(|process| process.pid);
+    Ok((processes, hidden))
+}
+
+/// The pages that a process has descriptors of.
+#[derive(Default)]
+struct Found {
+    own: Option<Reading>,
+    /// The owner of a page that the process inherited.
+    owner: Option<u64>,
+    damage: Option<Damage>,
+}
+
+impl Found {
+    fn add(&mut self, page: Result<Reading, Damage>, status: &Status) {
+        match page {
+            Ok(page) if page.pid == status.pid_in_namespace => {
+                // A process whose engine could not be started has two, and the one without an engine is right.
+                if self.own.is_none() || page.engine.is_none() {
+                    self.own = Some(page);
+                }
+            }
+            // A daemon's child has inherited two: the one of the daemon, and the one that the daemon inherited.
+            Ok(page) if self.owner.is_none() || page.pid == status.parent => self.owner = Some(page.pid),
+            Ok(_) => {}
+            Err(damage) => self.damage = Some(damage),
+        }
+    }
+}
+
+/// The target of a link in `/proc/PID/fd` to a page.
+fn link() -> String {
+    format!("/memfd:{} (deleted)", NAME.to_string_lossy())
+}
+
+/// Whether a page is among a process's mappings.
+fn maps_a_page(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/maps"))
+        .is_ok_and(|maps| String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(&link())))
+}
+
+/// The words of the page that a descriptor of a process leads to, or `None` if they cannot be those of a page.
+fn words_of(path: &std::path::Path) -> Result<Option<[u64; WORDS]>, Errno> {
+    // Not opened yet: opening a file of another kind might wait for ever.
+    let place = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if mount_of(&place)? != mount_of(&memory_file(c"bedplate-probe", MemfdFlags::empty())?)? {
+        return Ok(None);
+    }
+    let file = open(
+        format!("/proc/self/fd/{}", place.as_raw_fd()),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let is_sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
+    if !is_sealed || fstat(&file)?.st_size != PAGE as i64 {
+        return Ok(None);
+    }
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
+    // SAFETY: the mapping made above. The file cannot become shorter, and its words are only read as atomic ones.
+    let shared = unsafe { &*at.cast::<[AtomicU64; WORDS]>() };
+    // What was written before the page's mark is visible after it.
+    let words = std::array::from_fn(|index| shared[index].load(Ordering::Acquire));
+    // SAFETY: as above; nothing uses it any more.
+    let _ = unsafe { munmap(at, PAGE) };
+    Ok(Some(words))
+}
+
+/// The mount that a file is of. Files in memory that have no name are all of one, which nothing else is of.
+fn mount_of(file: &OwnedFd) -> Result<u64, Errno> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mount = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    mount.and_then(|number| number.trim().parse().ok()).ok_or(Errno::IO)
+}
+
+/// What the kernel says of a process in `/proc/PID/status`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Status {
+    name: String,
+    has_ended: bool,
+    /// The process that a thread is of.
+    process: u32,
+    parent: u64,
+    /// Its effective user.
+    user: u32,
+    pid_in_namespace: u64,
+    anonymous_bytes: u64,
+    shared_bytes: u64,
+}
+
+impl Status {
+    fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/status")).ok()?)
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = String::from_utf8_lossy(text);
+        let field = |name: &str| {
+            let value = |line: &'_ str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
+            text.lines().find_map(value)
+        };
+        let word = |name: &str, index: usize| field(name)?.split_whitespace().nth(index).map(str::to_owned);
+        let kib = |name: &str| word(name, 0).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        let process = word("Tgid", 0)?.parse().ok()?;
+        // The last one is in the innermost namespace.
+        let inner = field("NSpid").and_then(|all| all.split_whitespace().last()?.parse().ok());
+        Some(Self {
+            name: printable(field("Name")?.as_bytes()),
+            has_ended: matches!(word("State", 0)?.as_str(), "Z" | "X"),
+            process,
+            parent: word("PPid", 0)?.parse().ok()?,
+            user: word("Uid", 1)?.parse().ok()?,
+            pid_in_namespace: inner.unwrap_or(u64::from(process)),
+            anonymous_bytes: kib("RssAnon").saturating_mul(1024),
+            shared_bytes: kib("RssShmem").saturating_mul(1024),
+        })
+    }
+
+    fn refused(&self, error: io::Error, what: &'static str) -> Unreadable {
+        let pid = self.process;
+        match error.kind() {
+            io::ErrorKind::PermissionDenied if self.user == rustix::process::geteuid().as_raw() => {
+                Unreadable::NotDumpable { pid }
+            }
+            io::ErrorKind::PermissionDenied => Unreadable::OtherUser { pid, user: self.user },
+            io::ErrorKind::NotFound => Unreadable::NoProcess { pid },
+            _ => Unreadable::System { pid, what, source: error },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
+
+    use super::super::one_test_at_a_time;
+    use super::super::page::Page;
+    use super::*;
+    use crate::Kind;
+
+    fn path_of(file: &impl AsRawFd) -> PathBuf {
+        format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+    }
+
+    /// Runs a test in a process of its own, because tests of one process would find each other's pages.
+    fn in_child(test: impl FnOnce() + std::panic::UnwindSafe) {
+        // SAFETY: the child runs the test and ends without returning.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let failed = std::panic::catch_unwind(test).is_err();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(failed)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    }
+
+    fn me() -> u32 {
+        rustix::process::getpid().as_raw_nonzero().get() as u32
+    }
+
+    #[test]
+    fn a_page_is_its_owners_and_not_its_childs() {
+        let _alone = one_test_at_a_time();
+        in_child(|| {
+            assert!(matches!(read(me()), Err(Unreadable::WithoutLibrary { .. })));
+            let _page = Page::new(Some(Kind::Uffd), "why").unwrap();
+            let process = read(me()).unwrap();
+            assert_eq!((process.pid, process.page.engine), (me(), Some(Kind::Uffd)));
+            let owner = me();
+            in_child(move || {
+                let snapshot = read(me()).unwrap_err();
+                assert!(
+                    matches!(snapshot, Unreadable::SnapshotOf { owner: of, .. } if of == u64::from(owner))
+                );
+                // A child that becomes the owner of a page, as a daemon does, and its own child.
+                let _page = Page::new(Some(Kind::Remap), "").unwrap();
+                assert_eq!(read(me()).unwrap().page.engine, Some(Kind::Remap));
+                let daemon = me();
+                in_child(move || {
+                    let error = read(me()).unwrap_err();
+                    assert!(
+                        matches!(error, Unreadable::SnapshotOf { owner, .. } if owner == u64::from(daemon))
+                    );
+                });
+            });
+        });
+    }
+
+    #[test]
+    fn a_thread_stands_for_its_process() {
+        let thread = std::thread::spawn(|| {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            (thread, Status::of(thread).unwrap().process)
+        });
+        let (thread, process) = thread.join().unwrap();
+        assert_ne!(thread, me());
+        assert_eq!(process, me());
+    }
+
+    #[test]
+    fn a_page_whose_descriptor_was_closed_is_noticed() {
+        let _alone = one_test_at_a_time();
+        in_child(|| {
+            // Dropping it would close its descriptor once more.
+            std::mem::forget(Page::new(None, "").unwrap());
+            for entry in fs::read_dir("/proc/self/fd").unwrap() {
+                let path = entry.unwrap().path();
+                if fs::read_link(&path).is_ok_and(|target| target.as_os_str() == link().as_str()) {
+                    let number: i32 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+                    // SAFETY: this process ends soon, and nothing uses the descriptor.
+                    unsafe { libc::close(number) };
+                }
+            }
+            assert!(matches!(read(me()), Err(Unreadable::Closed { .. })));
+        });
+    }
+
+    #[test]
+    fn files_that_only_have_the_name_are_refused() {
+        let _alone = one_test_at_a_time();
+        in_child(|| {
+            // Its size may change.
+            let file = memory_file(NAME, MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, PAGE as u64).unwrap();
+            assert_eq!(words_of(&path_of(&file)), Ok(None));
+            let damaged = read(me()).unwrap_err();
+            assert!(matches!(damaged, Unreadable::Damaged { damage: Damage::Size, .. }), "{damaged}");
+            // Nothing was written to it.
+            fcntl_add_seals(&file, SEALS).unwrap();
+            assert_eq!(words_of(&path_of(&file)), Ok(Some([0; WORDS])));
+            let damaged = read(me()).unwrap_err();
+            assert!(matches!(damaged, Unreadable::Damaged { damage: Damage::Magic, .. }), "{damaged}");
+            for bytes in [0, PAGE as u64 - 1, PAGE as u64 + 1] {
+                let other = memory_file(NAME, MemfdFlags::ALLOW_SEALING).unwrap();
+                ftruncate(&other, bytes).unwrap();
+                fcntl_add_seals(&other, SEALS | SealFlags::SEAL).unwrap();
+                assert_eq!(words_of(&path_of(&other)), Ok(None), "{bytes} bytes");
+            }
+            // A page beside them is found all the same.
+            let _page = Page::new(None, "").unwrap();
+            read(me()).unwrap();
+        });
+    }
+
+    /// Opening the other end of a pipe would wait for ever.
+    #[test]
+    fn files_that_are_not_in_memory_are_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert_eq!(words_of(&pipe), Ok(None));
+        fs::write(folder.path().join("file"), vec![0; PAGE]).unwrap();
+        assert_eq!(words_of(&folder.path().join("file")), Ok(None));
+        assert_eq!(words_of(&folder.path().join("none")), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn processes_that_are_not_there_are_errors() {
+        // More than the kernel ever has.
+        assert!(matches!(read(u32::MAX), Err(Unreadable::NoProcess { .. })));
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        // It ends, and stays a zombie until it is waited for.
+        while !Status::of(ended.id()).unwrap().has_ended {
+            std::thread::yield_now();
+        }
+        assert!(matches!(read(ended.id()), Err(Unreadable::NoProcess { .. })));
+        ended.wait().unwrap();
+    }
+
+    #[test]
+    fn processes_that_may_not_be_looked_at_are_errors_of_their_own() {
+        let _alone = one_test_at_a_time();
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can become another user");
+            return;
+        }
+        in_child(|| {
+            // SAFETY: this process's own user and rights, which end with it.
+            unsafe {
+                assert_eq!(libc::setresgid(65534, 65534, 65534), 0);
+                assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
+                assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, 0), 0);
+            }
+            let hidden = me();
+            in_child(move || {
+                let error = read(hidden).unwrap_err();
+                assert!(matches!(error, Unreadable::NotDumpable { .. }), "{error}");
+                let error = read(1).unwrap_err();
+                assert!(matches!(error, Unreadable::OtherUser { pid: 1, user: 0 }), "{error}");
+                assert!(error.is_a_matter_of_permission());
+            });
+        });
+    }
+
+    #[test]
+    fn status_is_parsed() {
+        let text = b"Name:\tred\x1b(s)\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t70\nPid:\t71\nPPid:\t3\n\
+            Uid:\t1\t1000\t1\t1\nNSpid:\t71\t9\t5\nVmRSS:\t9 kB\nRssAnon:\t\t 12 kB\nRssShmem:\t\t7 kB\n";
+        let expected = Status {
+            name: "red?(s)".into(),
+            has_ended: false,
+            process: 70,
+            parent: 3,
+            user: 1000,
+            pid_in_namespace: 5,
+            anonymous_bytes: 12 << 10,
+            shared_bytes: 7 << 10,
+        };
+        assert_eq!(Status::parse(text), Some(expected));
+        assert_eq!(Status::parse(b"Name:\tx\n"), None);
+        for len in 0..text.len() {
+            let _ = Status::parse(&text[..len]);
+        }
+    }
+}
