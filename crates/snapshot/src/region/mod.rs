@@ -12,6 +12,7 @@ mod bell;
 mod clock;
 pub(crate) mod descriptor;
 pub(crate) mod entries;
+pub(crate) mod filter;
 mod kernel;
 mod mappings;
 mod own;
