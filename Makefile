@@ -59,14 +59,14 @@ install: ## Install what was built (make build) below PREFIX, which is /usr/loca
 	  install -m 644 "crates/$$name-c/include/bedplate/$$name.h" "$(DESTDIR)$(PREFIX)/include/bedplate"; \
 	done
 	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
-	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in \
-	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
+	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in | \
+	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
 # The command looks for the libraries that it preloads in ../lib.
 	install -m 755 "$(BUILT)"/libbedplate_{snapshot,ring0}_preload.so "$(DESTDIR)$(PREFIX)/lib"
 	install -m 644 $(SERVICE)/60-bedplate.rules "$(DESTDIR)$(PREFIX)/lib/udev/rules.d"
 	install -m 644 $(SERVICE)/bedplate.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d"
-	sed -e "s|@PREFIX@|$(PREFIX)|" $(SERVICE)/redis-server-snapshots.conf.in \
-	  > "$(DESTDIR)$(PREFIX)/share/bedplate/redis-server-snapshots.conf"
+	sed -e "s|@PREFIX@|$(PREFIX)|" $(SERVICE)/redis-server-snapshots.conf.in | \
+	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/share/bedplate/redis-server-snapshots.conf"
 	install -m 644 docs/man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
 	install -m 644 docs/man/*.3 "$(DESTDIR)$(PREFIX)/share/man/man3"
 	@echo

@@ -239,6 +239,14 @@ impl Descriptor {
     }
 }
 
+/// Opens a userfaultfd that also reports the kernel's own faults, as engines do it.
+///
+/// # Errors
+/// Why there is none, and what to do.
+pub fn userfaultfd_of_engines() -> Result<OwnedFd, String> {
+    open(Purpose::HoldingUp).map_err(|refusal| refusal.to_string())
+}
+
 /// By the device, which needs a permission of its own only; else by the system call, which not all users may make, and
 /// which not all filters of system calls know.
 fn open(purpose: Purpose) -> Result<OwnedFd, Refusal> {

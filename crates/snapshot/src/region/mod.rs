@@ -30,6 +30,7 @@ use std::ops::Range;
 pub(crate) use accessible::{Accessible, NONE, keep_from_dumps};
 pub(crate) use bell::Bell;
 pub(crate) use clock::now;
+pub use descriptor::userfaultfd_of_engines;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
 pub(crate) use mappings::Mappings;
