@@ -74,3 +74,14 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Vm(command) => vm::run(command),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// The parser is looked through as it is in every run of a debug build.
+    #[test]
+    fn every_command_has_a_parser_without_contradictions() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -9,6 +9,7 @@ use crate::failure::hinted;
 
 /// What `run` commands have in common.
 #[derive(clap::Args)]
+#[group(id = "program")]
 pub struct Args {
     /// The library to preload, if it is not beside this command or in ../lib.
     #[arg(long, value_name = "FILE")]
