@@ -230,6 +230,15 @@ impl Drop for Container {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
+        let process = &mut self.server.process;
+        let _ = process.kill();
+        let _ = process.wait();
+        // What the runtime, the library and the server said to a test that fails.
+        if let Some(mut errors) = process.stderr.take().filter(|_| std::thread::panicking()) {
+            let mut said = String::new();
+            let _ = errors.read_to_string(&mut said);
+            println!("{said}");
+        }
     }
 }
 
