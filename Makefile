@@ -24,6 +24,10 @@ endif
 
 # Where `make install` puts things; DESTDIR is for those who make packages.
 PREFIX ?= /usr/local
+# Where `make install` finds what was built.
+BUILT ?= target/release
+# What a system needs for snapshots beside programs: a group, a rule for udev, a drop-in for systemd.
+SERVICE := crates/snapshot-preload/service
 BIND ?= 127.0.0.1
 PORT ?= 6380
 DATA ?= ./data
@@ -45,19 +49,30 @@ setup: ## Install what is missing (changes nothing when nothing is)
 build: setup ## Build the optimised bedplate command and libraries
 	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-scan-c
 
-install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries for C, their headers
-	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,include/bedplate,share/man/man1,share/man/man3}
-	install -m 755 target/release/bedplate "$(DESTDIR)$(PREFIX)/bin"
+install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
+	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,lib/sysusers.d,lib/udev/rules.d,include/bedplate} \
+	  "$(DESTDIR)$(PREFIX)"/share/{bedplate,man/man1,man/man3}
+	install -m 755 "$(BUILT)/bedplate" "$(DESTDIR)$(PREFIX)/bin"
 	for name in ring0 scan; do \
-	  install -m 755 "target/release/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
-	  install -m 644 "target/release/libbedplate_$$name.a" "$(DESTDIR)$(PREFIX)/lib"; \
+	  install -m 755 "$(BUILT)/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
+	  install -m 644 "$(BUILT)/libbedplate_$$name.a" "$(DESTDIR)$(PREFIX)/lib"; \
 	  install -m 644 "crates/$$name-c/include/bedplate/$$name.h" "$(DESTDIR)$(PREFIX)/include/bedplate"; \
 	done
 	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
-	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in \
-	    > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
+	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in | \
+	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
+# The command looks for the libraries that it preloads in ../lib.
+	install -m 755 "$(BUILT)"/libbedplate_{snapshot,ring0}_preload.so "$(DESTDIR)$(PREFIX)/lib"
+	install -m 644 $(SERVICE)/60-bedplate.rules "$(DESTDIR)$(PREFIX)/lib/udev/rules.d"
+	install -m 644 $(SERVICE)/bedplate.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d"
+	sed -e "s|@PREFIX@|$(PREFIX)|" $(SERVICE)/redis-server-snapshots.conf.in | \
+	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/share/bedplate/redis-server-snapshots.conf"
 	install -m 644 docs/man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
 	install -m 644 docs/man/*.3 "$(DESTDIR)$(PREFIX)/share/man/man3"
+	@echo
+	@echo "Installed below $(DESTDIR)$(PREFIX). Snapshots for ordinary users and for services take two steps more:"
+	@echo "  the group bedplate and its device:  systemd-sysusers && udevadm control --reload && udevadm trigger --sysname-match=userfaultfd"
+	@echo "  a service for Redis:                $(PREFIX)/share/bedplate/redis-server-snapshots.conf says how"
 
 run: build ## Start the server on 127.0.0.1:6380 with its data in ./data
 	@echo

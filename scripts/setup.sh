@@ -48,6 +48,7 @@ have redis-server || { had_redis=no; need redis-server "redis-server, the tests'
 have tclsh || need tcl "tclsh, which runs Redis's test suite"
 have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernels"
 [[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
+have crun || need crun "crun, which runs containers for the tests"
 have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
 [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
   need debian-archive-keyring "the keys of Debian's archive, where those kernels come from"

@@ -1,15 +1,15 @@
 //! What snapshot's engines need that use userfaultfd: write protection of shared memory, seen by the process
 //! itself, and page tables that can be moved. (The ring0 engine needs what the component ring0 needs.)
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use bedplate_snapshot::region::userfaultfd_of_engines;
 use bedplate_snapshot::{Choice, Kind, Memory};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::system::{check, is_denied, setting};
+use super::system::check;
 use super::{Check, Component};
 
 const UFFD: (&str, &str) = ("userfaultfd", "userfaultfd");
@@ -26,8 +26,6 @@ const UFFD_API: u64 = 0xaa;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
-const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
-const UFFD_USER_MODE_ONLY: i32 = 1;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
@@ -44,7 +42,7 @@ pub fn probe() -> Component {
     let mut checks = Vec::new();
     let opened = open(&mut checks);
     match opened {
-        Some((uffd, kernel_faults)) => armed(&mut checks, &uffd, kernel_faults),
+        Some(uffd) => armed(&mut checks, &uffd),
         None => checks.extend([FEATURES, ARM, ASYNC].map(|(id, subject)| {
             let required = id != ASYNC.0;
             let check = Check::unknown(id, subject, "userfaultfd could not be opened");
@@ -62,59 +60,21 @@ pub fn probe() -> Component {
     }
 }
 
-/// Opens a userfaultfd in the best way allowed; the flag says whether faults of the kernel itself (a
-/// read(2) into an armed page) are handled too.
-fn open(checks: &mut Vec<Check>) -> Option<(OwnedFd, bool)> {
-    match userfaultfd(libc::O_CLOEXEC) {
+/// Opens a userfaultfd as the engines do: it reports faults of programs, and of the kernel itself (a read(2) into an armed
+/// page).
+fn open(checks: &mut Vec<Check>) -> Option<OwnedFd> {
+    match userfaultfd_of_engines() {
         Ok(fd) => {
             checks
                 .push(Check::yes(UFFD.0, UFFD.1, "handles faults of programs and of the kernel").required());
-            return Some((fd, true));
+            Some(fd)
         }
-        Err(error) if !is_denied(&error) => {
-            let check = Check::no(UFFD.0, UFFD.1, error.to_string());
-            checks.push(check.advice("use a kernel with CONFIG_USERFAULTFD=y").required());
-            return None;
-        }
-        Err(_) => {}
-    }
-    if let Some(fd) = device() {
-        checks.push(Check::yes(UFFD.0, UFFD.1, "through /dev/userfaultfd").required());
-        return Some((fd, true));
-    }
-    let sysctl = setting("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "absent".to_owned());
-    let advice =
-        "give this user access to /dev/userfaultfd (Linux 6.1), or sysctl vm.unprivileged_userfaultfd=1";
-    match userfaultfd(libc::O_CLOEXEC | UFFD_USER_MODE_ONLY) {
-        Ok(fd) => {
-            let reason = format!(
-                "only faults of programs, not of system calls that write into armed pages \
-                 (vm.unprivileged_userfaultfd={sysctl})"
-            );
-            checks.push(Check::partly(UFFD.0, UFFD.1, reason).advice(advice).required());
-            Some((fd, false))
-        }
-        Err(error) => {
-            let reason = format!("{error} (vm.unprivileged_userfaultfd={sysctl})");
+        Err(reason) => {
+            let advice = "docs/snapshot.md has the commands for a user, a service and a container";
             checks.push(Check::no(UFFD.0, UFFD.1, reason).advice(advice).required());
             None
         }
     }
-}
-
-fn userfaultfd(flags: i32) -> io::Result<OwnedFd> {
-    // SAFETY: userfaultfd(2) takes flags only.
-    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32)?;
-    // SAFETY: a descriptor that was just created for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn device() -> Option<OwnedFd> {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok()?;
-    // SAFETY: this request takes flags by value.
-    let fd = check(unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) }).ok()?;
-    // SAFETY: a descriptor that was just created for us.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// An ioctl of userfaultfd whose argument is an array of 64-bit words, as all of its structures are.
@@ -125,18 +85,17 @@ fn request<const N: usize>(fd: impl AsFd, request: libc::c_ulong, words: &mut [u
 }
 
 /// Negotiates the features and arms one page of a memfd.
-fn armed(checks: &mut Vec<Check>, uffd: &OwnedFd, kernel_faults: bool) {
+fn armed(checks: &mut Vec<Check>, uffd: &OwnedFd) {
     // A descriptor negotiates once: what it could do is asked of another one.
-    let flags = libc::O_CLOEXEC | if kernel_faults { 0 } else { UFFD_USER_MODE_ONLY };
-    let offered = userfaultfd(flags).or_else(|e| device().ok_or(e)).and_then(|fd| {
+    let offered = userfaultfd_of_engines().and_then(|fd| {
         let mut api = [UFFD_API, 0, 0];
-        request(&fd, UFFDIO_API, &mut api)?;
+        request(&fd, UFFDIO_API, &mut api).map_err(|error| error.to_string())?;
         Ok(api[1])
     });
     let offered = match offered {
         Ok(features) => features,
         Err(error) => {
-            checks.push(Check::unknown(FEATURES.0, FEATURES.1, error.to_string()).required());
+            checks.push(Check::unknown(FEATURES.0, FEATURES.1, error).required());
             return;
         }
     };
@@ -219,9 +178,8 @@ fn remap() -> Check {
     let memory = Memory::builder(PAGE).engine(Choice::Only(Kind::Remap)).build();
     match memory {
         Ok(_) => Check::yes(REMAP.0, REMAP.1, "a page's tables were moved"),
-        Err(error) => Check::no(REMAP.0, REMAP.1, error.to_string()).advice(
-            "use Linux 5.14 or newer, and give this user userfaultfd; without it snapshots take longer",
-        ),
+        Err(error) => Check::no(REMAP.0, REMAP.1, error.to_string())
+            .advice("docs/snapshot.md has what it needs; without it snapshots take longer, or do not work"),
     }
 }
 

@@ -21,6 +21,7 @@ use rustix::mount::{
 use rustix::process::{Resource, getrlimit};
 
 use super::above_standard::above_standard;
+use super::filter;
 use crate::{Error, Kind, PAGE};
 
 /// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
@@ -91,6 +92,9 @@ pub(crate) fn next_data(file: &OwnedFd, pages: Range<usize>) -> Result<Option<Ra
 }
 
 fn of_its_own_instance() -> Result<OwnedFd, Errno> {
+    if !filter::permits(&[libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount]) {
+        return Err(Errno::PERM);
+    }
     let instance = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&instance, c"huge", c"always")?;
     // What limits it is memory, as for any other.
@@ -141,6 +145,15 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::region::filter::tests::{KILL, with_filter};
+
+    /// As under systemd, whose services may not mount.
+    #[test]
+    fn a_file_is_made_where_mounting_ends_the_process() {
+        for call in [libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount] {
+            assert_eq!(with_filter(call, KILL, || file(PAGE, true).is_ok_and(|(_, large)| !large)), 0);
+        }
+    }
 
     #[test]
     fn files_are_not_what_programs_write_messages_to() {

@@ -11,6 +11,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::above_standard::above_standard;
+use super::filter;
 use crate::{Error, Kind};
 
 const GROUP: u8 = 0xaa;
@@ -56,8 +57,8 @@ const WHAT: &str = "userfaultfd";
 /// Why there is no descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not for this user.
-    Permission,
+    /// Not for this user, who needs the device: what opening it, or asking it for a descriptor, said.
+    Device(Errno),
     /// The kernel is too old or was built without.
     Kernel(Purpose),
     /// Something else failed.
@@ -74,9 +75,18 @@ impl Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Permission => f.write_str(
-                "no permission for userfaultfd: run as root, or `sysctl vm.unprivileged_userfaultfd=1`, or give \
-                 the user access to /dev/userfaultfd (and allow both in the container's seccomp profile)",
+            Self::Device(Errno::ACCESS) => f.write_str(
+                "this user may not open /dev/userfaultfd: add the user to the file's group (`ls -l /dev/userfaultfd` \
+                 names it; `bedplate` if its udev rule is installed), or run as root",
+            ),
+            Self::Device(Errno::PERM) => f.write_str(
+                "this container or service may not use /dev/userfaultfd: for a container pass `--device \
+                 /dev/userfaultfd`, for a systemd unit set `DeviceAllow=/dev/userfaultfd rw`",
+            ),
+            Self::Device(_) => f.write_str(
+                "there is no /dev/userfaultfd here, and this user may not do without it: for a container pass \
+                 `--device /dev/userfaultfd`, for a systemd unit set `BindPaths=/dev/userfaultfd`, before Linux 6.1 \
+                 `sysctl vm.unprivileged_userfaultfd=1`",
             ),
             Self::Kernel(Purpose::HoldingUp) => f.write_str(
                 "the kernel cannot hold up users of shared memory by userfaultfd: Linux 5.14 or later with \
@@ -229,14 +239,34 @@ impl Descriptor {
     }
 }
 
+/// Opens a userfaultfd that also reports the kernel's own faults, as engines do it.
+///
+/// # Errors
+/// Why there is none, and what to do.
+pub fn userfaultfd_of_engines() -> Result<OwnedFd, String> {
+    open(Purpose::HoldingUp).map_err(|refusal| refusal.to_string())
+}
+
+/// By the device, which needs a permission of its own only; else by the system call, which not all users may make, and
+/// which not all filters of system calls know.
 fn open(purpose: Purpose) -> Result<OwnedFd, Refusal> {
+    let device = match by_device() {
+        Ok(fd) => return Ok(fd),
+        Err(error) => error,
+    };
+    let denied = match device {
+        Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::ACCESS | Errno::PERM => Refusal::Device(device),
+        other => Refusal::Other("/dev/userfaultfd", other),
+    };
+    if !filter::permits(&[libc::SYS_userfaultfd]) {
+        return Err(denied);
+    }
     // SAFETY: a new descriptor; what is done with it is this module's matter.
     match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
         Ok(fd) => Ok(fd),
-        Err(Errno::PERM) => by_device().map_err(|error| match error {
-            Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NXIO => Refusal::Permission,
-            other => Refusal::Other(WHAT, other),
-        }),
+        Err(Errno::PERM | Errno::ACCESS) => Err(denied),
+        // Some filters say of all calls that they do not permit that there are none of this number.
+        Err(Errno::NOSYS) if device != Errno::NOENT || filter::is_filtered() => Err(denied),
         Err(Errno::NOSYS) => Err(Refusal::Kernel(purpose)),
         Err(error) => Err(Refusal::Other(WHAT, error)),
     }
@@ -270,5 +300,66 @@ unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
         use std::os::fd::FromRawFd;
         // SAFETY: what this ioctl returned is a new descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::region::filter::tests::{KILL, refuse, with_filter};
+
+    const DEVICE: &str = "/dev/userfaultfd";
+
+    /// Every refusal fits into the line in which the preloaded library says it.
+    #[test]
+    fn refusals_are_short_and_say_what_to_do() {
+        let device = [Errno::NOENT, Errno::ACCESS, Errno::PERM].map(Refusal::Device);
+        for refusal in device {
+            let text = refusal.of(Kind::Uffd).to_string();
+            assert!(text.len() < 400 && !text.contains('\n'), "{text}");
+            assert!(text.contains(DEVICE), "{text}");
+        }
+    }
+
+    /// A filter that ends the process for the system call leaves the device.
+    #[test]
+    fn the_system_call_is_not_made_where_it_ends_the_process() {
+        let opens = Descriptor::open(Purpose::HoldingUp).is_ok();
+        let has_device = by_device().is_ok();
+        let tried = || {
+            let opened = Descriptor::open(Purpose::HoldingUp);
+            if has_device { opened.is_ok() } else { matches!(opened, Err(Refusal::Device(_))) }
+        };
+        assert!(opens || !has_device);
+        assert_eq!(with_filter(libc::SYS_userfaultfd, KILL, tried), 0);
+    }
+
+    /// Whoever may neither open the device nor make the system call is told of the device.
+    #[test]
+    fn who_may_not_open_the_device_is_told_so() {
+        const NOBODY: u32 = 65534;
+        // SAFETY: a question.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: only root can become somebody else");
+            return;
+        }
+        if std::fs::metadata(DEVICE).is_ok_and(|device| device.mode() & 0o6 == 0o6) {
+            println!("skipped: everybody may open {DEVICE}");
+            return;
+        }
+        let tried = || {
+            // SAFETY: the process that `with_filter` made becomes somebody else.
+            let somebody_else = unsafe {
+                libc::setgroups(0, std::ptr::null()) == 0
+                    && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0
+                    && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
+            };
+            somebody_else && matches!(Descriptor::open(Purpose::HoldingUp), Err(Refusal::Device(_)))
+        };
+        for action in [KILL, refuse(libc::EPERM), refuse(libc::ENOSYS)] {
+            assert_eq!(with_filter(libc::SYS_userfaultfd, action, tried), 0);
+        }
     }
 }

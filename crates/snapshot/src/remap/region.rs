@@ -216,10 +216,12 @@ impl crate::region::Region for Region {
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
         let (file, _) = backing::file(options.bytes, options.huge_pages)
             .map_err(|error| backing::no_file(error, Kind::Remap))?;
-        let entries =
-            Entries::open().map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Remap))?;
-        let mappings =
-            Mappings::open().map_err(|error| Refusal::Other("/proc/self/maps", error).of(Kind::Remap))?;
+        let entries = Entries::open().map_err(|error| {
+            Refusal::Other("it takes /proc: opening /proc/self/pagemap", error).of(Kind::Remap)
+        })?;
+        let mappings = Mappings::open().map_err(|error| {
+            Refusal::Other("it takes /proc: opening /proc/self/maps", error).of(Kind::Remap)
+        })?;
         let mut region = Self {
             base: 0,
             aside: 0,

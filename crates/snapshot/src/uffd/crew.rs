@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, Pid};
 
 use super::bindings::Binding;
 use super::tasks;
-use crate::region::{Bell, now};
+use crate::region::{Bell, filter, now};
 
 /// The most handlers. Machines with more processors have several of them share one.
 pub const MOST: usize = 64;
@@ -49,6 +49,9 @@ pub struct Crew {
     posts: [Option<Post>; MOST],
     count: usize,
     moves: AtomicU64,
+    /// Whether threads may be bound to processors and given priority. Where a filter of system calls forbids that, faults
+    /// are served all the same, only slower.
+    may_schedule: bool,
 }
 
 impl Crew {
@@ -64,13 +67,18 @@ impl Crew {
                 bell: Bell::new()?,
             });
         }
-        let crew = Self { posts, count, moves: AtomicU64::new(0) };
+        let may_schedule = filter::permits(&[libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler]);
+        let crew = Self { posts, count, moves: AtomicU64::new(0), may_schedule };
         crew.post(rustix::thread::sched_getcpu()).on_duty.store(true, Ordering::Release);
         Ok(crew)
     }
 
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    pub fn may_schedule(&self) -> bool {
+        self.may_schedule
     }
 
     pub fn moves(&self) -> u64 {
@@ -106,7 +114,11 @@ impl Crew {
     /// Keeps a writer on the processor that it is on, if no other is kept there.
     fn bind(&self, thread: u32, processor: usize) {
         let Some(thread) = Pid::from_raw(thread as i32) else { return };
-        if self.count == 1 || self.count < MOST && processor >= self.count || processor >= CpuSet::MAX_CPU {
+        if !self.may_schedule
+            || self.count == 1
+            || self.count < MOST && processor >= self.count
+            || processor >= CpuSet::MAX_CPU
+        {
             return;
         }
         let is_bound = |post: &Post| post.bindings().now.is_some_and(|binding| binding.is_of(thread));

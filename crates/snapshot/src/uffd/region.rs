@@ -94,7 +94,9 @@ impl Region {
         let pages = options.bytes / PAGE;
         let tables = Error::system("mapping the region's tables");
         let entries = (options.huge_pages && protect::needs_a_look()).then(Entries::open).transpose();
-        let entries = entries.map_err(|error| Refusal::Other("/proc/self/pagemap", error).of(Kind::Uffd))?;
+        let entries = entries.map_err(|error| {
+            Refusal::Other("it takes /proc: opening /proc/self/pagemap", error).of(Kind::Uffd)
+        })?;
         let make = || {
             // SAFETY: a new mapping at an address of the kernel's choice.
             let nothing = unsafe {

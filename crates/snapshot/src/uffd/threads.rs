@@ -52,8 +52,8 @@ impl Region {
     }
 }
 
-/// A handler's life.
-fn handle(region: &Region, processor: usize) {
+/// Binds this thread, a handler, to its processor, and puts it before writers.
+fn go_first(processor: usize) {
     let mut only = CpuSet::new();
     if processor < CpuSet::MAX_CPU {
         only.set(processor);
@@ -64,6 +64,13 @@ fn handle(region: &Region, processor: usize) {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: this thread's own scheduling.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+}
+
+/// A handler's life.
+fn handle(region: &Region, processor: usize) {
+    if region.crew.may_schedule() {
+        go_first(processor);
+    }
     let post = region.crew.post(processor);
     let (mut window, mut lookout) = (Window::default(), Lookout::default());
     while !region.is_over() {
