@@ -43,7 +43,7 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-scan-c
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c
 
 install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries for C, their headers
 	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,include/bedplate,share/man/man3}
