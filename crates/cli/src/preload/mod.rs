@@ -11,6 +11,8 @@ use crate::failure::hinted;
 
 /// What `run` commands have in common.
 #[derive(clap::Args)]
+// The commands' own arguments are called Args, too, and two groups of a command must not have one name.
+#[group(id = "program")]
 pub struct Args {
     /// The library to preload, if it is not beside this command or in ../lib.
     #[arg(long, value_name = "FILE")]
