@@ -54,6 +54,11 @@ have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
   need debian-archive-keyring "the keys of Debian's archive, where those kernels come from"
 compgen -G '/usr/lib/*/librocksdb.so' >/dev/null || [[ -e /usr/lib64/librocksdb.so ]] ||
   need librocksdb-dev "RocksDB, a peer of the benchmarks"
+compgen -G '/usr/lib/*/libjemalloc.a' >/dev/null || need libjemalloc-dev "jemalloc for static linking, for the tests of snapshots"
+compgen -G '/usr/lib/*/libtcmalloc_minimal.so.4' >/dev/null || need libtcmalloc-minimal4 "tcmalloc, likewise"
+compgen -G '/usr/lib/*/libmimalloc.so.2.0' >/dev/null || need libmimalloc2.0 "mimalloc, likewise"
+have musl-gcc || need musl-tools "musl, another C library, likewise"
+[[ -e /usr/bin/python3 ]] || need python3 "Python, likewise"
 have fio || need fio "fio, which says what a disk gives"
 compgen -G '/usr/lib*/liburing.so.2' >/dev/null || compgen -G '/usr/lib/*/liburing.so.2' >/dev/null ||
   need liburing2 "liburing, with which a test program sets up rings"

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What is installed below the prefix.
-const FILES: [&str; 15] = [
+const FILES: [&str; 17] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
@@ -20,12 +20,14 @@ const FILES: [&str; 15] = [
     "lib/libbedplate_ring0_preload.so",
     "lib/libbedplate_scan.a",
     "lib/libbedplate_scan.so",
+    "lib/libbedplate_snapshot_malloc.so",
     "lib/libbedplate_snapshot_preload.so",
     "lib/pkgconfig/bedplate-scan.pc",
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
     "share/bedplate/redis-server-snapshots.conf",
     "share/man/man1/bedplate-snapshot-run.1",
+    "share/man/man1/bedplate-snapshot-stats.1",
     "share/man/man3/bedplate-scan.3",
 ];
 
@@ -42,7 +44,7 @@ fn install(destination: Option<&Path>, prefix: &Path) {
     BUILD.call_once(|| {
         let mut command = Command::new(env!("CARGO"));
         command.args(["build", "--locked", "--quiet"]);
-        for package in ["ring0-preload", "ring0-c", "snapshot-preload", "scan-c"] {
+        for package in ["ring0-preload", "ring0-c", "snapshot-preload", "snapshot-malloc", "scan-c"] {
             command.args(["-p", &format!("bedplate-{package}")]);
         }
         assert!(command.status().unwrap().success());

@@ -3,13 +3,24 @@
 //! In the owner's process ranges of the region are claimed, released and emptied instead of mapped and unmapped. In
 //! others, which inherited it, they are mapped privately; what is given back is replaced by empty memory, never unmapped,
 //! so that the owner's process always finds its pages there.
+//!
+//! Some allocators reserve addresses without rights, and get the rights to parts of them by `mprotect`. Such a reservation
+//! is claimed as any other mapping is. Where an engine's parts have no rights of their own, all of it can be read and written.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_snapshot::PAGE;
 
 use crate::engine::Engine;
-use crate::heap;
+use crate::{heap, program_break, provider, say};
+
+/// Reservations up to this size are in the region. It is what allocators use; sandboxes reserve more, and rely on that
+/// nothing can be read there.
+const LARGEST_RESERVATION: usize = 2 << 30;
+
+const READ_AND_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 const FAILED: *mut c_void = libc::MAP_FAILED;
 
@@ -87,16 +98,96 @@ fn empty(Inside { region, pages, owned }: Inside) {
     region.empty_in_snapshot(pages);
 }
 
+/// Whether rights of parts of a region were ever changed.
+static RIGHTS_DIFFER: AtomicBool = AtomicBool::new(false);
+
+/// Gives pages of the owner's region rights, where parts of it have rights of their own.
+fn set_rights(region: &dyn Engine, pages: &Range<usize>, protection: c_int) -> c_int {
+    if protection != READ_AND_WRITE {
+        RIGHTS_DIFFER.store(true, Ordering::Relaxed);
+    }
+    if !region.parts_have_rights() || pages.is_empty() || !RIGHTS_DIFFER.load(Ordering::Relaxed) {
+        return 0;
+    }
+    let at = (region.base() + pages.start * PAGE) as *mut c_void;
+    // SAFETY: pages of the program's.
+    unsafe { real::mprotect(at, pages.len() * PAGE, protection) }
+}
+
+/// Gives pages of the owner's back. Whoever claims them next can read and write them.
+fn release(region: &dyn Engine, pages: Range<usize>) {
+    set_rights(region, &pages, READ_AND_WRITE);
+    region.release(pages);
+}
+
+/// Unmaps memory of the owner's process or another one's.
+pub fn unmap(addresses: Range<usize>) {
+    // SAFETY: the caller's memory.
+    unsafe { munmap(addresses.start as *mut c_void, addresses.len()) };
+}
+
+/// Code cannot be in a region whose parts have no rights of their own.
+fn refuse_code() -> c_int {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !IS_SAID.swap(true, Ordering::Relaxed) {
+        say(format_args!(
+            "this engine has no snapshots of programs that make code; run it with --engine uffd"
+        ));
+    }
+    fail(libc::EACCES);
+    -1
+}
+
+/// Defines a function that passes its arguments on to another one, and the address of the code that called it as one more.
+macro_rules! define_with_caller {
+    ($name:ident($($argument:ident: $type:ty),*), $to:path, $x86_64:literal, $aarch64:literal) => {
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!($x86_64, to = sym $to);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!($aarch64, to = sym $to);
+        }
+    };
+}
+
+define_with_caller!(
+    mmap(at: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: libc::off_t),
+    mmap_from,
+    // The seventh argument is on the stack, which this aligns, too.
+    "push qword ptr [rsp]\ncall {to}\nadd rsp, 8\nret",
+    "mov x6, x30\nb {to}"
+);
+
+define_with_caller!(
+    mmap64(at: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: libc::off_t),
+    mmap_from,
+    "push qword ptr [rsp]\ncall {to}\nadd rsp, 8\nret",
+    "mov x6, x30\nb {to}"
+);
+
+define_with_caller!(
+    sbrk(increment: isize),
+    program_break::sbrk_from,
+    "mov rsi, [rsp]\njmp {to}",
+    "mov x1, x30\nb {to}"
+);
+
+/// What `mmap` does, with the address of the code that called it.
+///
 /// # Safety
 /// As the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mmap(
+unsafe extern "C" fn mmap_from(
     at: *mut c_void,
     len: usize,
     protection: c_int,
     flags: c_int,
     fd: c_int,
     offset: libc::off_t,
+    caller: usize,
 ) -> *mut c_void {
     const KIND: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     const NOT: c_int = libc::MAP_FIXED
@@ -112,42 +203,41 @@ unsafe extern "C" fn mmap(
             fail(libc::ENODEV);
             return FAILED;
         }
+        if protection & libc::PROT_EXEC != 0 && !there.region.parts_have_rights() {
+            refuse_code();
+            return FAILED;
+        }
         // New memory in the place of old, of which a part may have been given back before.
         if !there.owned {
             empty(there);
             return at;
         }
-        there.region.release(there.pages.clone());
-        if !there.region.claim_exactly(there.pages) {
+        let Inside { region, pages, .. } = there;
+        release(region, pages.clone());
+        if !region.claim_exactly(pages.clone()) {
             fail(libc::ENOMEM);
             return FAILED;
         }
-        return at;
+        return if set_rights(region, &pages, protection) == 0 { at } else { FAILED };
     }
-    if flags & KIND == KIND
-        && flags & NOT == 0
-        && protection == libc::PROT_READ | libc::PROT_WRITE
+    let is_anonymous = flags & KIND == KIND && flags & NOT == 0;
+    let is_reservation =
+        || protection == libc::PROT_NONE && len <= LARGEST_RESERVATION && provider::contains(caller);
+    if is_anonymous
+        && (protection == READ_AND_WRITE || is_reservation())
         && let Some(address) = heap::map(at as usize, len)
     {
+        if protection != READ_AND_WRITE
+            && let Some(Inside { region, pages, .. }) =
+                inside(address as *mut c_void, len.next_multiple_of(PAGE))
+        {
+            // Without it there are rights that the program does not expect, and nothing else.
+            set_rights(region, &pages, protection);
+        }
         return address as *mut c_void;
     }
     // SAFETY: the caller's arguments.
     unsafe { real::mmap(at, len, protection, flags, fd, offset) }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mmap64(
-    at: *mut c_void,
-    len: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: libc::off_t,
-) -> *mut c_void {
-    // SAFETY: the caller's arguments.
-    unsafe { mmap(at, len, protection, flags, fd, offset) }
 }
 
 /// # Safety
@@ -163,7 +253,7 @@ unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
         return -1;
     }
     if there.owned {
-        there.region.release(there.pages);
+        release(there.region, there.pages);
     } else {
         empty(there);
     }
@@ -195,12 +285,22 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
-    if inside(at, len).is_some_and(|there| !there.owned || !there.region.parts_have_rights()) {
+    let Some(there) = inside(at, len.next_multiple_of(PAGE)) else {
+        // SAFETY: the caller's arguments.
+        return unsafe { real::mprotect(at, len, protection) };
+    };
+    if !there.region.parts_have_rights() && protection & libc::PROT_EXEC != 0 {
+        return refuse_code();
+    }
+    if !(at as usize).is_multiple_of(PAGE) {
+        fail(libc::EINVAL);
+        return -1;
+    }
+    if !there.owned {
         // What is kept for this process is written to it.
         return 0;
     }
-    // SAFETY: the caller's arguments.
-    unsafe { real::mprotect(at, len, protection) }
+    set_rights(there.region, &there.pages, protection)
 }
 
 /// # Safety
@@ -225,7 +325,7 @@ unsafe extern "C" fn mremap(
     if wanted <= pages.len() {
         let rest = pages.start + wanted..pages.end;
         if owned {
-            region.release(rest);
+            release(region, rest);
         } else {
             empty(Inside { region, pages: rest, owned });
         }

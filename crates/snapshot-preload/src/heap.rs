@@ -255,3 +255,10 @@ pub fn map(hint: usize, len: usize) -> Option<usize> {
     let align = if count >= ALIGNED { ALIGNED } else { SMALL_ALIGNED };
     region.claim_anywhere(count, align).map(|pages| region.base() + pages.start * PAGE)
 }
+
+/// Claims the pages of these addresses for a mapping, if they are free pages of the region.
+pub fn map_exactly(addresses: Range<usize>) -> bool {
+    region().is_some_and(|region| {
+        pages(region, addresses.start, addresses.len()).is_some_and(|pages| region.claim_exactly(pages))
+    })
+}

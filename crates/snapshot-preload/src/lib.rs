@@ -4,8 +4,9 @@
 //! Large anonymous mappings are placed in a region (`heap`), and `fork` takes a snapshot of it (`forks`): the
 //! child sees the same memory at the same addresses, and only what is outside of the region is copied the usual way. A
 //! child that becomes a daemon gets a region of its own (`daemons`).
-//! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc; the C library's own
-//! `malloc` does not, and a program that uses it runs as before.
+//! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc (`calls`, `program_break`).
+//! The C library's own `malloc` does not. A program that uses it runs as before, unless `libbedplate_snapshot_malloc.so` is
+//! preloaded after this library, which gives it another allocator (`provider`).
 //!
 //! `BEDPLATE_SNAPSHOT_ENGINE` chooses the engine: `remap`, `uffd` (`engine::mapped`), or `ring0` (`engine::ring0`), in which the
 //! program then runs; `remap` where it works, else `uffd`, unless told.
@@ -31,6 +32,8 @@ mod direct_io;
 mod engine;
 mod forks;
 mod heap;
+mod program_break;
+mod provider;
 mod settings;
 #[cfg(target_arch = "x86_64")]
 mod signals;
@@ -51,6 +54,8 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     forks::register();
+    // Asked before there are threads.
+    provider::contains(0);
     match heap::start() {
         Ok(()) => statistics::at_exit(),
         Err(error) => {

@@ -6,7 +6,7 @@ use std::io::Write;
 use bedplate_snapshot::statistics::page::Page;
 
 use crate::settings::settings;
-use crate::{forks, heap};
+use crate::{forks, heap, provider};
 
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {
@@ -44,7 +44,8 @@ extern "C" fn write() {
     ];
     let counts: String = counts.map(|(name, count)| format!(" {name}={count}")).concat();
     let more = region.more_statistics();
-    let text = format!("pid={} engine={}{counts}{more}\n", std::process::id(), region.kind());
+    let malloc = if provider::is_bundled() { "bundled" } else { "own" };
+    let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), region.kind());
     // At the end of a process there is nobody to tell that it did not work.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all(text.as_bytes());

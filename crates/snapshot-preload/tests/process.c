@@ -203,6 +203,63 @@ static void fixed(void) {
     CHECK(is(at, 4 * MIB, 4), "memory has changed");
 }
 
+// A child that has become another program is left alone, whatever its parent writes.
+static void programs(void) {
+    enum { BYTES = 8 * MIB };
+    unsigned char *at = map(BYTES, 1);
+    for (int i = 0; i < 8; i++) {
+        int closed_by_exec[2];
+        CHECK(!pipe2(closed_by_exec, O_CLOEXEC), "pipe");
+        pid_t pid = fork();
+        CHECK(pid >= 0, "fork");
+        if (pid == 0) {
+            unsetenv("LD_PRELOAD");
+            execlp("sleep", "sleep", "0.3", NULL);
+            _exit(3);
+        }
+        close(closed_by_exec[1]);
+        char byte;
+        (void)!read(closed_by_exec[0], &byte, 1);
+        close(closed_by_exec[0]);
+        memset(at, i, BYTES);
+        reap();
+    }
+}
+
+// Memory of which a part had other rights can be written again when it was unmapped, or replaced.
+static void rights(void) {
+    enum { BYTES = 4 * MIB };
+    for (int i = 0; i < 4; i++) {
+        unsigned char *at = map(BYTES, 1);
+        CHECK(!mprotect(at + MIB, PAGE, PROT_NONE) && !mprotect(at + 2 * MIB, MIB, PROT_READ), "mprotect");
+        if (i % 2) {
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+            CHECK(mmap(at, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0) == at, "mmap");
+            memset(at, 2, BYTES);
+        }
+        CHECK(!munmap(at, BYTES), "munmap");
+        unsigned char *next = map(BYTES, 3);
+        int go = child_that_sees(next, BYTES, 3);
+        memset(next, 4, BYTES);
+        close(go);
+        reap();
+        CHECK(!munmap(next, BYTES), "munmap");
+    }
+}
+
+// Memory is not made executable without a word where it would not be.
+static void code(void) {
+    unsigned char *at = map(MIB, 0xc3);
+    if (mprotect(at, MIB, PROT_READ | PROT_EXEC)) {
+        CHECK(errno == EACCES, "errno is %d", errno);
+        CHECK(is(at, MIB, 0xc3), "memory has changed");
+        return;
+    }
+#ifdef __x86_64__
+    ((void (*)(void))at)();
+#endif
+}
+
 static unsigned char *written;
 static size_t written_bytes;
 
@@ -241,7 +298,8 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } kinds[] = {{"children", children}, {"locked", locked}, {"resident", resident},
                  {"dump", dump}, {"discards", discards}, {"writers", writers},
-                 {"locked_part", locked_part}, {"fixed", fixed}};
+                 {"locked_part", locked_part}, {"fixed", fixed},
+                 {"programs", programs}, {"rights", rights}, {"code", code}};
     for (size_t i = 0; argc == 2 && i < sizeof kinds / sizeof kinds[0]; i++)
         if (!strcmp(argv[1], kinds[i].name)) {
             kinds[i].run();

@@ -80,6 +80,33 @@ fn a_child_that_is_forked_beside_writers_gets_few_page_tables() {
     succeeds(&program.command("remap", "", "writers").output().unwrap());
 }
 
+#[test]
+fn a_child_that_becomes_another_program_is_left_alone() {
+    let program = Program::new("process.c", &[]);
+    for engine in ["remap", "uffd"] {
+        succeeds(&program.command(engine, "", "programs").output().unwrap());
+    }
+}
+
+#[test]
+fn memory_that_had_other_rights_can_be_used_again() {
+    let program = Program::new("process.c", &[]);
+    for engine in ["remap", "uffd"] {
+        succeeds(&program.command(engine, "", "rights").output().unwrap());
+    }
+}
+
+#[test]
+fn code_needs_an_engine_whose_parts_have_rights() {
+    let program = Program::new("process.c", &[]);
+    for (engine, refuses) in [("remap", true), ("uffd", false)] {
+        let output = program.command(engine, "", "code").output().unwrap();
+        succeeds(&output);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.contains("--engine uffd"), refuses, "{engine}: {said}");
+    }
+}
+
 /// A limit on the size of files keeps memory files small, too.
 #[test]
 fn a_program_with_a_limit_on_files_runs_without_snapshots() {

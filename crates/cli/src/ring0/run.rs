@@ -28,5 +28,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.required {
         environment.push(("BEDPLATE_RING0_REQUIRED", "1".into()));
     }
-    args.program.run(LIBRARY, &environment)
+    args.program.run(LIBRARY, &[], &environment)
 }

@@ -3,9 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::{preload, units};
+use crate::preload::{self, reach};
+use crate::{failure, units};
 
 const LIBRARY: &str = "libbedplate_snapshot_preload.so";
+const MALLOC: &str = "libbedplate_snapshot_malloc.so";
+/// The exit status of a program that was not to run without snapshots: what shells use for a command that cannot be executed.
+const CANNOT_EXECUTE: u8 = 126;
 
 /// Mechanisms that give a program snapshots by `fork`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -18,6 +22,17 @@ enum Engine {
     Uffd,
     /// Page tables of the program's own: it runs in ring 0 of its processors, by KVM.
     Ring0,
+}
+
+/// Whose `malloc` the program calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Malloc {
+    /// The bundled one in the place of the C library's, and the program's if it brings another one.
+    Auto,
+    /// The bundled one, whatever the program brings.
+    Bundled,
+    /// The program's. Memory of the C library's malloc is copied by fork as usual.
+    Own,
 }
 
 #[derive(clap::Args)]
@@ -42,12 +57,23 @@ pub struct Args {
     /// Memory that the program maps in pieces smaller than this is copied by fork as usual.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::parse_size)]
     minimum: u64,
+    /// Which allocator the program uses, and the programs that it starts.
+    #[arg(long, value_enum, default_value_t = Malloc::Auto)]
+    malloc: Malloc,
     #[command(flatten)]
     program: preload::Args,
 }
 
 /// Becomes the program; returns only if that fails.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some((program, obstacle)) = reach::obstacle(args.program.name()) {
+        let reason = format!("{} {obstacle}", program.display());
+        if args.required {
+            return Ok(failure::report_as(&anyhow::Error::msg(reason), CANNOT_EXECUTE));
+        }
+        eprintln!("bedplate snapshot: running without snapshots: {reason}");
+        return args.program.run_as_it_is([]);
+    }
     let mut environment = vec![("BEDPLATE_SNAPSHOT_MINIMUM", args.minimum.to_string().into())];
     let engine = match args.engine {
         Engine::Auto => None,
@@ -68,5 +94,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.small_pages {
         environment.push(("BEDPLATE_SNAPSHOT_HUGE_PAGES", "0".into()));
     }
-    args.program.run(LIBRARY, &environment)
+    let others: &[&str] = match args.malloc {
+        Malloc::Auto | Malloc::Bundled => &[MALLOC],
+        Malloc::Own => &[],
+    };
+    let malloc = if args.malloc == Malloc::Bundled { "bundled" } else { "auto" };
+    environment.push(("BEDPLATE_SNAPSHOT_MALLOC", malloc.into()));
+    args.program.run(LIBRARY, others, &environment)
 }

@@ -72,10 +72,20 @@ pub fn library() -> PathBuf {
     if in_guest() {
         return IN_GUEST.into();
     }
+    build("snapshot-preload")
+}
+
+/// That library, and the one with the bundled allocator, which is preloaded after it.
+pub fn libraries() -> [PathBuf; 2] {
+    [library(), build("snapshot-malloc")]
+}
+
+/// Builds one of Bedplate's libraries, as this test was.
+fn build(name: &str) -> PathBuf {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--locked", "--quiet", "-p", "bedplate-snapshot-preload"]);
+    command.args(["build", "--locked", "--quiet", "-p", &format!("bedplate-{name}")]);
     assert!(command.status().unwrap().success());
     // This test is target/PROFILE/deps/NAME.
     let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    folder.join("libbedplate_snapshot_preload.so")
+    folder.join(format!("libbedplate_{}.so", name.replace('-', "_")))
 }

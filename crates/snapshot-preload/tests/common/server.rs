@@ -37,17 +37,29 @@ impl Server {
 
     /// A program that takes Redis's options, likewise.
     pub fn start_of(program: &str, folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
+        Self::start_configured(program, folder, options, |command| {
+            if let Some(engine) = engine {
+                command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
+                command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
+                command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
+            }
+        })
+    }
+
+    /// Such a program, with what is done to the command that starts it.
+    pub fn start_configured(
+        program: &str,
+        folder: &Path,
+        options: &[&str],
+        configure: impl FnOnce(&mut Command),
+    ) -> Self {
         let port = free_port();
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
         command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
         // A guest's output is shown if its test fails.
         command.stdout(if in_guest() { Stdio::inherit() } else { Stdio::null() }).stderr(Stdio::inherit());
-        if let Some(engine) = engine {
-            command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
-            command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
-            command.env("BEDPLATE_SNAPSHOT_ENGINE", engine);
-        }
+        configure(&mut command);
         let mut server = Self::around(command.spawn().unwrap(), port);
         server.program = program.into();
         server.connect();
@@ -114,7 +126,7 @@ impl Server {
             let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
             if let Some(line) = text.lines().find(|line| line.starts_with(&format!("pid={pid} "))) {
                 let words = line.split_whitespace().filter_map(|word| word.split_once('='));
-                let counts = words.filter(|(name, _)| *name != "engine");
+                let counts = words.filter(|(name, _)| !["engine", "malloc"].contains(name));
                 return counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect();
             }
             // Whose child a daemon is, nobody here can wait for it.

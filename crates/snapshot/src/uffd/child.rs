@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
-use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::page_map;
 use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
@@ -24,8 +24,8 @@ pub struct Frozen<'a> {
     snapshots: RwLockWriteGuard<'a, Snapshots>,
     slot: usize,
     epoch: u32,
-    read: OwnedFd,
-    write: OwnedFd,
+    owners_end: OwnedFd,
+    childs_end: OwnedFd,
     begin: u64,
 }
 
@@ -69,13 +69,13 @@ impl Region {
 
 impl<'a> Frozen<'a> {
     pub(super) fn new(region: &'a Region) -> Result<Self, Error> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
+        let (owners_end, childs_end) = page_map::channel().map_err(Error::system("socketpair"))?;
         let begin = now();
         let mut snapshots = region.close();
         // The child must not inherit a binding. Nobody is bound again before this thaws.
         region.crew.unbind();
         let (slot, epoch) = region.begin(&mut snapshots)?;
-        Ok(Self { region, snapshots, slot, epoch, read, write, begin })
+        Ok(Self { region, snapshots, slot, epoch, owners_end, childs_end, begin })
     }
 }
 
@@ -86,9 +86,9 @@ impl crate::region::Frozen for Frozen<'_> {
 
     // When there is no child after all, the snapshot ends by itself.
     fn thaw(mut self) -> u32 {
-        // Only the child has the other end now: when it ends, so does the pipe.
-        drop(self.write);
-        let target = Target::Child(ChildTarget::new(self.read));
+        // Only the child has the other end now, which is closed when the child ends.
+        drop(self.childs_end);
+        let target = Target::Child(ChildTarget::new(self.owners_end));
         self.snapshots.slots[self.slot] = Some(Slot { epoch: self.epoch, target });
         drop(self.snapshots);
         self.region.counters.pauses.record(now() - self.begin);
@@ -97,18 +97,15 @@ impl crate::region::Frozen for Frozen<'_> {
     }
 
     unsafe fn map_in_child(self) -> Result<(), Error> {
-        let Self { region, snapshots, read, write, .. } = self;
+        let Self { region, snapshots, owners_end, childs_end, .. } = self;
         // The lock's state is a copy of the parent's: nobody uses it here.
         std::mem::forget(snapshots);
+        drop(owners_end);
         // SAFETY: the child's only thread.
         unsafe { region.map_privately() }?;
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        // When the parent is gone there is nobody to tell, and nobody who would change anything. With a reader of its own,
-        // the pipe does not end this process by SIGPIPE then.
-        let _ = rustix::io::write(&write, &pid.to_ne_bytes());
-        drop(read);
+        page_map::introduce(&childs_end);
         // Held until this process ends.
-        std::mem::forget(write);
+        std::mem::forget(childs_end);
         Ok(())
     }
 }

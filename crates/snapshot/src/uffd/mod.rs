@@ -38,6 +38,7 @@ mod keeper;
     reason = "the protocol's files are in it a second time, and not all is used"
 )]
 mod model;
+mod page_map;
 mod region;
 mod serve;
 mod snapshots;

@@ -10,15 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::page_map::{self, Introduced};
 use super::region::Region;
 use crate::PAGE;
 use crate::region::entries::{OF_A_FILE, PRESENT, SWAPPED};
-use crate::region::path;
 
 /// The most pages of one step.
 pub const MOST: usize = 64;
@@ -80,26 +79,30 @@ impl ViewTarget {
 
 /// A child process, which tells when it has its mapping.
 pub struct ChildTarget {
-    /// The child writes its process ID here when it is ready, and keeps the other end as long as it lives.
-    pipe: OwnedFd,
+    /// The child introduces itself here when it is ready, and keeps the other end as long as it lives.
+    channel: OwnedFd,
     link: Mutex<Link>,
 }
 
 enum Link {
     Waiting,
-    Alive { pid: Pid, pagemap: OwnedFd },
+    /// The page map is of the memory that the child had when it was forked, also when it has become another program.
+    Alive {
+        pid: Pid,
+        pagemap: OwnedFd,
+    },
     Gone,
 }
 
 impl ChildTarget {
-    pub fn new(pipe: OwnedFd) -> Self {
-        Self { pipe, link: Mutex::new(Link::Waiting) }
+    pub fn new(channel: OwnedFd) -> Self {
+        Self { channel, link: Mutex::new(Link::Waiting) }
     }
 
     fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Link::Waiting = *link {
-            *link = establish(&self.pipe);
+            *link = establish(&self.channel);
         }
         for start in pages.clone().step_by(MOST) {
             let part = start..pages.end.min(start + MOST);
@@ -123,12 +126,12 @@ impl ChildTarget {
     pub fn is_there(&self, region: &Region) -> bool {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Link::Waiting = *link {
-            let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
+            let mut ready = [PollFd::new(&self.channel, PollFlags::IN)];
             let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
             if poll(&mut ready, Some(&now)) != Ok(1) {
                 return true;
             }
-            *link = establish(&self.pipe);
+            *link = establish(&self.channel);
         }
         match &*link {
             Link::Alive { pagemap, .. } => !matches!(state(region, pagemap, 0..1), State::Gone),
@@ -138,29 +141,15 @@ impl ChildTarget {
 }
 
 /// Waits for the child to say that it is ready.
-fn establish(pipe: &OwnedFd) -> Link {
-    let mut bytes = [0; 4];
-    let read = loop {
-        match rustix::io::read(pipe, &mut bytes) {
-            Err(Errno::INTR) => {}
-            other => break other,
-        }
-    };
-    // It ended before, or was never made.
-    if read != Ok(bytes.len()) {
-        return Link::Gone;
-    }
-    let Some(pid) = Pid::from_raw(i32::from_ne_bytes(bytes)) else { return Link::Gone };
-    let mut name = [0; 32];
-    let path = path(&mut name, format_args!("/proc/{}/pagemap\0", pid.as_raw_nonzero()));
-    match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(pagemap) => Link::Alive { pid, pagemap },
-        Err(Errno::NOENT | Errno::SRCH) => Link::Gone,
-        Err(_) => {
+fn establish(channel: &OwnedFd) -> Link {
+    match page_map::wait(channel) {
+        Some(Introduced { pid, page_map: Some(pagemap) }) => Link::Alive { pid, pagemap },
+        Some(Introduced { pid, page_map: None }) => {
             // What cannot be watched cannot be kept.
             let _ = kill_process(pid, Signal::KILL);
             Link::Gone
         }
+        None => Link::Gone,
     }
 }
 
