@@ -12,9 +12,9 @@
 //!
 //! let memory = Memory::builder(1 << 30).build()?;
 //! memory.words()[0].store(1, Ordering::Relaxed);
-//! let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
+//! let task = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
 //! memory.words()[0].store(2, Ordering::Relaxed);
-//! assert_eq!(snapshot.join()?, 1u64.to_le_bytes());
+//! assert_eq!(task.join()?, 1u64.to_le_bytes());
 //! # Ok(())
 //! # }
 //! ```
@@ -40,14 +40,14 @@ pub mod region;
 pub mod remap;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
-mod running;
+mod task;
 pub mod uffd;
 mod view;
 
 pub use engine::{Choice, Kind};
 pub use error::Error;
 pub use memory::{Builder, Memory};
-pub use running::Snapshot;
+pub use task::Task;
 pub use view::View;
 
 /// Bytes of a page.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use crate::engine::Ring0;
 use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
 use crate::region::Region;
-use crate::running::Snapshot;
+use crate::task::Task;
 use crate::{Choice, Error, Kind, PAGE, View, remap, uffd};
 
 /// How a [`Memory`] is to be made.
@@ -177,7 +177,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::TooManySnapshots`]; [`Error::OfASnapshot`] in a task's process; [`Error::System`].
-    pub fn spawn(&self, task: impl FnOnce(&View<'_>) -> Vec<u8> + Send + 'static) -> Result<Snapshot, Error> {
+    pub fn spawn(&self, task: impl FnOnce(&View<'_>) -> Vec<u8> + Send + 'static) -> Result<Task, Error> {
         self.engine.spawn(Box::new(task))
     }
 

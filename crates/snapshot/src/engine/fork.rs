@@ -12,7 +12,7 @@ use std::time::Instant;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{Engine, Kind, Shape, Statistics, Work};
-use crate::running::{Snapshot, Task};
+use crate::task::{Completion, Task};
 use crate::{Error, View};
 
 /// A private anonymous mapping.
@@ -61,7 +61,7 @@ impl Engine for Fork {
         self.base
     }
 
-    fn spawn(&self, work: Work) -> Result<Snapshot, Error> {
+    fn spawn(&self, work: Work) -> Result<Task, Error> {
         let (read, write) = pipe()?;
         let begin = Instant::now();
         // SAFETY: the child runs the work and ends without returning.
@@ -78,7 +78,7 @@ impl Engine for Fork {
             pid => {
                 let epoch = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
                 self.active.fetch_add(1, Ordering::Relaxed);
-                Ok(Snapshot::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
+                Ok(Task::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
             }
         }
     }
@@ -158,7 +158,7 @@ impl Child {
     }
 }
 
-impl Task for Child {
+impl Completion for Child {
     fn join(mut self: Box<Self>) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         let mut from = std::fs::File::from(self.from.take().expect("joined once"));

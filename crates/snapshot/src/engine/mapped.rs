@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::fork::{Child, last_error, pipe, run_and_exit};
 use super::{Engine, Kind, Shape, Statistics, Work};
 use crate::region::{Frozen, Options, Region, Service, SnapshotId};
-use crate::running::{Snapshot, Task};
+use crate::task::{Completion, Task};
 use crate::{Error, PAGE, View};
 
 /// An engine by a region.
@@ -32,7 +32,7 @@ impl<R: Region> Mapped<R> {
         std::ptr::with_exposed_provenance(self.service.base())
     }
 
-    fn spawn_thread(&self, work: Work) -> Result<Snapshot, Error> {
+    fn spawn_thread(&self, work: Work) -> Result<Task, Error> {
         let id = self.service.snapshot()?;
         let pause = Duration::from_nanos(id.pause_ns);
         let held = Held { service: self.service.clone(), id: Some(id) };
@@ -41,10 +41,10 @@ impl<R: Region> Mapped<R> {
             what: "starting the task's thread",
             source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
         })?;
-        Ok(Snapshot::new(Box::new(Thread(thread)), id.epoch.into(), pause))
+        Ok(Task::new(Box::new(Thread(thread)), id.epoch.into(), pause))
     }
 
-    fn spawn_child(&self, work: Work) -> Result<Snapshot, Error> {
+    fn spawn_child(&self, work: Work) -> Result<Task, Error> {
         let (read, write) = pipe()?;
         let begin = Instant::now();
         let frozen = self.service.freeze()?;
@@ -70,7 +70,7 @@ impl<R: Region> Mapped<R> {
             pid => {
                 let epoch = frozen.thaw();
                 let pause = begin.elapsed();
-                Ok(Snapshot::new(Box::new(Child::new(pid, read, None)), epoch.into(), pause))
+                Ok(Task::new(Box::new(Child::new(pid, read, None)), epoch.into(), pause))
             }
         }
     }
@@ -85,7 +85,7 @@ impl<R: Region> Engine for Mapped<R> {
         NonNull::new(self.home().cast_mut()).expect("a mapping is not at address 0")
     }
 
-    fn spawn(&self, work: Work) -> Result<Snapshot, Error> {
+    fn spawn(&self, work: Work) -> Result<Task, Error> {
         if self.in_child { self.spawn_child(work) } else { self.spawn_thread(work) }
     }
 
@@ -134,7 +134,7 @@ impl<R: Region> Drop for Held<R> {
 
 struct Thread(JoinHandle<Result<Vec<u8>, Error>>);
 
-impl Task for Thread {
+impl Completion for Thread {
     fn join(self: Box<Self>) -> Result<Vec<u8>, Error> {
         self.0.join().unwrap_or_else(|_| Err(Error::Task("it panicked".into())))
     }

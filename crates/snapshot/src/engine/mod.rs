@@ -11,7 +11,7 @@ mod ring0;
 
 use std::ptr::NonNull;
 
-use crate::running::Snapshot;
+use crate::task::Task;
 use crate::{Error, View};
 
 pub(crate) use fork::Fork;
@@ -109,7 +109,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// [`Error::TooManySnapshots`], [`Error::OfASnapshot`], [`Error::System`]; the memory is as before.
-    fn spawn(&self, work: Work) -> Result<Snapshot, Error>;
+    fn spawn(&self, work: Work) -> Result<Task, Error>;
 
     /// Waits until what can be done ahead of the next snapshot is done: cold pages armed, tables copied.
     fn settle(&self);

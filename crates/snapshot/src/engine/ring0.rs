@@ -7,7 +7,7 @@ use bedplate_ring0::Process;
 
 use super::{Engine, Kind, Shape, Statistics, Work};
 use crate::ring0::{Background, Space};
-use crate::running::Snapshot;
+use crate::task::Task;
 use crate::{Error, ring0};
 
 /// A memory that only ring 0 can use.
@@ -38,7 +38,7 @@ impl Engine for Ring0 {
         NonNull::new(self.space.base() as *mut u8).expect("no memory is at address 0")
     }
 
-    fn spawn(&self, work: Work) -> Result<Snapshot, Error> {
+    fn spawn(&self, work: Work) -> Result<Task, Error> {
         ring0::spawn(&self.space, work)
     }
 
