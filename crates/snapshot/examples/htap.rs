@@ -73,7 +73,8 @@ fn run(options: &Options) -> Result<(), Error> {
     let builder = Memory::builder((options.mib as usize) << 20)
         .engine(options.engine.map_or(Choice::Auto, Choice::Only))
         .huge_pages(options.huge_pages)
-        .in_child(options.in_child);
+        .in_child(options.in_child)
+        .snapshots_at_once(options.scans.into());
     let memory = builder.build()?;
     // Memory that a machine touches for the first time is slow.
     memory.words().iter().step_by(PAGE / 8).for_each(|word| word.store(0, Ordering::Relaxed));

@@ -40,6 +40,7 @@ pub mod region;
 pub mod remap;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
+mod snapshot;
 mod task;
 pub mod uffd;
 mod view;
@@ -47,6 +48,7 @@ mod view;
 pub use engine::{Choice, Kind};
 pub use error::Error;
 pub use memory::{Builder, Memory};
+pub use snapshot::Snapshot;
 pub use task::Task;
 pub use view::View;
 

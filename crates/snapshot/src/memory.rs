@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 #[cfg(target_arch = "x86_64")]
 use crate::engine::Ring0;
 use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
-use crate::region::Region;
+use crate::region::{Region, counts_promises};
 use crate::task::Task;
-use crate::{Choice, Error, Kind, PAGE, View, remap, uffd};
+use crate::{Choice, Error, Kind, PAGE, Snapshot, View, remap, uffd};
 
 /// How a [`Memory`] is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,11 @@ pub struct Builder {
 
 impl Builder {
     /// Which engine it gets; unless told, the best one that works here.
+    ///
+    /// That is `remap`, whose pause is the shortest, also for snapshots that threads of this process read; or `uffd` if
+    /// [several](Self::snapshots_at_once) of these are asked for. Where neither works it is `fork`. `remap` is not chosen where
+    /// `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs must ask for `uffd`: for instance those that
+    /// have devices write into the memory (`O_DIRECT`, registered buffers).
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
@@ -31,10 +36,18 @@ impl Builder {
         self
     }
 
-    /// Whether tasks run in a child process, where they see the memory at its own address. `fork` always does so. Unless told
-    /// otherwise, the engine is then `remap` where it works, which has one snapshot at a time in threads.
+    /// Whether [tasks](Memory::spawn) run in a child process, where they see the memory at its own address. `fork` always
+    /// does so.
     pub fn in_child(mut self, in_child: bool) -> Self {
         self.shape.in_child = in_child;
+        self
+    }
+
+    /// How many snapshots may be active at once, one unless told. In this process `remap` has one and `uffd` has 16; in
+    /// children `remap` has any number. An engine that has fewer is not chosen; if it is asked for,
+    /// [`build`](Self::build) fails.
+    pub fn snapshots_at_once(mut self, snapshots: usize) -> Self {
+        self.shape.at_once = snapshots;
         self
     }
 
@@ -81,10 +94,9 @@ impl Builder {
     /// The best engine that works here, and why there is no better one.
     fn best(shape: Shape) -> Result<(Box<dyn Engine>, Option<String>), Error> {
         let mut reasons = Vec::new();
-        // Of tasks in this process `remap` has one at a time.
-        if shape.in_child
-            && let Some(remap) = Self::if_available::<remap::Region>(shape, &mut reasons)?
-        {
+        if counts_promises() {
+            reasons.push("remap: vm.overcommit_memory is 2".to_owned());
+        } else if let Some(remap) = Self::if_available::<remap::Region>(shape, &mut reasons)? {
             return Ok((remap, None));
         }
         let engine = match Self::if_available::<uffd::Region>(shape, &mut reasons)? {
@@ -130,7 +142,7 @@ impl Memory {
     /// Begins a memory of so many bytes, rounded up to whole pages.
     pub fn builder(bytes: usize) -> Builder {
         Builder {
-            shape: Shape { bytes, huge_pages: false, in_child: false, ahead: 2, copiers: 1 },
+            shape: Shape { bytes, huge_pages: false, in_child: false, at_once: 1, ahead: 2, copiers: 1 },
             choice: Choice::Auto,
         }
     }
@@ -170,6 +182,41 @@ impl Memory {
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: as above; a page's address is aligned.
         unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.bytes / size_of::<u64>()) }
+    }
+
+    /// Takes a snapshot that any thread of this process can hold and read, at an address of its own. It ends with its
+    /// last handle. `remap` has one at a time: the one before must have ended. `uffd` has up to 16.
+    ///
+    /// # Errors
+    /// [`Error::TooManySnapshots`]; [`Error::Unavailable`] with `fork` and `ring0`, whose snapshots only
+    /// [tasks](Self::spawn) see; [`Error::System`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bedplate_snapshot::Error> {
+    /// use bedplate_snapshot::{Error, Memory};
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// let memory = Memory::builder(1 << 20).snapshots_at_once(2).build()?;
+    /// let words = memory.words();
+    /// let first = match memory.snapshot() {
+    ///     Err(Error::Unavailable { .. }) => return Ok(()), // There is no userfaultfd here.
+    ///     first => first?,
+    /// };
+    /// words[0].store(1, Ordering::Relaxed);
+    /// let second = memory.snapshot()?;
+    /// words[0].store(2, Ordering::Relaxed);
+    /// assert_eq!(first.read(|view| view.words()[0])?, 0);
+    /// assert_eq!(second.read(|view| view.words()[0])?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn snapshot(&self) -> Result<Snapshot, Error> {
+        self.engine.snapshot().map_err(|error| match (error, &self.why_not) {
+            (Error::Unavailable { engine, reason }, Some(why_not)) => {
+                Error::Unavailable { engine, reason: format!("{reason}; {why_not}") }
+            }
+            (error, _) => error,
+        })
     }
 
     /// Takes a snapshot and runs `task` on it, beside the owner. What it returns is bytes, because it may run in

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use super::fork::{Child, last_error, pipe, run_and_exit};
 use super::{Engine, Kind, Shape, Statistics, Work};
 use crate::region::{Frozen, Options, Region, Service, SnapshotId};
+use crate::snapshot::Kept;
 use crate::task::{Completion, Task};
-use crate::{Error, PAGE, View};
+use crate::{Error, PAGE, Snapshot, View};
 
 /// An engine by a region.
 pub(crate) struct Mapped<R: Region> {
@@ -22,6 +23,8 @@ pub(crate) struct Mapped<R: Region> {
 
 impl<R: Region> Mapped<R> {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
+        let most = if shape.in_child { R::CHILDREN_AT_ONCE } else { R::AT_ONCE };
+        super::check_at_once(R::KIND, shape, most)?;
         let options = Options { bytes: shape.bytes, base: None, huge_pages: shape.huge_pages, claimed: true };
         let service = Service::new(R::new(options)?);
         service.start_threads()?;
@@ -33,15 +36,15 @@ impl<R: Region> Mapped<R> {
     }
 
     fn spawn_thread(&self, work: Work) -> Result<Task, Error> {
-        let id = self.service.snapshot()?;
-        let pause = Duration::from_nanos(id.pause_ns);
-        let held = Held { service: self.service.clone(), id: Some(id) };
-        let thread = std::thread::Builder::new().name("bedplate-view".into()).spawn(move || held.run(work));
+        let snapshot = self.snapshot()?;
+        let (epoch, pause) = (snapshot.epoch(), snapshot.pause());
+        let named = std::thread::Builder::new().name("bedplate-view".into());
+        let thread = named.spawn(move || run(snapshot, work));
         let thread = thread.map_err(|error| Error::System {
             what: "starting the task's thread",
             source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
         })?;
-        Ok(Task::new(Box::new(Thread(thread)), id.epoch.into(), pause))
+        Ok(Task::new(Box::new(Thread(thread)), epoch, pause))
     }
 
     fn spawn_child(&self, work: Work) -> Result<Task, Error> {
@@ -85,6 +88,18 @@ impl<R: Region> Engine for Mapped<R> {
         NonNull::new(self.home().cast_mut()).expect("a mapping is not at address 0")
     }
 
+    fn snapshot(&self) -> Result<Snapshot, Error> {
+        let id = self.service.snapshot()?;
+        let kept = Box::new(Mapping { service: self.service.clone(), id });
+        let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), self.service.pages() * PAGE);
+        // SAFETY: the snapshot's mapping, which `kept` keeps. It changes only if the snapshot is given up, of which `Snapshot`
+        // tells.
+        unsafe {
+            let view = View::new(base, bytes, self.home());
+            Ok(Snapshot::new(view, id.epoch.into(), Duration::from_nanos(id.pause_ns), kept))
+        }
+    }
+
     fn spawn(&self, work: Work) -> Result<Task, Error> {
         if self.in_child { self.spawn_child(work) } else { self.spawn_thread(work) }
     }
@@ -98,38 +113,31 @@ impl<R: Region> Engine for Mapped<R> {
     }
 }
 
-/// A snapshot that ends when this does.
-struct Held<R: Region> {
+/// A snapshot of this process's, which ends when this is dropped.
+struct Mapping<R: Region> {
     service: Arc<Service<R>>,
-    id: Option<SnapshotId>,
+    id: SnapshotId,
 }
 
-impl<R: Region> Held<R> {
-    fn run(mut self, work: Work) -> Result<Vec<u8>, Error> {
-        let base = self.id.map_or(0, |id| id.base);
-        let home = std::ptr::with_exposed_provenance(self.service.base());
-        // SAFETY: the snapshot's mapping, which stays until the view is gone and does not change.
-        let view =
-            unsafe { View::new(std::ptr::with_exposed_provenance(base), self.service.pages() * PAGE, home) };
-        let result = catch_unwind(AssertUnwindSafe(|| work(&view)));
-        match result {
-            Err(_) => Err(Error::Task("it panicked".into())),
-            Ok(_) if !self.end() => Err(Error::Torn),
-            Ok(bytes) => Ok(bytes),
-        }
-    }
-
-    /// Ends it, and says whether it was whole.
-    fn end(&mut self) -> bool {
-        // SAFETY: the view, if there ever was one, is not used any more.
-        self.id.take().is_some_and(|id| unsafe { self.service.end(id) })
+impl<R: Region> Kept for Mapping<R> {
+    fn is_whole(&self) -> bool {
+        self.service.is_whole(&self.id)
     }
 }
 
-impl<R: Region> Drop for Held<R> {
+impl<R: Region> Drop for Mapping<R> {
     fn drop(&mut self) {
-        self.end();
+        // SAFETY: the view is gone with the snapshot's last handle.
+        unsafe { self.service.end(self.id) };
     }
+}
+
+/// A task's life. Its snapshot has ended when this returns.
+fn run(snapshot: Snapshot, work: Work) -> Result<Vec<u8>, Error> {
+    let result = catch_unwind(AssertUnwindSafe(|| work(&snapshot)));
+    let bytes = result.map_err(|_| Error::Task("it panicked".into()))?;
+    snapshot.check()?;
+    Ok(bytes)
 }
 
 struct Thread(JoinHandle<Result<Vec<u8>, Error>>);

@@ -12,7 +12,7 @@ mod ring0;
 use std::ptr::NonNull;
 
 use crate::task::Task;
-use crate::{Error, View};
+use crate::{Error, Snapshot, View};
 
 pub(crate) use fork::Fork;
 pub(crate) use mapped::Mapped;
@@ -22,14 +22,16 @@ pub(crate) use ring0::{Ring0, process as ring0_process};
 /// What runs on a snapshot. It returns bytes because it may run in another process.
 pub type Work = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + Send>;
 
+/// What runs on a snapshot in a child of this process, at once: the child has a copy of all that it borrows.
+pub type ChildWork<'a> = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + 'a>;
+
 /// A mechanism that makes snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
     /// Page tables are set aside and the memory is mapped privately in their place, which takes as long for any size; the
     /// kernel's copy-on-write does the rest. When snapshots have ended, what the owner wrote meanwhile is folded into the
-    /// memory. The task runs in a child ([`Builder::in_child`]), or in a thread of this process, of which there is one at a
-    /// time.
+    /// memory. In this process there is one snapshot at a time; of children ([`Builder::in_child`]) there is any number.
     ///
     /// [`Builder::in_child`]: crate::Builder::in_child
     Remap,
@@ -91,6 +93,8 @@ pub struct Shape {
     pub huge_pages: bool,
     /// Whether tasks must see it at its own address, where that takes a child process.
     pub in_child: bool,
+    /// How many snapshots there may be at once.
+    pub at_once: usize,
     /// For `ring0`: how many snapshots can be taken in a row without copying page tables.
     pub ahead: usize,
     /// For `ring0`: how many threads make tables ready for that.
@@ -105,6 +109,15 @@ pub trait Engine: Send + Sync {
     /// Where the memory begins.
     fn base(&self) -> NonNull<u8>;
 
+    /// Takes a snapshot that threads of this process hold.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn); [`Error::Unavailable`] if only a task can see the engine's snapshots.
+    fn snapshot(&self) -> Result<Snapshot, Error> {
+        let reason = "only a task sees its snapshots (Memory::spawn); the engines remap and uffd have others";
+        Err(Error::Unavailable { engine: self.kind(), reason: reason.to_owned() })
+    }
+
     /// Takes a snapshot and runs `work` on it.
     ///
     /// # Errors
@@ -116,6 +129,15 @@ pub trait Engine: Send + Sync {
 
     /// What has happened so far.
     fn statistics(&self) -> Statistics;
+}
+
+/// Whether an engine has as many snapshots at once as are asked for.
+fn check_at_once(engine: Kind, shape: Shape, most: usize) -> Result<(), Error> {
+    if shape.at_once <= most {
+        return Ok(());
+    }
+    let reason = format!("it has {most} snapshots at once, and {} are asked for", shape.at_once);
+    Err(Error::Unavailable { engine, reason })
 }
 
 /// What an engine did. Counts since the memory was made.

@@ -19,6 +19,7 @@ pub(crate) struct Ring0 {
 
 impl Ring0 {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
+        super::check_at_once(Kind::Ring0, shape, ring0::SNAPSHOTS)?;
         let space = Space::new(process()?, shape)?;
         Ok(Self { background: Background::start(&space, shape.copiers)?, space })
     }

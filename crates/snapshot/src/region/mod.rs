@@ -31,6 +31,7 @@ pub(crate) use bell::Bell;
 pub(crate) use clock::now;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
+pub use kernel::counts_promises;
 pub(crate) use mappings::Mappings;
 pub(crate) use own::{Own, Table};
 pub(crate) use path::path;
@@ -78,6 +79,11 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// Which engine's it is.
     const KIND: Kind;
 
+    /// How many snapshots there can be at once that the owner's process sees, and how many in children.
+    const AT_ONCE: usize;
+    /// See [`AT_ONCE`](Self::AT_ONCE); `usize::MAX` if memory is what limits it.
+    const CHILDREN_AT_ONCE: usize;
+
     /// Whether snapshots in the owner's process are mappings of their own, which whoever reads them may write to.
     const VIEWS_ARE_WRITABLE: bool;
 
@@ -116,6 +122,9 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// # Safety
     /// Nobody reads it any more.
     unsafe fn end(&self, id: SnapshotId) -> bool;
+
+    /// Whether a snapshot of this process's that has not ended has kept all its pages so far.
+    fn is_whole(&self, id: &SnapshotId) -> bool;
 
     /// Takes a snapshot for the child of a `fork` that is the next thing this thread does.
     ///

@@ -158,6 +158,9 @@ impl Region {
 impl crate::region::Region for Region {
     const KIND: Kind = Kind::Remap;
 
+    const AT_ONCE: usize = TASKS;
+    const CHILDREN_AT_ONCE: usize = usize::MAX;
+
     /// They are the file itself.
     const VIEWS_ARE_WRITABLE: bool = false;
 
@@ -227,6 +230,11 @@ impl crate::region::Region for Region {
         }
         drop(state);
         self.bell.ring();
+        // The file has all of it.
+        true
+    }
+
+    fn is_whole(&self, _: &SnapshotId) -> bool {
         // The file has all of it.
         true
     }

@@ -8,7 +8,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::CHUNK;
 use super::apart::Apart;
 use super::child::Frozen;
 use super::crew::Crew;
@@ -19,6 +18,7 @@ use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::team::Team;
 use super::window;
+use super::{CHUNK, SNAPSHOTS};
 use crate::engine::Statistics;
 use crate::region::{
     Accessible, Bell, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal, SnapshotId, Table,
@@ -199,6 +199,9 @@ impl Region {
 impl crate::region::Region for Region {
     const KIND: Kind = Kind::Uffd;
 
+    const AT_ONCE: usize = SNAPSHOTS;
+    const CHILDREN_AT_ONCE: usize = SNAPSHOTS;
+
     const VIEWS_ARE_WRITABLE: bool = true;
 
     fn new(options: Options) -> Result<Own<Self>, Error> {
@@ -259,6 +262,11 @@ impl crate::region::Region for Region {
         // SAFETY: the snapshot's mapping, which nobody uses any more: the target was the last to know it.
         let _ = unsafe { munmap(std::ptr::without_provenance_mut(id.base), self.pages * PAGE) };
         slot.is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
+    }
+
+    fn is_whole(&self, id: &SnapshotId) -> bool {
+        let snapshots = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        snapshots.slots[id.slot].as_ref().is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
     }
 
     fn has_room(&self) -> bool {
