@@ -26,6 +26,16 @@ pub enum Error {
         /// What was asked for.
         bytes: usize,
     },
+    /// The memory is as large as it can become.
+    #[error(
+        "the memory cannot grow to {bytes} bytes: {reserved} bytes are reserved for it (Builder::reserve)"
+    )]
+    Full {
+        /// The size that it would have.
+        bytes: usize,
+        /// The size that it can have.
+        reserved: usize,
+    },
     /// As many snapshots as there can be at once.
     #[error("{limit} snapshots are active, and there can be no more: let one end")]
     TooManySnapshots {

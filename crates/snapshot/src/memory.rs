@@ -1,5 +1,6 @@
 //! Memory that snapshots can be taken of.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
@@ -9,6 +10,9 @@ use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
 use crate::region::{Region, counts_promises};
 use crate::task::Task;
 use crate::{Choice, Error, Kind, PAGE, Snapshot, View, remap, uffd};
+
+/// Bytes of the largest memory.
+const LARGEST: usize = 1 << 46;
 
 /// How a [`Memory`] is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,13 @@ impl Builder {
     /// have devices write into the memory (`O_DIRECT`, registered buffers).
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
+        self
+    }
+
+    /// The size to which the memory can [grow](Memory::grow); unless told, it cannot. Addresses are reserved for it, and with
+    /// `uffd` once more for each snapshot, but no memory. `ring0` has no such memories.
+    pub fn reserve(mut self, bytes: usize) -> Self {
+        self.shape.reserve = bytes;
         self
     }
 
@@ -71,10 +82,12 @@ impl Builder {
     /// [`Error::System`].
     pub fn build(self) -> Result<Memory, Error> {
         let shape = self.shape;
-        if shape.bytes == 0 || shape.bytes > 1 << 46 {
-            return Err(Error::Size { bytes: shape.bytes });
+        let reserve = shape.reserve.max(shape.bytes);
+        if shape.bytes == 0 || reserve > LARGEST {
+            return Err(Error::Size { bytes: reserve });
         }
-        let shape = Shape { bytes: shape.bytes.next_multiple_of(PAGE), ..shape };
+        let (bytes, reserve) = (shape.bytes.next_multiple_of(PAGE), reserve.next_multiple_of(PAGE));
+        let shape = Shape { bytes, reserve, ..shape };
         let (engine, why_not): (Box<dyn Engine>, _) = match self.choice {
             Choice::Only(Kind::Remap) => (Box::new(Mapped::<remap::Region>::new(shape)?), None),
             Choice::Only(Kind::Uffd) => (Box::new(Mapped::<uffd::Region>::new(shape)?), None),
@@ -88,7 +101,7 @@ impl Builder {
             }
             Choice::Auto => Self::best(shape)?,
         };
-        Ok(Memory { engine, bytes: shape.bytes, why_not })
+        Ok(Memory { engine, why_not })
     }
 
     /// The best engine that works here, and why there is no better one.
@@ -125,7 +138,6 @@ impl Builder {
 /// Memory that any thread may write and that snapshots can be taken of at any time.
 pub struct Memory {
     engine: Box<dyn Engine>,
-    bytes: usize,
     why_not: Option<String>,
 }
 
@@ -133,7 +145,7 @@ impl std::fmt::Debug for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Memory")
             .field("engine", &self.kind())
-            .field("bytes", &self.bytes)
+            .field("bytes", &self.len())
             .finish_non_exhaustive()
     }
 }
@@ -142,7 +154,15 @@ impl Memory {
     /// Begins a memory of so many bytes, rounded up to whole pages.
     pub fn builder(bytes: usize) -> Builder {
         Builder {
-            shape: Shape { bytes, huge_pages: false, in_child: false, at_once: 1, ahead: 2, copiers: 1 },
+            shape: Shape {
+                bytes,
+                reserve: 0,
+                huge_pages: false,
+                in_child: false,
+                at_once: 1,
+                ahead: 2,
+                copiers: 1,
+            },
             choice: Choice::Auto,
         }
     }
@@ -162,9 +182,9 @@ impl Memory {
         self.engine.base()
     }
 
-    /// Its size in bytes.
+    /// How many bytes of it are accessible: those that it began with and those by which it has grown.
     pub fn len(&self) -> usize {
-        self.bytes
+        self.engine.len()
     }
 
     /// Never: a memory has at least one page.
@@ -175,13 +195,35 @@ impl Memory {
     /// All of it in bytes.
     pub fn bytes(&self) -> &[AtomicU8] {
         // SAFETY: the engine's memory lives as long as it does, and is only accessed atomically through this.
-        unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.len()) }
     }
 
     /// All of it in words.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: as above; a page's address is aligned.
-        unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.bytes / size_of::<u64>()) }
+        unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.len() / size_of::<u64>()) }
+    }
+
+    /// Makes `bytes` more of the memory accessible, rounded up to whole pages, and gives where they are. They are zero.
+    /// Snapshots that were taken before do not have them.
+    ///
+    /// # Errors
+    /// [`Error::Full`] beyond what is [reserved](Builder::reserve); [`Error::OfASnapshot`] in a task's process;
+    /// [`Error::System`]. The memory is as before.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bedplate_snapshot::Error> {
+    /// use bedplate_snapshot::{Error, Memory};
+    ///
+    /// let memory = Memory::builder(1 << 20).reserve(1 << 30).build()?;
+    /// assert_eq!(memory.grow(5000)?, (1 << 20)..(1 << 20) + 8192);
+    /// assert_eq!(memory.bytes().len(), (1 << 20) + 8192);
+    /// assert!(matches!(memory.grow(1 << 30), Err(Error::Full { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
+        self.engine.grow(bytes)
     }
 
     /// Takes a snapshot that any thread of this process can hold and read, at an address of its own. It ends with its
@@ -226,6 +268,30 @@ impl Memory {
     /// [`Error::TooManySnapshots`]; [`Error::OfASnapshot`] in a task's process; [`Error::System`].
     pub fn spawn(&self, task: impl FnOnce(&View<'_>) -> Vec<u8> + Send + 'static) -> Result<Task, Error> {
         self.engine.spawn(Box::new(task))
+    }
+
+    /// Takes a snapshot and runs `task` on it in a child process, whatever the builder was told. The child has a copy of all
+    /// that the task borrows, and sees the memory at its own address: data with pointers can be read there. The child has
+    /// one thread. So it must not wait for a lock that another thread may have held; a lock that the caller holds, it has,
+    /// too.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn); [`Error::Unavailable`] with `ring0`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bedplate_snapshot::Error> {
+    /// use bedplate_snapshot::Memory;
+    ///
+    /// let memory = Memory::builder(1 << 20).build()?;
+    /// let mut names = vec!["a", "b"];
+    /// let task = memory.spawn_in_child(|_| names.concat().into_bytes())?;
+    /// names.clear();
+    /// assert_eq!(task.join()?, b"ab");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn spawn_in_child(&self, task: impl FnOnce(&View<'_>) -> Vec<u8>) -> Result<Task, Error> {
+        self.engine.spawn_in_child(Box::new(task))
     }
 
     /// Waits until what can be done ahead of the next snapshot is done. A database need not call it: that goes on

@@ -1,14 +1,16 @@
 //! Memory files, of which a snapshot is another mapping: see [`crate::uffd`] and [`crate::remap`]. Here a region of
 //! theirs becomes an engine.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::fork::{Child, last_error, pipe, run_and_exit};
-use super::{Engine, Kind, Shape, Statistics, Work};
+use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
 use crate::region::{Frozen, Options, Region, Service, SnapshotId};
 use crate::snapshot::Kept;
 use crate::task::{Completion, Task};
@@ -19,16 +21,33 @@ pub(crate) struct Mapped<R: Region> {
     /// Shared with the tasks in this process.
     service: Arc<Service<R>>,
     in_child: bool,
+    /// Bytes that are accessible. The lock is for the thread that makes more of them so.
+    len: AtomicUsize,
+    growth: Mutex<()>,
+    /// The process that made it: its children have a copy of this that nobody serves.
+    owner: u32,
 }
 
 impl<R: Region> Mapped<R> {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
         let most = if shape.in_child { R::CHILDREN_AT_ONCE } else { R::AT_ONCE };
         super::check_at_once(R::KIND, shape, most)?;
-        let options = Options { bytes: shape.bytes, base: None, huge_pages: shape.huge_pages, claimed: true };
+        let claimed = shape.reserve == shape.bytes;
+        let options = Options { bytes: shape.reserve, base: None, huge_pages: shape.huge_pages, claimed };
         let service = Service::new(R::new(options)?);
         service.start_threads()?;
-        Ok(Self { service: Arc::new(service), in_child: shape.in_child })
+        let len = AtomicUsize::new(if claimed { shape.bytes } else { 0 });
+        let (growth, owner) = (Mutex::new(()), std::process::id());
+        let mapped = Self { service: Arc::new(service), in_child: shape.in_child, len, growth, owner };
+        if !claimed {
+            mapped.grow(shape.bytes)?;
+        }
+        Ok(mapped)
+    }
+
+    /// In a child the locks are as they were at the fork, and nobody unlocks them.
+    fn check_owner(&self) -> Result<(), Error> {
+        if std::process::id() == self.owner { Ok(()) } else { Err(Error::OfASnapshot) }
     }
 
     fn home(&self) -> *const u8 {
@@ -47,7 +66,8 @@ impl<R: Region> Mapped<R> {
         Ok(Task::new(Box::new(Thread(thread)), epoch, pause))
     }
 
-    fn spawn_child(&self, work: Work) -> Result<Task, Error> {
+    fn spawn_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
+        self.check_owner()?;
         let (read, write) = pipe()?;
         let begin = Instant::now();
         let frozen = self.service.freeze()?;
@@ -64,10 +84,12 @@ impl<R: Region> Mapped<R> {
                 drop(read);
                 let work = match mapped {
                     Ok(()) => work,
-                    Err(error) => Box::new(move |_: &View<'_>| -> Vec<u8> { panic!("{error}") }) as Work,
+                    Err(error) => {
+                        Box::new(move |_: &View<'_>| -> Vec<u8> { panic!("{error}") }) as ChildWork<'_>
+                    }
                 };
                 // SAFETY: the child's mapping, which nobody else changes.
-                let view = unsafe { View::new(self.home(), self.service.pages() * PAGE, self.home()) };
+                let view = unsafe { View::new(self.home(), self.len(), self.home()) };
                 run_and_exit(work, &view, &write)
             }
             pid => {
@@ -88,10 +110,29 @@ impl<R: Region> Engine for Mapped<R> {
         NonNull::new(self.home().cast_mut()).expect("a mapping is not at address 0")
     }
 
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
+        self.check_owner()?;
+        let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = self.len();
+        let grown = super::grown(len, bytes, self.service.pages() * PAGE)?;
+        // Nobody else claims any.
+        if grown > len && !self.service.claim_exactly(len / PAGE..grown / PAGE) {
+            let what = "making more of the memory accessible";
+            return Err(Error::System { what, source: rustix::io::Errno::NOMEM });
+        }
+        self.len.store(grown, Ordering::Release);
+        Ok(len..grown)
+    }
+
     fn snapshot(&self) -> Result<Snapshot, Error> {
+        self.check_owner()?;
         let id = self.service.snapshot()?;
         let kept = Box::new(Mapping { service: self.service.clone(), id });
-        let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), self.service.pages() * PAGE);
+        let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), id.pages * PAGE);
         // SAFETY: the snapshot's mapping, which `kept` keeps. It changes only if the snapshot is given up, of which `Snapshot`
         // tells.
         unsafe {
@@ -102,6 +143,10 @@ impl<R: Region> Engine for Mapped<R> {
 
     fn spawn(&self, work: Work) -> Result<Task, Error> {
         if self.in_child { self.spawn_child(work) } else { self.spawn_thread(work) }
+    }
+
+    fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
+        self.spawn_child(work)
     }
 
     fn settle(&self) {

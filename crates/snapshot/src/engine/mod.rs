@@ -9,10 +9,11 @@ mod mapped;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::task::Task;
-use crate::{Error, Snapshot, View};
+use crate::{Error, PAGE, Snapshot, View};
 
 pub(crate) use fork::Fork;
 pub(crate) use mapped::Mapped;
@@ -87,8 +88,10 @@ pub enum Choice {
 /// How a memory is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Its size in bytes, a multiple of the page's.
+    /// Its size in bytes to begin with, a multiple of the page's.
     pub bytes: usize,
+    /// The size to which it can grow, likewise.
+    pub reserve: usize,
     /// Whether the kernel may back it with transparent huge pages.
     pub huge_pages: bool,
     /// Whether tasks must see it at its own address, where that takes a child process.
@@ -109,6 +112,15 @@ pub trait Engine: Send + Sync {
     /// Where the memory begins.
     fn base(&self) -> NonNull<u8>;
 
+    /// How many bytes of it are accessible.
+    fn len(&self) -> usize;
+
+    /// Makes so many bytes more accessible, in whole pages, and gives where they are.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::OfASnapshot`] in a task's process; [`Error::System`]; [`Error::Unavailable`].
+    fn grow(&self, bytes: usize) -> Result<Range<usize>, Error>;
+
     /// Takes a snapshot that threads of this process hold.
     ///
     /// # Errors
@@ -124,6 +136,12 @@ pub trait Engine: Send + Sync {
     /// [`Error::TooManySnapshots`], [`Error::OfASnapshot`], [`Error::System`]; the memory is as before.
     fn spawn(&self, work: Work) -> Result<Task, Error>;
 
+    /// Takes a snapshot and runs `work` on it in a child.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn); [`Error::Unavailable`] if the engine's tasks run in this process.
+    fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error>;
+
     /// Waits until what can be done ahead of the next snapshot is done: cold pages armed, tables copied.
     fn settle(&self);
 
@@ -138,6 +156,15 @@ fn check_at_once(engine: Kind, shape: Shape, most: usize) -> Result<(), Error> {
     }
     let reason = format!("it has {most} snapshots at once, and {} are asked for", shape.at_once);
     Err(Error::Unavailable { engine, reason })
+}
+
+/// The size of a memory that grows by so many bytes.
+fn grown(len: usize, bytes: usize, reserve: usize) -> Result<usize, Error> {
+    let grown = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| len.checked_add(bytes));
+    match grown {
+        Some(grown) if grown <= reserve => Ok(grown),
+        _ => Err(Error::Full { bytes: len.saturating_add(bytes), reserved: reserve }),
+    }
 }
 
 /// What an engine did. Counts since the memory was made.

@@ -66,6 +66,8 @@ pub struct SnapshotId {
     pub epoch: u32,
     /// Where the owner's process sees it.
     pub base: usize,
+    /// Pages that it has: no page from this one on was ever in use at the snapshot.
+    pub pages: usize,
     /// How long it held up writers, in nanoseconds.
     pub pause_ns: u64,
 }

@@ -214,12 +214,12 @@ impl crate::region::Region for Region {
             }
             let begin = now();
             self.begin(&mut state)?;
-            let epoch = state.epoch;
+            let (epoch, pages) = (state.epoch, self.used());
             state.task = Some(epoch);
             drop(state);
             let pause_ns = now() - begin;
             self.paused(pause_ns);
-            return Ok(SnapshotId { slot: 0, epoch, base: self.aside, pause_ns });
+            return Ok(SnapshotId { slot: 0, epoch, base: self.aside, pages, pause_ns });
         }
     }
 

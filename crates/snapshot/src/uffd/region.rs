@@ -238,13 +238,18 @@ impl crate::region::Region for Region {
         let _ = unsafe { madvise(at, self.pages * PAGE, Advice::LinuxDontFork) };
         let base = at as usize;
         let begin = now();
-        let added = self.add(&mut self.close(), Target::View(ViewTarget::new(base)));
+        let added = {
+            let mut snapshots = self.close();
+            let added = self.add(&mut snapshots, Target::View(ViewTarget::new(base)));
+            // Nothing is claimed while the gate is closed.
+            added.map(|(slot, epoch)| (slot, epoch, self.used()))
+        };
         match added {
-            Ok((slot, epoch)) => {
+            Ok((slot, epoch, pages)) => {
                 let pause_ns = now() - begin;
                 self.paused(pause_ns);
                 self.bell.ring();
-                Ok(SnapshotId { slot, epoch, base, pause_ns })
+                Ok(SnapshotId { slot, epoch, base, pages, pause_ns })
             }
             Err(error) => {
                 // SAFETY: the mapping made above, which nobody knows.
