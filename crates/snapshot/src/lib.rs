@@ -35,6 +35,7 @@
 
 pub mod engine;
 mod error;
+mod heap;
 mod memory;
 pub mod region;
 pub mod remap;
@@ -47,6 +48,7 @@ mod view;
 
 pub use engine::{Choice, Kind};
 pub use error::Error;
+pub use heap::Heap;
 pub use memory::{Builder, Memory};
 pub use snapshot::Snapshot;
 pub use task::Task;

@@ -9,7 +9,7 @@ use crate::engine::Ring0;
 use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
 use crate::region::{Region, counts_promises};
 use crate::task::Task;
-use crate::{Choice, Error, Kind, PAGE, Snapshot, View, remap, uffd};
+use crate::{Choice, Error, Heap, Kind, PAGE, Snapshot, View, remap, uffd};
 
 /// Bytes of the largest memory.
 const LARGEST: usize = 1 << 46;
@@ -224,6 +224,12 @@ impl Memory {
     /// ```
     pub fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
         self.engine.grow(bytes)
+    }
+
+    /// Makes a heap of it, from which data structures are allocated. The bytes cannot be reached otherwise then, because the
+    /// heap's blocks are the data structures' own. The memory's content is lost.
+    pub fn into_heap(self) -> Heap {
+        Heap::new(self)
     }
 
     /// Takes a snapshot that any thread of this process can hold and read, at an address of its own. It ends with its

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bedplate_snapshot::{Choice, Error, Kind, Memory, PAGE, View};
-use common::{Setting, build, settings};
+use common::{EndOnDrop, Setting, build, settings};
 
 /// Tests fork, and a fork wants no other thread to hold a lock that its child needs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -97,6 +97,7 @@ fn snapshots_beside_a_thread_that_grows_the_memory_are_of_one_moment() {
         let Some(memory) = build(Memory::builder(PAGE).reserve(16 * MIB), setting) else { continue };
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _end = EndOnDrop(&over);
             scope.spawn(|| {
                 for page in 0..16 * MIB / PAGE {
                     if page > 0 {
@@ -118,7 +119,6 @@ fn snapshots_beside_a_thread_that_grows_the_memory_are_of_one_moment() {
                     Err(error) => panic!("{setting:?}: {error}"),
                 }
             }
-            over.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bedplate_snapshot::{Choice, Error, Kind, Memory, PAGE, Snapshot};
-use common::{Setting, memory, settings};
+use common::{EndOnDrop, Setting, memory, settings};
 
 /// Tests fork, and a fork wants no other thread to hold a lock that its child needs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -32,6 +32,7 @@ fn several_threads_read_one_snapshot_while_the_owner_writes() {
             let snapshot = memory.snapshot().unwrap();
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
+                let _end = EndOnDrop(&over);
                 scope.spawn(|| {
                     let mut value = 100;
                     while !over.load(Ordering::Relaxed) {
@@ -47,7 +48,6 @@ fn several_threads_read_one_snapshot_while_the_owner_writes() {
                     })
                 });
                 assert!(readers.into_iter().all(|reader| reader.join().unwrap()), "{setting:?}");
-                over.store(true, Ordering::Relaxed);
             });
             assert_eq!(snapshot.bytes().len(), memory.len());
             assert!(!snapshot.is_at_home());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_snapshot::engine::Statistics;
 use bedplate_snapshot::{Error, Memory, Task};
-use common::{Random, memory, settings};
+use common::{EndOnDrop, Random, memory, settings};
 
 const MIB: usize = 1 << 20;
 
@@ -16,15 +16,6 @@ fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-}
-
-/// Ends the writer when it is dropped.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Takes a snapshot. Of children that ended, as many as there can be at once may not have been noticed yet.
@@ -53,8 +44,7 @@ fn a_thousand_snapshots_leave_nothing_behind() {
                     words[index].fetch_add(1, Ordering::Relaxed);
                 }
             });
-            // A writer that went on after a failed assertion would keep the test from ending.
-            let _over = Over(&over);
+            let _end = EndOnDrop(&over);
             let (mut memory_before, mut descriptors_before) = (0, 0);
             for round in 0..1000 {
                 if round == 20 {

@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bedplate_snapshot::{Builder, Choice, Error, Kind, Memory};
 
 /// An engine and how it is used.
@@ -38,6 +40,15 @@ pub fn build(builder: Builder, setting: Setting) -> Option<Memory> {
             None
         }
         Err(error) => panic!("{setting:?}: {error}"),
+    }
+}
+
+/// Tells other threads to end when it is dropped, also by a failed assertion: a scope waits for its threads.
+pub struct EndOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
