@@ -42,6 +42,12 @@ pub enum Error {
         /// How many there can be.
         limit: usize,
     },
+    /// Changes were asked for of a memory that was made without [`track_changes`](crate::Builder::track_changes).
+    #[error("this memory keeps no track of its changes: make it with Builder::track_changes")]
+    NotTracked,
+    /// The changes since a bookmark of another memory, or of a later snapshot.
+    #[error("the bookmark is not of an earlier snapshot of this memory: copy all of it instead")]
+    NotEarlier,
     /// A snapshot of a snapshot.
     #[error("this is a snapshot: there are no snapshots of snapshots")]
     OfASnapshot,

@@ -50,7 +50,7 @@ pub use engine::{Choice, Kind};
 pub use error::Error;
 pub use heap::Heap;
 pub use memory::{Builder, Memory};
-pub use snapshot::Snapshot;
+pub use snapshot::{Bookmark, Changes, Snapshot};
 pub use task::Task;
 pub use view::View;
 

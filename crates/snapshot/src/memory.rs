@@ -62,6 +62,13 @@ impl Builder {
         self
     }
 
+    /// Whether the memory keeps track of which of its pages change, for [`Snapshot::changed_since`]. Only `uffd` can: it is
+    /// chosen then. More writes fault with it: a page is not made writable because pages all around it are written.
+    pub fn track_changes(mut self, track: bool) -> Self {
+        self.shape.track_changes = track;
+        self
+    }
+
     /// For `ring0`: how many snapshots can be taken in a row without copying page tables, two unless told (the
     /// paper's 4.2). Each takes 1/256 of the memory's size. With 0, tables are copied at each snapshot.
     pub fn ahead(mut self, snapshots: usize) -> Self {
@@ -106,6 +113,9 @@ impl Builder {
 
     /// The best engine that works here, and why there is no better one.
     fn best(shape: Shape) -> Result<(Box<dyn Engine>, Option<String>), Error> {
+        if shape.track_changes {
+            return Ok((Box::new(Mapped::<uffd::Region>::new(shape)?), None));
+        }
         let mut reasons = Vec::new();
         if counts_promises() {
             reasons.push("remap: vm.overcommit_memory is 2".to_owned());
@@ -160,6 +170,7 @@ impl Memory {
                 huge_pages: false,
                 in_child: false,
                 at_once: 1,
+                track_changes: false,
                 ahead: 2,
                 copiers: 1,
             },

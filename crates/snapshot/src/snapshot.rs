@@ -1,6 +1,6 @@
 //! A snapshot that threads of the owner's process hold and read.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -11,6 +11,8 @@ use crate::{Error, View};
 pub(crate) trait Kept: Send + Sync {
     /// Whether every page could be kept so far.
     fn is_whole(&self) -> bool;
+    /// The first run of bytes, in whole pages, that may have changed since the earlier snapshot with this number.
+    fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>>;
 }
 
 /// A [`Memory`](crate::Memory) as it was at one moment, for any thread of the owner's process.
@@ -52,9 +54,48 @@ pub struct Snapshot {
 struct Shared {
     view: View<'static>,
     epoch: u64,
+    bookmark: Option<Bookmark>,
     pause: Duration,
     kept: Box<dyn Kept>,
 }
+
+/// A moment at which a snapshot was taken, for later snapshots to be compared with, also when it has ended itself.
+///
+/// It takes no memory. It means nothing in another process, nor to another memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bookmark {
+    pub(crate) memory: u64,
+    pub(crate) epoch: u64,
+    /// The memory's size then.
+    pub(crate) bytes: usize,
+}
+
+/// Parts of a memory that may have changed between two snapshots: see [`Snapshot::changed_since`].
+#[derive(Debug)]
+pub struct Changes<'a> {
+    snapshot: &'a Snapshot,
+    since: u64,
+    /// What is left of the part that both snapshots have.
+    both: Range<usize>,
+    /// The part that only the later one has, until it is given.
+    new: Range<usize>,
+}
+
+impl Iterator for Changes<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        if let Some(run) = self.snapshot.shared.kept.first_changed(self.since, self.both.clone()) {
+            self.both.start = run.end;
+            return Some(run);
+        }
+        self.both.start = self.both.end;
+        let new = std::mem::replace(&mut self.new, 0..0);
+        (!new.is_empty()).then_some(new)
+    }
+}
+
+impl std::iter::FusedIterator for Changes<'_> {}
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -77,8 +118,14 @@ impl Deref for Snapshot {
 impl Snapshot {
     /// # Safety
     /// `kept` keeps the view's memory readable until it is dropped.
-    pub(crate) unsafe fn new(view: View<'static>, epoch: u64, pause: Duration, kept: Box<dyn Kept>) -> Self {
-        Self { shared: Arc::new(Shared { view, epoch, pause, kept }) }
+    pub(crate) unsafe fn new(
+        view: View<'static>,
+        epoch: u64,
+        bookmark: Option<Bookmark>,
+        pause: Duration,
+        kept: Box<dyn Kept>,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { view, epoch, bookmark, pause, kept }) }
     }
 
     /// Its number: later snapshots of a memory have greater ones (4.1).
@@ -110,5 +157,62 @@ impl Snapshot {
         let result = read(&self.shared.view);
         self.check()?;
         Ok(result)
+    }
+
+    /// The moment of this snapshot, for later ones to be [compared](Self::changed_since) with.
+    ///
+    /// # Errors
+    /// [`Error::NotTracked`] unless the memory was made with [`track_changes`](crate::Builder::track_changes).
+    pub fn bookmark(&self) -> Result<Bookmark, Error> {
+        self.shared.bookmark.ok_or(Error::NotTracked)
+    }
+
+    /// The parts that may have changed since an earlier snapshot of the same memory: ranges of bytes, in whole pages, in
+    /// ascending order. The last one is what the memory has grown by.
+    ///
+    /// Every page that changed is in one. Some pages that did not change are, too:
+    /// - pages that were written with what they had before;
+    /// - pages less than 32 pages away from one that was written: a writer that walks through memory has the pages ahead of
+    ///   it made writable with the one that it writes;
+    /// - pages that were written at once after each of several snapshots before, whether they were this time or not.
+    ///
+    /// The earlier snapshot may have ended, and may have been given up.
+    ///
+    /// # Errors
+    /// [`Error::NotTracked`] as [`bookmark`](Self::bookmark); [`Error::NotEarlier`] for a bookmark of another memory, or of a
+    /// later snapshot.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bedplate_snapshot::Error> {
+    /// use bedplate_snapshot::{Error, Memory, PAGE};
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// let memory = match Memory::builder(1 << 20).track_changes(true).build() {
+    ///     Err(Error::Unavailable { .. }) => return Ok(()), // There is no userfaultfd with write protection here.
+    ///     memory => memory?,
+    /// };
+    /// // A copy that is brought up to date.
+    /// let snapshot = memory.snapshot()?;
+    /// let (mut copy, bookmark) = (snapshot.bytes().to_vec(), snapshot.bookmark()?);
+    /// snapshot.check()?;
+    /// drop(snapshot);
+    /// memory.bytes()[9 * PAGE + 1].store(1, Ordering::Relaxed);
+    /// let snapshot = memory.snapshot()?;
+    /// for changed in snapshot.changed_since(&bookmark)? {
+    ///     copy[changed.clone()].copy_from_slice(&snapshot.bytes()[changed]);
+    /// }
+    /// snapshot.check()?;
+    /// assert_eq!(copy[9 * PAGE + 1], 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn changed_since(&self, earlier: &Bookmark) -> Result<Changes<'_>, Error> {
+        let own = self.bookmark()?;
+        if own.memory != earlier.memory || own.epoch < earlier.epoch {
+            return Err(Error::NotEarlier);
+        }
+        // Nothing changed since this very snapshot.
+        let both = if own.epoch == earlier.epoch { 0..0 } else { 0..earlier.bytes };
+        Ok(Changes { snapshot: self, since: earlier.epoch, both, new: earlier.bytes..own.bytes })
     }
 }

@@ -240,7 +240,7 @@ impl<R: Region> World<'_, R> {
 
 /// A region with its threads, or `None` after a line that says why it is skipped.
 fn service<R: Region>(claimed: bool, huge_pages: bool) -> Option<Service<R>> {
-    match R::new(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed }) {
+    match R::new(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed, track_changes: false }) {
         Ok(region) => {
             let service = Service::new(region);
             service.start_threads().unwrap();

@@ -34,6 +34,7 @@ unsafe impl Sync for Fork {}
 
 impl Fork {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
+        super::check_shape(Kind::Fork, shape, usize::MAX, false)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), shape.reserve, ProtFlags::empty(), flags) }

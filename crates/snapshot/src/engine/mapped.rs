@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,14 +12,19 @@ use std::time::{Duration, Instant};
 use super::fork::{Child, last_error, pipe, run_and_exit};
 use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
 use crate::region::{Frozen, Options, Region, Service, SnapshotId};
-use crate::snapshot::Kept;
+use crate::snapshot::{Bookmark, Kept};
 use crate::task::{Completion, Task};
 use crate::{Error, PAGE, Snapshot, View};
+
+/// Memories that keep track of changes.
+static MEMORIES: AtomicU64 = AtomicU64::new(0);
 
 /// An engine by a region.
 pub(crate) struct Mapped<R: Region> {
     /// Shared with the tasks in this process.
     service: Arc<Service<R>>,
+    /// If it keeps track of changes: what its bookmarks are known by.
+    number: Option<u64>,
     in_child: bool,
     /// Bytes that are accessible. The lock is for the thread that makes more of them so.
     len: AtomicUsize,
@@ -31,14 +36,22 @@ pub(crate) struct Mapped<R: Region> {
 impl<R: Region> Mapped<R> {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
         let most = if shape.in_child { R::CHILDREN_AT_ONCE } else { R::AT_ONCE };
-        super::check_at_once(R::KIND, shape, most)?;
+        super::check_shape(R::KIND, shape, most, R::TRACKS_CHANGES)?;
         let claimed = shape.reserve == shape.bytes;
-        let options = Options { bytes: shape.reserve, base: None, huge_pages: shape.huge_pages, claimed };
+        let options = Options {
+            bytes: shape.reserve,
+            base: None,
+            huge_pages: shape.huge_pages,
+            claimed,
+            track_changes: shape.track_changes,
+        };
         let service = Service::new(R::new(options)?);
         service.start_threads()?;
         let len = AtomicUsize::new(if claimed { shape.bytes } else { 0 });
         let (growth, owner) = (Mutex::new(()), std::process::id());
-        let mapped = Self { service: Arc::new(service), in_child: shape.in_child, len, growth, owner };
+        let number = shape.track_changes.then(|| MEMORIES.fetch_add(1, Ordering::Relaxed));
+        let service = Arc::new(service);
+        let mapped = Self { service, number, in_child: shape.in_child, len, growth, owner };
         if !claimed {
             mapped.grow(shape.bytes)?;
         }
@@ -131,13 +144,15 @@ impl<R: Region> Engine for Mapped<R> {
     fn snapshot(&self) -> Result<Snapshot, Error> {
         self.check_owner()?;
         let id = self.service.snapshot()?;
+        let epoch = u64::from(id.era) << 32 | u64::from(id.epoch);
+        let bookmark = self.number.map(|memory| Bookmark { memory, epoch, bytes: id.pages * PAGE });
         let kept = Box::new(Mapping { service: self.service.clone(), id });
         let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), id.pages * PAGE);
         // SAFETY: the snapshot's mapping, which `kept` keeps. It changes only if the snapshot is given up, of which `Snapshot`
         // tells.
         unsafe {
             let view = View::new(base, bytes, self.home());
-            Ok(Snapshot::new(view, id.epoch.into(), Duration::from_nanos(id.pause_ns), kept))
+            Ok(Snapshot::new(view, epoch, bookmark, Duration::from_nanos(id.pause_ns), kept))
         }
     }
 
@@ -167,6 +182,16 @@ struct Mapping<R: Region> {
 impl<R: Region> Kept for Mapping<R> {
     fn is_whole(&self) -> bool {
         self.service.is_whole(&self.id)
+    }
+
+    fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>> {
+        if since >> 32 != u64::from(self.id.era) {
+            // Epochs of another era tell nothing.
+            return (!bytes.is_empty()).then_some(bytes);
+        }
+        let pages =
+            self.service.first_changed(&self.id, since as u32, bytes.start / PAGE..bytes.end / PAGE)?;
+        Some(pages.start * PAGE..pages.end * PAGE)
     }
 }
 

@@ -98,6 +98,8 @@ pub struct Shape {
     pub in_child: bool,
     /// How many snapshots there may be at once.
     pub at_once: usize,
+    /// Whether it keeps track of changes.
+    pub track_changes: bool,
     /// For `ring0`: how many snapshots can be taken in a row without copying page tables.
     pub ahead: usize,
     /// For `ring0`: how many threads make tables ready for that.
@@ -149,12 +151,15 @@ pub trait Engine: Send + Sync {
     fn statistics(&self) -> Statistics;
 }
 
-/// Whether an engine has as many snapshots at once as are asked for.
-fn check_at_once(engine: Kind, shape: Shape, most: usize) -> Result<(), Error> {
-    if shape.at_once <= most {
+/// Whether an engine has what is asked for: so many snapshots at once, and keeping track of changes.
+fn check_shape(engine: Kind, shape: Shape, most: usize, tracks_changes: bool) -> Result<(), Error> {
+    let reason = if shape.at_once > most {
+        format!("it has {most} snapshots at once, and {} are asked for", shape.at_once)
+    } else if shape.track_changes && !tracks_changes {
+        "it keeps no track of changes: the engine uffd does".to_owned()
+    } else {
         return Ok(());
-    }
-    let reason = format!("it has {most} snapshots at once, and {} are asked for", shape.at_once);
+    };
     Err(Error::Unavailable { engine, reason })
 }
 

@@ -24,7 +24,7 @@ impl Ring0 {
             let reason = "its memories do not grow: leave out Builder::reserve".to_owned();
             return Err(Error::Unavailable { engine: Kind::Ring0, reason });
         }
-        super::check_at_once(Kind::Ring0, shape, ring0::SNAPSHOTS)?;
+        super::check_shape(Kind::Ring0, shape, ring0::SNAPSHOTS, false)?;
         let space = Space::new(process()?, shape)?;
         Ok(Self { background: Background::start(&space, shape.copiers)?, space })
     }

@@ -164,6 +164,8 @@ impl crate::region::Region for Region {
     /// They are the file itself.
     const VIEWS_ARE_WRITABLE: bool = false;
 
+    const TRACKS_CHANGES: bool = false;
+
     fn new(options: Options) -> Result<Own<Self>, Error> {
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
         let (file, _) = backing::file(options.bytes, options.huge_pages)
@@ -219,7 +221,7 @@ impl crate::region::Region for Region {
             drop(state);
             let pause_ns = now() - begin;
             self.paused(pause_ns);
-            return Ok(SnapshotId { slot: 0, epoch, base: self.aside, pages, pause_ns });
+            return Ok(SnapshotId { slot: 0, epoch, era: 0, base: self.aside, pages, pause_ns });
         }
     }
 

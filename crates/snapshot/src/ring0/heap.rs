@@ -70,6 +70,7 @@ impl Region {
             huge_pages: false,
             in_child: true,
             at_once: 1,
+            track_changes: false,
             ahead: AHEAD,
             copiers: 1,
         };

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::apart::Apart;
+use super::changes::Changes;
 use super::child::Frozen;
 use super::crew::Crew;
 use super::density::Density;
@@ -58,6 +59,8 @@ pub struct Region {
     pub(super) unarmed_count: AtomicUsize,
     /// The newest epoch for which a page was kept.
     pub(super) epochs: Table<AtomicU32>,
+    /// If it keeps track of changes.
+    pub(super) changes: Option<Changes>,
     pub(super) heat: Heat,
     pub(super) density: Density,
     /// No page from this one on was ever claimed.
@@ -109,6 +112,7 @@ impl Region {
                 unarmed: Pages::new(pages, false)?,
                 unarmed_count: AtomicUsize::new(0),
                 epochs: Table::new(pages, false)?,
+                changes: options.track_changes.then(|| Changes::new(SNAPSHOTS, pages)).transpose()?,
                 heat: Heat::new(pages)?,
                 density: Density::new(pages)?,
                 used: AtomicUsize::new(0),
@@ -204,6 +208,8 @@ impl crate::region::Region for Region {
 
     const VIEWS_ARE_WRITABLE: bool = true;
 
+    const TRACKS_CHANGES: bool = true;
+
     fn new(options: Options) -> Result<Own<Self>, Error> {
         let descriptor =
             Descriptor::open(Purpose::WriteProtection).map_err(|refusal| refusal.of(Kind::Uffd))?;
@@ -242,14 +248,14 @@ impl crate::region::Region for Region {
             let mut snapshots = self.close();
             let added = self.add(&mut snapshots, Target::View(ViewTarget::new(base)));
             // Nothing is claimed while the gate is closed.
-            added.map(|(slot, epoch)| (slot, epoch, self.used()))
+            added.map(|(slot, epoch)| (slot, epoch, snapshots.era, self.used()))
         };
         match added {
-            Ok((slot, epoch, pages)) => {
+            Ok((slot, epoch, era, pages)) => {
                 let pause_ns = now() - begin;
                 self.paused(pause_ns);
                 self.bell.ring();
-                Ok(SnapshotId { slot, epoch, base, pages, pause_ns })
+                Ok(SnapshotId { slot, epoch, era, base, pages, pause_ns })
             }
             Err(error) => {
                 // SAFETY: the mapping made above, which nobody knows.
@@ -272,6 +278,14 @@ impl crate::region::Region for Region {
     fn is_whole(&self, id: &SnapshotId) -> bool {
         let snapshots = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         snapshots.slots[id.slot].as_ref().is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
+    }
+
+    fn first_changed(&self, id: &SnapshotId, since: u32, pages: Range<usize>) -> Option<Range<usize>> {
+        let Some(changes) = &self.changes else { return (!pages.is_empty()).then_some(pages) };
+        let newest = |page: usize| changes.newest_before(id.slot, id.epoch, page, &self.epochs[page]);
+        let start = pages.clone().find(|&page| newest(page) >= since)?;
+        let end = (start..pages.end).find(|&page| newest(page) < since);
+        Some(start..end.unwrap_or(pages.end))
     }
 
     fn has_room(&self) -> bool {
