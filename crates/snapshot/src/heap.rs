@@ -152,7 +152,7 @@ impl Heap {
         self.shared.memory.base()
     }
 
-    /// How many bytes the heap has taken so far, free blocks included, or could take without growing.
+    /// How many bytes of its memory are accessible: those that the heap has taken, in use or free, and those that it began with.
     pub fn len(&self) -> usize {
         self.shared.memory.len()
     }

@@ -195,7 +195,7 @@ impl Memory {
 
     /// How many bytes of it are accessible: those that it began with and those by which it has grown.
     pub fn len(&self) -> usize {
-        self.engine.len()
+        self.engine.bytes()
     }
 
     /// Never: a memory has at least one page.

@@ -73,13 +73,13 @@ impl Engine for Fork {
         self.base
     }
 
-    fn len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
     fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
         let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = self.len();
+        let len = self.bytes();
         let grown = super::grown(len, bytes, self.reserve)?;
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: a part of this engine's own mapping, which nobody has used yet.
@@ -104,7 +104,7 @@ impl Engine for Fork {
             0 => {
                 drop(read);
                 // SAFETY: the child's copy of the mapping, which only this thread, its only one, could change.
-                let view = unsafe { View::new(self.base.as_ptr(), self.len(), self.base.as_ptr()) };
+                let view = unsafe { View::new(self.base.as_ptr(), self.bytes(), self.base.as_ptr()) };
                 run_and_exit(work, &view, &write)
             }
             pid => {

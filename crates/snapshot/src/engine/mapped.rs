@@ -102,7 +102,7 @@ impl<R: Region> Mapped<R> {
                     }
                 };
                 // SAFETY: the child's mapping, which nobody else changes.
-                let view = unsafe { View::new(self.home(), self.len(), self.home()) };
+                let view = unsafe { View::new(self.home(), self.bytes(), self.home()) };
                 run_and_exit(work, &view, &write)
             }
             pid => {
@@ -123,14 +123,14 @@ impl<R: Region> Engine for Mapped<R> {
         NonNull::new(self.home().cast_mut()).expect("a mapping is not at address 0")
     }
 
-    fn len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
     fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
         self.check_owner()?;
         let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = self.len();
+        let len = self.bytes();
         let grown = super::grown(len, bytes, self.service.pages() * PAGE)?;
         // Nobody else claims any.
         if grown > len && !self.service.claim_exactly(len / PAGE..grown / PAGE) {
@@ -219,5 +219,47 @@ impl Completion for Thread {
 
     fn is_finished(&self) -> bool {
         self.0.is_finished()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uffd;
+
+    #[test]
+    fn numbers_that_begin_anew_make_everything_changed_and_stay_ascending() {
+        let shape = Shape {
+            bytes: 4 * PAGE,
+            reserve: 4 * PAGE,
+            huge_pages: false,
+            in_child: false,
+            at_once: 1,
+            track_changes: true,
+            ahead: 0,
+            copiers: 0,
+        };
+        let mapped = match Mapped::<uffd::Region>::new(shape) {
+            Err(Error::Unavailable { engine, reason }) => {
+                println!("skipped: the {engine} engine does not work here: {reason}");
+                return;
+            }
+            mapped => mapped.unwrap(),
+        };
+        mapped.service.set_epoch(u32::MAX - 2);
+        let mut epochs = Vec::new();
+        let mut bookmarks: Vec<Bookmark> = Vec::new();
+        for number in 0..4 {
+            let snapshot = mapped.snapshot().unwrap();
+            epochs.push(snapshot.epoch());
+            // Nothing is written. So nothing has changed since a snapshot of the same era.
+            let changed = bookmarks.iter().map(|earlier| {
+                snapshot.changed_since(earlier).unwrap().map(|run| run.len() / PAGE).sum::<usize>()
+            });
+            let expected: &[usize] = [&[][..], &[0], &[4, 4], &[4, 4, 0]][number];
+            assert_eq!(changed.collect::<Vec<_>>(), expected);
+            bookmarks.push(snapshot.bookmark().unwrap());
+        }
+        assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     }
 }

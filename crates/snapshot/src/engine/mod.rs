@@ -115,7 +115,7 @@ pub trait Engine: Send + Sync {
     fn base(&self) -> NonNull<u8>;
 
     /// How many bytes of it are accessible.
-    fn len(&self) -> usize;
+    fn bytes(&self) -> usize;
 
     /// Makes so many bytes more accessible, in whole pages, and gives where they are.
     ///

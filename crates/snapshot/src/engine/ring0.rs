@@ -44,12 +44,12 @@ impl Engine for Ring0 {
         NonNull::new(self.space.base() as *mut u8).expect("no memory is at address 0")
     }
 
-    fn len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.space.bytes()
     }
 
     fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
-        let len = self.len();
+        let len = self.bytes();
         super::grown(len, bytes, len).map(|grown| len..grown)
     }
 

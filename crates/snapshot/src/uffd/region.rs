@@ -194,6 +194,12 @@ impl Region {
         backing::punch(&self.memory, pages);
     }
 
+    /// As if so many snapshots had been taken.
+    #[cfg(test)]
+    pub(crate) fn set_epoch(&self, epoch: u32) {
+        self.close().epoch = epoch;
+    }
+
     pub(super) fn paused(&self, ns: u64) {
         self.counters.latest_pause.store(ns, Ordering::Relaxed);
         self.counters.longest_pause.fetch_max(ns, Ordering::Relaxed);
