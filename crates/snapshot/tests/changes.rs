@@ -112,14 +112,11 @@ fn run(steps: Vec<Step>, huge_pages: bool, hurried: bool) -> Result<(), TestCase
                 for earlier in &moments[..=*number] {
                     let said = changed(snapshot, &earlier.bookmark);
                     let is_changed = |page: usize| earlier.writes[page] != later.writes[page];
-                    for page in 0..PAGES {
-                        prop_assert!(
-                            said[page] || !is_changed(page),
-                            "page {page} changed, and is not said to"
-                        );
+                    for (page, said) in said.into_iter().enumerate() {
+                        prop_assert!(said || !is_changed(page), "page {page} changed, and is not said to");
                         let near = page.saturating_sub(NEAR - 1)..PAGES.min(page + NEAR);
                         let excused = later.writes[page] >= HOT || near.clone().any(is_changed);
-                        prop_assert!(!said[page] || excused, "nothing near page {page} changed");
+                        prop_assert!(!said || excused, "nothing near page {page} changed");
                     }
                 }
             }
@@ -192,8 +189,8 @@ fn what_a_memory_grew_by_has_changed() {
     let second = memory.snapshot().unwrap();
     memory.grow(PAGE).unwrap();
     write(&memory, 1, 1);
-    let ranges: Vec<_> = second.changed_since(&bookmark).unwrap().collect();
-    assert_eq!(ranges, [4 * PAGE..9 * PAGE]);
+    let mut ranges = second.changed_since(&bookmark).unwrap();
+    assert_eq!((ranges.next(), ranges.next()), (Some(4 * PAGE..9 * PAGE), None));
     assert_eq!(second.changed_since(&second.bookmark().unwrap()).unwrap().count(), 0);
     let third = memory.snapshot().unwrap();
     let ranges: Vec<_> = third.changed_since(&second.bookmark().unwrap()).unwrap().collect();
