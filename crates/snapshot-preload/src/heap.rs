@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
+use bedplate_snapshot::region::counts_promises;
 use bedplate_snapshot::{Error, Kind, PAGE, remap, uffd};
 
 use crate::engine::mapped::Mapped;
@@ -64,7 +65,7 @@ fn make() -> Result<Heap, Error> {
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let Settings { engine, huge_pages, .. } = *settings();
     let mut reason = None;
-    if engine == Some(Kind::Remap) || engine != Some(Kind::Uffd) && !promises_are_counted() {
+    if engine == Some(Kind::Remap) || engine != Some(Kind::Uffd) && !counts_promises() {
         match Mapped::new(bytes, huge_pages) {
             Ok(remap) => {
                 let is_chosen = engine.is_none();
@@ -87,18 +88,6 @@ fn make() -> Result<Heap, Error> {
         None => uffd.publish_statistics("the remap engine is not chosen where vm.overcommit_memory is 2"),
     }
     Ok(Heap::Uffd(uffd, reason))
-}
-
-/// Whether the kernel lets a process have private memory only as far as it could all be copied.
-fn promises_are_counted() -> bool {
-    let mut text = [0];
-    // SAFETY: reads a byte into this function's buffer.
-    unsafe {
-        let file = libc::open(c"/proc/sys/vm/overcommit_memory".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        libc::read(file, text.as_mut_ptr().cast(), 1);
-        libc::close(file);
-    }
-    text == *b"2"
 }
 
 /// Whether the engine is to be the one in ring 0.

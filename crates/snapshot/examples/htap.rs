@@ -9,7 +9,7 @@ use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bedplate_snapshot::{Choice, Error, Kind, Memory, PAGE, Snapshot, View};
+use bedplate_snapshot::{Choice, Error, Kind, Memory, PAGE, Task, View};
 use clap::Parser;
 
 /// Updates an array by transactions and scans every snapshot of it.
@@ -73,7 +73,8 @@ fn run(options: &Options) -> Result<(), Error> {
     let builder = Memory::builder((options.mib as usize) << 20)
         .engine(options.engine.map_or(Choice::Auto, Choice::Only))
         .huge_pages(options.huge_pages)
-        .in_child(options.in_child);
+        .in_child(options.in_child)
+        .snapshots_at_once(options.scans.into());
     let memory = builder.build()?;
     // Memory that a machine touches for the first time is slow.
     memory.words().iter().step_by(PAGE / 8).for_each(|word| word.store(0, Ordering::Relaxed));
@@ -134,11 +135,11 @@ fn analyze(memory: &Memory, options: &Options, updates: &AtomicU64) -> Result<()
         while begin.elapsed() < Duration::from_secs(1) {
             let taken = Instant::now();
             match memory.spawn(move |view| scan(view, taken)) {
-                Ok(snapshot) => {
+                Ok(task) => {
                     seen.snapshots += 1;
-                    seen.pauses += snapshot.pause();
-                    seen.longest = seen.longest.max(snapshot.pause());
-                    running.push_back(snapshot);
+                    seen.pauses += task.pause();
+                    seen.longest = seen.longest.max(task.pause());
+                    running.push_back(task);
                 }
                 // Children whose end has not been noticed yet.
                 Err(Error::TooManySnapshots { .. }) => std::thread::sleep(Duration::from_millis(1)),
@@ -146,7 +147,7 @@ fn analyze(memory: &Memory, options: &Options, updates: &AtomicU64) -> Result<()
             }
             std::thread::sleep(every.saturating_sub(taken.elapsed()));
             while running.len() >= usize::from(options.scans)
-                || running.front().is_some_and(Snapshot::is_finished)
+                || running.front().is_some_and(Task::is_finished)
             {
                 end_one(&mut running, options, &mut seen)?;
             }
@@ -171,9 +172,9 @@ fn analyze(memory: &Memory, options: &Options, updates: &AtomicU64) -> Result<()
 }
 
 /// Waits for the oldest scan's result, and checks it.
-fn end_one(running: &mut VecDeque<Snapshot>, options: &Options, seen: &mut Seen) -> Result<(), Error> {
-    let Some(snapshot) = running.pop_front() else { return Ok(()) };
-    let bytes = snapshot.join()?;
+fn end_one(running: &mut VecDeque<Task>, options: &Options, seen: &mut Seen) -> Result<(), Error> {
+    let Some(task) = running.pop_front() else { return Ok(()) };
+    let bytes = task.join()?;
     let [sum, age] = [0, 8].map(|at| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
     // Each thread may have been half way through an update.
     if (sum as i64).unsigned_abs() > u64::from(options.threads) {

@@ -26,12 +26,28 @@ pub enum Error {
         /// What was asked for.
         bytes: usize,
     },
+    /// The memory is as large as it can become.
+    #[error(
+        "the memory cannot grow to {bytes} bytes: {reserved} bytes are reserved for it (Builder::reserve)"
+    )]
+    Full {
+        /// The size that it would have.
+        bytes: usize,
+        /// The size that it can have.
+        reserved: usize,
+    },
     /// As many snapshots as there can be at once.
     #[error("{limit} snapshots are active, and there can be no more: let one end")]
     TooManySnapshots {
         /// How many there can be.
         limit: usize,
     },
+    /// Changes were asked for of a memory that was made without [`track_changes`](crate::Builder::track_changes).
+    #[error("this memory keeps no track of its changes: make it with Builder::track_changes")]
+    NotTracked,
+    /// The changes since a bookmark of another memory, or of a later snapshot.
+    #[error("the bookmark is not of an earlier snapshot of this memory: copy all of it instead")]
+    NotEarlier,
     /// A snapshot of a snapshot.
     #[error("this is a snapshot: there are no snapshots of snapshots")]
     OfASnapshot,

@@ -2,8 +2,14 @@
 //!
 //! An in-memory database that wants a consistent image of itself forks: it stands still while its page tables are
 //! copied, and its writes take copy-on-write faults afterwards. This crate gives it the same view of a [`Memory`]
-//! with less of both. A task that is [spawned](Memory::spawn) runs beside the database and sees the memory as it
-//! was; the database goes on writing.
+//! with less of both: threads, or a child process, see the memory as it was, and the database goes on writing.
+//!
+//! - [`Memory::snapshot`] gives a handle that threads of the process read, at another address than the memory's.
+//! - [`Memory::spawn_in_child`] runs a task in a child, which sees the memory at its own address.
+//! - [`Memory::spawn`] runs a task in a thread or in a child, whatever the engine can do.
+//! - [`Memory::grow`] makes more of what was [reserved](Builder::reserve) accessible.
+//! - [`Memory::into_heap`] makes an allocator of it for hash maps, vectors and the like.
+//! - [`Snapshot::changed_since`] tells which pages changed since an earlier snapshot.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -12,9 +18,9 @@
 //!
 //! let memory = Memory::builder(1 << 30).build()?;
 //! memory.words()[0].store(1, Ordering::Relaxed);
-//! let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec())?;
+//! let snapshot = memory.snapshot()?;
 //! memory.words()[0].store(2, Ordering::Relaxed);
-//! assert_eq!(snapshot.join()?, 1u64.to_le_bytes());
+//! assert_eq!(snapshot.read(|view| view.words()[0])?, 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -35,20 +41,24 @@
 
 pub mod engine;
 mod error;
+mod heap;
 mod memory;
 pub mod region;
 pub mod remap;
 #[cfg(target_arch = "x86_64")]
 pub mod ring0;
-mod running;
+mod snapshot;
 pub mod statistics;
+mod task;
 pub mod uffd;
 mod view;
 
 pub use engine::{Choice, Kind};
 pub use error::Error;
+pub use heap::Heap;
 pub use memory::{Builder, Memory};
-pub use running::Snapshot;
+pub use snapshot::{Bookmark, Changes, Snapshot};
+pub use task::Task;
 pub use view::View;
 
 /// Bytes of a page.

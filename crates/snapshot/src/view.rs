@@ -43,6 +43,13 @@ impl View<'_> {
         unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
     }
 
+    /// What the owner had in `len` bytes at one of its own addresses, if all of them are in the memory. So flat data is
+    /// found by the owner's pointer to it, wherever the view is.
+    pub fn bytes_at(&self, owners: *const u8, len: usize) -> Option<&[u8]> {
+        let start = (owners as usize).checked_sub(self.home as usize)?;
+        self.bytes().get(start..start.checked_add(len)?)
+    }
+
     /// All of it in words.
     pub fn words(&self) -> &[u64] {
         // SAFETY: as above; a page's address is aligned, and any bits are a number.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_snapshot::engine::Statistics;
-use common::{Random, memory, settings};
+use bedplate_snapshot::{Error, Memory, Task};
+use common::{EndOnDrop, Random, memory, settings};
 
 const MIB: usize = 1 << 20;
 
@@ -15,6 +16,16 @@ fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Takes a snapshot. Of children that ended, as many as there can be at once may not have been noticed yet.
+fn spawn(memory: &Memory) -> Task {
+    loop {
+        match memory.spawn(|view| view.words()[0].to_le_bytes().to_vec()) {
+            Err(Error::TooManySnapshots { .. }) => std::thread::sleep(Duration::from_millis(1)),
+            task => return task.unwrap(),
+        }
+    }
 }
 
 #[test]
@@ -33,13 +44,13 @@ fn a_thousand_snapshots_leave_nothing_behind() {
                     words[index].fetch_add(1, Ordering::Relaxed);
                 }
             });
+            let _end = EndOnDrop(&over);
             let (mut memory_before, mut descriptors_before) = (0, 0);
             for round in 0..1000 {
                 if round == 20 {
                     (memory_before, descriptors_before) = (resident(), descriptors());
                 }
-                let snapshot = memory.spawn(|view| view.words()[0].to_le_bytes().to_vec()).unwrap();
-                snapshot.join().unwrap();
+                spawn(&memory).join().unwrap();
             }
             over.store(true, Ordering::Relaxed);
             let limit = Instant::now() + Duration::from_secs(20);

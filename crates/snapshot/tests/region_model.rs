@@ -248,8 +248,8 @@ impl<R: Region> World<'_, R> {
 }
 
 /// A region with its threads, or `None` after a line that says why it is skipped.
-fn service<R: Region>(claimed: bool, huge_pages: bool) -> Option<Service<R>> {
-    match R::new(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed }) {
+fn service<R: Region>(claimed: bool, huge_pages: bool, track_changes: bool) -> Option<Service<R>> {
+    match R::new(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed, track_changes }) {
         Ok(region) => {
             let service = Service::new(region);
             service.start_threads().unwrap();
@@ -269,8 +269,9 @@ fn run<R: Region>(
     claimed: bool,
     huge_pages: bool,
     hurried: bool,
+    track_changes: bool,
 ) -> Result<(), TestCaseError> {
-    let Some(service) = service::<R>(claimed, huge_pages) else { return Ok(()) };
+    let Some(service) = service::<R>(claimed, huge_pages, track_changes) else { return Ok(()) };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if hurried {
@@ -309,8 +310,9 @@ proptest! {
         claimed in any::<bool>(),
         huge_pages in any::<bool>(),
         hurried in any::<bool>(),
+        track_changes in any::<bool>(),
     ) {
-        run::<uffd::Region>(steps, claimed, huge_pages, hurried)?;
+        run::<uffd::Region>(steps, claimed, huge_pages, hurried, track_changes)?;
     }
 
     #[test]
@@ -320,6 +322,6 @@ proptest! {
         huge_pages in any::<bool>(),
         hurried in any::<bool>(),
     ) {
-        run::<remap::Region>(steps, claimed, huge_pages, hurried)?;
+        run::<remap::Region>(steps, claimed, huge_pages, hurried, false)?;
     }
 }

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-use bedplate_snapshot::{Choice, Kind, Memory, PAGE, Snapshot};
+use bedplate_snapshot::{Choice, Kind, Memory, PAGE, Task};
 
 use crate::ring0::clock::Clock;
 use crate::ring0::{Costs, MEMORY, NATIVE, RING0, WRITTEN, native, virtualizes};
@@ -65,24 +65,24 @@ impl Subject {
             let _ = wait.recv();
             Vec::new()
         };
-        let mut snapshot = None;
+        let mut spawned = None;
         let call = self.clock.time(1, || {
-            snapshot = Some(self.memory.spawn(task)?);
+            spawned = Some(self.memory.spawn(task)?);
             Ok(())
         })?;
-        let snapshot = snapshot.ok_or_else(nothing)?;
+        let task = spawned.ok_or_else(nothing)?;
         is_ready.recv().map_err(|_| nothing())?;
-        Ok(Held { snapshot, go, call })
+        Ok(Held { task, go, call })
     }
 
     /// The pause, which the virtual clock of a machine that counts instructions gives as such.
     fn pause(&self, held: &Held) -> f64 {
-        held.snapshot.pause().as_nanos() as f64
+        held.task.pause().as_nanos() as f64
     }
 
     fn end(&self, held: Held) -> Result<()> {
         let _ = held.go.send(());
-        held.snapshot.join()?;
+        held.task.join()?;
         self.memory.settle();
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Subject {
 
 /// A snapshot whose task waits.
 struct Held {
-    snapshot: Snapshot,
+    task: Task,
     go: mpsc::Sender<()>,
     /// What the call took that made it.
     call: f64,

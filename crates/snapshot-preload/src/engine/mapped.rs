@@ -94,7 +94,7 @@ pub struct Mapped<R: Parts> {
 impl<R: Parts> Mapped<R> {
     /// A region without threads. The program's allocator may be waiting for it.
     pub fn new(bytes: usize, huge_pages: bool) -> Result<Self, Error> {
-        let region = R::new(Options { bytes, base: None, huge_pages, claimed: false })?;
+        let region = R::new(Options { bytes, base: None, huge_pages, claimed: false, track_changes: false })?;
         Ok(Self { service: Service::new(region), pending: Pending::new() })
     }
 

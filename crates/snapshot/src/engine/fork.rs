@@ -2,23 +2,27 @@
 //! either side writes.
 
 use std::io::Read;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
-use super::{Engine, Kind, Shape, Statistics, Work};
-use crate::running::{Snapshot, Task};
+use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
+use crate::task::{Completion, Task};
 use crate::{Error, View};
 
 /// A private anonymous mapping.
 pub(crate) struct Fork {
     base: NonNull<u8>,
-    bytes: usize,
+    /// Bytes of the mapping, and how many of them are accessible. The lock is for the thread that makes more of them so.
+    reserve: usize,
+    len: AtomicUsize,
+    growth: Mutex<()>,
     snapshots: AtomicU64,
     active: Arc<AtomicU64>,
 }
@@ -30,25 +34,33 @@ unsafe impl Sync for Fork {}
 
 impl Fork {
     pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
+        super::check_shape(Kind::Fork, shape, usize::MAX, false)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), shape.bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }
-        .map_err(Error::system("mapping the memory"))?;
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), shape.reserve, ProtFlags::empty(), flags) }
+            .map_err(Error::system("mapping the memory"))?;
         let advice = if shape.huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: the mapping made above; advice about page sizes changes no content. A kernel without huge pages
         // says no, and has small ones.
-        let _ = unsafe { madvise(at, shape.bytes, advice) };
+        let _ = unsafe { madvise(at, shape.reserve, advice) };
         let base = NonNull::new(at.cast()).expect("a mapping is not at address 0");
-        Ok(Self { base, bytes: shape.bytes, snapshots: AtomicU64::new(0), active: Arc::default() })
+        let fork = Self {
+            base,
+            reserve: shape.reserve,
+            len: AtomicUsize::new(0),
+            growth: Mutex::new(()),
+            snapshots: AtomicU64::new(0),
+            active: Arc::default(),
+        };
+        fork.grow(shape.bytes)?;
+        Ok(fork)
     }
 }
 
 impl Drop for Fork {
     fn drop(&mut self) {
         // SAFETY: this engine's own mapping, which nothing borrows any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserve) };
     }
 }
 
@@ -61,7 +73,27 @@ impl Engine for Fork {
         self.base
     }
 
-    fn spawn(&self, work: Work) -> Result<Snapshot, Error> {
+    fn bytes(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
+        let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = self.bytes();
+        let grown = super::grown(len, bytes, self.reserve)?;
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: a part of this engine's own mapping, which nobody has used yet.
+        unsafe { mprotect(self.base.as_ptr().add(len).cast(), grown - len, access) }
+            .map_err(Error::system("making more of the memory accessible"))?;
+        self.len.store(grown, Ordering::Release);
+        Ok(len..grown)
+    }
+
+    fn spawn(&self, work: Work) -> Result<Task, Error> {
+        self.spawn_in_child(work)
+    }
+
+    fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
         let (read, write) = pipe()?;
         let begin = Instant::now();
         // SAFETY: the child runs the work and ends without returning.
@@ -72,13 +104,13 @@ impl Engine for Fork {
             0 => {
                 drop(read);
                 // SAFETY: the child's copy of the mapping, which only this thread, its only one, could change.
-                let view = unsafe { View::new(self.base.as_ptr(), self.bytes, self.base.as_ptr()) };
+                let view = unsafe { View::new(self.base.as_ptr(), self.bytes(), self.base.as_ptr()) };
                 run_and_exit(work, &view, &write)
             }
             pid => {
                 let epoch = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
                 self.active.fetch_add(1, Ordering::Relaxed);
-                Ok(Snapshot::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
+                Ok(Task::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
             }
         }
     }
@@ -104,7 +136,7 @@ pub(crate) fn last_error() -> rustix::io::Errno {
 }
 
 /// The child's life: runs the work, sends what it returns, and ends.
-pub(crate) fn run_and_exit(work: Work, view: &View<'_>, to: &OwnedFd) -> ! {
+pub(crate) fn run_and_exit(work: ChildWork<'_>, view: &View<'_>, to: &OwnedFd) -> ! {
     // A thread that does not exist here may hold the locks that saying something takes.
     std::panic::set_hook(Box::new(|_| {}));
     // A panic must not unwind into the owner's code, of which this process has a copy.
@@ -158,7 +190,7 @@ impl Child {
     }
 }
 
-impl Task for Child {
+impl Completion for Child {
     fn join(mut self: Box<Self>) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         let mut from = std::fs::File::from(self.from.take().expect("joined once"));

@@ -1,9 +1,19 @@
 //! Which kernel this is, for what cannot be asked otherwise.
 
+use super::above_standard::open;
+
 /// Whether the kernel is this version or a later one. What cannot be read is an old one.
 pub fn is_at_least(major: u32, minor: u32) -> bool {
     let uname = rustix::system::uname();
     uname.release().to_str().ok().and_then(version).is_some_and(|version| version >= (major, minor))
+}
+
+/// Whether the kernel lets processes have private memory only as far as all of it could be copied (`vm.overcommit_memory`
+/// is 2). Then a private mapping as large as the memory may not be had. Nothing is allocated.
+pub fn counts_promises() -> bool {
+    let mut mode = [0];
+    let read = open(c"/proc/sys/vm/overcommit_memory").and_then(|file| rustix::io::read(&file, &mut mode));
+    read == Ok(1) && mode == *b"2"
 }
 
 fn version(release: &str) -> Option<(u32, u32)> {

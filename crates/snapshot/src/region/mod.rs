@@ -33,6 +33,7 @@ pub(crate) use clock::now;
 pub use descriptor::userfaultfd_of_engines;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
+pub use kernel::counts_promises;
 pub(crate) use mappings::Mappings;
 pub use mappings::has_mapped_ring;
 pub(crate) use own::{Own, Table};
@@ -58,6 +59,8 @@ pub struct Options {
     pub huge_pages: bool,
     /// Whether all of it is in use from the beginning. Otherwise pages are claimed.
     pub claimed: bool,
+    /// Whether it keeps track of which pages changed between snapshots.
+    pub track_changes: bool,
 }
 
 /// A snapshot that the owner's process sees.
@@ -66,8 +69,12 @@ pub struct SnapshotId {
     pub(crate) slot: usize,
     /// Its number: later ones have greater ones.
     pub epoch: u32,
+    /// How often the numbers were used up before, and began anew.
+    pub(crate) era: u32,
     /// Where the owner's process sees it.
     pub base: usize,
+    /// Pages that it has: no page from this one on was ever in use at the snapshot.
+    pub pages: usize,
     /// How long it held up writers, in nanoseconds.
     pub pause_ns: u64,
 }
@@ -81,8 +88,16 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// Which engine's it is.
     const KIND: Kind;
 
+    /// How many snapshots there can be at once that the owner's process sees, and how many in children.
+    const AT_ONCE: usize;
+    /// See [`AT_ONCE`](Self::AT_ONCE); `usize::MAX` if memory is what limits it.
+    const CHILDREN_AT_ONCE: usize;
+
     /// Whether snapshots in the owner's process are mappings of their own, which whoever reads them may write to.
     const VIEWS_ARE_WRITABLE: bool;
+
+    /// Whether it can keep track of changes.
+    const TRACKS_CHANGES: bool;
 
     /// Maps it. Snapshots need the threads of a [`Service`], unless [`is_served`](Self::is_served) says otherwise.
     ///
@@ -128,6 +143,15 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// # Safety
     /// Nobody reads it any more.
     unsafe fn end(&self, id: SnapshotId) -> bool;
+
+    /// Whether a snapshot of this process's that has not ended has kept all its pages so far.
+    fn is_whole(&self, id: &SnapshotId) -> bool;
+
+    /// Of pages that were in use at the earlier snapshot with the number `since`, of the same era, the first run that may have
+    /// changed until a later snapshot, which has not ended. All pages that changed are in one; if no track is kept, all are.
+    fn first_changed(&self, _: &SnapshotId, _: u32, pages: Range<usize>) -> Option<Range<usize>> {
+        (!pages.is_empty()).then_some(pages)
+    }
 
     /// Takes a snapshot for the child of a `fork` that is the next thing this thread does.
     ///

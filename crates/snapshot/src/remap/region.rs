@@ -172,7 +172,7 @@ impl Region {
         state.fold_begin = None;
         let (counters, instant) = (&self.counters, was_shared && moved);
         counters.snapshots.fetch_add(1, Ordering::Relaxed);
-        counters.instantaneous.fetch_add(u64::from(moved), Ordering::Relaxed);
+        counters.instantaneous.fetch_add(u64::from(instant), Ordering::Relaxed);
         counters.copied_as_usual.fetch_add(u64::from(!instant), Ordering::Relaxed);
         Ok(())
     }
@@ -209,8 +209,13 @@ impl Region {
 impl crate::region::Region for Region {
     const KIND: Kind = Kind::Remap;
 
+    const AT_ONCE: usize = TASKS;
+    const CHILDREN_AT_ONCE: usize = usize::MAX;
+
     /// They are the file itself.
     const VIEWS_ARE_WRITABLE: bool = false;
+
+    const TRACKS_CHANGES: bool = false;
 
     fn new(options: Options) -> Result<Own<Self>, Error> {
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
@@ -275,12 +280,12 @@ impl crate::region::Region for Region {
             }
             let begin = now();
             self.begin(&mut state)?;
-            let epoch = state.epoch;
+            let (epoch, pages) = (state.epoch, self.used());
             state.task = Some(epoch);
             drop(state);
             let pause_ns = now() - begin;
             self.counters.pauses.record(pause_ns);
-            return Ok(SnapshotId { slot: 0, epoch, base: self.aside, pause_ns });
+            return Ok(SnapshotId { slot: 0, epoch, era: 0, base: self.aside, pages, pause_ns });
         }
     }
 
@@ -291,6 +296,11 @@ impl crate::region::Region for Region {
         }
         drop(state);
         self.bell.ring();
+        // The file has all of it.
+        true
+    }
+
+    fn is_whole(&self, _: &SnapshotId) -> bool {
         // The file has all of it.
         true
     }

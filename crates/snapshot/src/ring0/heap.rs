@@ -70,7 +70,16 @@ impl Region {
     /// [`Error::Unavailable`] where there is no ring 0; [`Error::System`].
     pub fn new(bytes: usize) -> Result<&'static Self, Error> {
         let bytes = bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
-        let shape = Shape { bytes, huge_pages: false, in_child: true, ahead: AHEAD, copiers: 1 };
+        let shape = Shape {
+            bytes,
+            reserve: bytes,
+            huge_pages: false,
+            in_child: true,
+            at_once: 1,
+            track_changes: false,
+            ahead: AHEAD,
+            copiers: 1,
+        };
         let space = Space::with(crate::engine::ring0_process()?, shape, Backing::Shared)?;
         let background = Background::start(&space, shape.copiers)?;
         let claimed = Pages::new(bytes / PAGE, true).map_err(Error::system("mapping the region's tables"))?;

@@ -39,5 +39,6 @@ pub use forked::Frozen;
 pub use heap::{ChildStatistics, Region};
 
 pub(crate) use background::Background;
+pub(crate) use protocol::MOST as SNAPSHOTS;
 pub(crate) use space::Space;
 pub(crate) use spawn::spawn;

@@ -19,7 +19,7 @@ use super::space::{NO_CPU, Space};
 use super::tables::Table;
 use super::{calls, task};
 use crate::engine::Work;
-use crate::running::Snapshot;
+use crate::task::Task;
 use crate::{Error, PAGE};
 
 /// Tables for a snapshot.
@@ -31,7 +31,7 @@ pub enum Tables {
 }
 
 /// Takes a snapshot and runs `work` on it.
-pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Snapshot, Error> {
+pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Task, Error> {
     if task::running_on().is_some() {
         return Err(Error::OfASnapshot);
     }
@@ -48,7 +48,7 @@ pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Snapshot, Error> {
         }
     };
     let task = task::start(space, place, work)?;
-    Ok(Snapshot::new(Box::new(task), epoch, pause))
+    Ok(Task::new(Box::new(task), epoch, pause))
 }
 
 /// Tables for the next snapshot.

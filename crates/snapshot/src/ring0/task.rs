@@ -12,7 +12,7 @@ use super::region::unavailable;
 use super::registry;
 use super::space::{NO_CPU, Space};
 use crate::engine::Work;
-use crate::running::Task;
+use crate::task::Completion;
 use crate::{Error, View};
 
 thread_local! {
@@ -109,7 +109,7 @@ pub fn end(space: &Space, place: usize) {
     space.shelf.notify();
 }
 
-impl Task for Running {
+impl Completion for Running {
     fn join(self: Box<Self>) -> Result<Vec<u8>, Error> {
         let result = self.thread.join().map_err(|_| Error::Task("its thread panicked".into()))?;
         if self.torn.load(Ordering::Acquire) { Err(Error::Torn) } else { result }

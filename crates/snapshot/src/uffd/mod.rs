@@ -16,6 +16,9 @@
 //! - Nothing on the way of a fault allocates or takes a lock that an owner's thread can hold while it writes
 //!   to the region: all state is in mappings of its own (`own`), so the region may even be the process's heap.
 //!
+//! A region can keep track of changes (`changes`): the pages that were exposed between two snapshots are those that the
+//! owner may have changed. Then no page is exposed because many around it are written (`density`).
+//!
 //! Locks, in their order: the *gate* (the snapshots there are; written while one is made or ends, read while a page's
 //! state changes), then a chunk's *latch* (the states of 512 pages). Holders of either never write to the region.
 //!
@@ -26,6 +29,7 @@
 
 mod apart;
 mod bindings;
+mod changes;
 mod child;
 mod crew;
 mod density;
@@ -43,6 +47,7 @@ mod region;
 mod serve;
 mod snapshots;
 mod states;
+mod tables;
 mod target;
 mod tasks;
 mod team;

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGua
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::CHUNK;
 use super::apart::Apart;
+use super::changes::Changes;
 use super::child::Frozen;
 use super::crew::Crew;
 use super::density::Density;
@@ -19,6 +19,7 @@ use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::team::Team;
 use super::window;
+use super::{CHUNK, SNAPSHOTS};
 use crate::region::{
     Accessible, Bell, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal, SnapshotId, Table,
     backing, common_methods, keep_from_dumps, now, protect,
@@ -61,6 +62,8 @@ pub struct Region {
     pub(super) unarmed_count: AtomicUsize,
     /// The newest epoch for which a page was kept.
     pub(super) epochs: Table<AtomicU32>,
+    /// If it keeps track of changes.
+    pub(super) changes: Option<Changes>,
     pub(super) heat: Heat,
     pub(super) density: Density,
     /// No page from this one on was ever claimed.
@@ -116,6 +119,7 @@ impl Region {
                 unarmed: Pages::new(pages, false)?,
                 unarmed_count: AtomicUsize::new(0),
                 epochs: Table::new(pages, false)?,
+                changes: options.track_changes.then(|| Changes::new(SNAPSHOTS, pages)).transpose()?,
                 heat: Heat::new(pages)?,
                 density: Density::new(pages)?,
                 used: AtomicUsize::new(0),
@@ -204,12 +208,23 @@ impl Region {
             page.publish(&crate::region::Region::statistics(self));
         }
     }
+
+    /// As if so many snapshots had been taken.
+    #[cfg(test)]
+    pub(crate) fn set_epoch(&self, epoch: u32) {
+        self.close().epoch = epoch;
+    }
 }
 
 impl crate::region::Region for Region {
     const KIND: Kind = Kind::Uffd;
 
+    const AT_ONCE: usize = SNAPSHOTS;
+    const CHILDREN_AT_ONCE: usize = SNAPSHOTS;
+
     const VIEWS_ARE_WRITABLE: bool = true;
+
+    const TRACKS_CHANGES: bool = true;
 
     fn new(options: Options) -> Result<Own<Self>, Error> {
         let descriptor =
@@ -245,13 +260,18 @@ impl crate::region::Region for Region {
         let _ = unsafe { madvise(at, self.pages * PAGE, Advice::LinuxDontFork) };
         let base = at as usize;
         let begin = now();
-        let added = self.add(&mut self.close(), Target::View(ViewTarget::new(base)));
+        let added = {
+            let mut snapshots = self.close();
+            let added = self.add(&mut snapshots, Target::View(ViewTarget::new(base)));
+            // Nothing is claimed while the gate is closed.
+            added.map(|(slot, epoch)| (slot, epoch, snapshots.era, self.used()))
+        };
         match added {
-            Ok((slot, epoch)) => {
+            Ok((slot, epoch, era, pages)) => {
                 let pause_ns = now() - begin;
                 self.counters.pauses.record(pause_ns);
                 self.bell.ring();
-                Ok(SnapshotId { slot, epoch, base, pause_ns })
+                Ok(SnapshotId { slot, epoch, era, base, pages, pause_ns })
             }
             Err(error) => {
                 // SAFETY: the mapping made above, which nobody knows.
@@ -269,6 +289,19 @@ impl crate::region::Region for Region {
         // SAFETY: the snapshot's mapping, which nobody uses any more: the target was the last to know it.
         let _ = unsafe { munmap(std::ptr::without_provenance_mut(id.base), self.pages * PAGE) };
         slot.is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
+    }
+
+    fn is_whole(&self, id: &SnapshotId) -> bool {
+        let snapshots = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        snapshots.slots[id.slot].as_ref().is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
+    }
+
+    fn first_changed(&self, id: &SnapshotId, since: u32, pages: Range<usize>) -> Option<Range<usize>> {
+        let Some(changes) = &self.changes else { return (!pages.is_empty()).then_some(pages) };
+        let newest = |page: usize| changes.newest_before(id.slot, id.epoch, page, &self.epochs[page]);
+        let start = pages.clone().find(|&page| newest(page) >= since)?;
+        let end = (start..pages.end).find(|&page| newest(page) < since);
+        Some(start..end.unwrap_or(pages.end))
     }
 
     fn has_room(&self) -> bool {

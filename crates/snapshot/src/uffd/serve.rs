@@ -31,7 +31,7 @@ impl Region {
         }
         // Outside of snapshots only what is written is worth a later arming.
         self.heat.written(page);
-        if !snapshots {
+        if !snapshots && self.changes.is_none() {
             // There is nothing to keep: more pages cost hardly more.
             self.expose(&open, page..page + 1);
             self.expose_claimed(&open, self.block(&open, page, CHUNK), |_| true);
@@ -41,9 +41,11 @@ impl Region {
         let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
         // First what lets the writer go on.
         self.expose(&open, window.choose(page, armed));
-        let block = self.block(&open, page, self.density.most(self.used()));
-        self.density.kept(self.expose_claimed(&open, block, |_| true));
-        true
+        if self.changes.is_none() {
+            let block = self.block(&open, page, self.density.most(self.used()));
+            self.density.kept(self.expose_claimed(&open, block, |_| true));
+        }
+        snapshots
     }
 
     /// Keeps the pages for a snapshot that just began which were written at once after those before it: a page costs a
@@ -106,11 +108,11 @@ impl Region {
         let (mut at, mut exposed) = (pages.start, 0);
         while let Some(run) = self.unarmed.run(at..pages.end, false) {
             at = run.end;
-            for slot in open.active() {
-                self.keep(slot, run.clone());
+            for (number, slot) in open.numbered() {
+                self.keep(number, slot, run.clone());
             }
             for page in run.clone() {
-                self.epochs[page].store(open.epoch, Ordering::Relaxed);
+                self.epochs[page].store(open.epoch, Ordering::Release);
                 self.heat.exposed(page);
             }
             let new = self.unarmed.insert(run.clone());
@@ -123,7 +125,7 @@ impl Region {
     }
 
     /// Gives a snapshot its own copy of the pages that it still shares.
-    fn keep(&self, slot: &Slot, run: Range<usize>) {
+    fn keep(&self, number: usize, slot: &Slot, run: Range<usize>) {
         let shares = |page: &usize| self.epochs[*page].load(Ordering::Relaxed) < slot.epoch;
         let mut page = run.start;
         while let Some(start) = (page..run.end).find(shares) {
@@ -131,6 +133,10 @@ impl Region {
             let kept = slot.target.keep(self, start..end);
             if kept.is_err() {
                 self.counters.torn.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(changes) = &self.changes {
+                let before = |page: usize| self.epochs[page].load(Ordering::Relaxed);
+                (start..end).for_each(|page| changes.exposed(number, page, before(page)));
             }
             self.counters.copied.fetch_add((end - start) as u64, Ordering::Relaxed);
             page = end;

@@ -13,12 +13,20 @@ pub(super) struct Slot {
 pub(super) struct Snapshots {
     /// The newest snapshot's.
     pub epoch: u32,
+    /// How often all epochs were used up, and began anew.
+    pub era: u32,
     pub slots: [Option<Slot>; SNAPSHOTS],
 }
 
 impl Snapshots {
     pub fn active(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().flatten()
+    }
+
+    /// The active ones with their slots.
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(number, slot)| slot.as_ref().map(|slot| (number, slot)))
     }
 
     /// A free slot.

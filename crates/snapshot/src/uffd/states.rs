@@ -106,6 +106,7 @@ impl Region {
             }
             self.epochs.iter().for_each(|epoch| epoch.store(0, Ordering::Relaxed));
             snapshots.epoch = 0;
+            snapshots.era = snapshots.era.wrapping_add(1);
         }
         self.arm_all().map_err(Error::system("write-protecting the region"))?;
         snapshots.epoch += 1;

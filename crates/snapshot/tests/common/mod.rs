@@ -1,7 +1,9 @@
 //! What the tests share.
 #![allow(dead_code)]
 
-use bedplate_snapshot::{Choice, Error, Kind, Memory};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate_snapshot::{Builder, Choice, Error, Kind, Memory};
 
 /// An engine and how it is used.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,12 @@ pub fn settings() -> impl Iterator<Item = Setting> {
 
 /// A memory, or `None` after a line that says why it is skipped.
 pub fn memory(bytes: usize, setting: Setting) -> Option<Memory> {
-    let builder = Memory::builder(bytes).engine(Choice::Only(setting.kind));
+    build(Memory::builder(bytes), setting)
+}
+
+/// A memory as the setting and the builder say, or `None` after a line that says why it is skipped.
+pub fn build(builder: Builder, setting: Setting) -> Option<Memory> {
+    let builder = builder.engine(Choice::Only(setting.kind));
     match builder.in_child(setting.in_child).huge_pages(setting.huge_pages).build() {
         Ok(memory) => Some(memory),
         Err(Error::Unavailable { engine, reason }) => {
@@ -33,6 +40,15 @@ pub fn memory(bytes: usize, setting: Setting) -> Option<Memory> {
             None
         }
         Err(error) => panic!("{setting:?}: {error}"),
+    }
+}
+
+/// Tells other threads to end when it is dropped, also by a failed assertion: a scope waits for its threads.
+pub struct EndOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -202,6 +202,12 @@ pub mod own {
     }
 }
 
+pub mod tables {
+    pub use loom::sync::atomic::AtomicU32;
+
+    pub use super::own::Table;
+}
+
 pub mod words {
     pub use loom::sync::atomic::AtomicU64;
 }

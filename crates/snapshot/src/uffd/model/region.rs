@@ -9,6 +9,7 @@ use loom::sync::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
 
 use super::PAGES;
+use super::changes::Changes;
 use super::density::Density;
 use super::descriptor::Fault;
 use super::heat::Heat;
@@ -51,6 +52,7 @@ pub struct Region {
     pub unarmed: Pages,
     pub unarmed_count: AtomicUsize,
     pub epochs: Table<AtomicU32>,
+    pub changes: Option<Changes>,
     pub heat: Heat,
     pub density: Density,
     pub used: AtomicUsize,
@@ -82,6 +84,7 @@ impl Region {
             unarmed: Pages::new(PAGES, false).unwrap(),
             unarmed_count: AtomicUsize::new(0),
             epochs: Table::new(PAGES, false).unwrap(),
+            changes: None,
             heat: Heat,
             density: Density,
             used: AtomicUsize::new(0),
@@ -90,6 +93,17 @@ impl Region {
         };
         region.claim(0..PAGES);
         region
+    }
+
+    /// The same, which keeps track of changes.
+    pub fn tracking() -> Self {
+        Self { changes: Some(Changes::new(super::SNAPSHOTS, PAGES).unwrap()), ..Self::new() }
+    }
+
+    /// Whether a page may have changed between two snapshots, the second of which is in a slot.
+    pub fn is_changed(&self, slot: usize, epoch: u32, since: u32, page: usize) -> bool {
+        let changes = self.changes.as_ref().expect("it keeps track");
+        changes.newest_before(slot, epoch, page, &self.epochs[page]) >= since
     }
 
     pub fn latch(&self, page: usize) -> MutexGuard<'_, ()> {

@@ -5,48 +5,45 @@ use std::time::Duration;
 use crate::Error;
 
 /// How a task ends, whatever runs it.
-pub(crate) trait Task: Send {
+pub(crate) trait Completion: Send {
     /// Waits for the task and gives what it returned.
     fn join(self: Box<Self>) -> Result<Vec<u8>, Error>;
     /// Whether `join` would not wait.
     fn is_finished(&self) -> bool;
 }
 
-/// A snapshot with a task on it. When the task has ended, what the snapshot alone needed is given back. Dropping
-/// this waits for nothing: the task goes on.
-pub struct Snapshot {
-    task: Box<dyn Task>,
+/// A task that runs on a snapshot of its own. When the task has ended, what the snapshot alone needed is given back.
+/// Dropping this waits for nothing: the task goes on.
+pub struct Task {
+    completion: Box<dyn Completion>,
     epoch: u64,
     pause: Duration,
 }
 
-impl std::fmt::Debug for Snapshot {
+impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot")
-            .field("epoch", &self.epoch)
-            .field("pause", &self.pause)
-            .finish_non_exhaustive()
+        f.debug_struct("Task").field("epoch", &self.epoch).field("pause", &self.pause).finish_non_exhaustive()
     }
 }
 
-impl Snapshot {
-    pub(crate) fn new(task: Box<dyn Task>, epoch: u64, pause: Duration) -> Self {
-        Self { task, epoch, pause }
+impl Task {
+    pub(crate) fn new(completion: Box<dyn Completion>, epoch: u64, pause: Duration) -> Self {
+        Self { completion, epoch, pause }
     }
 
-    /// Its number: later snapshots of a memory have greater ones (4.1).
+    /// Its snapshot's number: later snapshots of a memory have greater ones (4.1).
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How long the memory's writers stood still for it.
+    /// How long the memory's writers stood still for the snapshot.
     pub fn pause(&self) -> Duration {
         self.pause
     }
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        self.task.is_finished()
+        self.completion.is_finished()
     }
 
     /// Waits for the task and gives what it returned.
@@ -55,6 +52,6 @@ impl Snapshot {
     /// [`Error::Torn`] when the snapshot was given up for lack of memory, [`Error::Task`] when the task panicked or
     /// its process was killed: what it returned cannot be had then.
     pub fn join(self) -> Result<Vec<u8>, Error> {
-        self.task.join()
+        self.completion.join()
     }
 }

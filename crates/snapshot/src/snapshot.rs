@@ -1,0 +1,218 @@
+//! A snapshot that threads of the owner's process hold and read.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use crate::{Error, View};
+
+/// What keeps a snapshot for this process. The snapshot ends when this is dropped.
+pub(crate) trait Kept: Send + Sync {
+    /// Whether every page could be kept so far.
+    fn is_whole(&self) -> bool;
+    /// The first run of bytes, in whole pages, that may have changed since the earlier snapshot with this number.
+    fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>>;
+}
+
+/// A [`Memory`](crate::Memory) as it was at one moment, for any thread of the owner's process.
+///
+/// It derefs to [`View`], which gives the bytes as slices. A clone is another handle of the same snapshot; the snapshot
+/// ends when the last handle is dropped. It may outlive the `Memory` value: the mapping stays until both are dropped.
+///
+/// The engine `uffd` gives a snapshot up when there is no memory for a page that the snapshot still shares with the
+/// owner. Such a page then shows what the owner writes. So a result counts only after [`check`](Self::check) has
+/// succeeded; [`read`](Self::read) does both. Code that reads before that must not rely on what it finds, for instance to
+/// skip the validation of text. With `remap` a snapshot is always whole.
+///
+/// Forked children do not inherit the snapshot's mapping: they must not use the handle.
+///
+/// ```
+/// # fn main() -> Result<(), bedplate_snapshot::Error> {
+/// # use bedplate_snapshot::Memory;
+/// # use std::sync::atomic::Ordering;
+/// let memory = Memory::builder(1 << 20).build()?;
+/// memory.words()[7].store(1, Ordering::Relaxed);
+/// # let kind = memory.kind();
+/// # if !matches!(kind, bedplate_snapshot::Kind::Remap | bedplate_snapshot::Kind::Uffd) { return Ok(()) }
+/// let snapshot = memory.snapshot()?;
+/// let other = snapshot.clone();
+/// let sum = std::thread::spawn(move || other.read(|view| view.words().iter().sum::<u64>()));
+/// memory.words()[7].store(2, Ordering::Relaxed);
+/// assert_eq!(sum.join().unwrap()?, 1);
+/// assert_eq!(snapshot.words()[7], 1);
+/// snapshot.check()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Snapshot {
+    shared: Arc<Shared>,
+}
+
+/// What all handles of a snapshot have in common.
+struct Shared {
+    view: View<'static>,
+    epoch: u64,
+    bookmark: Option<Bookmark>,
+    pause: Duration,
+    kept: Box<dyn Kept>,
+}
+
+/// A moment at which a snapshot was taken, for later snapshots to be compared with, also when it has ended itself.
+///
+/// It takes no memory. It means nothing in another process, nor to another memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bookmark {
+    pub(crate) memory: u64,
+    pub(crate) epoch: u64,
+    /// The memory's size then.
+    pub(crate) bytes: usize,
+}
+
+/// Parts of a memory that may have changed between two snapshots: see [`Snapshot::changed_since`].
+#[derive(Debug)]
+pub struct Changes<'a> {
+    snapshot: &'a Snapshot,
+    since: u64,
+    /// What is left of the part that both snapshots have.
+    both: Range<usize>,
+    /// The part that only the later one has, until it is given.
+    new: Range<usize>,
+}
+
+impl Iterator for Changes<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        if let Some(run) = self.snapshot.shared.kept.first_changed(self.since, self.both.clone()) {
+            self.both.start = run.end;
+            return Some(run);
+        }
+        self.both.start = self.both.end;
+        let new = std::mem::replace(&mut self.new, 0..0);
+        (!new.is_empty()).then_some(new)
+    }
+}
+
+impl std::iter::FusedIterator for Changes<'_> {}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("epoch", &self.epoch())
+            .field("pause", &self.pause())
+            .field("view", &self.shared.view)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deref for Snapshot {
+    type Target = View<'static>;
+
+    fn deref(&self) -> &View<'static> {
+        &self.shared.view
+    }
+}
+
+impl Snapshot {
+    /// # Safety
+    /// `kept` keeps the view's memory readable until it is dropped.
+    pub(crate) unsafe fn new(
+        view: View<'static>,
+        epoch: u64,
+        bookmark: Option<Bookmark>,
+        pause: Duration,
+        kept: Box<dyn Kept>,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { view, epoch, bookmark, pause, kept }) }
+    }
+
+    /// Its number: later snapshots of a memory have greater ones (4.1).
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
+    /// How long the memory's writers stood still for it.
+    pub fn pause(&self) -> Duration {
+        self.shared.pause
+    }
+
+    /// Whether all that was read before this call is what the memory was at the snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Torn`] when the snapshot was given up for lack of memory.
+    pub fn check(&self) -> Result<(), Error> {
+        // The engine marks the snapshot before it lets the owner write to the page. So a thread that has read what the owner
+        // wrote finds the mark here.
+        fence(Ordering::Acquire);
+        if self.shared.kept.is_whole() { Ok(()) } else { Err(Error::Torn) }
+    }
+
+    /// Gives what `read` makes of the snapshot, if the snapshot was whole until `read` had ended.
+    ///
+    /// # Errors
+    /// [`Error::Torn`] as [`check`](Self::check).
+    pub fn read<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> Result<T, Error> {
+        let result = read(&self.shared.view);
+        self.check()?;
+        Ok(result)
+    }
+
+    /// The moment of this snapshot, for later ones to be [compared](Self::changed_since) with.
+    ///
+    /// # Errors
+    /// [`Error::NotTracked`] unless the memory was made with [`track_changes`](crate::Builder::track_changes).
+    pub fn bookmark(&self) -> Result<Bookmark, Error> {
+        self.shared.bookmark.ok_or(Error::NotTracked)
+    }
+
+    /// The parts that may have changed since an earlier snapshot of the same memory: ranges of bytes, in whole pages, in
+    /// ascending order. The last one is what the memory has grown by.
+    ///
+    /// Every page that changed is in one. Some pages that did not change are, too:
+    /// - pages that were written with what they had before;
+    /// - pages less than 32 pages away from one that was written: a writer that walks through memory has the pages ahead of
+    ///   it made writable with the one that it writes;
+    /// - pages that were written at once after each of several snapshots before, whether they were this time or not.
+    ///
+    /// The earlier snapshot may have ended, and may have been given up.
+    ///
+    /// # Errors
+    /// [`Error::NotTracked`] as [`bookmark`](Self::bookmark); [`Error::NotEarlier`] for a bookmark of another memory, or of a
+    /// later snapshot.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), bedplate_snapshot::Error> {
+    /// use bedplate_snapshot::{Error, Memory, PAGE};
+    /// use std::sync::atomic::Ordering;
+    ///
+    /// let memory = match Memory::builder(1 << 20).track_changes(true).build() {
+    ///     Err(Error::Unavailable { .. }) => return Ok(()), // There is no userfaultfd with write protection here.
+    ///     memory => memory?,
+    /// };
+    /// // A copy that is brought up to date.
+    /// let snapshot = memory.snapshot()?;
+    /// let (mut copy, bookmark) = (snapshot.bytes().to_vec(), snapshot.bookmark()?);
+    /// snapshot.check()?;
+    /// drop(snapshot);
+    /// memory.bytes()[9 * PAGE + 1].store(1, Ordering::Relaxed);
+    /// let snapshot = memory.snapshot()?;
+    /// for changed in snapshot.changed_since(&bookmark)? {
+    ///     copy[changed.clone()].copy_from_slice(&snapshot.bytes()[changed]);
+    /// }
+    /// snapshot.check()?;
+    /// assert_eq!(copy[9 * PAGE + 1], 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn changed_since(&self, earlier: &Bookmark) -> Result<Changes<'_>, Error> {
+        let own = self.bookmark()?;
+        if own.memory != earlier.memory || own.epoch < earlier.epoch {
+            return Err(Error::NotEarlier);
+        }
+        // Nothing changed since this very snapshot.
+        let both = if own.epoch == earlier.epoch { 0..0 } else { 0..earlier.bytes };
+        Ok(Changes { snapshot: self, since: earlier.epoch, both, new: earlier.bytes..own.bytes })
+    }
+}
