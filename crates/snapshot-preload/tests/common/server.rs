@@ -16,6 +16,13 @@ pub fn free_port() -> u16 {
 /// What a server's library counted.
 pub type Statistics = HashMap<String, u64>;
 
+/// The numbers in a line of statistics, which is about one process.
+pub fn statistics_of(line: &str) -> Statistics {
+    let words = line.split_whitespace().filter_map(|word| word.split_once('='));
+    let counts = words.filter(|(name, _)| *name != "engine");
+    counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect()
+}
+
 /// Images that were given up.
 pub fn torn(statistics: &Statistics) -> u64 {
     statistics["torn"]
@@ -113,9 +120,7 @@ impl Server {
             // A line per process.
             let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
             if let Some(line) = text.lines().find(|line| line.starts_with(&format!("pid={pid} "))) {
-                let words = line.split_whitespace().filter_map(|word| word.split_once('='));
-                let counts = words.filter(|(name, _)| *name != "engine");
-                return counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect();
+                return statistics_of(line);
             }
             // Whose child a daemon is, nobody here can wait for it.
             assert!(self.daemon.is_some() && Instant::now() < limit, "no statistics of {pid}: {text}");
