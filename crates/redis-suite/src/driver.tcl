@@ -17,7 +17,9 @@
 # - tags_acceptable does not run the tests of AUTH against a server that the suite did not start. They work.
 set unit [lindex $argv 0]
 set server_environment [lindex $argv 1]
-set argv [list --client 0 {*}[lrange $argv 2 end]]
+# A test expects that the suite's controlling process listens on its port.
+set listener [socket -server {apply {args {}}} -myaddr 127.0.0.1 0]
+set argv [list --client [lindex [fconfigure $listener -sockname] 2] {*}[lrange $argv 2 end]]
 set test_server_fd {}
 
 rename proc define_procedure

@@ -44,7 +44,17 @@ impl Server {
 
     /// A program that takes Redis's options, likewise.
     pub fn start_of(program: &str, folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
-        let port = free_port();
+        Self::start_on(free_port(), program, folder, engine, options)
+    }
+
+    /// Such a program on that port, likewise.
+    pub fn start_on(
+        port: u16,
+        program: &str,
+        folder: &Path,
+        engine: Option<Engine>,
+        options: &[&str],
+    ) -> Self {
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
         command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
