@@ -123,14 +123,14 @@ redis_suite() {
     -o "Dir::State::lists=$folder/lists" -o "Dir::Cache=$folder/cache" -o "APT::Sandbox::User=$(id -un)")
   # The move comes last, so that an interrupted set-up leaves nothing that looks complete.
   { "${apt[@]}" update && (cd "$folder" && "${apt[@]}" source --download-only redis) &&
-    tar -xzf "$folder"/redis_7.0.15.orig.tar.gz -C "$folder/suite" --strip-components=1 --wildcards --no-wildcards-match-slash '*/tests' '*/COPYING' &&
+    tar -xzf "$folder"/redis_7.0.15.orig.tar.gz -C "$folder/suite" --strip-components=1 --wildcards --no-wildcards-match-slash '*/tests' '*/src/version.h' '*/COPYING' &&
     rm -rf "$suite" && mv "$folder/suite" "$suite"; } || status=1
   rm -rf "$folder"
   return $status
 }
 
 suite=${XDG_CACHE_HOME:-$HOME/.cache}/bedplate/redis-suite
-if [[ ! -e $suite/tests/test_helper.tcl ]] && have apt-get; then
+if [[ ! -e $suite/tests/test_helper.tcl || ! -e $suite/src/version.h ]] && have apt-get; then
   say "fetching Redis's test suite (3 MB) into $suite"
   redis_suite "$suite" || say "it could not be fetched: its test will say that it is skipped"
 fi

@@ -7,18 +7,21 @@
 
 mod redis_suite {
     pub mod list;
-    pub mod run;
 }
 mod running;
 
 use std::sync::Mutex;
+use std::time::Duration;
 
+use bedplate_redis_suite::{Outcome, Servers, folder, run};
 use redis_suite::list::List;
-use redis_suite::run::{Outcome, folder, run};
 use running::Server;
 
 /// The files that are run at the same time; each has a server of its own. Their tests spend most of the time waiting.
 const CONCURRENT: usize = 4;
+
+/// The time after which a file is given up.
+const UNIT_LIMIT: Duration = Duration::from_secs(100);
 
 #[test]
 fn the_tests_of_redis_pass_except_those_on_the_list() {
@@ -44,7 +47,7 @@ fn the_tests_of_redis_pass_except_those_on_the_list() {
                     let Some(unit) = waiting.lock().unwrap().pop() else { break };
                     let data = tempfile::tempdir().unwrap();
                     let server = Server::start(data.path(), &["--memory", "256M", "--max-clients", "128"]);
-                    let differences = match run(&suite, &unit, server.port) {
+                    let differences = match run(&suite, &unit, Servers::Running(server.port), UNIT_LIMIT) {
                         Ok(outcomes) => {
                             let ok = outcomes.values().filter(|outcome| **outcome == Outcome::Passed).count();
                             println!("{unit}: {ok} of {} pass", outcomes.len());

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Engine, Server, libraries, scenarios, torn};
+use common::{Engine, Server, free_port, libraries, scenarios, torn};
 use tempfile::TempDir;
 
 with_each_engine!(
@@ -206,7 +206,7 @@ fn an_allocator_of_the_programs_own_is_kept_and_has_snapshots(engine: Engine) {
 fn the_bundled_allocator_can_replace_another(engine: Engine) {
     for (forced, expected) in [("auto", "own"), ("bundled", "bundled")] {
         let folder = tempfile::tempdir().unwrap();
-        let server = Server::start_configured("redis-server", folder.path(), &[], |command| {
+        let server = Server::start_configured(free_port(), "redis-server", folder.path(), &[], |command| {
             with_libraries(command, engine, &[], folder.path());
             command.env("BEDPLATE_SNAPSHOT_MALLOC", forced);
         });

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::run::{Outcome, Outcomes};
+use bedplate_redis_suite::{Outcome, Outcomes};
 
 /// The list, as `docs/redis-compatibility.md` has it.
 pub struct List {

@@ -16,6 +16,13 @@ pub fn free_port() -> u16 {
 /// What a server's library counted.
 pub type Statistics = HashMap<String, u64>;
 
+/// The numbers in a line of statistics, which is about one process.
+pub fn statistics_of(line: &str) -> Statistics {
+    let words = line.split_whitespace().filter_map(|word| word.split_once('='));
+    let counts = words.filter(|(name, _)| !["engine", "malloc"].contains(name));
+    counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect()
+}
+
 /// Images that were given up.
 pub fn torn(statistics: &Statistics) -> u64 {
     statistics["torn"]
@@ -37,7 +44,18 @@ impl Server {
 
     /// A program that takes Redis's options, likewise.
     pub fn start_of(program: &str, folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
-        Self::start_configured(program, folder, options, |command| {
+        Self::start_on(free_port(), program, folder, engine, options)
+    }
+
+    /// Such a program on that port, likewise.
+    pub fn start_on(
+        port: u16,
+        program: &str,
+        folder: &Path,
+        engine: Option<Engine>,
+        options: &[&str],
+    ) -> Self {
+        Self::start_configured(port, program, folder, options, |command| {
             if let Some(engine) = engine {
                 command.env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
                 command.env("BEDPLATE_SNAPSHOT_STATISTICS", folder.join("statistics"));
@@ -48,12 +66,12 @@ impl Server {
 
     /// Such a program, with what is done to the command that starts it.
     pub fn start_configured(
+        port: u16,
         program: &str,
         folder: &Path,
         options: &[&str],
         configure: impl FnOnce(&mut Command),
     ) -> Self {
-        let port = free_port();
         let mut command = Command::new(program);
         command.args(["--port", &port.to_string(), "--save", "", "--loglevel", "warning"]);
         command.args(["--enable-debug-command", "yes", "--dir"]).arg(folder).args(options);
@@ -125,9 +143,7 @@ impl Server {
             // A line per process.
             let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
             if let Some(line) = text.lines().find(|line| line.starts_with(&format!("pid={pid} "))) {
-                let words = line.split_whitespace().filter_map(|word| word.split_once('='));
-                let counts = words.filter(|(name, _)| !["engine", "malloc"].contains(name));
-                return counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect();
+                return statistics_of(line);
             }
             // Whose child a daemon is, nobody here can wait for it.
             assert!(self.daemon.is_some() && Instant::now() < limit, "no statistics of {pid}: {text}");
