@@ -99,8 +99,8 @@ fn a_save_is_counted_with_its_pause(engine: Engine) {
     let bound = bucket.unwrap()["up_to_ns"].as_u64().unwrap_or(u64::MAX);
     assert!(pause <= bound && (bound == 8192 || pause > bound / 2), "{after:#}");
     if engine == "remap" {
-        after = wait_for(pid, "a fold", |figures| figures["folds"] == 1);
-        assert!(after["latest_fold_ns"].as_u64() > Some(0) && after["private_bytes"] == 0, "{after:#}");
+        after = wait_for(pid, "a merge", |figures| figures["merges"] == 1);
+        assert!(after["latest_merge_ns"].as_u64() > Some(0) && after["private_bytes"] == 0, "{after:#}");
         assert_eq!((&after["instantaneous"], &after["copied_as_usual"]), (&1.into(), &0.into()), "{after:#}");
     }
     // What people read, and the list.
@@ -133,7 +133,7 @@ fn an_active_save_and_its_child_are_told_apart(engine: Engine) {
     assert_eq!(active["taken"], 1);
     if engine == "remap" {
         assert!(active["private_bytes"].as_u64() > Some(20_000_000), "{active:#}");
-        assert_eq!(active["folds"], 0);
+        assert_eq!(active["merges"], 0);
     }
     let child = child_of(&server);
     let (error, hint) = refused(&stats(&[&child.to_string()]));

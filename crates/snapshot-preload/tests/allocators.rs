@@ -63,7 +63,7 @@ impl Ended {
     fn has_snapshots(&self, engine: Engine, snapshots: u64) {
         assert!(self.shared > HEAP * 9 / 10 && self.others < HEAP / 10, "{self:?}");
         assert_eq!((self.number("snapshots"), self.number("torn")), (snapshots, 0), "{self:?}");
-        // A snapshot that begins while another is folded is not instantaneous.
+        // A snapshot that begins while another is merged is not instantaneous.
         assert!(engine != "remap" || self.number("instantaneous") > 0, "{self:?}");
     }
 }

@@ -112,7 +112,7 @@ static void reads_beside_forks(struct ring *ring, unsigned char *at, size_t byte
         begin_read(ring, data[0], at + 2000, READ);
         close(go);
         reap();
-        // What folds snapshots has the time to do it.
+        // What merges snapshots has the time to do it.
         rest(300);
         at[0] = 3;
         CHECK(write(data[1], values, READ) == READ, "write");

@@ -1,4 +1,4 @@
-//! What was written after a snapshot and then swapped out is folded as what is in memory.
+//! What was written after a snapshot and then swapped out is merged as what is in memory.
 
 mod common;
 

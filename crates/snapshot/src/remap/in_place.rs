@@ -2,7 +2,7 @@
 //!
 //! A direct read (`O_DIRECT`) or a ring of io_uring *pins* pages: the device writes to their frames, whenever its data
 //! comes. The kernel keeps a pinned page of private memory with the process that pinned it, and `fork` copies it for the
-//! child at once. Moving page tables aside and folding would leave the frame to the snapshot, and the data would be lost.
+//! child at once. Moving page tables aside and merging would leave the frame to the snapshot, and the data would be lost.
 //!
 //! So the region becomes private for good before the program can pin anything. `fork` copies its page tables from then on.
 //! The file gives its pages up, because the owner has copies of them: each page in use is copied once, as if the owner had
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 
 use super::CHUNK;
-use super::fold::Folded;
+use super::merge_back::Merged;
 use super::region::{Region, State};
 use crate::region::{NONE, backing, keep_from_dumps};
 use crate::{Error, PAGE};
@@ -49,7 +49,7 @@ impl Region {
             self.in_place.store(true, Ordering::Release);
         }
         // While children live, and when there is no memory now, the region's thread does the rest later.
-        while self.give_up_some(&mut self.lock()) == Ok(Folded::Some) {}
+        while self.give_up_some(&mut self.lock()) == Ok(Merged::Some) {}
         Ok(())
     }
 
@@ -81,14 +81,14 @@ impl Region {
     }
 
     /// Has the file give up some of its pages, of which the owner gets copies.
-    pub(super) fn give_up_some(&self, state: &mut State) -> Result<Folded, Errno> {
+    pub(super) fn give_up_some(&self, state: &mut State) -> Result<Merged, Errno> {
         if state.has_snapshots() {
-            return Ok(Folded::Waits);
+            return Ok(Merged::Waits);
         }
         // Each page is tried once: the kernel keeps a page of the file, filled with zeros, if it cannot split a huge one.
         let Some(part) = backing::next_data(&self.file, state.given_up..self.pages)? else {
             state.given_up = 0;
-            return Ok(Folded::All);
+            return Ok(Merged::All);
         };
         let part = part.start..part.end.min(part.start + STEP);
         let mut at = part.start;
@@ -98,7 +98,7 @@ impl Region {
         }
         state.given_up = part.end;
         backing::punch(&self.file, part);
-        Ok(Folded::Some)
+        Ok(Merged::Some)
     }
 
     /// The owner gets copies of pages in use, but for those that it has given back, which are zero.

@@ -1,11 +1,11 @@
-//! The thread that folds when snapshots have ended, and drops tables that were set aside when nobody reads them.
+//! The thread that merges when snapshots have ended, and drops tables that were set aside when nobody reads them.
 
 use std::sync::atomic::Ordering;
 
 use rustix::event::poll;
 use rustix::time::Timespec;
 
-use super::fold::Folded;
+use super::merge_back::Merged;
 use super::region::Region;
 use crate::region::{BlockedSignals, Thread, Threaded};
 
@@ -34,7 +34,7 @@ impl Region {
         loop {
             let _ = poll(&mut [self.bell.poll()], rest);
             self.bell.answer();
-            rest = self.fold_what_can_be(&blocked);
+            rest = self.merge_what_can_be(&blocked);
             if self.is_over() {
                 return;
             }
@@ -42,7 +42,7 @@ impl Region {
         }
     }
 
-    /// While children live; when they have ended, folding puts it back.
+    /// While children live; when they have ended, merging puts it back.
     fn drop_what_was_set_aside(&self) {
         loop {
             let part = {
@@ -57,7 +57,7 @@ impl Region {
             }
             let next = self.drop_set_aside(part.clone());
             // No other snapshot begins with these pages while children live. If the last child has ended meanwhile, and all
-            // was folded, this drops entries that the next use finds again in the file.
+            // was merged, this drops entries that the next use finds again in the file.
             self.lock().set_aside.start = next.unwrap_or(part.end);
             self.give_way();
         }
@@ -76,14 +76,14 @@ impl Region {
     }
 
     /// Gives the time after which it is to be looked again, unless that is when a snapshot begins or ends.
-    fn fold_what_can_be(&self, blocked: &BlockedSignals) -> Option<&'static Timespec> {
+    fn merge_what_can_be(&self, blocked: &BlockedSignals) -> Option<&'static Timespec> {
         while !self.is_over() {
-            match self.fold_some(blocked) {
-                Ok(Folded::Some) => self.give_way(),
+            match self.merge_some(blocked) {
+                Ok(Merged::Some) => self.give_way(),
                 // Children may live, and nothing of the memory was in use when they were forked. In a region that is in place, a
                 // page that is used for the first time may get a page of the file.
-                Ok(Folded::All) => return (self.lives_on() || self.is_in_place()).then_some(&LATER),
-                Ok(Folded::Waits) => return Some(&LOOK),
+                Ok(Merged::All) => return (self.lives_on() || self.is_in_place()).then_some(&LATER),
+                Ok(Merged::Waits) => return Some(&LOOK),
                 Err(_) => return Some(&LATER),
             }
         }

@@ -10,12 +10,12 @@
 //!   `fork`'s matter. The tables that were set aside are dropped (`keeper`).
 //! - A task of the same process reads the file where the tables were set aside, by these tables.
 //!
-//! When all snapshots have ended, a thread *folds*: it writes the owner's copies into the file and puts the tables back,
-//! some chunks at a time (`fold`). Whoever uses these chunks waits meanwhile, by userfaultfd; nobody else does.
+//! When all snapshots have ended, a thread *merges*: it writes the owner's copies into the file and puts the tables back,
+//! some chunks at a time (`merge_back`). Whoever uses these chunks waits meanwhile, by userfaultfd; nobody else does.
 //!
 //! What differs from the paper: the owner's pages are copied and come back, where prioritized copy-on-write leaves them in
 //! place (4.4). That keeps everything out of user space that a write waits for. And what is shared is found again by
-//! folding: a snapshot in a child that begins before that is over copies the page tables of the rest.
+//! merging: a snapshot in a child that begins before that is over copies the page tables of the rest.
 //!
 //! A program that has devices write into its memory gets a region that stays private (`in_place`).
 //!
@@ -24,16 +24,16 @@
 //!
 //! Invariants, when the state is not locked:
 //! - Chunks of `State::private` are mapped privately in the owner, all others shared. Nobody writes to the file's part of
-//!   private ones but the thread that folds, and that only while no snapshot is active.
+//!   private ones but the thread that merges, and that only while no snapshot is active.
 //! - In a region that is in place all chunks are private, and stay so.
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
 mod children;
-mod fold;
 mod freeze;
 mod in_place;
 mod keeper;
+mod merge_back;
 mod region;
 mod set_aside;
 mod space;

@@ -11,8 +11,8 @@ use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 
 use super::children::Children;
-use super::fold::Folded;
 use super::freeze::Frozen;
+use super::merge_back::Merged;
 use crate::region::{
     Accessible, Bell, BlockedSignals, Descriptor, Entries, Mappings, NONE, Options, Own, Pages, Purpose,
     Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
@@ -32,11 +32,11 @@ pub(super) struct Counters {
     pub failed: AtomicU64,
     pub instantaneous: AtomicU64,
     pub copied_as_usual: AtomicU64,
-    /// Pages of which the owner had copies when they were folded.
-    pub folded: AtomicU64,
-    pub folds: AtomicU64,
-    pub folds_ns: AtomicU64,
-    pub latest_fold_ns: AtomicU64,
+    /// Pages of which the owner had copies when they were merged.
+    pub merged: AtomicU64,
+    pub merges: AtomicU64,
+    pub merges_ns: AtomicU64,
+    pub latest_merge_ns: AtomicU64,
     /// Pages.
     pub claimed: AtomicU64,
     pub pauses: PauseCounters,
@@ -52,8 +52,8 @@ pub(super) struct State {
     pub set_aside: Range<usize>,
     /// In a region that is in place: the file's pages before this one have been tried.
     pub given_up: usize,
-    /// When folding began, since the latest snapshot.
-    pub fold_begin: Option<u64>,
+    /// When merging began, since the latest snapshot.
+    pub merge_begin: Option<u64>,
     /// The snapshot of this process's that has not ended, by its number.
     pub task: Option<u32>,
     pub children: Children,
@@ -67,7 +67,7 @@ impl State {
             private: 0..0,
             set_aside: 0..0,
             given_up: 0,
-            fold_begin: None,
+            merge_begin: None,
             task: None,
             children,
         })
@@ -169,7 +169,7 @@ impl Region {
         let was_shared = state.private.is_empty();
         let moved = self.make_private(state).map_err(Error::system("making the region private"))?;
         state.epoch = state.epoch.wrapping_add(1);
-        state.fold_begin = None;
+        state.merge_begin = None;
         let (counters, instant) = (&self.counters, was_shared && moved);
         counters.snapshots.fetch_add(1, Ordering::Relaxed);
         counters.instantaneous.fetch_add(u64::from(instant), Ordering::Relaxed);
@@ -186,19 +186,19 @@ impl Region {
             active: children + u64::from(state.task.is_some()),
             instantaneous: get(&counters.instantaneous),
             copied_as_usual: get(&counters.copied_as_usual),
-            pages_copied: get(&counters.folded),
+            pages_copied: get(&counters.merged),
             pages_private: state.private.len().min(self.used()) as u64,
             pages_claimed: get(&counters.claimed),
-            folds: get(&counters.folds),
-            folds_ns: get(&counters.folds_ns),
-            latest_fold_ns: get(&counters.latest_fold_ns),
+            merges: get(&counters.merges),
+            merges_ns: get(&counters.merges_ns),
+            latest_merge_ns: get(&counters.latest_merge_ns),
             ..Statistics::default()
         };
         counters.pauses.fill(&mut statistics);
         statistics
     }
 
-    /// Brings the page up to date. A child counts until the thread that folds has noticed that it has ended.
+    /// Brings the page up to date. A child counts until the thread that merges has noticed that it has ended.
     pub(super) fn publish(&self, state: &State) {
         if let Some(page) = self.published.get() {
             page.publish(&self.statistics_with(state, state.children.forked()));
@@ -261,7 +261,7 @@ impl crate::region::Region for Region {
         self.keep_all_in_place()
     }
 
-    /// One at a time: when the one before has ended, and has been folded.
+    /// One at a time: when the one before has ended, and has been merged.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         loop {
             let mut state = self.lock();
@@ -274,8 +274,8 @@ impl crate::region::Region for Region {
             }
             if !state.private.is_empty() {
                 drop(state);
-                self.fold_some(&BlockedSignals::new())
-                    .map_err(Error::system("folding the snapshot before"))?;
+                self.merge_some(&BlockedSignals::new())
+                    .map_err(Error::system("merging the snapshot before"))?;
                 continue;
             }
             let begin = now();
@@ -305,9 +305,9 @@ impl crate::region::Region for Region {
         true
     }
 
-    /// Folds what can be.
+    /// Merges what can be.
     fn settle(&self) {
-        while self.fold_some(&BlockedSignals::new()) == Ok(Folded::Some) {}
+        while self.merge_some(&BlockedSignals::new()) == Ok(Merged::Some) {}
     }
 
     fn statistics(&self) -> Statistics {

@@ -109,7 +109,7 @@ impl Region {
             state.private = 0..used;
             return Ok(moved);
         }
-        // What was not folded yet stays as it is.
+        // What was not merged yet stays as it is.
         let mut moved = state.private.start == 0;
         if state.private.start > 0 {
             self.make_part_private(0..state.private.start)?;

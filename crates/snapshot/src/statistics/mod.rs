@@ -40,15 +40,15 @@ pub struct Statistics {
     pub handler_moves: u64,
     /// Snapshots for which everything had been made ready before.
     pub instantaneous: u64,
-    /// With `remap`: snapshots that began while another was active, or before all was folded. For these, `fork` copied
+    /// With `remap`: snapshots that began while another was active, or before all was merged. For these, `fork` copied
     /// page tables of the memory, as it does without an engine.
     pub copied_as_usual: u64,
-    /// With `remap`: times at which all was folded after snapshots had ended.
-    pub folds: u64,
+    /// With `remap`: times at which all was merged after snapshots had ended.
+    pub merges: u64,
     /// How long the latest of them took, in nanoseconds.
-    pub latest_fold_ns: u64,
+    pub latest_merge_ns: u64,
     /// How long all of them took, in nanoseconds.
-    pub folds_ns: u64,
+    pub merges_ns: u64,
     /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
     pub extra_bytes: u64,
     /// The longest and the latest time for which a snapshot held up writers, in nanoseconds: of one in a child with its
@@ -83,9 +83,9 @@ impl Statistics {
             &mut self.handler_moves,
             &mut self.instantaneous,
             &mut self.copied_as_usual,
-            &mut self.folds,
-            &mut self.latest_fold_ns,
-            &mut self.folds_ns,
+            &mut self.merges,
+            &mut self.latest_merge_ns,
+            &mut self.merges_ns,
             &mut self.extra_bytes,
             &mut self.longest_pause_ns,
             &mut self.latest_pause_ns,

@@ -141,7 +141,7 @@ pub const FIGURES: &[Figure] = &[
         label: "snapshots copied as usual",
         name: "copied_as_usual",
         is_of: remap,
-        help: "Snapshots for which fork copied page tables of the memory, because another snapshot was active or not all was folded.",
+        help: "Snapshots for which fork copied page tables of the memory, because another snapshot was active or not all was merged.",
         get: |process| process.page.statistics.copied_as_usual,
         ..COUNTER
     },
@@ -170,11 +170,11 @@ pub const FIGURES: &[Figure] = &[
         ..GAUGE
     },
     Figure {
-        label: "memory not folded yet",
+        label: "memory not merged yet",
         name: "private",
         unit: Unit::Bytes,
         is_of: remap,
-        help: "Memory that is mapped privately, for active snapshots or until it is folded.",
+        help: "Memory that is mapped privately, for active snapshots or until it is merged.",
         get: |process| bytes(process.page.statistics.pages_private),
         ..GAUGE
     },
@@ -182,34 +182,34 @@ pub const FIGURES: &[Figure] = &[
         label: "memory copied",
         name: "copied",
         unit: Unit::Bytes,
-        help: "Pages that were copied because they were written to while a snapshot needed them; with remap they count when they are folded.",
+        help: "Pages that were copied because they were written to while a snapshot needed them; with remap they count when they are merged.",
         get: |process| bytes(process.page.statistics.pages_copied),
         ..COUNTER
     },
     Figure {
-        label: "folds",
-        name: "folds",
+        label: "merges",
+        name: "merges",
         is_of: remap,
-        help: "Times at which all memory was folded after snapshots had ended.",
-        get: |process| process.page.statistics.folds,
+        help: "Times at which all memory was merged after snapshots had ended.",
+        get: |process| process.page.statistics.merges,
         ..COUNTER
     },
     Figure {
-        label: "latest fold",
-        name: "latest_fold",
+        label: "latest merge",
+        name: "latest_merge",
         unit: Unit::Nanoseconds,
         is_of: remap,
-        help: "How long it took to fold all memory the latest time.",
-        get: |process| process.page.statistics.latest_fold_ns,
+        help: "How long it took to merge all memory the latest time.",
+        get: |process| process.page.statistics.latest_merge_ns,
         ..GAUGE
     },
     Figure {
-        label: "all folds",
-        name: "fold",
+        label: "all merges",
+        name: "merge",
         unit: Unit::Nanoseconds,
         is_of: remap,
-        help: "How long it took to fold all memory, all times together.",
-        get: |process| process.page.statistics.folds_ns,
+        help: "How long it took to merge all memory, all times together.",
+        get: |process| process.page.statistics.merges_ns,
         ..COUNTER
     },
     Figure {

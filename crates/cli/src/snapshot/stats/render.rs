@@ -114,7 +114,7 @@ const LINES: &[Column] = &[
         show: |process| duration(process.page.statistics.latest_pause_ns),
     },
     Column { name: "memory", width: 10, show: |process| figure(process, "memory") },
-    Column { name: "not folded", width: 11, show: |process| figure(process, "private") },
+    Column { name: "not merged", width: 11, show: |process| figure(process, "private") },
     Column { name: "copied", width: 10, show: |process| figure(process, "copied") },
     Column { name: "faults", width: 12, show: |process| figure(process, "faults") },
     Column { name: "own memory", width: 11, show: |process| size(process.anonymous_bytes) },

@@ -38,7 +38,7 @@ fn a_table_has_what_the_engine_has() {
         "latest pause                300 µs\n",
         "longest pause               9 s\n",
         "memory in use               1 GiB\n",
-        "memory not folded yet       1 MiB\n",
+        "memory not merged yet       1 MiB\n",
         "pauses up to 524.3 µs       2\n",
         "pauses over 8.6 s           1\n",
     ] {
@@ -46,7 +46,7 @@ fn a_table_has_what_the_engine_has() {
     }
     assert!(!text.contains("write faults"), "{text}");
     let text = render::table_text(&process(Some(Kind::Uffd), statistics()));
-    assert!(text.contains("write faults") && !text.contains("folded"), "{text}");
+    assert!(text.contains("write faults") && !text.contains("merged"), "{text}");
     let text = render::table_text(&process(None, Statistics::default()));
     assert!(text.contains("none (") && !text.contains("snapshots"), "{text}");
 }
@@ -94,7 +94,7 @@ fn prometheus_finds_values_in_base_units() {
     assert_eq!(value("bedplate_snapshot_memory_bytes", "8"), Some(f64::from(1 << 30)));
     assert_eq!(value("bedplate_snapshot_pause_seconds_sum", "7"), Some(9.0006));
     assert_eq!(value("bedplate_snapshot_pause_seconds_count", "7"), Some(3.0));
-    assert_eq!(value("bedplate_snapshot_folds_total", "8"), None, "uffd does not fold");
+    assert_eq!(value("bedplate_snapshot_merges_total", "8"), None, "uffd does not merge");
     let info = samples.iter().find(|sample| sample.name == "bedplate_snapshot_engine_info").unwrap();
     assert_eq!(
         (info.labels["engine"].as_str(), info.labels["reason"].as_str()),

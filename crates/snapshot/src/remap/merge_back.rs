@@ -1,6 +1,6 @@
-//! Folding: the owner's copies go into the file, and its tables back to their place.
+//! Merging: the owner's copies go into the file, and its tables back to their place.
 //!
-//! A group of chunks is folded in these steps:
+//! A group of chunks is merged in these steps:
 //! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
 //! 2. Its tables are moved to a *staging* mapping, which no other thread knows. From now on every user of the group waits.
 //! 3. The copies among the staged pages are written into the file.
@@ -19,15 +19,15 @@ use super::region::{Region, State};
 use crate::PAGE;
 use crate::region::{BlockedSignals, backing, now};
 
-/// Most chunks that are folded in one step. Threads that use these chunks wait for the end of the step.
+/// Most chunks that are merged in one step. Threads that use these chunks wait for the end of the step.
 const CHUNKS: usize = 16;
 /// A step ends before the chunk with which it would have more copies than this.
 const COPIES: usize = 512;
 
-/// What a step of folding did.
+/// What a step of merging did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Folded {
-    /// Some chunks were folded, and there may be more.
+pub(super) enum Merged {
+    /// Some chunks were merged, and there may be more.
     Some,
     /// All is shared.
     All,
@@ -36,50 +36,50 @@ pub(super) enum Folded {
 }
 
 impl Region {
-    /// Folds some chunks. Signals are blocked meanwhile: a handler of theirs might use what is folded, and wait for this
+    /// Merges some chunks. Signals are blocked meanwhile: a handler of theirs might use what is merged, and wait for this
     /// thread.
     ///
     /// # Errors
     /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
-    pub(super) fn fold_some(&self, _: &BlockedSignals) -> Result<Folded, Errno> {
+    pub(super) fn merge_some(&self, _: &BlockedSignals) -> Result<Merged, Errno> {
         let mut state = self.lock();
         if state.private.is_empty() {
-            return Ok(Folded::All);
+            return Ok(Merged::All);
         }
         if self.is_in_place() {
             return self.give_up_some(&mut state);
         }
         if state.has_snapshots() {
-            return Ok(Folded::Waits);
+            return Ok(Merged::Waits);
         }
         self.publish(&state);
-        let begin = *state.fold_begin.get_or_insert_with(now);
+        let begin = *state.merge_begin.get_or_insert_with(now);
         let group = self.next_group(&state)?;
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: whoever waits is woken at the end of this function.
-        let folded = match unsafe { self.descriptor.hold_up(at, len) } {
-            Ok(()) => self.fold(group.clone()),
+        let merged = match unsafe { self.descriptor.hold_up(at, len) } {
+            Ok(()) => self.merge(group.clone()),
             Err(error) => Err(error),
         };
-        if folded.is_err() {
+        if merged.is_err() {
             let _ = self.descriptor.unregister(at, len);
         }
         let _ = self.descriptor.wake(at, len);
-        self.counters.folded.fetch_add(folded? as u64, Ordering::Relaxed);
+        self.counters.merged.fetch_add(merged? as u64, Ordering::Relaxed);
         state.private.start = group.end;
         if state.private.is_empty() {
             state.private = 0..0;
-            state.fold_begin = None;
+            state.merge_begin = None;
             let ns = now() - begin;
-            self.counters.folds.fetch_add(1, Ordering::Relaxed);
-            self.counters.folds_ns.fetch_add(ns, Ordering::Relaxed);
-            self.counters.latest_fold_ns.store(ns, Ordering::Relaxed);
+            self.counters.merges.fetch_add(1, Ordering::Relaxed);
+            self.counters.merges_ns.fetch_add(ns, Ordering::Relaxed);
+            self.counters.latest_merge_ns.store(ns, Ordering::Relaxed);
         }
         self.publish(&state);
-        Ok(Folded::Some)
+        Ok(Merged::Some)
     }
 
-    /// The pages to fold next, which are a part of one mapping.
+    /// The pages to merge next, which are a part of one mapping.
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
         let Range { start, end } = state.private;
         let end = end.min((self.mappings.end_of(self.address(start))? - self.base) / PAGE);
@@ -99,20 +99,20 @@ impl Region {
     }
 
     /// Gives how many pages the owner had copies of. Whoever uses the group waits.
-    fn fold(&self, group: Range<usize>) -> Result<usize, Errno> {
+    fn merge(&self, group: Range<usize>) -> Result<usize, Errno> {
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: users of the group wait from now on.
         let staged = Staged { pages: group.clone(), at: unsafe { self.move_away(at, len) }? };
-        let folded = self.fold_staged(&staged);
-        if folded.is_ok() {
+        let merged = self.merge_staged(&staged);
+        if merged.is_ok() {
             self.gone.remove(group);
         } else {
             self.bring_back(&staged);
         }
-        folded
+        merged
     }
 
-    fn fold_staged(&self, staged: &Staged) -> Result<usize, Errno> {
+    fn merge_staged(&self, staged: &Staged) -> Result<usize, Errno> {
         let copies = self.write_copies(staged)?;
         self.make_shared(staged.pages.clone())?;
         Ok(copies)
@@ -126,7 +126,7 @@ impl Region {
         // SAFETY: the same pages as before, in the place of the group. Users of the group wait.
         while unsafe { self.move_tables(staged.at, at, len) }.is_err() {
             // The group may be unmapped now, but its users must wait.
-            // SAFETY: the group's pages are staged, so this replaces nothing in use. `fold_some` wakes the waiting threads.
+            // SAFETY: the group's pages are staged, so this replaces nothing in use. `merge_some` wakes the waiting threads.
             let _ =
                 unsafe { self.map_privately(&staged.pages).and_then(|()| self.descriptor.hold_up(at, len)) };
             let _ = nanosleep(&PAUSE);
@@ -185,7 +185,7 @@ impl Region {
     }
 }
 
-/// The owner's pages that are being folded, in a mapping that no other thread knows. It is unmapped on drop.
+/// The owner's pages that are being merged, in a mapping that no other thread knows. It is unmapped on drop.
 struct Staged {
     pages: Range<usize>,
     /// Where the first one is.
