@@ -31,7 +31,7 @@ pub type ChildWork<'a> = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + 'a>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Page tables are set aside and the memory is mapped privately in their place, which takes as long for any size; the
+    /// Page tables are detached and the memory is mapped privately in their place, which takes as long for any size; the
     /// kernel's copy-on-write does the rest. When snapshots have ended, what the owner wrote meanwhile is merged into the
     /// memory. In this process there is one snapshot at a time; of children ([`Builder::in_child`]) there is any number.
     ///

@@ -69,7 +69,7 @@ impl crate::region::Frozen for Frozen<'_> {
     fn thaw(mut self) -> u32 {
         let epoch = self.state.epoch;
         if self.state.task.is_none() && !self.region.is_in_place() {
-            self.state.set_aside = self.state.private.clone();
+            self.state.detached = self.state.private.clone();
         }
         drop(self.anchor);
         self.region.counters.pauses.record(now() - self.begin);

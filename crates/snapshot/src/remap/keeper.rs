@@ -1,4 +1,4 @@
-//! The thread that merges when snapshots have ended, and drops tables that were set aside when nobody reads them.
+//! The thread that merges when snapshots have ended, and drops tables that were detached when nobody reads them.
 
 use std::sync::atomic::Ordering;
 
@@ -38,27 +38,27 @@ impl Region {
             if self.is_over() {
                 return;
             }
-            self.drop_what_was_set_aside();
+            self.drop_detached_tables();
         }
     }
 
     /// While children live; when they have ended, merging puts it back.
-    fn drop_what_was_set_aside(&self) {
+    fn drop_detached_tables(&self) {
         loop {
             let part = {
                 let mut state = self.lock();
                 if !state.has_snapshots() {
-                    state.set_aside = 0..0;
+                    state.detached = 0..0;
                 }
-                state.set_aside.clone()
+                state.detached.clone()
             };
             if part.is_empty() || self.is_over() {
                 return;
             }
-            let next = self.drop_set_aside(part.clone());
+            let next = self.drop_some_detached(part.clone());
             // No other snapshot begins with these pages while children live. If the last child has ended meanwhile, and all
             // was merged, this drops entries that the next use finds again in the file.
-            self.lock().set_aside.start = next.unwrap_or(part.end);
+            self.lock().detached.start = next.unwrap_or(part.end);
             self.give_way();
         }
     }

@@ -4,7 +4,7 @@
 //! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
 //! 2. Its tables are moved to a *staging* mapping, which no other thread knows. From now on every user of the group waits.
 //! 3. The copies among the staged pages are written into the file.
-//! 4. The tables that were set aside come back, with the shared mapping, and whoever waits goes on.
+//! 4. The tables that were detached come back, with the shared mapping, and whoever waits goes on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -133,7 +133,7 @@ impl Region {
         }
     }
 
-    /// Writes the owner's copies into the file, by the mapping in which tables were set aside.
+    /// Writes the owner's copies into the file, by the mapping that has the detached tables.
     fn write_copies(&self, staged: &Staged) -> Result<usize, Errno> {
         let group = &staged.pages;
         let mut at = group.start;

@@ -1,14 +1,14 @@
-//! Instant snapshots on a stock kernel, without KVM: page tables are set aside (4.2), and the kernel's own copy-on-write
+//! Instant snapshots on a stock kernel, without KVM: page tables are detached (4.2), and the kernel's own copy-on-write
 //! does the rest.
 //!
 //! A [`Region`] is a memory file mapped shared at one address: the owner's memory. A snapshot moves its page tables to
-//! another address, as whole tables, so that it takes as long for any size (`set_aside`), and puts a *private* mapping of
+//! another address, as whole tables, so that it takes as long for any size (`detach_tables`), and puts a *private* mapping of
 //! the same file in their place, which has no tables yet. From that moment on nobody writes to the file: it is the snapshot.
 //! A write to a page makes the kernel copy it for the owner; what was not written is read from the file.
 //! - A child that is forked then inherits a private mapping, of which the kernel copies only the tables that were filled
 //!   since that moment, also when other threads write meanwhile. So whatever parent and child do afterwards is an ordinary
-//!   `fork`'s matter. The tables that were set aside are dropped (`keeper`).
-//! - A task of the same process reads the file where the tables were set aside, by these tables.
+//!   `fork`'s matter. The tables that were detached are dropped (`keeper`).
+//! - A task of the same process reads the file by the detached tables.
 //!
 //! When all snapshots have ended, a thread *merges*: it writes the owner's copies into the file and puts the tables back,
 //! some chunks at a time (`merge_back`). Whoever uses these chunks waits meanwhile, by userfaultfd; nobody else does.
@@ -30,12 +30,12 @@
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
 mod children;
+mod detach_tables;
 mod freeze;
 mod in_place;
 mod keeper;
 mod merge_back;
 mod region;
-mod set_aside;
 mod space;
 
 pub use freeze::Frozen;

@@ -48,8 +48,8 @@ pub(super) struct State {
     pub epoch: u32,
     /// Pages that are mapped privately.
     pub private: Range<usize>,
-    /// Pages whose tables were set aside for a child and are not dropped yet.
-    pub set_aside: Range<usize>,
+    /// Pages whose tables were detached for a child and are not dropped yet.
+    pub detached: Range<usize>,
     /// In a region that is in place: the file's pages before this one have been tried.
     pub given_up: usize,
     /// When merging began, since the latest snapshot.
@@ -65,7 +65,7 @@ impl State {
         Ok(Self {
             epoch: 0,
             private: 0..0,
-            set_aside: 0..0,
+            detached: 0..0,
             given_up: 0,
             merge_begin: None,
             task: None,
@@ -82,7 +82,7 @@ impl State {
 /// A region. See the [module](super) for its lock and invariants.
 pub struct Region {
     pub(super) base: usize,
-    /// Where the file is mapped a second time: where tables are set aside.
+    /// Where the file is mapped a second time: where detached tables are kept.
     pub(super) aside: usize,
     pub(super) pages: usize,
     pub(super) huge_pages: bool,
@@ -292,7 +292,7 @@ impl crate::region::Region for Region {
     unsafe fn end(&self, id: SnapshotId) -> bool {
         let mut state = self.lock();
         if state.task.take_if(|epoch| *epoch == id.epoch).is_some() && state.children.living() > 0 {
-            state.set_aside = state.private.clone();
+            state.detached = state.private.clone();
         }
         drop(state);
         self.bell.ring();

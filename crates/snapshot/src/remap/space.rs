@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::detach_tables::drop_pages;
 use super::region::{Region, State};
-use super::set_aside::drop_pages;
 use crate::region::{BlockedSignals, backing};
 
 impl Region {

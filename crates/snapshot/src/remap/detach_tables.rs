@@ -1,4 +1,4 @@
-//! How page tables are set aside and put back.
+//! How page tables are detached and put back.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -183,9 +183,9 @@ impl Region {
         }
     }
 
-    /// Drops tables that were set aside, of pages from one on, and gives the page to go on from, if there are more: they
+    /// Drops tables that were detached, of pages from one on, and gives the page to go on from, if there are more: they
     /// count as memory of the process's, once more beside the owner's.
-    pub(super) fn drop_set_aside(&self, pages: Range<usize>) -> Option<usize> {
+    pub(super) fn drop_some_detached(&self, pages: Range<usize>) -> Option<usize> {
         /// Pages of which the tables are dropped at a time.
         const STEP: usize = 32 * CHUNK;
         let end = pages.end.min(pages.start + STEP);
