@@ -3,19 +3,19 @@
 //!
 //! A [`Region`] is a file without a name that is mapped at one address: the owner's memory. It may be the owner's heap.
 //! So its threads ([`Service`]) allocate nothing once they run and have all signals blocked, for signals' handlers are the
-//! program's; and what is known of it is in mappings of its own (`own`).
+//! program's; and what is known of it is in mappings of its own (`mmap_box`).
 
 mod above_standard;
 mod accessible;
 pub(crate) mod backing;
-mod bell;
 mod clock;
 pub(crate) mod descriptor;
 pub(crate) mod entries;
+mod event_fd;
 pub(crate) mod filter;
 mod kernel;
 mod mappings;
-mod own;
+mod mmap_box;
 mod path;
 pub(crate) mod protect;
 mod service;
@@ -28,15 +28,15 @@ mod words;
 use std::ops::Range;
 
 pub(crate) use accessible::{Accessible, NONE, keep_from_dumps};
-pub(crate) use bell::Bell;
 pub(crate) use clock::now;
 pub use descriptor::userfaultfd_of_engines;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
+pub(crate) use event_fd::EventFd;
 pub use kernel::counts_promises;
 pub(crate) use mappings::Mappings;
 pub use mappings::has_mapped_ring;
-pub(crate) use own::{Own, Table};
+pub(crate) use mmap_box::{MmapBox, Table};
 pub(crate) use path::path;
 pub use service::Service;
 pub(crate) use service::{Thread, Threaded};
@@ -103,7 +103,7 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where it does not work; [`Error::System`].
-    fn new(options: Options) -> Result<Own<Self>, Error>;
+    fn new(options: Options) -> Result<MmapBox<Self>, Error>;
 
     /// Where it begins.
     fn base(&self) -> usize;

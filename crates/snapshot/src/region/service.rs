@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use super::{BlockedSignals, Own, Region};
+use super::{BlockedSignals, MmapBox, Region};
 use crate::Error;
 
 const STACK: usize = 128 << 10;
@@ -32,7 +32,7 @@ pub trait Threaded: Sized {
 /// A region with its threads.
 pub struct Service<R: Region> {
     /// Dropped after its threads have ended.
-    region: Own<R>,
+    region: MmapBox<R>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -59,7 +59,7 @@ impl<R: Region> Shared<R> {
 
 impl<R: Region> Service<R> {
     /// A region without threads yet.
-    pub fn new(region: Own<R>) -> Self {
+    pub fn new(region: MmapBox<R>) -> Self {
         Self { region, threads: Mutex::new(Vec::new()) }
     }
 

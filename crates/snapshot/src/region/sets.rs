@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::own::Table;
+use super::mmap_box::Table;
 use super::words::AtomicU64;
 
 const BITS: usize = 64;

@@ -75,7 +75,7 @@ impl crate::region::Frozen for Frozen<'_> {
         self.region.counters.pauses.record(now() - self.begin);
         self.region.publish(&self.state);
         drop(self.state);
-        self.region.bell.ring();
+        self.region.wake_up.notify();
         epoch
     }
 

@@ -21,7 +21,7 @@ impl Threaded for Region {
 
     fn end_threads(&self) {
         self.over.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wake_up.notify();
     }
 }
 
@@ -32,8 +32,8 @@ impl Region {
         let blocked = BlockedSignals::new();
         let mut rest = None;
         loop {
-            let _ = poll(&mut [self.bell.poll()], rest);
-            self.bell.answer();
+            let _ = poll(&mut [self.wake_up.poll()], rest);
+            self.wake_up.clear();
             rest = self.merge_what_can_be(&blocked);
             if self.is_over() {
                 return;

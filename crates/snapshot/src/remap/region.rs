@@ -14,8 +14,8 @@ use super::children::Children;
 use super::freeze::Frozen;
 use super::merge_back::Merged;
 use crate::region::{
-    Accessible, Bell, BlockedSignals, Descriptor, Entries, Mappings, NONE, Options, Own, Pages, Purpose,
-    Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
+    Accessible, BlockedSignals, Descriptor, Entries, EventFd, Mappings, MmapBox, NONE, Options, Pages,
+    Purpose, Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
@@ -101,7 +101,7 @@ pub struct Region {
     pub(super) used: AtomicUsize,
     /// For the search of free pages.
     pub(super) space: Mutex<()>,
-    pub(super) bell: Bell,
+    pub(super) wake_up: EventFd,
     pub(super) counters: Counters,
     /// The region stays private. Changed with the state's lock held.
     pub(super) in_place: AtomicBool,
@@ -217,7 +217,7 @@ impl crate::region::Region for Region {
 
     const TRACKS_CHANGES: bool = false;
 
-    fn new(options: Options) -> Result<Own<Self>, Error> {
+    fn new(options: Options) -> Result<MmapBox<Self>, Error> {
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
         let (file, _) = backing::file(options.bytes, options.huge_pages)
             .map_err(|error| backing::no_file(error, Kind::Remap))?;
@@ -243,7 +243,7 @@ impl crate::region::Region for Region {
             gone: Pages::new(options.bytes / PAGE, false).map_err(Error::system(TABLES))?,
             used: AtomicUsize::new(0),
             space: Mutex::new(()),
-            bell: Bell::new().map_err(Error::system(TABLES))?,
+            wake_up: EventFd::new().map_err(Error::system(TABLES))?,
             counters: Counters::default(),
             in_place: AtomicBool::new(false),
             published: OnceLock::new(),
@@ -251,7 +251,7 @@ impl crate::region::Region for Region {
         };
         region.map(options).map_err(Error::system("mapping the region"))?;
         region.set_up(options)?;
-        Own::new(region).map_err(Error::system(TABLES))
+        MmapBox::new(region).map_err(Error::system(TABLES))
     }
 
     common_methods!();
@@ -295,7 +295,7 @@ impl crate::region::Region for Region {
             state.detached = state.private.clone();
         }
         drop(state);
-        self.bell.ring();
+        self.wake_up.notify();
         // The file has all of it.
         true
     }

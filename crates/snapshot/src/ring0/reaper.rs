@@ -24,21 +24,21 @@ const PUBLISH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub struct Reaper {
     /// The pipes of children, by the places of their snapshots.
     pipes: [AtomicI32; MOST],
-    bell: OwnedFd,
+    wake_up: OwnedFd,
 }
 
 impl Reaper {
     pub fn new() -> Result<Self, Error> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let wake_up = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::system("making an eventfd"))?;
-        Ok(Self { pipes: [const { AtomicI32::new(NONE) }; MOST], bell })
+        Ok(Self { pipes: [const { AtomicI32::new(NONE) }; MOST], wake_up })
     }
 
     /// Waits for the end of the child that has this place, from now on.
     pub fn watch(&self, place: usize, pipe: OwnedFd) {
         self.pipes[place].store(pipe.into_raw_fd(), Ordering::Release);
         // It cannot be full.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
     /// The pipe of a place, if there is one.
@@ -57,7 +57,7 @@ impl Reaper {
     fn run(&self, region: &Region) {
         loop {
             let mut waits: [PollFd<'_>; 1 + MOST] =
-                std::array::from_fn(|_| PollFd::new(&self.bell, PollFlags::IN));
+                std::array::from_fn(|_| PollFd::new(&self.wake_up, PollFlags::IN));
             let mut places = [0; 1 + MOST];
             let mut count = 1;
             for place in 0..MOST {
@@ -73,7 +73,7 @@ impl Reaper {
                 continue; // A signal.
             }
             if !waits[0].revents().is_empty() {
-                let _ = rustix::io::read(self.bell.as_fd(), &mut [0; 8]);
+                let _ = rustix::io::read(self.wake_up.as_fd(), &mut [0; 8]);
             }
             let gone: [bool; 1 + MOST] = std::array::from_fn(|n| n > 0 && !waits[n].revents().is_empty());
             for number in (1..count).filter(|number| gone[*number]) {

@@ -92,7 +92,7 @@ impl crate::region::Frozen for Frozen<'_> {
         self.snapshots.slots[self.slot] = Some(Slot { epoch: self.epoch, target });
         drop(self.snapshots);
         self.region.counters.pauses.record(now() - self.begin);
-        self.region.bell.ring();
+        self.region.wake_up.notify();
         self.epoch
     }
 

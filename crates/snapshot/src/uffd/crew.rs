@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, Pid};
 
 use super::bindings::Binding;
 use super::tasks;
-use crate::region::{Bell, filter, now};
+use crate::region::{EventFd, filter, now};
 
 /// The most handlers. Machines with more processors have several of them share one.
 pub const MOST: usize = 64;
@@ -33,7 +33,7 @@ pub struct Post {
     /// When a writer was last seen on its processors.
     seen: AtomicU64,
     bindings: Mutex<Bindings>,
-    pub bell: Bell,
+    pub wake_up: EventFd,
 }
 
 /// Of the writers of a processor.
@@ -64,7 +64,7 @@ impl Crew {
                 on_duty: AtomicBool::new(false),
                 seen: AtomicU64::new(0),
                 bindings: Mutex::default(),
-                bell: Bell::new()?,
+                wake_up: EventFd::new()?,
             });
         }
         let may_schedule = filter::permits(&[libc::SYS_sched_setaffinity, libc::SYS_sched_setscheduler]);
@@ -100,13 +100,13 @@ impl Crew {
         post.seen.store(now, Ordering::Relaxed);
         if !post.on_duty.swap(true, Ordering::AcqRel) {
             self.moves.fetch_add(1, Ordering::Relaxed);
-            post.bell.ring();
+            post.wake_up.notify();
         }
         for other in self.posts() {
             let unseen = now.saturating_sub(other.seen.load(Ordering::Relaxed)) > OFF_DUTY_AFTER_NS;
             if unseen && other.on_duty.swap(false, Ordering::AcqRel) {
                 // It must stop waiting for faults.
-                other.bell.ring();
+                other.wake_up.notify();
             }
         }
     }

@@ -32,9 +32,9 @@ impl Region {
         let (mut latest, mut next) = (0, 0);
         while !self.is_over() {
             let busy = self.unarmed_count.load(Ordering::Relaxed) > 0 || self.has_children();
-            let mut rung = [self.bell.poll()];
+            let mut rung = [self.wake_up.poll()];
             let _ = poll(&mut rung, Some(if busy { &SWEEP } else { &REST }));
-            self.bell.answer();
+            self.wake_up.clear();
             let snapshots = self.end_children();
             self.publish();
             if !snapshots {

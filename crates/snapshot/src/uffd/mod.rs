@@ -14,7 +14,7 @@
 //! - Writers that walk through memory have several pages copied at a time (`window`), and so have those that write all over
 //!   a part of it (`density`).
 //! - Nothing on the way of a fault allocates or takes a lock that an owner's thread can hold while it writes
-//!   to the region: all state is in mappings of its own (`own`), so the region may even be the process's heap.
+//!   to the region: all state is in mappings of its own (`mmap_box`), so the region may even be the process's heap.
 //!
 //! A region can keep track of changes (`changes`): the pages that were exposed between two snapshots are those that the
 //! owner may have changed. Then no page is exposed because many around it are written (`density`).

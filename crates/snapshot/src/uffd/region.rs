@@ -21,8 +21,8 @@ use super::team::Team;
 use super::window;
 use super::{CHUNK, SNAPSHOTS};
 use crate::region::{
-    Accessible, Bell, Descriptor, Entries, NONE, Options, Own, Pages, Purpose, Refusal, SnapshotId, Table,
-    backing, common_methods, keep_from_dumps, now, protect,
+    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Options, Pages, Purpose, Refusal, SnapshotId,
+    Table, backing, common_methods, keep_from_dumps, now, protect,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
@@ -72,7 +72,7 @@ pub struct Region {
     pub(super) nothing: usize,
     pub(super) crew: Crew,
     pub(super) team: Team,
-    pub(super) bell: Bell,
+    pub(super) wake_up: EventFd,
     pub(super) counters: Counters,
     /// Where other processes can read the statistics. Only the keeper writes to it.
     pub(super) published: OnceLock<Page>,
@@ -93,7 +93,7 @@ impl Region {
         options: Options,
         (memory, large_folios): (OwnedFd, bool),
         descriptor: Descriptor,
-    ) -> Result<Own<Self>, Error> {
+    ) -> Result<MmapBox<Self>, Error> {
         let pages = options.bytes / PAGE;
         let tables = Error::system("mapping the region's tables");
         let entries = (options.huge_pages && protect::needs_a_look()).then(Entries::open).transpose();
@@ -105,7 +105,7 @@ impl Region {
             let nothing = unsafe {
                 mmap_anonymous(std::ptr::null_mut(), NOTHING, ProtFlags::empty(), MapFlags::PRIVATE)
             }?;
-            Own::new(Self {
+            MmapBox::new(Self {
                 base,
                 pages,
                 memory,
@@ -126,7 +126,7 @@ impl Region {
                 nothing: nothing as usize,
                 crew: Crew::new()?,
                 team: Team::new(),
-                bell: Bell::new()?,
+                wake_up: EventFd::new()?,
                 counters: Counters::default(),
                 published: OnceLock::new(),
                 space: Mutex::new(()),
@@ -226,7 +226,7 @@ impl crate::region::Region for Region {
 
     const TRACKS_CHANGES: bool = true;
 
-    fn new(options: Options) -> Result<Own<Self>, Error> {
+    fn new(options: Options) -> Result<MmapBox<Self>, Error> {
         let descriptor =
             Descriptor::open(Purpose::WriteProtection).map_err(|refusal| refusal.of(Kind::Uffd))?;
         let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
@@ -270,7 +270,7 @@ impl crate::region::Region for Region {
             Ok((slot, epoch, era, pages)) => {
                 let pause_ns = now() - begin;
                 self.counters.pauses.record(pause_ns);
-                self.bell.ring();
+                self.wake_up.notify();
                 Ok(SnapshotId { slot, epoch, era, base, pages, pause_ns })
             }
             Err(error) => {

@@ -33,15 +33,15 @@ impl Threaded for Region {
 
     fn threads_run(&self) {
         self.served.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wake_up.notify();
     }
 
     fn end_threads(&self) {
         self.over.store(true, Ordering::Release);
         self.team.dismiss();
-        self.bell.ring();
+        self.wake_up.notify();
         for processor in 0..self.crew.count() {
-            self.crew.post(processor).bell.ring();
+            self.crew.post(processor).wake_up.notify();
         }
     }
 }
@@ -74,11 +74,11 @@ fn handle(region: &Region, processor: usize) {
     let post = region.crew.post(processor);
     let (mut window, mut lookout) = (Window::default(), Lookout::default());
     while !region.is_over() {
-        let mut waits = [post.bell.poll(), PollFd::new(&region.descriptor, PollFlags::IN)];
+        let mut waits = [post.wake_up.poll(), PollFd::new(&region.descriptor, PollFlags::IN)];
         let on_duty = post.is_on_duty();
         let _ = poll(&mut waits[..if on_duty { 2 } else { 1 }], None);
         if !waits[0].revents().is_empty() {
-            post.bell.answer();
+            post.wake_up.clear();
         }
         if on_duty && !waits[1].revents().is_empty() {
             while let Some(fault) = region.descriptor.read() {

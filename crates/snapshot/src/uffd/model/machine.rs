@@ -180,7 +180,7 @@ pub mod density {
 }
 
 /// Tables of loom's words.
-pub mod own {
+pub mod mmap_box {
     use std::ops::Deref;
 
     use rustix::io::Errno;
@@ -205,7 +205,7 @@ pub mod own {
 pub mod tables {
     pub use loom::sync::atomic::AtomicU32;
 
-    pub use super::own::Table;
+    pub use super::mmap_box::Table;
 }
 
 pub mod words {

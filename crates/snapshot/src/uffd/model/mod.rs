@@ -19,7 +19,7 @@ mod states;
 
 use loom::sync::Arc;
 use loom::thread;
-use machine::{SNAPSHOTS, density, descriptor, heat, own, tables, target, words};
+use machine::{SNAPSHOTS, density, descriptor, heat, mmap_box, tables, target, words};
 use region::Region;
 
 use super::{CHUNK, window};

@@ -14,7 +14,7 @@ use super::density::Density;
 use super::descriptor::Fault;
 use super::heat::Heat;
 use super::machine::Machine;
-use super::own::Table;
+use super::mmap_box::Table;
 use super::sets::Pages;
 use super::snapshots::Snapshots;
 use super::target::Target;

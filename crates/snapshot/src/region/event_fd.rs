@@ -8,23 +8,25 @@ use rustix::io::Errno;
 use super::above_standard::above_standard;
 
 /// Wakes a thread that waits for descriptors.
-pub struct Bell(OwnedFd);
+pub struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub fn new() -> Result<Self, Errno> {
         above_standard(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?).map(Self)
     }
 
-    pub fn ring(&self) {
-        // It only fails when it has been rung 2^64 times.
+    /// Wakes the thread.
+    pub fn notify(&self) {
+        // It fails only after 2^64 notifications.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it quiet again.
-    pub fn answer(&self) {
+    /// The thread that was woken takes all notifications.
+    pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
+    /// For `poll`: readable when there is a notification.
     pub fn poll(&self) -> PollFd<'_> {
         PollFd::new(&self.0, PollFlags::IN)
     }

@@ -15,14 +15,14 @@ fn map(bytes: usize) -> Result<NonNull<u8>, Errno> {
 }
 
 /// A value in a mapping of its own.
-pub struct Own<T>(NonNull<T>);
+pub struct MmapBox<T>(NonNull<T>);
 
 // SAFETY: owns its value like a box.
-unsafe impl<T: Send> Send for Own<T> {}
+unsafe impl<T: Send> Send for MmapBox<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Own<T> {}
+unsafe impl<T: Sync> Sync for MmapBox<T> {}
 
-impl<T> Own<T> {
+impl<T> MmapBox<T> {
     pub fn new(value: T) -> Result<Self, Errno> {
         let at = map(size_of::<T>())?.cast::<T>();
         // SAFETY: fresh memory of this size, aligned to pages.
@@ -31,7 +31,7 @@ impl<T> Own<T> {
     }
 }
 
-impl<T> Deref for Own<T> {
+impl<T> Deref for MmapBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -40,7 +40,7 @@ impl<T> Deref for Own<T> {
     }
 }
 
-impl<T> Drop for Own<T> {
+impl<T> Drop for MmapBox<T> {
     fn drop(&mut self) {
         // SAFETY: written by `new`; dropped and unmapped once.
         unsafe {
