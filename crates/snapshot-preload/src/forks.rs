@@ -74,6 +74,17 @@ unsafe extern "C" fn __register_atfork(
     unsafe { real_register()(before, parent, child, dso) }
 }
 
+/// Programs call the one in the C library's static part, which calls `__register_atfork`. Objects that were linked without
+/// that part, such as Debian's libtcmalloc, call the one in the shared library, which does not call this library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_atfork(before: Handler, parent: Handler, child: Handler) -> c_int {
+    // SAFETY: the caller's arguments. Such objects are never unloaded.
+    unsafe { real_register()(before, parent, child, std::ptr::null_mut()) }
+}
+
 /// Whether nothing of the program's is in the region yet, or its threads do not run.
 fn active() -> Option<&'static dyn Engine> {
     heap::region().filter(|region| region.is_served())
