@@ -174,7 +174,9 @@ impl Snapshot {
     /// - pages that were written with what they had before;
     /// - pages less than 32 pages away from one that was written: a writer that walks through memory has the pages ahead of
     ///   it made writable with the one that it writes;
-    /// - pages that were written at once after each of several snapshots before, whether they were this time or not.
+    /// - pages that were written at once after each of several snapshots before, whether they were this time or not;
+    /// - rarely, under load, a page that was written just before the earlier snapshot, with those next to it: its fault may be
+    ///   served late.
     ///
     /// The earlier snapshot may have ended, and may have been given up.
     ///

@@ -13,10 +13,8 @@ use proptest::prelude::*;
 const WORDS_OF_A_PAGE: usize = PAGE / 8;
 /// Of two page tables, the second of which is not full.
 const PAGES: usize = 512 + 50;
-/// A page that did not change is nearer than this to one that did.
+/// A page that is said to have changed and did not is nearer than this to one that was written.
 const NEAR: usize = 32;
-/// A page that was written so often may be kept without being written.
-const HOT: u32 = 5;
 
 fn tracking(huge_pages: bool, builder: bedplate_snapshot::Builder) -> Option<Memory> {
     let setting = Setting { kind: Kind::Uffd, in_child: false, huge_pages };
@@ -115,8 +113,9 @@ fn run(steps: Vec<Step>, huge_pages: bool, hurried: bool) -> Result<(), TestCase
                     for (page, said) in said.into_iter().enumerate() {
                         prop_assert!(said || !is_changed(page), "page {page} changed, and is not said to");
                         let near = page.saturating_sub(NEAR - 1)..PAGES.min(page + NEAR);
-                        let excused = later.writes[page] >= HOT || near.clone().any(is_changed);
-                        prop_assert!(!said || excused, "nothing near page {page} changed");
+                        // A fault that was served late may have been of a write before the earlier snapshot.
+                        let excused = near.clone().any(|page| later.writes[page] > 0);
+                        prop_assert!(!said || excused, "nothing near page {page} was ever written");
                     }
                 }
             }
