@@ -7,7 +7,7 @@
 //! A write to a page makes the kernel copy it for the owner; what was not written is read from the file.
 //! - A child that is forked then inherits a private mapping, of which the kernel copies only the tables that were filled
 //!   since that moment, also when other threads write meanwhile. So whatever parent and child do afterwards is an ordinary
-//!   `fork`'s matter. The tables that were detached are dropped (`keeper`).
+//!   `fork`'s matter. The tables that were detached are dropped (`worker`).
 //! - A task of the same process reads the file by the detached tables.
 //!
 //! When all snapshots have ended, a thread *merges*: it writes the owner's copies into the file and puts the tables back,
@@ -33,10 +33,10 @@ mod children;
 mod detach_tables;
 mod freeze;
 mod in_place;
-mod keeper;
 mod merge_back;
 mod region;
 mod space;
+mod worker;
 
 pub use freeze::Frozen;
 pub use region::Region;

@@ -1,7 +1,7 @@
 //! Huge pages that were taken apart.
 //!
 //! Arming a page of a huge page's unmaps all of it, and from then on its pages are mapped one by one, each by a fault when
-//! it is read next. So the keeper maps them again, soon after.
+//! it is read next. So the worker maps them again, soon after.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -19,7 +19,7 @@ const WHOLE: u8 = 0;
 const UNMAPPED: u8 = 1;
 const MAPPED: u8 = 2;
 
-/// The longest that a round maps again: it must not keep the keeper from its other work.
+/// The longest that a round maps again: it must not keep the worker from its other work.
 const ROUND_NS: u64 = 30_000_000;
 
 /// What became of each chunk, which is as large as a huge page and lies like one.

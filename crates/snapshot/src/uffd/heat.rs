@@ -4,7 +4,7 @@
 //! fault costs twenty. So arming ahead is only worth it for pages that almost certainly are not written before the next
 //! snapshot: those that were written once and are cold now.
 //!
-//! Time is counted in sweeps of the keeper. A page that is written again soon after it was armed gets hotter and is
+//! Time is counted in sweeps of the worker. A page that is written again soon after it was armed gets hotter and is
 //! left alone for longer, twice as long per level; one that stayed armed cools down. How many pages a sweep may arm
 //! grows while few of them are written again, and shrinks fast when the faults take more than a small part of a
 //! processor.

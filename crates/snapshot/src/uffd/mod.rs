@@ -34,7 +34,6 @@ mod child;
 mod crew;
 mod density;
 mod heat;
-mod keeper;
 #[cfg(test)]
 #[allow(
     dead_code,
@@ -53,6 +52,7 @@ mod tasks;
 mod team;
 mod threads;
 mod window;
+mod worker;
 
 pub use child::Frozen;
 pub use region::Region;

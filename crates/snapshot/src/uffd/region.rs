@@ -74,7 +74,7 @@ pub struct Region {
     pub(super) team: Team,
     pub(super) wake_up: EventFd,
     pub(super) counters: Counters,
-    /// Where other processes can read the statistics. Only the keeper writes to it.
+    /// Where other processes can read the statistics. Only the worker writes to it.
     pub(super) published: OnceLock<Page>,
     /// For the search of free pages.
     pub(super) space: Mutex<()>,

@@ -1,4 +1,4 @@
-//! A region's threads: handlers, helpers that arm, and the keeper.
+//! A region's threads: handlers, helpers that arm, and the worker.
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ impl Threaded for Region {
             let life = Box::new(|region: &Self| region.team.help(|share| region.arm_share(share)));
             threads.push(Thread { name: "bedplate-arm", life });
         }
-        threads.push(Thread { name: "bedplate-keep", life: Box::new(Self::keep_ahead) });
+        threads.push(Thread { name: "bedplate-ahead", life: Box::new(Self::keep_ahead) });
         threads
     }
 

@@ -87,11 +87,11 @@ fn two_writers_of_a_page_have_it_kept_once() {
     });
 }
 
-/// The keeper arms what a writer is about to write, and what a snapshot is about to share.
+/// The worker arms what a writer is about to write, and what a snapshot is about to share.
 #[test]
 fn arming_ahead_harms_neither_writers_nor_snapshots() {
     check(|region| {
-        let keeper = beside(region, |region| {
+        let worker = beside(region, |region| {
             region.settle();
         });
         let writer = beside(region, |region| {
@@ -101,26 +101,26 @@ fn arming_ahead_harms_neither_writers_nor_snapshots() {
         let expected = region.snapshot(0);
         assert_eq!(region.seen(0), expected);
         writer.join().unwrap();
-        keeper.join().unwrap();
+        worker.join().unwrap();
         assert_eq!(region.seen(0), expected);
         assert_eq!(region.descriptor.memory().content, [2, 0]);
     });
 }
 
-/// The keeper keeps for a snapshot what a writer is about to write.
+/// The worker copies for a snapshot what a writer is about to write.
 #[test]
 fn keeping_beforehand_harms_neither_writers_nor_snapshots() {
     check(|region| {
         region.write(1, 5);
         let expected = region.snapshot(0);
-        let keeper = beside(region, Region::keep_hot);
+        let worker = beside(region, Region::keep_hot);
         let writer = beside(region, |region| {
             region.write(0, 1);
             region.write(1, 2);
         });
         assert_eq!(region.seen(0), expected);
         writer.join().unwrap();
-        keeper.join().unwrap();
+        worker.join().unwrap();
         assert_eq!(region.seen(0), expected);
         assert_eq!((region.kept(), region.descriptor.memory().content), (2, [1, 2]));
     });
@@ -166,14 +166,14 @@ fn what_is_given_back_stays_in_snapshots() {
             region.write(0, 2);
             region.release(1..2);
         });
-        let keeper = beside(region, |region| {
+        let worker = beside(region, |region| {
             region.settle();
         });
         let expected = region.snapshot(0);
         assert!([[1, 1], [0, 1], [2, 1], [2, 0]].contains(&expected));
         assert_eq!(region.seen(0), expected);
         owner.join().unwrap();
-        keeper.join().unwrap();
+        worker.join().unwrap();
         assert_eq!(region.seen(0), expected);
         // Somebody else's now.
         region.claim(1..2);

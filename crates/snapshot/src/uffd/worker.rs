@@ -25,15 +25,15 @@ fn work() -> u64 {
 }
 
 impl Region {
-    /// The keeper's life.
+    /// The worker's life.
     pub(super) fn keep_ahead(&self) {
         let mut faults = self.counters.faults.load(Ordering::Relaxed);
         let (mut swept, mut worked) = (now(), work());
         let (mut latest, mut next) = (0, 0);
         while !self.is_over() {
             let busy = self.unarmed_count.load(Ordering::Relaxed) > 0 || self.has_children();
-            let mut rung = [self.wake_up.poll()];
-            let _ = poll(&mut rung, Some(if busy { &SWEEP } else { &REST }));
+            let mut waits = [self.wake_up.poll()];
+            let _ = poll(&mut waits, Some(if busy { &SWEEP } else { &REST }));
             self.wake_up.clear();
             let snapshots = self.end_children();
             self.publish();

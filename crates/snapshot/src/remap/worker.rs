@@ -16,7 +16,7 @@ const LATER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Threaded for Region {
     fn threads(&self) -> Vec<Thread<Self>> {
-        vec![Thread { name: "bedplate-keep", life: Box::new(Self::keep) }]
+        vec![Thread { name: "bedplate-merge", life: Box::new(Self::work) }]
     }
 
     fn end_threads(&self) {
@@ -27,7 +27,7 @@ impl Threaded for Region {
 
 impl Region {
     /// The thread's life.
-    fn keep(&self) {
+    fn work(&self) {
         // As it was started.
         let blocked = BlockedSignals::new();
         let mut rest = None;
