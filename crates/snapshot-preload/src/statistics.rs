@@ -30,7 +30,7 @@ extern "C" fn write() {
         ("snapshots", of.snapshots),
         ("active", of.active),
         ("instantaneous", of.instantaneous),
-        ("torn", of.torn),
+        ("incomplete", of.incomplete),
         ("faults", of.faults),
         ("pages_copied", of.pages_copied),
         ("pages_private", of.pages_private),

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Engine, Server, free_port, libraries, scenarios, torn};
+use common::{Engine, Server, free_port, incomplete, libraries, scenarios};
 use tempfile::TempDir;
 
 with_each_engine!(
@@ -62,7 +62,7 @@ impl Ended {
     #[track_caller]
     fn has_snapshots(&self, engine: Engine, snapshots: u64) {
         assert!(self.shared > HEAP * 9 / 10 && self.others < HEAP / 10, "{self:?}");
-        assert_eq!((self.number("snapshots"), self.number("torn")), (snapshots, 0), "{self:?}");
+        assert_eq!((self.number("snapshots"), self.number("incomplete")), (snapshots, 0), "{self:?}");
         // A snapshot that begins while another is merged is not instantaneous.
         assert!(engine != "remap" || self.number("instantaneous") > 0, "{self:?}");
     }
@@ -210,7 +210,7 @@ fn the_bundled_allocator_can_replace_another(engine: Engine) {
             with_libraries(command, engine, &[], folder.path());
             command.env("BEDPLATE_SNAPSHOT_MALLOC", forced);
         });
-        assert_eq!(torn(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 1)), 0);
+        assert_eq!(incomplete(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 1)), 0);
         let statistics = std::fs::read_to_string(folder.path().join("statistics")).unwrap();
         assert!(statistics.contains(&format!(" malloc={expected} ")), "{forced}: {statistics}");
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cluster::load::{Load, Reads, name};
 use cluster::nodes::Cluster;
-use common::{bgsave, child_of, set_save_delay, torn};
+use common::{bgsave, child_of, incomplete, set_save_delay};
 
 /// How many slots are moved, of 5461 of the master that has them.
 const SLOTS: u32 = 600;
@@ -52,7 +52,7 @@ fn a_cluster_saves_reshards_and_fails_over_under_load() {
     let masters = cluster.masters();
     for (node, statistics) in cluster.stop().iter().enumerate() {
         println!("node {node}: {statistics:?}");
-        assert_eq!((torn(statistics), statistics["active"]), (0, 0), "node {node}: {statistics:?}");
+        assert_eq!((incomplete(statistics), statistics["active"]), (0, 0), "node {node}: {statistics:?}");
         if masters.contains(&node) {
             assert!(statistics["instantaneous"] > 0, "node {node}: {statistics:?}");
         }

@@ -296,7 +296,7 @@ fn has_snapshots(shape: Shape) {
         "remap" => "engine=remap snapshots=1 active=0 instantaneous=1 ",
         _ => "engine=uffd snapshots=1 ",
     };
-    assert!(statistics.contains(expected) && statistics.contains(" torn=0 "), "{statistics}");
+    assert!(statistics.contains(expected) && statistics.contains(" incomplete=0 "), "{statistics}");
 }
 
 /// The server saves as without the library, which says why in one line.

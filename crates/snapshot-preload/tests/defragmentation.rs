@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Engine, KEYS, Server, bgsave, exact_prefix, fill, info, saved, torn, under_load, value};
+use common::{Engine, KEYS, Server, bgsave, exact_prefix, fill, incomplete, info, saved, under_load, value};
 use redis::Commands;
 
 with_each_engine!(images_are_exact_while_memory_is_defragmented);
@@ -68,5 +68,5 @@ fn images_are_exact_while_memory_is_defragmented(engine: Engine) {
         let _: () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
     }
     let statistics = server.stop(folder.path());
-    assert_eq!((statistics["snapshots"], torn(&statistics)), (12, 0));
+    assert_eq!((statistics["snapshots"], incomplete(&statistics)), (12, 0));
 }

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{
-    Engine, KEYS, Server, bgsave, exact_prefix, fill, free_port, library, number_of, replicate, saved,
-    scenarios, torn, under_load, value, wait_for_replica,
+    Engine, KEYS, Server, bgsave, exact_prefix, fill, free_port, incomplete, library, number_of, replicate,
+    saved, scenarios, under_load, value, wait_for_replica,
 };
 use redis::Commands;
 
@@ -25,7 +25,7 @@ with_each_engine!(
 fn bgsave_under_load_is_an_exact_image(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), Some(engine), &[]);
-    assert_eq!(torn(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 3)), 0);
+    assert_eq!(incomplete(&scenarios::saves_under_load_are_exact_images(server, folder.path(), 3)), 0);
 }
 
 fn the_log_is_rewritten_under_load(engine: Engine) {
@@ -42,12 +42,12 @@ fn a_stock_replica_gets_everything(engine: Engine) {
         let ((), latest) = under_load(&server, || replicate(&server, &replica));
         wait_for_replica(&server, &replica);
         assert_eq!(exact_prefix(&mut replica.connect()), latest, "diskless {diskless}");
-        assert_eq!(torn(&server.stop(folder.path())), 0);
+        assert_eq!(incomplete(&server.stop(folder.path())), 0);
     }
 }
 
 fn memory_given_back_is_still_in_the_image(engine: Engine) {
-    assert_eq!(torn(&scenarios::memory_given_back_is_still_in_the_image(engine, 50)), 0);
+    assert_eq!(incomplete(&scenarios::memory_given_back_is_still_in_the_image(engine, 50)), 0);
 }
 
 fn children_and_parents_may_be_killed(engine: Engine) {
@@ -107,7 +107,7 @@ fn eviction_and_small_pages_do_no_harm(engine: Engine) {
         let values: Vec<Option<String>> = connection.mget(keys).unwrap();
         assert!(values.iter().flatten().all(|text| *text == value(number_of(text))));
     }
-    assert_eq!(torn(&server.stop(folder.path())), 0);
+    assert_eq!(incomplete(&server.stop(folder.path())), 0);
 }
 
 #[test]

@@ -254,8 +254,8 @@ impl UnitRun {
         if self.has_other_engines {
             writeln!(text, "{unit}: a server ran with another engine than remap").unwrap();
         }
-        if self.sum("torn") > 0 {
-            writeln!(text, "{unit}: {} snapshots were given up", self.sum("torn")).unwrap();
+        if self.sum("incomplete") > 0 {
+            writeln!(text, "{unit}: {} snapshots were given up", self.sum("incomplete")).unwrap();
         }
         if UNITS.contains(&unit.as_str()) && self.sum("instantaneous") == 0 {
             writeln!(text, "{unit}: no snapshot was taken by moving page tables").unwrap();

@@ -178,7 +178,10 @@ fn end_one(running: &mut VecDeque<Task>, options: &Options, seen: &mut Seen) -> 
     let [sum, age] = [0, 8].map(|at| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
     // Each thread may have been half way through an update.
     if (sum as i64).unsigned_abs() > u64::from(options.threads) {
-        return Err(Error::Task(format!("the sum of a snapshot is {}, not zero: it is torn", sum as i64)));
+        return Err(Error::Task(format!(
+            "the sum of a snapshot is {}, not zero: it is incomplete",
+            sum as i64
+        )));
     }
     seen.scans += 1;
     seen.ages += Duration::from_nanos(age);

@@ -86,7 +86,7 @@ fn checkpoints(memory: &Memory, file: &File, options: &Options) -> Result<(), Bo
             Ok(()) => {}
             // The file may have wrong pages now. All of them changed since the checkpoint before, so the next one, which is
             // compared with the same, writes them again.
-            Err(bedplate_snapshot::Error::Torn) => {
+            Err(bedplate_snapshot::Error::Incomplete) => {
                 println!("{number:>10} was given up for lack of memory");
                 continue;
             }

@@ -53,7 +53,7 @@ pub enum Error {
     OfASnapshot,
     /// The old content of a page could not be kept, so the snapshot was given up; the memory itself is unharmed.
     #[error("the snapshot was given up: no memory for the pages it shared with its owner")]
-    Torn,
+    Incomplete,
     /// The task panicked, or its process was killed.
     #[error("the task on the snapshot did not end: {0}")]
     Task(String),

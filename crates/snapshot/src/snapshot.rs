@@ -141,18 +141,18 @@ impl Snapshot {
     /// Whether all that was read before this call is what the memory was at the snapshot.
     ///
     /// # Errors
-    /// [`Error::Torn`] when the snapshot was given up for lack of memory.
+    /// [`Error::Incomplete`] when the snapshot was given up for lack of memory.
     pub fn check(&self) -> Result<(), Error> {
         // The engine marks the snapshot before it lets the owner write to the page. So a thread that has read what the owner
         // wrote finds the mark here.
         fence(Ordering::Acquire);
-        if self.shared.kept.is_whole() { Ok(()) } else { Err(Error::Torn) }
+        if self.shared.kept.is_whole() { Ok(()) } else { Err(Error::Incomplete) }
     }
 
     /// Gives what `read` makes of the snapshot, if the snapshot was whole until `read` had ended.
     ///
     /// # Errors
-    /// [`Error::Torn`] as [`check`](Self::check).
+    /// [`Error::Incomplete`] as [`check`](Self::check).
     pub fn read<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> Result<T, Error> {
         let result = read(&self.shared.view);
         self.check()?;

@@ -49,7 +49,7 @@ impl Task {
     /// Waits for the task and gives what it returned.
     ///
     /// # Errors
-    /// [`Error::Torn`] when the snapshot was given up for lack of memory, [`Error::Task`] when the task panicked or
+    /// [`Error::Incomplete`] when the snapshot was given up for lack of memory, [`Error::Task`] when the task panicked or
     /// its process was killed: what it returned cannot be had then.
     pub fn join(self) -> Result<Vec<u8>, Error> {
         self.completion.join()

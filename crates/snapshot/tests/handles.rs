@@ -132,14 +132,14 @@ fn a_snapshot_that_was_given_up_says_so() {
         assert_eq!(set, 0);
         snapshot.check().unwrap();
         memory.words()[5 * PAGE / 8].store(1, Ordering::Relaxed);
-        assert!(matches!(snapshot.check(), Err(Error::Torn)), "{setting:?}");
+        assert!(matches!(snapshot.check(), Err(Error::Incomplete)), "{setting:?}");
         let read = snapshot.read(|view| view.words()[0]);
-        assert!(matches!(read, Err(Error::Torn)), "{setting:?}");
-        assert!(matches!(snapshot.clone().check(), Err(Error::Torn)), "{setting:?}");
+        assert!(matches!(read, Err(Error::Incomplete)), "{setting:?}");
+        assert!(matches!(snapshot.clone().check(), Err(Error::Incomplete)), "{setting:?}");
         // The memory and other snapshots are unharmed.
         assert_eq!(memory.words()[5 * PAGE / 8].load(Ordering::Relaxed), 1);
         assert_eq!(other.read(|view| view.words()[5 * PAGE / 8]).unwrap(), 0, "{setting:?}");
-        assert_eq!(memory.statistics().torn, 1, "{setting:?}");
+        assert_eq!(memory.statistics().incomplete, 1, "{setting:?}");
     }
 }
 

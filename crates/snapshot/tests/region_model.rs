@@ -155,8 +155,15 @@ impl<R: Region> World<'_, R> {
             Place::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
             Place::Child(child) => first_difference(&child.show(), bytes, claimed),
         };
-        let torn = self.service.statistics().torn;
-        prop_assert_eq!(difference, None, "snapshot {} of {}, {} torn", which, self.images.len(), torn);
+        let incomplete = self.service.statistics().incomplete;
+        prop_assert_eq!(
+            difference,
+            None,
+            "snapshot {} of {}, {} incomplete",
+            which,
+            self.images.len(),
+            incomplete
+        );
         Ok(())
     }
 
@@ -297,7 +304,7 @@ fn run<R: Region>(
         });
         over.store(true, Ordering::Relaxed);
         result?;
-        prop_assert_eq!(service.statistics().torn, 0);
+        prop_assert_eq!(service.statistics().incomplete, 0);
         Ok(())
     })
 }

@@ -177,7 +177,7 @@ fn without_memory_for_copies_a_snapshot_is_given_up_and_main_goes_on() {
         go.send(()).unwrap();
         match snapshot.join() {
             Ok(seen) => assert!(words(&seen).iter().all(|value| *value == round), "round {round}"),
-            Err(Error::Torn) => lost += 1,
+            Err(Error::Incomplete) => lost += 1,
             Err(error) => panic!("{error}"),
         }
     }

@@ -11,8 +11,8 @@ use std::process::Command;
 
 pub use numbers::{KEYS, exact_prefix, fill, number_of, under_load, value};
 pub use server::{
-    Server, Statistics, bgsave, child_of, free_port, info, kill, replicate, rewrite_log, saved,
-    set_save_delay, statistics_of, torn, wait_for_replica,
+    Server, Statistics, bgsave, child_of, free_port, incomplete, info, kill, replicate, rewrite_log, saved,
+    set_save_delay, statistics_of, wait_for_replica,
 };
 
 /// What `BEDPLATE_SNAPSHOT_ENGINE` names.

@@ -24,8 +24,8 @@ pub fn statistics_of(line: &str) -> Statistics {
 }
 
 /// Images that were given up.
-pub fn torn(statistics: &Statistics) -> u64 {
-    statistics["torn"]
+pub fn incomplete(statistics: &Statistics) -> u64 {
+    statistics["incomplete"]
 }
 
 pub struct Server {

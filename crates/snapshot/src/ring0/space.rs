@@ -23,7 +23,7 @@ use crate::{Error, PAGE};
 /// No processor.
 pub const NO_CPU: u32 = u32::MAX;
 
-/// How many copies of all pages there is room for. If snapshots need more, some are lost ([`Error::Torn`]).
+/// How many copies of all pages there is room for. If snapshots need more, some are lost ([`Error::Incomplete`]).
 const KEPT: usize = 2;
 
 /// A snapshot, as long as it is active.
@@ -34,7 +34,7 @@ pub struct Place {
     /// The processor that uses them.
     pub cpu: AtomicU32,
     /// Pages of it were lost.
-    pub torn: AtomicBool,
+    pub incomplete: AtomicBool,
 }
 
 /// What happened.
@@ -120,7 +120,7 @@ impl Space {
         let place = || Place {
             table: AtomicPtr::default(),
             cpu: AtomicU32::new(NO_CPU),
-            torn: AtomicBool::new(false),
+            incomplete: AtomicBool::new(false),
         };
         let space = Arc::new(Self {
             process,
@@ -263,7 +263,7 @@ impl Space {
     /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.
     #[cold]
     pub fn tear(&self, place: usize) -> Frame {
-        self.places[place].torn.store(true, Ordering::Release);
+        self.places[place].incomplete.store(true, Ordering::Release);
         self.garbage
     }
 

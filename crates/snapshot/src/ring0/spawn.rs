@@ -107,7 +107,7 @@ pub fn take<'s, R>(
     }
     let here = &space.places[place];
     here.cpu.store(NO_CPU, Ordering::Relaxed);
-    here.torn.store(false, Ordering::Relaxed);
+    here.incomplete.store(false, Ordering::Relaxed);
     here.table.store(Box::into_raw(snapshot), Ordering::Release);
     let epoch = space.epochs.begin(place);
     let flushed = flush_main(space, cpu);

@@ -28,16 +28,16 @@ pub fn running_on() -> Option<usize> {
 /// A thread with a task.
 pub struct Running {
     thread: JoinHandle<Result<Vec<u8>, Error>>,
-    torn: Arc<AtomicBool>,
+    incomplete: Arc<AtomicBool>,
 }
 
 /// Starts the task of the snapshot at this place, which was just taken.
 pub fn start(space: &Arc<Space>, place: usize, work: Work) -> Result<Running, Error> {
-    let torn = Arc::new(AtomicBool::new(false));
-    let (its_space, its_torn) = (space.clone(), torn.clone());
-    let run = move || run(&its_space, place, work, &its_torn);
+    let incomplete = Arc::new(AtomicBool::new(false));
+    let (its_space, its_incomplete) = (space.clone(), incomplete.clone());
+    let run = move || run(&its_space, place, work, &its_incomplete);
     match std::thread::Builder::new().name("bedplate-snapshot".into()).spawn(run) {
-        Ok(thread) => Ok(Running { thread, torn }),
+        Ok(thread) => Ok(Running { thread, incomplete }),
         Err(error) => {
             end(space, place);
             let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
@@ -46,7 +46,7 @@ pub fn start(space: &Arc<Space>, place: usize, work: Work) -> Result<Running, Er
     }
 }
 
-fn run(space: &Arc<Space>, place: usize, work: Work, torn: &AtomicBool) -> Result<Vec<u8>, Error> {
+fn run(space: &Arc<Space>, place: usize, work: Work, incomplete: &AtomicBool) -> Result<Vec<u8>, Error> {
     ON_SNAPSHOT.set(Some(space.number()));
     let done = space.process.run(|cpu| {
         let here = &space.places[place];
@@ -67,7 +67,7 @@ fn run(space: &Arc<Space>, place: usize, work: Work, torn: &AtomicBool) -> Resul
         // SAFETY: what it had.
         unsafe { cpu.set_root(space.process.root()) }.map_err(unavailable)?;
         registry::set_snapshot(cpu.number(), None);
-        torn.store(here.torn.load(Ordering::Acquire), Ordering::Release);
+        incomplete.store(here.incomplete.load(Ordering::Acquire), Ordering::Release);
         end(space, place);
         result
     });
@@ -112,7 +112,7 @@ pub fn end(space: &Space, place: usize) {
 impl Completion for Running {
     fn join(self: Box<Self>) -> Result<Vec<u8>, Error> {
         let result = self.thread.join().map_err(|_| Error::Task("its thread panicked".into()))?;
-        if self.torn.load(Ordering::Acquire) { Err(Error::Torn) } else { result }
+        if self.incomplete.load(Ordering::Acquire) { Err(Error::Incomplete) } else { result }
     }
 
     fn is_finished(&self) -> bool {

@@ -23,7 +23,7 @@ pub struct Statistics {
     /// Write faults that the engine handled.
     pub faults: u64,
     /// Snapshots that were given up because a page could not be kept for them.
-    pub torn: u64,
+    pub incomplete: u64,
     /// Pages whose old content was kept for a snapshot; of `remap`: of which writers got copies.
     pub pages_copied: u64,
     /// Pages that were write-protected during snapshots' pauses.
@@ -73,7 +73,7 @@ impl Statistics {
             &mut self.failed,
             &mut self.active,
             &mut self.faults,
-            &mut self.torn,
+            &mut self.incomplete,
             &mut self.pages_copied,
             &mut self.pages_armed_at_snapshots,
             &mut self.pages_armed_ahead,

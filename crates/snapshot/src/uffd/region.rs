@@ -34,7 +34,7 @@ const LATCHES: usize = 256;
 pub(super) struct Counters {
     pub snapshots: AtomicU64,
     pub failed: AtomicU64,
-    pub torn: AtomicU64,
+    pub incomplete: AtomicU64,
     pub faults: AtomicU64,
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
@@ -338,7 +338,7 @@ impl crate::region::Region for Region {
             snapshots: get(&counters.snapshots),
             failed: get(&counters.failed),
             active,
-            torn: get(&counters.torn),
+            incomplete: get(&counters.incomplete),
             faults: get(&counters.faults),
             pages_copied: get(&counters.copied),
             pages_armed_at_snapshots: get(&counters.armed_at_snapshots),

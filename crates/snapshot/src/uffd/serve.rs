@@ -132,7 +132,7 @@ impl Region {
             let end = (start..run.end).find(|page| !shares(page)).unwrap_or(run.end);
             let kept = slot.target.keep(self, start..end);
             if kept.is_err() {
-                self.counters.torn.fetch_add(1, Ordering::Relaxed);
+                self.counters.incomplete.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(changes) = &self.changes {
                 let before = |page: usize| self.epochs[page].load(Ordering::Relaxed);

@@ -24,7 +24,7 @@ pub const MOST: usize = 64;
 
 /// A page could not be kept: the snapshot is given up.
 #[derive(Debug)]
-pub struct Torn;
+pub struct Incomplete;
 
 /// Where a snapshot is.
 pub enum Target {
@@ -36,7 +36,7 @@ pub enum Target {
 
 impl Target {
     /// Gives the snapshot its own copy of pages. An error is given once.
-    pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
+    pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
         match self {
             Self::View(view) => view.keep(pages),
             Self::Child(child) => child.keep(region, pages),
@@ -46,7 +46,7 @@ impl Target {
     /// Whether every page was kept.
     pub fn is_whole(&self) -> bool {
         match self {
-            Self::View(view) => !view.torn.load(Ordering::Acquire),
+            Self::View(view) => !view.incomplete.load(Ordering::Acquire),
             Self::Child(_) => true,
         }
     }
@@ -55,23 +55,23 @@ impl Target {
 /// A second mapping in this process.
 pub struct ViewTarget {
     base: usize,
-    torn: AtomicBool,
+    incomplete: AtomicBool,
 }
 
 impl ViewTarget {
     pub fn new(base: usize) -> Self {
-        Self { base, torn: AtomicBool::new(false) }
+        Self { base, incomplete: AtomicBool::new(false) }
     }
 
-    fn keep(&self, pages: Range<usize>) -> Result<(), Torn> {
+    fn keep(&self, pages: Range<usize>) -> Result<(), Incomplete> {
         let at = std::ptr::without_provenance_mut(self.base + pages.start * PAGE);
         loop {
             // SAFETY: the snapshot's mapping; faults pages in as if written, which changes no content.
             match unsafe { madvise(at, pages.len() * PAGE, Advice::LinuxPopulateWrite) } {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) if self.torn.swap(true, Ordering::AcqRel) => return Ok(()),
-                Err(_) => return Err(Torn),
+                Err(_) if self.incomplete.swap(true, Ordering::AcqRel) => return Ok(()),
+                Err(_) => return Err(Incomplete),
             }
         }
     }
@@ -99,7 +99,7 @@ impl ChildTarget {
         Self { channel, link: Mutex::new(Link::Waiting) }
     }
 
-    fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
+    fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Link::Waiting = *link {
             *link = establish(&self.channel);
@@ -115,7 +115,7 @@ impl ChildTarget {
                     // Better no image than a wrong one.
                     let _ = kill_process(pid, Signal::KILL);
                     *link = Link::Gone;
-                    return Err(Torn);
+                    return Err(Incomplete);
                 }
             }
         }

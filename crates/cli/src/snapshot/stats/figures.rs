@@ -112,7 +112,7 @@ pub const FIGURES: &[Figure] = &[
         name: "given_up",
         is_of: uffd,
         help: "Snapshots that were given up because a page could not be kept for them.",
-        get: |process| process.page.statistics.torn,
+        get: |process| process.page.statistics.incomplete,
         ..COUNTER
     },
     Figure {

@@ -46,7 +46,7 @@ pub enum Outcome {
     /// A snapshot has a copy now.
     Copied,
     /// There was no frame for a copy, so a snapshot is lost.
-    Torn,
+    Incomplete,
 }
 
 const WRITABLE: PteFlags = PteFlags::WRITABLE;
@@ -65,7 +65,7 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
         return Outcome::Nothing;
     }
     let shared = pte.frame();
-    let (mut copy, mut end_epoch, mut cached, mut torn) = (None, 0, 0u64, false);
+    let (mut copy, mut end_epoch, mut cached, mut incomplete) = (None, 0, 0u64, false);
     for (place, epoch) in epochs.active() {
         let Some(entry) = world.entry(place) else { continue };
         if entry.load().frame() != shared {
@@ -77,7 +77,7 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
         let new = match copy {
             Some(copy) => copy,
             None => {
-                torn = true;
+                incomplete = true;
                 world.tear(place)
             }
         };
@@ -95,8 +95,8 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
         if end_epoch > 0 { world.leave_in_limbo(copy, end_epoch) } else { world.discard(copy) }
     }
     locked.publish(|pte| pte.with(WRITABLE));
-    match (torn, copy) {
-        (true, _) => Outcome::Torn,
+    match (incomplete, copy) {
+        (true, _) => Outcome::Incomplete,
         (false, Some(_)) if end_epoch > 0 => Outcome::Copied,
         _ => Outcome::Allowed,
     }
@@ -118,7 +118,7 @@ pub fn write_by_snapshot<A: Atomics, W: World<A>>(world: &W, place: usize, epoch
                 world.leave_in_limbo(copy, epoch);
                 return Outcome::Copied;
             }
-            (Ok(()), None) => return Outcome::Torn,
+            (Ok(()), None) => return Outcome::Incomplete,
             // Main has made a copy for it, or its processor has used the entry.
             (Err(_), Some(copy)) => world.discard(copy),
             (Err(_), None) => {}

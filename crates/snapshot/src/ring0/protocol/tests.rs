@@ -25,7 +25,7 @@ struct Machine {
     free: RefCell<Vec<usize>>,
     main: [Slot; PAGES],
     snapshots: RefCell<BTreeMap<usize, Vec<&'static Slot>>>,
-    torn: RefCell<Vec<usize>>,
+    incomplete: RefCell<Vec<usize>>,
     flushed: RefCell<u64>,
     limbo: Limbo<Native>,
     epochs: Epochs<Native>,
@@ -38,7 +38,7 @@ impl Machine {
             free: RefCell::new((PAGES..PAGES + COPIES).collect()),
             main: std::array::from_fn(|page| Slot::new(pte(page, PteFlags::WRITABLE))),
             snapshots: RefCell::default(),
-            torn: RefCell::default(),
+            incomplete: RefCell::default(),
             flushed: RefCell::new(0),
             limbo: Limbo::new(PAGES + COPIES),
             epochs: Epochs::new(),
@@ -59,7 +59,7 @@ impl Machine {
     fn end(&self, place: usize) {
         self.epochs.end(place);
         self.snapshots.borrow_mut().remove(&place);
-        self.torn.borrow_mut().retain(|torn| *torn != place);
+        self.incomplete.borrow_mut().retain(|incomplete| *incomplete != place);
         self.epochs.give_place(place);
     }
 
@@ -91,7 +91,7 @@ impl World<Native> for At<'_> {
         self.0.limbo.push(copy.number() as u32, end_epoch);
     }
     fn tear(&self, place: usize) -> Frame {
-        self.0.torn.borrow_mut().push(place);
+        self.0.incomplete.borrow_mut().push(place);
         Frame::new(GARBAGE as u64)
     }
     fn flush(&self, snapshots: u64) {
@@ -163,7 +163,7 @@ proptest! {
                         prop_assert_eq!(flushed, changed && before.is_accessed());
                         prop_assert!(entry.load().frame().number() != page as u64);
                     }
-                    prop_assert!(outcome != Outcome::Torn || !machine.torn.borrow().is_empty());
+                    prop_assert!(outcome != Outcome::Incomplete || !machine.incomplete.borrow().is_empty());
                     machine.contents.borrow_mut()[page] = value;
                     main[page] = value;
                 }
@@ -189,7 +189,7 @@ proptest! {
             prop_assert_eq!(&contents[..PAGES], &main[..]);
             let free = machine.free.borrow();
             for (place, (_, expected)) in &seen {
-                if machine.torn.borrow().contains(place) {
+                if machine.incomplete.borrow().contains(place) {
                     continue;
                 }
                 for (page, expected) in expected.iter().enumerate() {
@@ -237,8 +237,8 @@ fn without_frames_the_snapshot_is_lost_and_main_goes_on() {
     let machine = Machine::new();
     let place = machine.begin().unwrap();
     machine.free.borrow_mut().clear();
-    assert_eq!(write_by_main(&At(&machine, 1), &machine.main[1], &machine.epochs), Outcome::Torn);
+    assert_eq!(write_by_main(&At(&machine, 1), &machine.main[1], &machine.epochs), Outcome::Incomplete);
     assert!(machine.main[1].load().is_writable());
-    assert_eq!(*machine.torn.borrow(), [place]);
+    assert_eq!(*machine.incomplete.borrow(), [place]);
     assert_eq!(machine.snapshots.borrow()[&place][1].load().frame().number(), GARBAGE as u64);
 }

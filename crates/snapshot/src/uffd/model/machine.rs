@@ -124,10 +124,10 @@ pub mod target {
 
     /// It never fails here.
     #[derive(Debug)]
-    pub struct Torn;
+    pub struct Incomplete;
 
     impl Target {
-        pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Torn> {
+        pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
             let mut memory = region.descriptor.memory();
             for page in pages {
                 // Copy-on-write copies once.

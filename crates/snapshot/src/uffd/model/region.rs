@@ -25,7 +25,7 @@ use crate::PAGE;
 #[derive(Default)]
 pub struct Counters {
     pub snapshots: AtomicU64,
-    pub torn: AtomicU64,
+    pub incomplete: AtomicU64,
     pub faults: AtomicU64,
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
