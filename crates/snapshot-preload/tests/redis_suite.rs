@@ -6,8 +6,9 @@
 //! machine ([`TOLERATED`]). `BEDPLATE_REDIS_SUITE=FOLDER` names another copy of the suite; the one that `make setup`
 //! fetches belongs to Debian's Redis 7.0.15.
 //!
-//! A test that fails fails this test, and so does a unit that hangs or leaves a snapshot incomplete. The servers'
-//! statistics must say that they took snapshots by moving page tables.
+//! Many of Redis's tests wait for a fixed time, and fail now and then on a busy machine. So a unit that fails runs once more.
+//! This test fails if a unit fails twice, or hangs twice, or leaves a snapshot incomplete. The servers' statistics must say
+//! that they took snapshots by moving page tables.
 
 mod common;
 
@@ -93,7 +94,16 @@ fn the_tests_of_redis_pass_under_the_library() {
                     let run = UnitRun::new(suite, &unit, (!stock).then_some(library.as_path()), first_port);
                     println!("{unit}: {} ({} s)", run.summary(), started.elapsed().as_secs());
                     totals.lock().unwrap().add(&run);
+                    let depends_on_time = !stock && !run.violates_a_promise();
                     let errors = run.errors(|| UnitRun::new(suite, &unit, None, first_port));
+                    if !errors.is_empty() && depends_on_time {
+                        let second = UnitRun::new(suite, &unit, Some(library.as_path()), first_port);
+                        totals.lock().unwrap().add(&second);
+                        if second.errors(|| UnitRun::new(suite, &unit, None, first_port)).is_empty() {
+                            println!("{unit}: passes in the second of two runs; the first one:\n{errors}");
+                            continue;
+                        }
+                    }
                     wrong.lock().unwrap().push_str(&errors);
                 }
             });
@@ -181,6 +191,11 @@ impl UnitRun {
             has_other_engines: text.lines().any(|line| !line.contains(" engine=remap ")),
             workspace,
         }
+    }
+
+    /// Whether the library did what it must not do, however long things take.
+    fn violates_a_promise(&self) -> bool {
+        self.has_other_engines || self.sum("incomplete") > 0
     }
 
     /// How many tests passed, failed and were not run.
