@@ -58,8 +58,10 @@ const CONCURRENT: u16 = 6;
 /// The first port that the servers use.
 const FIRST_PORT: u16 = 21111;
 
-/// The time after which a unit is given up. The longest takes a minute or three on an idle machine.
-const UNIT_LIMIT: Duration = Duration::from_secs(900);
+/// The time after which a unit is given up. The longest of [`UNITS`] takes a minute on an idle machine, and the longest of
+/// all units three.
+const UNIT_LIMIT: Duration = Duration::from_secs(300);
+const LONG_UNIT_LIMIT: Duration = Duration::from_secs(900);
 
 #[test]
 fn the_tests_of_redis_pass_under_the_library() {
@@ -180,7 +182,8 @@ impl UnitRun {
             workspace.server_variable("BEDPLATE_SNAPSHOT_REQUIRED", "1");
             workspace.server_variable("BEDPLATE_SNAPSHOT_STATISTICS", statistics.to_str().unwrap());
         }
-        let outcomes = run(suite, unit, Servers::Started(&workspace), UNIT_LIMIT);
+        let limit = if UNITS.contains(&unit) { UNIT_LIMIT } else { LONG_UNIT_LIMIT };
+        let outcomes = run(suite, unit, Servers::Started(&workspace), limit);
         let text = std::fs::read_to_string(statistics).unwrap_or_default();
         Self {
             unit: unit.into(),
