@@ -116,8 +116,12 @@ fn set_rights(region: &dyn Engine, pages: &Range<usize>, protection: c_int) -> c
 
 /// Gives pages of the owner's back. Whoever claims them next can read and write them.
 fn release(region: &dyn Engine, pages: Range<usize>) {
-    set_rights(region, &pages, READ_AND_WRITE);
-    region.release(pages);
+    if set_rights(region, &pages, READ_AND_WRITE) == 0 {
+        region.release(pages);
+    } else {
+        // There can only be so many mappings. Nobody else must get the pages without rights.
+        region.discard(pages);
+    }
 }
 
 /// Unmaps memory of the owner's process or another one's.
@@ -198,9 +202,13 @@ unsafe extern "C" fn mmap_from(
         | libc::MAP_LOCKED
         | libc::MAP_32BIT;
     let is_fixed = flags & libc::MAP_FIXED != 0;
-    if is_fixed && let Some(there) = inside(at, len) {
+    if is_fixed && let Some(there) = inside(at, len.next_multiple_of(PAGE)) {
         if flags & KIND != KIND {
             fail(libc::ENODEV);
+            return FAILED;
+        }
+        if !(at as usize).is_multiple_of(PAGE) || len == 0 {
+            fail(libc::EINVAL);
             return FAILED;
         }
         if protection & libc::PROT_EXEC != 0 && !there.region.parts_have_rights() {
@@ -213,8 +221,8 @@ unsafe extern "C" fn mmap_from(
             return at;
         }
         let Inside { region, pages, .. } = there;
-        release(region, pages.clone());
-        if !region.claim_exactly(pages.clone()) {
+        set_rights(region, &pages, READ_AND_WRITE);
+        if !region.replace(pages.clone()) {
             fail(libc::ENOMEM);
             return FAILED;
         }

@@ -17,8 +17,9 @@ use crate::{forks, heap, say};
 
 /// Whether the program may have devices write into its memory.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// Whether the program's user has been told.
+/// Whether the program's user has been told that snapshots take longer, and that something went wrong.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
+static FAILURE_IS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Whether regions of this process are to keep their pages in place.
 pub fn has_begun() -> bool {
@@ -28,7 +29,7 @@ pub fn has_begun() -> bool {
 /// The program is about to let devices write into its memory.
 fn begin() {
     HAS_BEGUN.store(true, Ordering::SeqCst);
-    if !forks::is_snapshot()
+    if heap::is_owner()
         && let Some(region) = heap::region()
     {
         keep_in_place(region);
@@ -39,6 +40,7 @@ fn begin() {
 pub fn keep_in_place(region: &dyn Engine) {
     if has_begun()
         && let Err(error) = region.keep_in_place()
+        && !FAILURE_IS_SAID.swap(true, Ordering::Relaxed)
     {
         say(format_args!("direct reads into memory may be lost beside a fork: {error}"));
     }
@@ -49,6 +51,12 @@ pub fn before_fork(region: &dyn Engine) {
     // What cannot be asked is answered with no: the functions below notice what most programs do.
     if !has_begun() && has_mapped_ring().unwrap_or(false) {
         HAS_BEGUN.store(true, Ordering::SeqCst);
+        if region.moves_pages() && region.statistics().snapshots > 0 {
+            say(format_args!(
+                "reads into registered buffers may have been lost: the program set up an io_uring that was not noticed \
+                 until now; run it with --engine uffd"
+            ));
+        }
     }
     keep_in_place(region);
     if has_begun() && region.moves_pages() && !IS_SAID.swap(true, Ordering::Relaxed) {
@@ -65,6 +73,16 @@ fn reads_directly(flags: c_int) -> bool {
 
 fn about_to_open(flags: c_int) {
     if reads_directly(flags) {
+        begin();
+    }
+}
+
+/// A descriptor is about to get these flags, which cannot change for what it was opened.
+fn about_to_set(fd: c_int, flags: c_int) {
+    // SAFETY: a question.
+    if flags & libc::O_DIRECT != 0
+        && reads_directly(libc::O_DIRECT | unsafe { real::__fcntl(fd, libc::F_GETFL, 0) })
+    {
         begin();
     }
 }
@@ -112,6 +130,18 @@ macro_rules! open_without_mode {
 }
 open_without_mode!(__open_2, __open64_2);
 
+type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
+
+fn real_openat() -> OpenAt {
+    static REAL: OnceLock<OpenAt> = OnceLock::new();
+    *REAL.get_or_init(|| forks::next(c"openat64"))
+}
+
+/// Looks up what a signal's handler must not look up.
+pub fn look_up() {
+    real_openat();
+}
+
 macro_rules! openat {
     ($($name:ident),+) => {
         $(
@@ -119,12 +149,9 @@ macro_rules! openat {
             /// As the C library's.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-                static REAL: OnceLock<unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int> =
-                    OnceLock::new();
                 about_to_open(flags);
-                let real = *REAL.get_or_init(|| forks::next(c"openat64"));
                 // SAFETY: the caller's arguments.
-                unsafe { real(at, path, flags, mode) }
+                unsafe { real_openat()(at, path, flags, mode) }
             }
         )+
     };
@@ -153,8 +180,8 @@ macro_rules! fcntl {
             /// As the C library's.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
-                if command == libc::F_SETFL && argument as c_int & libc::O_DIRECT != 0 {
-                    begin();
+                if command == libc::F_SETFL {
+                    about_to_set(fd, argument as c_int);
                 }
                 // SAFETY: the caller's arguments.
                 unsafe { real::__fcntl(fd, command, argument) }
@@ -185,7 +212,7 @@ unsafe extern "C" fn syscall(
             // SAFETY: the call's third argument is a structure of so many bytes that begins with the flags.
             about_to_open(unsafe { (c as *const u64).read_unaligned() } as c_int);
         }
-        libc::SYS_fcntl if b == libc::F_SETFL as usize && c as c_int & libc::O_DIRECT != 0 => begin(),
+        libc::SYS_fcntl if b as c_int == libc::F_SETFL => about_to_set(a as c_int, c as c_int),
         _ => {}
     }
     // SAFETY: the caller's arguments.

@@ -87,7 +87,7 @@ unsafe extern "C" fn pthread_atfork(before: Handler, parent: Handler, child: Han
 
 /// Whether nothing of the program's is in the region yet, or its threads do not run.
 fn active() -> Option<&'static dyn Engine> {
-    heap::region().filter(|region| region.is_served())
+    heap::region().filter(|region| region.is_served() && heap::is_owner())
 }
 
 unsafe extern "C" fn before() {

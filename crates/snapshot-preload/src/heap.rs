@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_snapshot::region::counts_promises;
 use bedplate_snapshot::{Error, Kind, PAGE, remap, uffd};
@@ -18,7 +18,7 @@ use crate::engine::mapped::Mapped;
 use crate::engine::ring0::Ring0;
 use crate::engine::{ASKED_FOR, Engine};
 use crate::settings::{Settings, settings};
-use crate::{direct_io, forks, say};
+use crate::{direct_io, forks, owner, say};
 
 /// Addresses are aligned to so many pages, that the kernel may use huge ones, and to fewer for small mappings.
 const ALIGNED: usize = 512;
@@ -53,8 +53,6 @@ impl Heap {
 static HEAPS: [OnceLock<Result<Heap, Error>>; MOST] = [const { OnceLock::new() }; MOST];
 /// Which of them is for new mappings. Those before it are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
-/// The process whose the latest one is, when its threads have been started.
-static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// The region in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
 #[cfg(target_arch = "x86_64")]
@@ -145,11 +143,12 @@ pub fn inherited() -> impl Iterator<Item = &'static dyn Engine> {
 pub fn region_of(address: usize) -> Option<(&'static dyn Engine, bool)> {
     let latest = latest();
     let index = (0..=latest).find(|&index| existing(index).is_some_and(|region| region.contains(address)))?;
-    // A child that was made without `fork`'s handlers is not the owner either.
-    let owner = OWNER.load(Ordering::Relaxed);
-    // SAFETY: a question.
-    let is_owner = !forks::is_snapshot() && (owner == 0 || owner == unsafe { libc::getpid() });
-    Some((existing(index)?, index == latest && is_owner))
+    Some((existing(index)?, index == latest && is_owner()))
+}
+
+/// Whether the latest region is this process's. A child that was made without `fork`'s handlers is not the owner either.
+pub fn is_owner() -> bool {
+    !forks::is_snapshot() && owner::is_this_process()
 }
 
 /// Starts the region's threads: the program is about to begin, and may allocate.
@@ -172,8 +171,7 @@ pub fn begin_again() -> Result<(), Error> {
 }
 
 fn start_threads(index: usize) -> Result<(), Error> {
-    // SAFETY: a question.
-    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    owner::begin()?;
     if wants_ring0() {
         return start_ring0(index);
     }

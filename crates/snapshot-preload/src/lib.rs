@@ -32,6 +32,7 @@ mod direct_io;
 mod engine;
 mod forks;
 mod heap;
+mod owner;
 mod program_break;
 mod provider;
 mod settings;
@@ -54,6 +55,7 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     forks::register();
+    direct_io::look_up();
     // Asked before there are threads.
     provider::contains(0);
     match heap::start() {

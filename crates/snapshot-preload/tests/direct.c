@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -271,6 +272,29 @@ static void memory(void) {
     }
     CHECK(status("VmRSS") <= 128 + 24, "%ld MiB are resident", status("VmRSS"));
     CHECK(is(at, BYTES / 2, 1) && is(more, BYTES, 2) && is(again, BYTES / 2, 3), "memory has changed");
+    // What is given back is free, and what was never used takes nothing.
+    CHECK(!madvise(more, BYTES / 2, MADV_DONTNEED) && is(more, BYTES / 2, 0), "madvise");
+    CHECK(!munmap(more, BYTES), "munmap");
+    void *sparse = mmap(NULL, 4 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(sparse != MAP_FAILED && !munmap(sparse, 4 * BYTES), "a mapping that is not used");
+    CHECK(status("VmRSS") <= 64 + 24, "%ld MiB are resident at the end", status("VmRSS"));
+    CHECK(is(map(BYTES, 4), BYTES, 4) && is(at, BYTES / 2, 1) && is(again, BYTES / 2, 3), "memory has changed");
+}
+
+// A child without the library's handlers for fork does not have the memory, and must not change the parent's.
+static void bare_child(void) {
+    unsigned char *at = map(4 * MIB, 1);
+    pid_t pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(pid >= 0, "clone");
+    if (pid == 0) {
+        int file = open_directly("/proc/self/exe");
+        (void)file;
+        _exit(0);
+    }
+    reap();
+    CHECK(is(at, 4 * MIB, 1), "memory has changed");
+    close(child_that_sees(at, 4 * MIB, 1));
+    reap();
 }
 
 int main(int argc, char **argv) {
@@ -279,7 +303,8 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } kinds[] = {{"ring", ring}, {"late_ring", late_ring}, {"bare_ring", bare_ring}, {"library", library},
                  {"open", direct_open}, {"openat", direct_openat}, {"syscall", direct_syscall},
-                 {"fcntl", direct_fcntl}, {"writes", direct_writes}, {"memory", memory}};
+                 {"fcntl", direct_fcntl}, {"writes", direct_writes}, {"memory", memory},
+                 {"bare_child", bare_child}};
     for (size_t i = 0; argc == 2 && i < sizeof kinds / sizeof kinds[0]; i++)
         if (!strcmp(argv[1], kinds[i].name)) {
             kinds[i].run();

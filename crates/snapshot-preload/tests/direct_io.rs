@@ -63,6 +63,14 @@ fn direct_writes_leave_snapshots_as_they_are() {
 }
 
 #[test]
+fn a_child_without_handlers_changes_nothing() {
+    let program = program();
+    if run(&program, "remap", "bare_child").is_some() {
+        assert!(program.had_instant_snapshots());
+    }
+}
+
+#[test]
 fn memory_that_stays_in_place_is_resident_once() {
     run(&program(), "remap", "memory");
 }

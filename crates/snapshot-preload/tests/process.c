@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,55 @@ static void code(void) {
 #endif
 }
 
+// A child of vfork has the owner's memory: what it gives back is given back.
+static void vforks(void) {
+    enum { BYTES = 4 * MIB };
+    unsigned char *at = map(BYTES, 1);
+    for (int round = 0; round < 2; round++) {
+        pid_t pid = vfork();
+        CHECK(pid >= 0, "vfork");
+        if (pid == 0) _exit(madvise(at, BYTES / 2, MADV_DONTNEED) ? 1 : 0);
+        reap();
+        CHECK(is(at, BYTES / 2, 0) && is(at + BYTES / 2, BYTES / 2, 1 + round), "memory has changed");
+        memset(at, 2 + round, BYTES);
+        close(child_that_sees(at, BYTES, 2 + round));
+        reap();
+        CHECK(is(at, BYTES, 2 + round), "memory has changed after a fork");
+        memset(at + BYTES / 2, 2 + round, BYTES / 2);
+    }
+}
+
+static atomic_int is_over;
+
+static void *map_for_ever(void *unused) {
+    while (!is_over) munmap(map(MIB, 5), MIB);
+    return unused;
+}
+
+// A mapping is replaced while another thread maps memory, which must not get its pages.
+static void replaced(void) {
+    enum { BYTES = 2 * MIB, FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED };
+    unsigned char *at = map(BYTES, 1);
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, map_for_ever, NULL), "thread");
+    for (int i = 0; i < 20000; i++) {
+        CHECK(mmap(at, BYTES, PROT_READ | PROT_WRITE, FLAGS, -1, 0) == at, "mmap");
+        at[BYTES / 2] = 2;
+    }
+    is_over = 1;
+    pthread_join(thread, NULL);
+    CHECK(at[0] == 0 && at[BYTES / 2] == 2, "somebody else has it, too");
+    // The kernel maps whole pages.
+    CHECK(!munmap(at + PAGE, PAGE) && mmap(at, PAGE + 1, PROT_READ | PROT_WRITE, FLAGS, -1, 0) == at, "mmap");
+    at[PAGE] = 3;
+    CHECK(mmap(at + 1, PAGE, PROT_READ | PROT_WRITE, FLAGS, -1, 0) == MAP_FAILED && errno == EINVAL, "an odd address");
+    CHECK(mmap(at, 0, PROT_READ | PROT_WRITE, FLAGS, -1, 0) == MAP_FAILED && errno == EINVAL, "no pages");
+    close(child_that_sees(at + PAGE, 1, 3));
+    reap();
+    rest(500);
+    CHECK(at[PAGE] == 3 && at[BYTES / 2] == 2, "memory has changed");
+}
+
 static unsigned char *written;
 static size_t written_bytes;
 
@@ -237,7 +287,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } kinds[] = {{"children", children}, {"locked", locked}, {"resident", resident},
                  {"dump", dump}, {"discards", discards}, {"writers", writers},
-                 {"locked_part", locked_part}, {"fixed", fixed},
+                 {"locked_part", locked_part}, {"fixed", fixed}, {"vforks", vforks}, {"replaced", replaced},
                  {"programs", programs}, {"rights", rights}, {"code", code}};
     for (size_t i = 0; argc == 2 && i < sizeof kinds / sizeof kinds[0]; i++)
         if (!strcmp(argv[1], kinds[i].name)) {

@@ -75,6 +75,22 @@ fn a_mapping_with_a_hole_is_replaced() {
 }
 
 #[test]
+fn a_child_of_vfork_gives_the_owners_memory_back() {
+    let program = Program::new("process.c", &[]);
+    for engine in ["remap", "uffd"] {
+        succeeds(&program.command(engine, "", "vforks").output().unwrap());
+    }
+}
+
+#[test]
+fn a_mapping_is_replaced_beside_a_thread_that_maps() {
+    let program = Program::new("process.c", &[]);
+    for engine in ["remap", "uffd"] {
+        succeeds(&program.command(engine, "", "replaced").output().unwrap());
+    }
+}
+
+#[test]
 fn a_child_that_is_forked_beside_writers_gets_few_page_tables() {
     let program = Program::new("process.c", &[]);
     succeeds(&program.command("remap", "", "writers").output().unwrap());

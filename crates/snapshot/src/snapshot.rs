@@ -178,6 +178,9 @@ impl Snapshot {
     /// - rarely, under load, a page that was written just before the earlier snapshot, with those next to it: its fault may be
     ///   served late.
     ///
+    /// A device that writes into the memory leaves no trace: a direct read (`O_DIRECT`), or a read into a buffer that is
+    /// registered with io_uring. A memory of which changes are tracked must not be the target of such reads.
+    ///
     /// The earlier snapshot may have ended, and may have been given up.
     ///
     /// # Errors

@@ -191,3 +191,27 @@ fn the_engine_is_chosen_by_what_is_asked_for() {
     let error = memory.snapshot().unwrap_err().to_string();
     assert!(error.contains("it has 16 snapshots at once, and 17 are asked for"), "{error}");
 }
+
+/// A child gets the handle and the memory with all else of its parent's. Nothing in it waits for locks or threads that the
+/// child does not have.
+#[test]
+fn a_child_may_drop_what_it_inherits() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for setting in with_handles() {
+        let (Some(memory), Some(other)) = (memory(MIB, setting), memory(MIB, setting)) else { continue };
+        fill(&memory, 1);
+        let snapshot = memory.snapshot().unwrap();
+        let handle = snapshot.clone();
+        let inherited = &memory;
+        let task = memory.spawn_in_child(move |view| {
+            inherited.settle();
+            let statistics = inherited.statistics();
+            drop((handle, other));
+            view.words()[0].to_le_bytes().into_iter().chain([u8::from(statistics.snapshots == 0)]).collect()
+        });
+        assert_eq!(task.unwrap().join().unwrap(), [1, 0, 0, 0, 0, 0, 0, 0, 1], "{setting:?}");
+        fill(&memory, 2);
+        assert!(snapshot.words().iter().all(|&word| word == 1), "{setting:?}");
+        snapshot.check().unwrap();
+    }
+}

@@ -60,7 +60,8 @@ impl fmt::Display for Obstacle {
 pub fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
     let mut program = find(command)?;
     for _ in 0..INTERPRETERS {
-        let file = File::open(&program).ok()?;
+        // Opening a pipe would wait for its other end.
+        let file = program.is_file().then(|| File::open(&program).ok())??;
         if let Some(interpreter) = interpreter(&file) {
             program = interpreter;
             continue;

@@ -131,6 +131,10 @@ impl<R: Parts> Engine for Mapped<R> {
         self.service.claim_exactly(pages)
     }
 
+    fn replace(&self, pages: Range<usize>) -> bool {
+        self.service.replace(pages)
+    }
+
     fn release(&self, pages: Range<usize>) {
         self.service.release(pages);
     }

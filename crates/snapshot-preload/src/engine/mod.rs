@@ -27,6 +27,8 @@ pub trait Engine: Sync {
     fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>>;
     /// Claims these pages if they are free.
     fn claim_exactly(&self, pages: Range<usize>) -> bool;
+    /// Pages are zero and in use, whether they were before or not.
+    fn replace(&self, pages: Range<usize>) -> bool;
     /// Pages are not in use any more.
     fn release(&self, pages: Range<usize>);
     /// Pages become zero.

@@ -72,6 +72,11 @@ impl Engine for Ring0 {
         self.region.claim_exactly(pages)
     }
 
+    fn replace(&self, pages: Range<usize>) -> bool {
+        self.region.release(pages.clone());
+        self.region.claim_exactly(pages)
+    }
+
     fn release(&self, pages: Range<usize>) {
         self.region.release(pages);
     }

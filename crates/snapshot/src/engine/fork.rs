@@ -25,6 +25,8 @@ pub(crate) struct Fork {
     growth: Mutex<()>,
     snapshots: AtomicU64,
     active: Arc<AtomicU64>,
+    /// The process that made it.
+    owner: u32,
 }
 
 // SAFETY: a mapping may be used and unmapped by any thread.
@@ -51,6 +53,7 @@ impl Fork {
             growth: Mutex::new(()),
             snapshots: AtomicU64::new(0),
             active: Arc::default(),
+            owner: std::process::id(),
         };
         fork.grow(shape.bytes)?;
         Ok(fork)
@@ -78,6 +81,9 @@ impl Engine for Fork {
     }
 
     fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
+        if std::process::id() != self.owner {
+            return Err(Error::OfASnapshot);
+        }
         let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
         let len = self.bytes();
         let grown = super::grown(len, bytes, self.reserve)?;

@@ -146,7 +146,7 @@ impl<R: Region> Engine for Mapped<R> {
         let id = self.service.snapshot()?;
         let epoch = u64::from(id.era) << 32 | u64::from(id.epoch);
         let bookmark = self.number.map(|memory| Bookmark { memory, epoch, bytes: id.pages * PAGE });
-        let kept = Box::new(Mapping { service: self.service.clone(), id });
+        let kept = Box::new(Mapping { service: self.service.clone(), id, owner: self.owner });
         let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), id.pages * PAGE);
         // SAFETY: the snapshot's mapping, which `kept` keeps. It changes only if the snapshot is given up, of which `Snapshot`
         // tells.
@@ -165,11 +165,14 @@ impl<R: Region> Engine for Mapped<R> {
     }
 
     fn settle(&self) {
-        self.service.settle();
+        if self.check_owner().is_ok() {
+            self.service.settle();
+        }
     }
 
     fn statistics(&self) -> Statistics {
-        self.service.statistics()
+        // A child knows of none.
+        self.check_owner().map(|()| self.service.statistics()).unwrap_or_default()
     }
 }
 
@@ -177,6 +180,8 @@ impl<R: Region> Engine for Mapped<R> {
 struct Mapping<R: Region> {
     service: Arc<Service<R>>,
     id: SnapshotId,
+    /// The process that took it: in a child, nobody unlocks the region's locks, and the snapshot is the parent's.
+    owner: u32,
 }
 
 impl<R: Region> Kept for Mapping<R> {
@@ -197,8 +202,10 @@ impl<R: Region> Kept for Mapping<R> {
 
 impl<R: Region> Drop for Mapping<R> {
     fn drop(&mut self) {
-        // SAFETY: the view is gone with the snapshot's last handle.
-        unsafe { self.service.end(self.id) };
+        if std::process::id() == self.owner {
+            // SAFETY: the view is gone with the snapshot's last handle.
+            unsafe { self.service.end(self.id) };
+        }
     }
 }
 

@@ -35,6 +35,11 @@ impl Accessible {
         self.end.load(Ordering::Relaxed)
     }
 
+    /// Pages from one on cannot be accessed any more. No thread makes any accessible meanwhile.
+    pub fn take_back(&self, start: usize) {
+        self.end.fetch_min(start, Ordering::Relaxed);
+    }
+
     /// Makes all pages of a region accessible up to one, of `pages` at `base`. One thread at a time.
     ///
     /// # Errors

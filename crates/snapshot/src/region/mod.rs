@@ -117,6 +117,10 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// Claims these pages if they are all free.
     fn claim_exactly(&self, pages: Range<usize>) -> bool;
 
+    /// Pages become zero and are in use, whether they were before or not. No other thread can claim them meanwhile. Gives
+    /// whether that worked.
+    fn replace(&self, pages: Range<usize>) -> bool;
+
     /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
     fn release(&self, pages: Range<usize>);
 
@@ -247,6 +251,20 @@ macro_rules! common_methods {
                 self.claim(pages);
             }
             free
+        }
+
+        fn replace(&self, pages: std::ops::Range<usize>) -> bool {
+            let _search = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if pages.end > self.pages || self.accessible.extend(self.base, self.pages, pages.end).is_err() {
+                return false;
+            }
+            self.discard(pages.clone());
+            let mut at = pages.start;
+            while let Some(free) = self.claimed.run(at..pages.end, false) {
+                at = free.end;
+                self.claim(free);
+            }
+            true
         }
 
         fn release(&self, pages: std::ops::Range<usize>) {

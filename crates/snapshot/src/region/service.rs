@@ -34,6 +34,8 @@ pub struct Service<R: Region> {
     /// Dropped after its threads have ended.
     region: MmapBox<R>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The process whose the threads are. Its children have none.
+    owner: u32,
 }
 
 impl<R: Region> Deref for Service<R> {
@@ -60,7 +62,7 @@ impl<R: Region> Shared<R> {
 impl<R: Region> Service<R> {
     /// A region without threads yet.
     pub fn new(region: MmapBox<R>) -> Self {
-        Self { region, threads: Mutex::new(Vec::new()) }
+        Self { region, threads: Mutex::new(Vec::new()), owner: std::process::id() }
     }
 
     /// Starts its threads: from now on snapshots can be taken, and what can be done ahead of them is. Once is enough.
@@ -124,6 +126,12 @@ impl<R: Region> Service<R> {
 
 impl<R: Region> Drop for Service<R> {
     fn drop(&mut self) {
-        self.end();
+        if std::process::id() == self.owner {
+            self.end();
+        } else {
+            // There is no thread to wait for.
+            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(threads));
+        }
     }
 }

@@ -7,14 +7,14 @@
 //! So the region becomes private for good before the program can pin anything. `fork` copies its page tables from then on.
 //! The file gives its pages up, because the owner has copies of them: each page in use is copied once, as if the owner had
 //! written to it, and is then removed from the file. The part of the region that is not in use yet becomes anonymous memory,
-//! which has no file behind it.
+//! which has no file behind it: what is given back there needs no page of zeros in its place.
 
 use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, madvise, mmap_anonymous, mprotect};
 
 use super::CHUNK;
 use super::merge_back::Merged;
@@ -45,27 +45,31 @@ impl Region {
             self.make_private(&mut state).map_err(Error::system("making the region private"))?;
             self.make_rest_anonymous(state.private.end)
                 .map_err(Error::system("making the rest of the region private"))?;
+            state.anonymous = state.private.end;
             state.private = 0..self.pages;
             self.in_place.store(true, Ordering::Release);
         }
         // While children live, and when there is no memory now, the region's thread does the rest later.
-        while self.give_up_some(&mut self.lock()) == Ok(Merged::Some) {}
+        while self.give_up_some(&mut self.lock()) == Ok(Merged::Some) {
+            self.give_way();
+        }
         Ok(())
     }
 
-    /// Replaces pages from one on, none of which was ever in use.
+    /// Replaces pages from one on, none of which is in use. They get their rights again when they are used.
     fn make_rest_anonymous(&self, start: usize) -> Result<(), Errno> {
-        let accessible = self.accessible.end().max(start);
-        let parts = [(start..accessible, ProtFlags::READ | ProtFlags::WRITE), (accessible..self.pages, NONE)];
-        for (part, access) in parts.into_iter().filter(|(part, _)| !part.is_empty()) {
-            let (at, len) = (self.address(part.start), part.len() * PAGE);
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: the region's own mapping, of which nobody uses these pages.
-            unsafe { mmap_anonymous(std::ptr::without_provenance_mut(at), len, access, flags) }?;
-            if access == NONE {
-                keep_from_dumps(at, len);
-            }
+        if start == self.pages {
+            return Ok(());
         }
+        let (at, len) = (self.address(start), (self.pages - start) * PAGE);
+        let place = std::ptr::without_provenance_mut(at);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // One mapping, so that it is replaced as a whole or not at all. Linux before 6.12 may unmap the old one when this
+        // fails: then no more pages can become accessible, and allocators get memory outside of the region.
+        // SAFETY: the region's own mapping, of which nobody uses these pages.
+        unsafe { mmap_anonymous(place, len, NONE, flags) }?;
+        self.accessible.take_back(start);
+        keep_from_dumps(at, len);
         Ok(())
     }
 

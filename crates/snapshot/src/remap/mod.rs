@@ -19,8 +19,8 @@
 //!
 //! A program that has devices write into its memory gets a region that stays private (`in_place`).
 //!
-//! Two locks: that of the search for free pages, and then the *state*. Whoever holds the latter writes to nothing in the region, which may be the process's heap, and allocates
-//! nothing.
+//! Two locks, in this order: *space*, for the search of free pages and for changes of what can be accessed; and the *state*. A
+//! thread that holds the state's lock does not write to the region, which may be the process's heap, and does not allocate.
 //!
 //! Invariants, when the state is not locked:
 //! - Chunks of `State::private` are mapped privately in the owner, all others shared. Nobody writes to the file's part of

@@ -52,6 +52,8 @@ pub(super) struct State {
     pub detached: Range<usize>,
     /// In a region that is in place: the file's pages before this one have been tried.
     pub given_up: usize,
+    /// In a region that is in place: pages from this one on are anonymous.
+    pub anonymous: usize,
     /// When merging began, since the latest snapshot.
     pub merge_begin: Option<u64>,
     /// The snapshot of this process's that has not ended, by its number.
@@ -67,6 +69,7 @@ impl State {
             private: 0..0,
             detached: 0..0,
             given_up: 0,
+            anonymous: usize::MAX,
             merge_begin: None,
             task: None,
             children,

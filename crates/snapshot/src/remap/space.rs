@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::detach_tables::drop_pages;
 use super::region::{Region, State};
+use crate::PAGE;
 use crate::region::{BlockedSignals, backing};
 
 impl Region {
@@ -47,6 +48,14 @@ impl Region {
         if private.is_empty() {
             return;
         }
+        let anonymous = private.start.max(state.anonymous)..private.end;
+        if !anonymous.is_empty() {
+            self.make_anonymous_zero(anonymous.clone());
+        }
+        let private = private.start..private.end.min(state.anonymous);
+        if private.is_empty() {
+            return;
+        }
         self.gone.insert(private.clone());
         // A handler of a signal that used these pages would wait for this thread.
         let _blocked = BlockedSignals::new();
@@ -60,6 +69,16 @@ impl Region {
                 unsafe { pages.write_bytes(0, part) };
             }
             at += part;
+        }
+    }
+
+    /// The kernel gives anonymous pages that were dropped back as zeros.
+    fn make_anonymous_zero(&self, pages: Range<usize>) {
+        let (at, len) = (self.address(pages.start), pages.len() * PAGE);
+        // SAFETY: memory of the region that the owner gives back.
+        if unsafe { drop_pages(at, len) }.is_err() {
+            // SAFETY: as above; nobody else changes it.
+            unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_bytes(0, len) };
         }
     }
 

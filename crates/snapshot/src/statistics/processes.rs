@@ -138,7 +138,8 @@ pub fn read(pid: u32) -> Result<Process, Unreadable> {
         }
         match words_of(&path) {
             Ok(Some(words)) => found.add(Reading::of(&words), &status),
-            Ok(None) => found.add(Err(Damage::Size), &status),
+            // One with a lease cannot be opened now.
+            Ok(None) | Err(Errno::AGAIN) => found.add(Err(Damage::Size), &status),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(status.refused(error.into(), "opening its statistics")),
         }
@@ -222,7 +223,8 @@ fn words_of(path: &std::path::Path) -> Result<Option<[u64; WORDS]>, Errno> {
     }
     let file = open(
         format!("/proc/self/fd/{}", place.as_raw_fd()),
-        OFlags::RDONLY | OFlags::CLOEXEC,
+        // The process may hold a lease, for which an open would wait.
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
         Mode::empty(),
     )?;
     let is_sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
@@ -419,6 +421,28 @@ mod tests {
             // A page beside them is found all the same.
             let _page = Page::new(None, "").unwrap();
             read(me()).unwrap();
+        });
+    }
+
+    /// A process may have a lease on its page, for which an open waits 45 seconds.
+    #[test]
+    fn a_page_with_a_lease_is_not_waited_for() {
+        let _alone = one_test_at_a_time();
+        in_child(|| {
+            // Whoever has a lease gets a signal when somebody opens the file.
+            // SAFETY: no handler is run.
+            unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+            let file = memory_file(NAME, MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, PAGE as u64).unwrap();
+            fcntl_add_seals(&file, SEALS).unwrap();
+            let again = open(path_of(&file), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            drop(file);
+            // SAFETY: takes a lease on a file of this test's.
+            let leased = unsafe { libc::fcntl(again.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+            assert_eq!(leased, 0, "{}", std::io::Error::last_os_error());
+            assert_eq!(words_of(&path_of(&again)), Err(Errno::AGAIN));
+            let damaged = read(me()).unwrap_err();
+            assert!(matches!(damaged, Unreadable::Damaged { .. }), "{damaged}");
         });
     }
 
