@@ -79,10 +79,12 @@ fn about_to_open(flags: c_int) {
 
 /// A descriptor is about to get these flags, which cannot change for what it was opened.
 fn about_to_set(fd: c_int, flags: c_int) {
+    if flags & libc::O_DIRECT == 0 {
+        return;
+    }
     // SAFETY: a question.
-    if flags & libc::O_DIRECT != 0
-        && reads_directly(libc::O_DIRECT | unsafe { real::__fcntl(fd, libc::F_GETFL, 0) })
-    {
+    let opened_for = unsafe { real::__fcntl(fd, libc::F_GETFL, 0) };
+    if reads_directly(libc::O_DIRECT | opened_for) {
         begin();
     }
 }
