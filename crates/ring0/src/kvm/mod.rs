@@ -2,5 +2,4 @@
 
 pub mod machine;
 pub mod statistics;
-pub mod steal_time;
 pub mod vcpu;

@@ -87,9 +87,7 @@ impl Cpus {
             syscall_entry,
         };
         // SAFETY: `allocate` made it.
-        let local = unsafe { &*at };
-        let record = process.windows.physical_address((&raw const local.steal_time) as u64);
-        let mut cpu = template.create(number, local, record)?;
+        let mut cpu = template.create(number, unsafe { &*at })?;
         // SAFETY: nobody else knows it yet.
         unsafe {
             (*at).fd = std::os::fd::AsRawFd::as_raw_fd(&cpu);
