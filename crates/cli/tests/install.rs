@@ -1,4 +1,4 @@
-//! What `make install` puts where, and that it works from there.
+//! `make install` puts each file in its place, and the installed command works.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// What is installed below the prefix.
+/// The files that are installed below the prefix.
 const FILES: [&str; 17] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",

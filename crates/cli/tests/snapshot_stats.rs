@@ -103,7 +103,7 @@ fn a_save_is_counted_with_its_pause(engine: Engine) {
         assert!(after["latest_merge_ns"].as_u64() > Some(0) && after["private_bytes"] == 0, "{after:#}");
         assert_eq!((&after["instantaneous"], &after["copied_as_usual"]), (&1.into(), &0.into()), "{after:#}");
     }
-    // What people read, and the list.
+    // The table, and the list.
     let table = text(&stats(&[&pid.to_string()]).stdout);
     assert!(table.contains("redis-server") && table.contains("snapshots taken  "), "{table}");
     let list = stats(&[]);

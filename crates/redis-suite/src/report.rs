@@ -1,4 +1,4 @@
-//! What the driver reports, and what became of each test.
+//! The driver's report, and the outcome of each test.
 
 use std::collections::{BTreeMap, VecDeque};
 

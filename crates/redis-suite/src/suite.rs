@@ -35,7 +35,7 @@ pub fn server_version(server: &Path) -> Result<String, String> {
     version.map(str::to_owned).ok_or_else(|| format!("{} --version says {text:?}", server.display()))
 }
 
-/// What a command prints.
+/// The output of a command.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e}"))?;
     if !output.status.success() {

@@ -16,7 +16,7 @@ static OPTIONS: Option<&'static c_char> =
     // SAFETY: the first character of a string.
     Some(unsafe { &*c"retain:true,background_thread:false".as_ptr() });
 
-/// What programs expect of `malloc`'s alignment.
+/// The alignment that programs expect of `malloc`.
 const ALIGNMENT: usize = align_of::<libc::max_align_t>();
 
 /// jemalloc.

@@ -180,7 +180,7 @@ define_with_caller!(
     "mov x1, x30\nb {to}"
 );
 
-/// What `mmap` does, with the address of the code that called it.
+/// `mmap`, with the address of the code that called it.
 ///
 /// # Safety
 /// As the C library's.

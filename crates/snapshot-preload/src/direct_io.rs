@@ -48,7 +48,7 @@ pub fn keep_in_place(region: &dyn Engine) {
 
 /// A region is about to be frozen for a `fork`.
 pub fn before_fork(region: &dyn Engine) {
-    // What cannot be asked is answered with no: the functions below notice what most programs do.
+    // Without `/proc` there is no answer. The functions below notice most programs.
     if !has_begun() && has_mapped_ring().unwrap_or(false) {
         HAS_BEGUN.store(true, Ordering::SeqCst);
         if region.moves_pages() && region.statistics().snapshots > 0 {
@@ -266,15 +266,6 @@ unsafe fn enter_kernel(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize 
     result
 }
 
-/// A function of liburing's, which a program that asks for it by name may not have.
-unsafe fn of_liburing<T: Copy>(name: &CStr) -> Option<T> {
-    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
-    // SAFETY: looks up a name after this library's.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    // SAFETY: callers say the type that the function of that name has; it has the size of a pointer.
-    (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
-}
-
 macro_rules! liburing {
     ($($name:ident ($($argument:ident: $type:ty),+);)+) => {
         $(
@@ -292,7 +283,7 @@ macro_rules! liburing {
                     }
                 };
                 // SAFETY: the type of liburing's function of this name.
-                match REAL.get_or_init(|| unsafe { of_liburing(name) }) {
+                match REAL.get_or_init(|| unsafe { forks::find_next(name) }) {
                     // SAFETY: the caller's arguments.
                     Some(real) => unsafe { real($($argument),+) },
                     None => -libc::ENOSYS,

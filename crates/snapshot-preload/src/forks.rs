@@ -30,18 +30,27 @@ pub fn is_owner() {
     IS_SNAPSHOT.store(false, Ordering::Relaxed);
 }
 
-/// The definition of a function after this library's.
-pub fn next<T: Copy>(name: &std::ffi::CStr) -> T {
+/// The definition of a function after this library's, if there is one.
+///
+/// # Safety
+/// `T` is the type of the function of that name.
+pub unsafe fn find_next<T: Copy>(name: &std::ffi::CStr) -> Option<T> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
     // SAFETY: looks up a name after this library's.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if found.is_null() {
-        say(format_args!("the C library has no {}", name.to_string_lossy()));
-        // SAFETY: nothing can work without it.
-        unsafe { libc::_exit(CANNOT_EXECUTE) };
+    // SAFETY: the caller says the type, which has the size of a pointer.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+}
+
+/// The same for a function of the C library, without which nothing works.
+pub fn next<T: Copy>(name: &std::ffi::CStr) -> T {
+    // SAFETY: callers say the type that the C library documents.
+    if let Some(found) = unsafe { find_next(name) } {
+        return found;
     }
-    // SAFETY: callers say the type that the function of that name has; it has the size of a pointer.
-    unsafe { std::mem::transmute_copy(&found) }
+    say(format_args!("the C library has no {}", name.to_string_lossy()));
+    // SAFETY: ends this process, which cannot go on.
+    unsafe { libc::_exit(CANNOT_EXECUTE) }
 }
 
 fn real_register() -> Register {

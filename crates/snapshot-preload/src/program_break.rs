@@ -62,7 +62,7 @@ fn move_break(increment: isize) -> Option<Result<usize, ()>> {
     Some(Ok(end))
 }
 
-/// What `sbrk` does, with the address of the code that called it.
+/// `sbrk`, with the address of the code that called it.
 ///
 /// # Safety
 /// As the C library's.

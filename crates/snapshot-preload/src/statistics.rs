@@ -1,4 +1,4 @@
-//! What happened, for other processes while this one runs, and for whoever asked to know when it ends.
+//! Statistics: on a page for other processes while this one runs, and in a file when it ends.
 
 use std::fs::File;
 use std::io::Write;

@@ -13,22 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MIB = 1 << 20 };
-
-#define CHECK(what, ...)                                                                                               \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, __VA_ARGS__);                                                                              \
-            fprintf(stderr, " (line %d, process %d)\n", __LINE__, getpid());                                           \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
-    } while (0)
+#include "common/check.h"
 
 // A non-PIE program that takes the address has a stub for it under the name malloc.
 void *(*volatile allocate)(size_t) = malloc;
 
 // A figure of /proc/self/status, in KiB.
-static long status(const char *name) {
+static long status_kib(const char *name) {
     FILE *file = fopen("/proc/self/status", "r");
     CHECK(file, "status");
     char line[256];
@@ -69,7 +60,7 @@ static int is_whole(const struct block *block) {
     return 1;
 }
 
-static void reap(pid_t pid) {
+static void reap_child(pid_t pid) {
     int result = -1;
     CHECK(waitpid(pid, &result, 0) == pid && result == 0, "the child %d ended with %d", pid, result);
 }
@@ -90,7 +81,7 @@ static void heap(size_t mib) {
         bytes += size;
     }
     // The memory of blocks, and what the allocator and the C library have beside them.
-    long shared = status("RssShmem"), others = status("RssAnon");
+    long shared = status_kib("RssShmem"), others = status_kib("RssAnon");
     printf("shared=%ld others=%ld\n", shared / 1024, others / 1024);
     fflush(stdout);
     for (int round = 0; round < 3; round++) {
@@ -122,7 +113,7 @@ static void heap(size_t mib) {
             blocks[i] = make(size, (uint32_t)i + round + 1);
         }
         close(go[1]);
-        reap(pid);
+        reap_child(pid);
         for (size_t i = 0; i < count; i++) CHECK(is_whole(blocks[i]), "block %zu has changed in the parent", i);
     }
 }
@@ -177,7 +168,7 @@ static void child(void) {
         allocate_a_little(NULL);
         _exit(0);
     }
-    reap(pid);
+    reap_child(pid);
 }
 
 static void server(void) {
@@ -197,7 +188,7 @@ static void server(void) {
                 _exit(0);
             }
         }
-        for (int i = 0; i < CHILDREN; i++) reap(children[i]);
+        for (int i = 0; i < CHILDREN; i++) reap_child(children[i]);
     }
     atomic_store(&over, 1);
     for (size_t i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
@@ -253,12 +244,12 @@ static void functions(void) {
 
 // Who is not the allocator has the kernel's break, and reservations that cannot be read.
 static void others(void) {
-    long before = status("RssShmem");
+    long before = status_kib("RssShmem");
     char *start = sbrk(2 * MIB);
     CHECK(start != (void *)-1, "sbrk");
     memset(start, 1, 2 * MIB);
     CHECK(sbrk(0) == start + 2 * MIB, "the break is elsewhere");
-    CHECK(status("RssShmem") < before + 1024, "the program's break is in the region");
+    CHECK(status_kib("RssShmem") < before + 1024, "the program's break is in the region");
     char *reserved = mmap(NULL, 4 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(reserved != MAP_FAILED, "mmap");
     int ends[2];
@@ -268,17 +259,17 @@ static void others(void) {
     reserved[0] = 1;
 }
 
-// What own_malloc.c has.
+// The functions of own_malloc.c.
 __attribute__((weak)) char *reserve(size_t bytes);
 
 // Whether an allocator's reservation is in the region.
 static int reservation_is_shared(size_t bytes) {
     char *at = reserve(bytes);
     CHECK(at != MAP_FAILED, "a reservation of %zu bytes", bytes);
-    long before = status("RssShmem");
+    long before = status_kib("RssShmem");
     CHECK(!mprotect(at, 4 * MIB, PROT_READ | PROT_WRITE), "mprotect");
     memset(at, 1, 4 * MIB);
-    return status("RssShmem") >= before + 4096;
+    return status_kib("RssShmem") >= before + 4096;
 }
 
 static void limit(void) {

@@ -21,7 +21,7 @@ const OWN_GROUP: u32 = 1000;
 /// The group that may open the device.
 const DEVICE_GROUP: u32 = 12_345;
 
-/// What containers differ in.
+/// The properties in which containers differ.
 #[derive(Clone, Copy)]
 struct Shape {
     engine: Engine,
@@ -233,7 +233,7 @@ impl Drop for Container {
         let process = &mut self.server.process;
         let _ = process.kill();
         let _ = process.wait();
-        // What the runtime, the library and the server said to a test that fails.
+        // Messages of the runtime, the library and the server, for a test that fails.
         if let Some(mut errors) = process.stderr.take().filter(|_| std::thread::panicking()) {
             let mut said = String::new();
             let _ = errors.read_to_string(&mut said);

@@ -113,7 +113,7 @@ static void reads_beside_forks(struct ring *ring, unsigned char *at, size_t byte
         begin_read(ring, data[0], at + 2000, READ);
         close(go);
         reap();
-        // What merges snapshots has the time to do it.
+        // The thread that merges has the time to do it.
         rest(300);
         at[0] = 3;
         CHECK(write(data[1], values, READ) == READ, "write");
@@ -272,7 +272,7 @@ static void memory(void) {
     }
     CHECK(status("VmRSS") <= 128 + 24, "%ld MiB are resident", status("VmRSS"));
     CHECK(is(at, BYTES / 2, 1) && is(more, BYTES, 2) && is(again, BYTES / 2, 3), "memory has changed");
-    // What is given back is free, and what was never used takes nothing.
+    // Memory that is given back is free, and memory that was never used takes nothing.
     CHECK(!madvise(more, BYTES / 2, MADV_DONTNEED) && is(more, BYTES / 2, 0), "madvise");
     CHECK(!munmap(more, BYTES), "munmap");
     void *sparse = mmap(NULL, 4 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -5,7 +5,7 @@ mod common;
 use common::Engine;
 use common::program::{Program, succeeds};
 
-/// What the program exits with where the machine lacks what it needs.
+/// The program's exit status where the machine lacks something that it needs.
 const SKIPPED: i32 = 77;
 
 fn program() -> Program {

@@ -7,7 +7,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it did not work.
         source: rustix::io::Errno,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{Error, View};
 
-/// What keeps a snapshot for this process. The snapshot ends when this is dropped.
+/// Keeps a snapshot for this process. The snapshot ends when this is dropped.
 pub(crate) trait Kept: Send + Sync {
     /// Whether every page could be kept so far.
     fn is_whole(&self) -> bool;
@@ -50,7 +50,7 @@ pub struct Snapshot {
     shared: Arc<Shared>,
 }
 
-/// What all handles of a snapshot have in common.
+/// The part that all handles of a snapshot share.
 struct Shared {
     view: View<'static>,
     epoch: u64,
@@ -75,7 +75,7 @@ pub struct Bookmark {
 pub struct Changes<'a> {
     snapshot: &'a Snapshot,
     since: u64,
-    /// What is left of the part that both snapshots have.
+    /// The rest of the part that both snapshots have.
     both: Range<usize>,
     /// The part that only the later one has, until it is given.
     new: Range<usize>,

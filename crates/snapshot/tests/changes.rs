@@ -11,7 +11,7 @@ use common::{EndOnDrop, Random, Setting, build, settings};
 use proptest::prelude::*;
 
 const WORDS_OF_A_PAGE: usize = PAGE / 8;
-/// Of two page tables, the second of which is not full.
+/// Two page tables, the second of which is not full.
 const PAGES: usize = 512 + 50;
 /// A page that is said to have changed and did not is nearer than this to one that was written.
 const NEAR: usize = 32;
@@ -104,7 +104,7 @@ fn run(steps: Vec<Step>, huge_pages: bool, hurried: bool) -> Result<(), TestCase
                 Step::End(_) => {}
                 Step::Settle => memory.settle(),
             }
-            // What is said of a snapshot does not change with what is written after it.
+            // Later writes do not change the answer about a snapshot.
             for (number, snapshot) in &held {
                 let later = &moments[*number];
                 for earlier in &moments[..=*number] {

@@ -215,7 +215,7 @@ fn a_child_is_forked_with_the_heap_unlocked() {
                 let task = loop {
                     match heap.spawn_in_child(|_| vec![u8::from(allocate())]) {
                         Ok(task) => break task,
-                        // Of children that ended some may still be counted.
+                        // Some children that have ended may still be counted.
                         Err(_) => std::thread::sleep(Duration::from_millis(1)),
                     }
                 };

@@ -12,7 +12,7 @@ use bedplate_snapshot::{Error, PAGE, remap, uffd};
 use child::{Child, filling};
 use proptest::prelude::*;
 
-/// Of two page tables, the second of which is not full.
+/// Two page tables, the second of which is not full.
 const PAGES: usize = 512 + 50;
 
 /// Something that is done.

@@ -1,4 +1,4 @@
-//! What was written after a snapshot and then swapped out is merged as what is in memory.
+//! Pages that were written after a snapshot and then swapped out are merged, too.
 
 mod common;
 

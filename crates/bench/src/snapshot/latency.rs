@@ -28,7 +28,7 @@ const MIB: usize = 1 << 20;
 enum Before {
     /// Everything was written, and nothing armed.
     Cold,
-    /// What can be done ahead was, all armed or merged; then such a part of the pages was written.
+    /// The engine armed or merged all pages in advance; then this share of the pages was written.
     Armed { written: f64, pattern: Pattern },
 }
 
@@ -124,7 +124,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                     let pause = snapshot.pause().as_nanos() as f64;
                     snapshot.join()?;
                     wait_for_end(memory);
-                    // What is not merged the next side's children would inherit.
+                    // Children of the next side inherit pages that are not merged.
                     memory.settle();
                     Ok(Taken { pause, cpu: cpu_ns() - before })
                 })

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use crate::failure::hinted;
 
-/// What `run` commands have in common.
+/// The arguments that `run` commands share.
 #[derive(clap::Args)]
 // The commands' own arguments are called Args, too, and two groups of a command must not have one name.
 #[group(id = "program")]
@@ -51,7 +51,7 @@ impl Args {
             preload.push(":");
             preload.push(other);
         }
-        // What the user preloads comes after them.
+        // Libraries that the user preloads come after them.
         if let Some(of_user) = std::env::var_os("LD_PRELOAD").filter(|libraries| !libraries.is_empty()) {
             preload.push(":");
             preload.push(of_user);

@@ -17,7 +17,7 @@ use object::{Endianness, FileKind, ReadCache};
 
 /// Interpreters of interpreters, as far as the kernel follows them.
 const INTERPRETERS: usize = 5;
-/// What the kernel reads of a script's first line.
+/// The bytes that the kernel reads of a script's first line.
 const FIRST_LINE: u64 = 256;
 
 #[cfg(target_arch = "x86_64")]
@@ -56,7 +56,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// The file that a command runs, and why libraries cannot be preloaded into it, if they cannot. A file that cannot be read is no
-/// obstacle: whoever runs it learns why.
+/// obstacle: running the file gives the error.
 pub fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
     let mut program = find(command)?;
     for _ in 0..INTERPRETERS {

@@ -1,4 +1,4 @@
-// What test programs in C have in common. What is wrong is said on the standard error.
+// Functions that test programs in C share. They report errors on the standard error.
 #pragma once
 
 #include <errno.h>

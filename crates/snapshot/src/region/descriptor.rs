@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(with_filter(libc::SYS_userfaultfd, KILL, tried), 0);
     }
 
-    /// Whoever may neither open the device nor make the system call is told of the device.
+    /// A user who may neither open the device nor make the system call is told of the device.
     #[test]
     fn who_may_not_open_the_device_is_told_so() {
         const NOBODY: u32 = 65534;

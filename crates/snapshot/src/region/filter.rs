@@ -8,7 +8,7 @@ use libc::c_long;
 
 use super::BlockedSignals;
 
-/// What `PR_GET_SECCOMP` gives for a thread that has filters.
+/// The result of `PR_GET_SECCOMP` for a thread that has filters.
 const MODE_FILTER: libc::c_int = 2;
 
 /// Whether this thread has a filter.

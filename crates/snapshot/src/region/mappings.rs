@@ -17,7 +17,7 @@ use super::above_standard::open;
 /// The number of the ioctl `PROCMAP_QUERY` (Linux 6.11).
 const QUERY: Opcode = opcode::read_write::<procmap_query>(b'f', 17);
 
-/// What the kernel names the mappings of rings.
+/// The kernel's name for the mappings of rings.
 const RING: &[u8] = b"anon_inode:[io_uring]";
 
 /// Whether this process has mapped a ring of io_uring. Nothing is allocated.

@@ -109,7 +109,7 @@ impl Region {
             state.private = 0..used;
             return Ok(moved);
         }
-        // What was not merged yet stays as it is.
+        // Pages that are not merged yet stay as they are.
         let mut moved = state.private.start == 0;
         if state.private.start > 0 {
             self.make_part_private(0..state.private.start)?;

@@ -4,7 +4,7 @@
 //! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
 //! 2. Its tables are moved to a *staging* mapping, which no other thread knows. From now on every user of the group waits.
 //! 3. The copies among the staged pages are written into the file.
-//! 4. The tables that were detached come back, with the shared mapping, and whoever waits goes on.
+//! 4. The detached tables come back, with the shared mapping, and waiting threads go on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ const CHUNKS: usize = 16;
 /// A step ends before the chunk with which it would have more copies than this.
 const COPIES: usize = 512;
 
-/// What a step of merging did.
+/// The result of a step of merging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merged {
     /// Some chunks were merged, and there may be more.

@@ -31,7 +31,6 @@ pub(super) struct Counters {
     pub snapshots: AtomicU64,
     pub failed: AtomicU64,
     pub instantaneous: AtomicU64,
-    pub copied_as_usual: AtomicU64,
     /// Pages of which the owner had copies when they were merged.
     pub merged: AtomicU64,
     pub merges: AtomicU64,
@@ -176,7 +175,6 @@ impl Region {
         let (counters, instant) = (&self.counters, was_shared && moved);
         counters.snapshots.fetch_add(1, Ordering::Relaxed);
         counters.instantaneous.fetch_add(u64::from(instant), Ordering::Relaxed);
-        counters.copied_as_usual.fetch_add(u64::from(!instant), Ordering::Relaxed);
         Ok(())
     }
 
@@ -188,7 +186,7 @@ impl Region {
             failed: get(&counters.failed),
             active: children + u64::from(state.task.is_some()),
             instantaneous: get(&counters.instantaneous),
-            copied_as_usual: get(&counters.copied_as_usual),
+            copied_as_usual: get(&counters.snapshots).saturating_sub(get(&counters.instantaneous)),
             pages_copied: get(&counters.merged),
             pages_private: state.private.len().min(self.used()) as u64,
             pages_claimed: get(&counters.claimed),

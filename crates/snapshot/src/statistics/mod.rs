@@ -1,4 +1,4 @@
-//! What an engine did, and how other processes can read it.
+//! Statistics of an engine, and how other processes can read them.
 //!
 //! Every engine fills in the same [`Statistics`]. A program may publish them: then its region keeps them on a *statistics
 //! page* ([`page`]), which other processes find and read ([`processes`]).
@@ -10,7 +10,7 @@ pub mod processes;
 pub(crate) use pauses::PauseCounters;
 pub use pauses::{PAUSE_BOUNDS, Pauses};
 
-/// What an engine did. Counts since the memory was made.
+/// Statistics of an engine. Counts since the memory was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {

@@ -129,7 +129,7 @@ impl Drop for Page {
     }
 }
 
-/// What a page says.
+/// The content of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The owner's process ID, in its own PID namespace.

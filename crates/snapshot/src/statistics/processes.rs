@@ -28,7 +28,7 @@ pub struct Process {
     pub anonymous_bytes: u64,
     /// Resident shared memory, which is the region and other files in memory.
     pub shared_bytes: u64,
-    /// What its page says.
+    /// The content of its page.
     pub page: Reading,
 }
 
@@ -89,7 +89,7 @@ pub enum Unreadable {
     System {
         /// Its process ID.
         pid: u32,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it did not work.
         source: io::Error,
@@ -102,7 +102,7 @@ impl Unreadable {
         matches!(self, Self::OtherUser { .. } | Self::NotDumpable { .. })
     }
 
-    /// What the user can do about it, if anything.
+    /// Advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::OtherUser { .. } => Some("run as root or as the same user".into()),
@@ -132,7 +132,7 @@ pub fn read(pid: u32) -> Result<Process, Unreadable> {
     let entries = fs::read_dir(&folder).map_err(|error| status.refused(error, "reading its descriptors"))?;
     for number in entries.filter_map(|entry| Some(entry.ok()?.file_name())) {
         let path = folder.join(number);
-        // What cannot be read was closed a moment ago.
+        // The process has just closed a descriptor that cannot be read.
         if !fs::read_link(&path).is_ok_and(|target| target.as_os_str() == link().as_str()) {
             continue;
         }
@@ -235,7 +235,7 @@ fn words_of(path: &std::path::Path) -> Result<Option<[u64; WORDS]>, Errno> {
     let at = unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
     // SAFETY: the mapping made above. The file cannot become shorter, and its words are only read as atomic ones.
     let shared = unsafe { &*at.cast::<[AtomicU64; WORDS]>() };
-    // What was written before the page's mark is visible after it.
+    // Words that were written before the page's mark are visible after it.
     let words = std::array::from_fn(|index| shared[index].load(Ordering::Acquire));
     // SAFETY: as above; nothing uses it any more.
     let _ = unsafe { munmap(at, PAGE) };
@@ -250,7 +250,7 @@ fn mount_of(file: &OwnedFd) -> Result<u64, Errno> {
     mount.and_then(|number| number.trim().parse().ok()).ok_or(Errno::IO)
 }
 
-/// What the kernel says of a process in `/proc/PID/status`.
+/// Fields of `/proc/PID/status`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
     name: String,
@@ -429,7 +429,7 @@ mod tests {
     fn a_page_with_a_lease_is_not_waited_for() {
         let _alone = one_test_at_a_time();
         in_child(|| {
-            // Whoever has a lease gets a signal when somebody opens the file.
+            // The holder of a lease gets a signal when another process opens the file.
             // SAFETY: no handler is run.
             unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
             let file = memory_file(NAME, MemfdFlags::ALLOW_SEALING).unwrap();

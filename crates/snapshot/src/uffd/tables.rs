@@ -1,4 +1,4 @@
-//! What tables of epochs are made of. The model checker has its own in their place.
+//! The types of tables of epochs. The model checker replaces them by its own.
 
 pub(super) use std::sync::atomic::AtomicU32;
 

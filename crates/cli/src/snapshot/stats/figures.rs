@@ -5,7 +5,7 @@ use bedplate_snapshot::{Kind, PAGE};
 
 use crate::units;
 
-/// What a figure is a number of.
+/// The unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Count,
@@ -15,7 +15,7 @@ pub enum Unit {
 
 /// A figure.
 pub struct Figure {
-    /// What people read before it.
+    /// The label in tables.
     pub label: &'static str,
     /// Its name for machines, without its unit.
     pub name: &'static str,
@@ -24,7 +24,7 @@ pub struct Figure {
     pub is_counter: bool,
     /// Whether an engine has it.
     pub is_of: fn(Option<Kind>) -> bool,
-    /// What it is, in a sentence.
+    /// The description, one sentence.
     pub help: &'static str,
     pub get: fn(&Process) -> u64,
 }
@@ -127,14 +127,7 @@ pub const FIGURES: &[Figure] = &[
         name: "instantaneous",
         is_of: |engine| remap(engine) || ring0(engine),
         help: "Snapshots that copied no page tables when they began.",
-        get: |process| match process.page.engine {
-            // Of these the engine also counts those that moved tables for a part of the memory only.
-            Some(Kind::Remap) => {
-                let statistics = &process.page.statistics;
-                statistics.snapshots.saturating_sub(statistics.copied_as_usual)
-            }
-            _ => process.page.statistics.instantaneous,
-        },
+        get: |process| process.page.statistics.instantaneous,
         ..COUNTER
     },
     Figure {

@@ -1,4 +1,4 @@
-//! What is printed of any page.
+//! Tests of the output for arbitrary pages.
 
 use bedplate_snapshot::Kind;
 use bedplate_snapshot::statistics::Statistics;
