@@ -1,6 +1,6 @@
 //! Running one unit of the suite.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -38,28 +38,21 @@ pub fn run(suite: &Path, unit: &str, servers: Servers<'_>, limit: Duration) -> R
             command.current_dir(workspace.path());
         }
     }
+    // A file, unlike a pipe, is complete when the driver has ended, also if processes that it started still hold it open.
+    let mut errors = tempfile::tempfile().map_err(|e| format!("no file for the driver's errors: {e}"))?;
     let mut child = command
         .arg("--durable")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(errors.try_clone().map_err(|e| e.to_string())?)
         .spawn()
         .map_err(|e| format!("tclsh does not start: {e}"))?;
-    let (stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let stdout = child.stdout.take().unwrap();
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || {
         // Processes that the tests left behind may hold the other end for longer than the driver lives.
         let mut lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
         lines.try_for_each(|line| send.send(String::from_utf8_lossy(&line).into_owned()))
-    });
-    let (send_errors, errors) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(len @ 1..) = stderr.read(&mut buffer) {
-            if send_errors.send(String::from_utf8_lossy(&buffer[..len]).into_owned()).is_err() {
-                break;
-            }
-        }
     });
 
     let started = Instant::now();
@@ -82,11 +75,13 @@ pub fn run(suite: &Path, unit: &str, servers: Servers<'_>, limit: Duration) -> R
     };
     let _ = child.kill();
     let status = child.wait().map_err(|e| e.to_string())?;
-    let errors: String = errors.try_iter().collect();
     result.map_err(|error| format!("{error}\n{}", report.printed()))?;
     if !report.is_done || !report.stray.is_empty() {
         let stray = report.stray.join("\n");
         let printed = report.printed();
+        let mut bytes = Vec::new();
+        errors.rewind().and_then(|()| errors.read_to_end(&mut bytes)).map_err(|e| e.to_string())?;
+        let errors = String::from_utf8_lossy(&bytes);
         return Err(format!("{unit} was not run to its end ({status})\n{stray}\n{printed}\n{errors}"));
     }
     let mut outcomes = report.outcomes;
