@@ -5,6 +5,8 @@
 mod ring0_common;
 
 use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -253,4 +255,76 @@ fn calls_that_nobody_can_translate_are_refused() {
     }
     let no_threads = memory.spawn(|_| vec![u8::from(std::thread::Builder::new().spawn(|| ()).is_err())]);
     assert_eq!(no_threads.unwrap().join().unwrap(), [1]);
+}
+
+/// Code need not set the arguments that Linux does not look at, so they may hold any address, also one of a memory.
+#[test]
+fn arguments_that_linux_ignores_may_be_anything() {
+    ring0_or_skip!();
+    let memory = memory(4, 2);
+    word(&memory, 0).store(1, Relaxed);
+    assert!(is_ring0());
+    // Between two memories: nothing can be there.
+    let garbage = memory.base().as_ptr().wrapping_add(memory.len() + (1 << 30)) as usize;
+    let woken = AtomicU32::new(0);
+    let errno = || std::io::Error::last_os_error().raw_os_error();
+    let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let (epoll, event) = (rustix::event::epoll::CreateFlags::CLOEXEC, rustix::event::EventfdFlags::CLOEXEC);
+    let epoll = rustix::event::epoll::create(epoll).unwrap();
+    let event = rustix::event::eventfd(0, event).unwrap();
+    rustix::event::epoll::add(
+        &epoll,
+        &event,
+        rustix::event::epoll::EventData::new_u64(0),
+        rustix::event::epoll::EventFlags::IN,
+    )
+    .unwrap();
+    // SAFETY: none of the calls uses the address.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_futex, woken.as_ptr(), wake, 1, garbage, garbage, garbage), 0);
+        let delete = libc::EPOLL_CTL_DEL;
+        let removed = libc::epoll_ctl(
+            epoll.as_raw_fd(),
+            delete,
+            event.as_raw_fd(),
+            std::ptr::without_provenance_mut(garbage),
+        );
+        assert_eq!(removed, 0, "{:?}", errno());
+        assert_eq!(libc::write(event.as_raw_fd(), std::ptr::without_provenance(garbage), 0), -1);
+        assert_eq!(errno(), Some(libc::EINVAL), "an event is eight bytes");
+    }
+    // A thread that waits for a lock of another's is woken, whatever the registers of the one that wakes it hold.
+    let waiting = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            waiting.store(1, Relaxed);
+            // SAFETY: waits while the word is 0.
+            unsafe { libc::syscall(libc::SYS_futex, woken.as_ptr(), wait, 0, 0usize, garbage, garbage) };
+        });
+        // SAFETY: as above.
+        while unsafe { libc::syscall(libc::SYS_futex, woken.as_ptr(), wake, 1, garbage, garbage, garbage) }
+            == 0
+        {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(waiting.load(Relaxed), 1);
+}
+
+#[test]
+fn a_timeout_may_be_in_the_memory() {
+    ring0_or_skip!();
+    let memory = memory(4, 2);
+    // One millisecond, as a `timespec`.
+    word(&memory, 1).store(0, Relaxed);
+    memory.words()[PAGE / 8 + 1].store(1_000_000, Relaxed);
+    assert!(is_ring0());
+    let (waited_for, timeout) = (AtomicU32::new(0), word(&memory, 1).as_ptr());
+    // SAFETY: the word is 0, so it waits until the time is over.
+    let result = unsafe {
+        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        libc::syscall(libc::SYS_futex, waited_for.as_ptr(), wait, 0, timeout)
+    };
+    assert_eq!((result, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ETIMEDOUT)));
 }

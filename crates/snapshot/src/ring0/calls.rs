@@ -233,7 +233,7 @@ impl Call<'_> {
     /// Replaces what an argument points to, if it points into a memory.
     fn argument(&mut self, frame: &mut SyscallFrame, buffer: &Buffer) -> Result<(), Errno> {
         let address = frame.arguments[buffer.argument];
-        if address == 0 {
+        if address == 0 || shapes::is_ignored(frame.number, &frame.arguments, buffer.argument) {
             return Ok(());
         }
         let bytes = match buffer.length {
@@ -261,6 +261,10 @@ impl Call<'_> {
             Length::PointedTo(_) => 0,
             Length::Text => self.text(address)?,
         };
+        if bytes == 0 {
+            // Linux does not look there, so the address may be any.
+            return Ok(());
+        }
         frame.arguments[buffer.argument] = self.whole(address, bytes, buffer.access)?;
         Ok(())
     }
@@ -279,6 +283,9 @@ impl Call<'_> {
 
     /// A buffer of which the result says how much was used: where Linux finds it, and how much of it.
     fn counted(&mut self, address: u64, bytes: u64, access: Access) -> Result<(u64, u64), Errno> {
+        if bytes == 0 {
+            return Ok((address, 0));
+        }
         let at = self.counted;
         if !self.task {
             self.counted += bytes;
@@ -296,7 +303,7 @@ impl Call<'_> {
     /// Where Linux finds main's frames of a buffer.
     fn for_main(&mut self, address: u64, bytes: u64, access: Access) -> Result<u64, Errno> {
         let space = inside(address, bytes)?;
-        if access == Access::Write && bytes > 0 {
+        if access == Access::Write {
             if !self.scratch.writing.add(address, bytes) {
                 return Err(libc::EFAULT);
             }

@@ -79,6 +79,46 @@ pub fn changes_mappings(number: u64) -> bool {
     )
 }
 
+/// Whether Linux does not look at an argument of this call, because of what the other arguments say. The caller need not have
+/// set such an argument: whatever its register held before is there.
+pub fn is_ignored(number: u64, arguments: &[u64; 6], argument: usize) -> bool {
+    match (number as c_long, argument) {
+        (libc::SYS_futex, 3) => !has_timeout(arguments[1]),
+        (libc::SYS_futex, 4) => !has_second_word(arguments[1]),
+        (libc::SYS_epoll_ctl, 3) => arguments[1] as i32 == libc::EPOLL_CTL_DEL,
+        // The length of an address that nobody wants.
+        (libc::SYS_accept | libc::SYS_accept4, 2) => arguments[1] == 0,
+        (libc::SYS_recvfrom, 5) => arguments[4] == 0,
+        _ => false,
+    }
+}
+
+fn futex_operation(argument: u64) -> i32 {
+    argument as i32 & libc::FUTEX_CMD_MASK
+}
+
+fn has_timeout(operation: u64) -> bool {
+    matches!(
+        futex_operation(operation),
+        libc::FUTEX_WAIT
+            | libc::FUTEX_WAIT_BITSET
+            | libc::FUTEX_WAIT_REQUEUE_PI
+            | libc::FUTEX_LOCK_PI
+            | libc::FUTEX_LOCK_PI2
+    )
+}
+
+fn has_second_word(operation: u64) -> bool {
+    matches!(
+        futex_operation(operation),
+        libc::FUTEX_REQUEUE
+            | libc::FUTEX_CMP_REQUEUE
+            | libc::FUTEX_CMP_REQUEUE_PI
+            | libc::FUTEX_WAIT_REQUEUE_PI
+            | libc::FUTEX_WAKE_OP
+    )
+}
+
 /// The buffers of a call.
 pub fn of(number: u64) -> &'static [Buffer] {
     use Length::{Argument, Fixed, Message, Partial, Pieces, PointedTo};
@@ -184,7 +224,7 @@ pub fn of(number: u64) -> &'static [Buffer] {
         libc::SYS_waitid => const { &[writes(2, Fixed(128)), writes(4, Fixed(144))] },
         libc::SYS_wait4 => const { &[writes(1, INT), writes(3, Fixed(144))] },
         // Words that threads wait for: only where they are is used, and what is there.
-        libc::SYS_futex => const { &[writes(0, INT), writes(4, INT)] },
+        libc::SYS_futex => const { &[writes(0, INT), reads(3, TIME), writes(4, INT)] },
         _ => &[],
     }
 }
