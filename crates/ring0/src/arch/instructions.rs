@@ -97,8 +97,10 @@ impl Drop for InterruptsOff {
     fn drop(&mut self) {
         // A thread that lost ring 0 meanwhile has its interrupts on.
         if self.were_on && is_ring0() {
+            // The processor takes a pending interrupt after the instruction that follows `sti`, which must not be the caller's:
+            // the caller may rely on what the handler did.
             // SAFETY: in ring 0.
-            unsafe { asm!("sti", options(nostack)) };
+            unsafe { asm!("sti", "nop", options(nostack)) };
         }
     }
 }
