@@ -5,6 +5,7 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::Instant;
 
 use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
 use bedplate_ring0::paging::{NoTables, PageSize, PageTables, PagingError, PteFlags};
@@ -275,6 +276,82 @@ fn a_shootdown_does_not_wait_for_a_processor_in_a_system_call() {
             .unwrap();
         assert_eq!(other.join().unwrap(), 1, "the other one slept until it was woken");
     });
+}
+
+/// Both threads have the same CPU, and the target has interrupts off: it cannot acknowledge anything while the other one
+/// waits. KVM flushes for it.
+#[test]
+fn a_shootdown_does_not_wait_for_a_thread_that_has_no_cpu() {
+    let (process, region, _guard) = region!();
+    const ROUNDS: u32 = 20;
+    static READING: AtomicU32 = AtomicU32::new(0);
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    READING.store(0, Ordering::SeqCst);
+    ASKED.store(0, Ordering::SeqCst);
+    SEEN.store(0, Ordering::SeqCst);
+    // SAFETY: the tests' handler maps it.
+    let read = || std::hint::black_box(unsafe { at(7).read_volatile() });
+    std::thread::scope(|scope| {
+        let target = scope.spawn(move || {
+            share_cpu();
+            process.run(move |_| {
+                let start = Instant::now();
+                read();
+                // SAFETY: in ring 0 until it is dropped.
+                let _off = unsafe { bedplate_ring0::InterruptsOff::new() };
+                for round in 1..=ROUNDS {
+                    READING.store(round, Ordering::SeqCst);
+                    while ASKED.load(Ordering::SeqCst) < round {
+                        read();
+                        // A shootdown that does wait is to fail, and not to hang.
+                        if start.elapsed() > common::PATIENCE {
+                            return;
+                        }
+                    }
+                    SEEN.store(read(), Ordering::SeqCst);
+                }
+            })
+        });
+        let initiator = scope.spawn(move || {
+            share_cpu();
+            let wait_until = |done: &dyn Fn() -> bool| {
+                let start = Instant::now();
+                while !done() && start.elapsed() < common::PATIENCE {
+                    std::thread::yield_now();
+                }
+            };
+            process.run(|cpu| {
+                let before = process.shootdown_statistics();
+                for round in 1..=ROUNDS {
+                    wait_until(&|| READING.load(Ordering::SeqCst) == round);
+                    let page = u64::from(round);
+                    // SAFETY: memory of the region.
+                    unsafe { region.alias(page).write_volatile(page) };
+                    let (tables, address) = (region.tables(), BASE + 7 * 4096);
+                    tables.unmap(address).unwrap();
+                    let (frame, flags) = (region.frame(page), PteFlags::WRITABLE);
+                    tables.map(address, frame, PageSize::Size4K, flags, &mut NoTables).unwrap();
+                    cpu.shoot_down_everywhere(&Batch::page(address, PageSize::Size4K)).unwrap();
+                    ASKED.store(round, Ordering::SeqCst);
+                    wait_until(&|| SEEN.load(Ordering::SeqCst) == page);
+                    assert_eq!(SEEN.load(Ordering::SeqCst), page);
+                }
+                process.shootdown_statistics().descheduled - before.descheduled
+            })
+        });
+        let descheduled = initiator.join().unwrap().unwrap();
+        target.join().unwrap().unwrap();
+        assert!(descheduled > 0, "every shootdown waited");
+    });
+}
+
+/// Binds this thread to one CPU, the same for every caller.
+fn share_cpu() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    cpus.set((0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).unwrap());
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
 }
 
 #[test]

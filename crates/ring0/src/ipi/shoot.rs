@@ -20,6 +20,11 @@ impl Platform for Here<'_> {
         unsafe { apic::send(target as u32, super::SHOOTDOWN) };
     }
 
+    fn flush_when_resumed(&self, target: usize) -> bool {
+        let target = self.0.process().cpu(target as u32);
+        target.is_some_and(|target| target.steal_time.flush_when_resumed())
+    }
+
     fn flush_page(&self, address: u64) {
         // SAFETY: made in ring 0 only.
         unsafe { instructions::invlpg(address) };

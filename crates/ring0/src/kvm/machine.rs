@@ -10,6 +10,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Cap, Kvm, VmFd};
 
+use super::steal_time;
 use crate::arch::control;
 use crate::arch::instructions::syscall;
 use crate::error::{Error, Result};
@@ -34,6 +35,8 @@ pub struct Machine {
     pub address_width: u32,
     /// Whether pages of 1 GiB exist.
     pub gigabyte_pages: bool,
+    /// Whether KVM keeps records of steal time, and drops translations by marks in them.
+    pub records_steal_time: bool,
     /// How many memory slots there are.
     pub slots: usize,
     /// How many processors there can be.
@@ -77,6 +80,7 @@ impl Machine {
             xcr0: control::xcr0(u64::from(state.edx) << 32 | u64::from(state.eax)),
             address_width: leaf(0x8000_0008, 0).eax & 0xff,
             gigabyte_pages: leaf(0x8000_0001, 0).edx & 1 << 26 != 0,
+            records_steal_time: leaf(steal_time::LEAF, 0).eax & steal_time::FEATURES == steal_time::FEATURES,
             slots: kvm.get_nr_memslots(),
             max_cpus,
             cpuid,

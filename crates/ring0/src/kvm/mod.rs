@@ -2,4 +2,5 @@
 
 pub mod machine;
 pub mod statistics;
+pub mod steal_time;
 pub mod vcpu;

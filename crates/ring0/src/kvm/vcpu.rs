@@ -9,6 +9,7 @@ use kvm_bindings::{
 use kvm_ioctls::VcpuFd;
 
 use super::machine::Machine;
+use super::steal_time;
 use crate::arch::{apic, control, segments};
 use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
@@ -28,8 +29,9 @@ pub struct Template<'a> {
 }
 
 impl Template<'_> {
-    /// Creates processor `number`, whose own data are at `local`.
-    pub fn create(&self, number: u32, local: &CpuLocal) -> Result<VcpuFd> {
+    /// Creates processor `number`, whose own data are at `local`, with the guest-physical address of its record of steal
+    /// time.
+    pub fn create(&self, number: u32, local: &CpuLocal, record: Option<u64>) -> Result<VcpuFd> {
         let vm = &self.machine.vm;
         let cpu = vm.create_vcpu(u64::from(number)).map_err(Error::kvm("creating a virtual processor"))?;
         self.set_features(&cpu, number)?;
@@ -37,6 +39,7 @@ impl Template<'_> {
         let sregs = self.sregs(&cpu, number, local)?;
         cpu.set_sregs(&sregs).map_err(Error::kvm("setting control registers"))?;
         self.set_msrs(&cpu)?;
+        self.keep_record(&cpu, record)?;
         let runnable = kvm_mp_state { mp_state: KVM_MP_STATE_RUNNABLE };
         cpu.set_mp_state(runnable).map_err(Error::kvm("starting a virtual processor"))?;
         change_controller(&cpu, &[(apic::SPURIOUS_OFFSET, apic::SPURIOUS_VALUE)])?;
@@ -92,6 +95,18 @@ impl Template<'_> {
             count if count == list.len() => Ok(()),
             _ => Err(Error::kvm_errno(what, libc::EINVAL)),
         }
+    }
+
+    /// Has KVM keep the record of steal time, if it can.
+    fn keep_record(&self, cpu: &VcpuFd, record: Option<u64>) -> Result<()> {
+        let Some(record) = record.filter(|_| self.machine.records_steal_time) else { return Ok(()) };
+        let data = record | steal_time::ENABLED;
+        let list = [kvm_msr_entry { index: steal_time::REGISTER, data, ..Default::default() }];
+        let what = "asking for the record of steal time";
+        let msrs = Msrs::from_entries(&list).map_err(|_| Error::kvm_errno(what, libc::E2BIG))?;
+        // A kernel without accounts of scheduling sets nothing. Then no thread is ever seen not to run.
+        cpu.set_msrs(&msrs).map_err(Error::kvm(what))?;
+        Ok(())
     }
 }
 

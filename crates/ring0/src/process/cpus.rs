@@ -87,7 +87,9 @@ impl Cpus {
             syscall_entry,
         };
         // SAFETY: `allocate` made it.
-        let mut cpu = template.create(number, unsafe { &*at })?;
+        let local = unsafe { &*at };
+        let record = process.windows.physical_address((&raw const local.steal_time) as u64);
+        let mut cpu = template.create(number, local, record)?;
         // SAFETY: nobody else knows it yet.
         unsafe {
             (*at).fd = std::os::fd::AsRawFd::as_raw_fd(&cpu);

@@ -16,6 +16,7 @@ use crate::arch::xstate::XsaveArea;
 use crate::error::Result;
 use crate::handlers::signal::Noted;
 use crate::ipi::calls::Inbox;
+use crate::kvm::steal_time::StealTime;
 use crate::memory::mapping::Mapping;
 use crate::statistics::Counters;
 
@@ -65,6 +66,8 @@ pub struct CpuLocal {
     pub signals: Noted,
     /// Calls that others want from it.
     pub inbox: Inbox,
+    /// Whether its thread runs, if KVM says so.
+    pub steal_time: StealTime,
     /// What happened on it.
     pub counters: Counters,
     /// Vector registers on their way to ring 3.
@@ -130,6 +133,7 @@ impl CpuLocal {
             tick_handler: AtomicPtr::default(),
             signals: Noted::default(),
             inbox: Inbox::default(),
+            steal_time: StealTime::default(),
             counters: Counters::default(),
             vectors: UnsafeCell::new(XsaveArea::new()),
         };

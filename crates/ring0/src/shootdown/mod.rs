@@ -19,6 +19,10 @@
 //! it looks for requests. Between those writes and reads both have a full fence: one of the two sees the other, so a
 //! host part that was not interrupted finds the request when it is done.
 //!
+//! A target whose thread Linux has taken off its CPU is not waited for either: KVM says so, and flushes for it before the
+//! thread goes on ([`Platform::flush_when_resumed`]). So a shootdown takes as long as an interrupt of a running thread, unless
+//! a running target has interrupts off.
+//!
 //! Nothing here allocates or locks. Initiators may have interrupts off: while they wait they serve what is asked of
 //! themselves. **Every other loop that waits for another vCPU with interrupts off must do so, too**
 //! ([`Protocol::serve`]): for a lock bit in a page-table entry, say.

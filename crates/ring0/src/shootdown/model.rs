@@ -18,6 +18,9 @@ use crate::word::Loom;
 const OLD: u32 = 1;
 const NEW: u32 = 2;
 
+const PREEMPTED: u32 = 1;
+const FLUSH: u32 = 2;
+
 /// One page: its entry, whether its old frame is somebody else's now, and a lock bit.
 struct Page {
     entry: AtomicU32,
@@ -28,6 +31,8 @@ struct Page {
 struct World {
     protocol: Protocol<Loom>,
     pending: Vec<AtomicU32>,
+    /// KVM's records: what it does not say is not modelled.
+    records: Option<Vec<AtomicU32>>,
     pages: [Page; 2],
 }
 
@@ -45,6 +50,11 @@ impl Platform for Vcpu {
         self.world.pending[target].swap(1, Release);
     }
 
+    fn flush_when_resumed(&self, target: usize) -> bool {
+        let Some(records) = &self.world.records else { return false };
+        records[target].compare_exchange(PREEMPTED, PREEMPTED | FLUSH, AcqRel, Relaxed).is_ok()
+    }
+
     fn flush_page(&self, address: u64) {
         self.cached[(address >> 12) as usize].set(None);
     }
@@ -56,9 +66,14 @@ impl Platform for Vcpu {
 
 impl World {
     fn new(cpus: usize) -> Arc<World> {
+        World::with_records(cpus, false)
+    }
+
+    fn with_records(cpus: usize, records: bool) -> Arc<World> {
         let page = || Page { entry: AtomicU32::new(OLD), reused: AtomicU32::new(0), lock: AtomicU32::new(0) };
         let pending = (0..cpus).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(World { protocol: Protocol::new(cpus), pending, pages: [page(), page()] })
+        let records = records.then(|| (0..cpus).map(|_| AtomicU32::new(0)).collect());
+        Arc::new(World { protocol: Protocol::new(cpus), pending, records, pages: [page(), page()] })
     }
 }
 
@@ -89,6 +104,15 @@ impl Vcpu {
     fn host_ends(&self) {
         if self.world.protocol.host_ends(self.number) {
             self.interrupt(self.number);
+        }
+    }
+
+    /// Linux takes the thread off its CPU, and gives it one later.
+    fn preempted(&self) {
+        let record = &self.world.records.as_ref().unwrap()[self.number];
+        record.swap(PREEMPTED, AcqRel);
+        if record.swap(0, AcqRel) & FLUSH != 0 {
+            self.flush_all();
         }
     }
 
@@ -149,10 +173,19 @@ impl Vcpu {
 
 /// Runs scripts, one per vCPU. Those in `present` begin in the guest, all with both pages cached as they were.
 fn check<const N: usize>(preemptions: Option<usize>, present: [bool; N], scripts: [fn(&Vcpu); N]) {
+    check_in(preemptions, || World::new(N), present, scripts);
+}
+
+fn check_in<const N: usize>(
+    preemptions: Option<usize>,
+    world: fn() -> Arc<World>,
+    present: [bool; N],
+    scripts: [fn(&Vcpu); N],
+) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(move || {
-        let world = World::new(N);
+        let world = world();
         let vcpus: Vec<_> = (0..N).map(|number| Vcpu::new(&world, number, present[number])).collect();
         let mut work = vcpus.into_iter().zip(scripts);
         let (first, script) = work.next().unwrap();
@@ -206,6 +239,47 @@ fn a_target_that_is_halted() {
             target.access(0);
             target.go_out();
         }],
+    );
+}
+
+/// It has interrupts off, too: only KVM can flush for it.
+#[test]
+fn a_target_that_does_not_run() {
+    check_in(
+        None,
+        || World::with_records(2, true),
+        [true, true],
+        [replaces, |target| {
+            target.access_with_interrupts_off(0);
+            target.preempted();
+            target.access_with_interrupts_off(0);
+            target.access(0);
+            target.go_out();
+        }],
+    );
+}
+
+/// It lost its CPU in the guest, and goes on there with what was asked of it meanwhile still in its ring.
+#[test]
+fn a_target_that_does_not_run_and_is_asked_again() {
+    check_in(
+        Some(3),
+        || World::with_records(2, true),
+        [true, true],
+        [
+            |initiator| {
+                initiator.replace(0);
+                initiator.replace(1);
+                initiator.go_out();
+            },
+            |target| {
+                target.access(1);
+                target.preempted();
+                target.access(0);
+                target.access(1);
+                target.go_out();
+            },
+        ],
     );
 }
 

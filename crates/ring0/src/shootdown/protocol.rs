@@ -22,6 +22,11 @@ pub trait Platform {
     /// whether the target runs, is halted, or is in its host part.) A target that runs with interrupts off calls
     /// `serve` after every host call it makes.
     fn interrupt(&self, target: usize);
+    /// Has a vCPU drop all that it has cached before its next instruction, without an interrupt, if its thread does not run
+    /// now. Says whether it will. It need not know.
+    fn flush_when_resumed(&self, _target: usize) -> bool {
+        false
+    }
     /// Drops what this vCPU has cached of a page.
     fn flush_page(&self, address: u64);
     /// Drops all that this vCPU has cached, global translations too.
@@ -49,6 +54,8 @@ pub struct ShootdownStatistics {
     pub interrupts: u64,
     /// Targets that were not waited for, because their host part was at work.
     pub not_waited_for: u64,
+    /// Targets that were not waited for, because their threads did not run.
+    pub descheduled: u64,
     /// Pages flushed on request.
     pub pages: u64,
     /// Full flushes on request.
@@ -66,6 +73,7 @@ struct Cpu<A: Atomics> {
     shootdowns: A::U64,
     interrupts: A::U64,
     not_waited_for: A::U64,
+    descheduled: A::U64,
     pages: A::U64,
     full_flushes: A::U64,
 }
@@ -81,6 +89,7 @@ impl<A: Atomics> Cpu<A> {
             shootdowns: zero(),
             interrupts: zero(),
             not_waited_for: zero(),
+            descheduled: zero(),
             pages: zero(),
             full_flushes: zero(),
         }
@@ -193,15 +202,22 @@ impl<A: Atomics> Protocol<A> {
         if batch.is_empty() {
             return;
         }
-        let mut asked = CpuSet::new();
+        let (mut asked, mut descheduled) = (CpuSet::new(), 0);
         // The changed entries come before the places: a target that is seen absent has yet to flush.
         A::fence();
         for target in targets.iter().filter(|target| *target != me) {
             let Some(cpu) = self.cpus.get(target) else { continue };
-            if cpu.place.load(Relaxed) != Place::Absent as u32 {
-                Self::ask(cpu, batch);
-                asked.insert(target);
+            let place = cpu.place.load(Relaxed);
+            if place == Place::Absent as u32 {
+                continue;
             }
+            // A target in its host part does not run in the guest, either. The ring has it flush less.
+            if place == Place::Guest as u32 && platform.flush_when_resumed(target) {
+                descheduled += 1;
+                continue;
+            }
+            Self::ask(cpu, batch);
+            asked.insert(target);
         }
         // The requests come before another look at the places: a host part that is seen at work here sees the request
         // when it is done, and interrupts its vCPU itself.
@@ -220,12 +236,17 @@ impl<A: Atomics> Protocol<A> {
         A::fence();
         let mut not_waited_for = 0;
         for target in asked.iter() {
-            not_waited_for += u64::from(!self.wait(me, target, platform));
+            match self.wait(me, target, platform) {
+                Waited::Acknowledged => {}
+                Waited::AtHost => not_waited_for += 1,
+                Waited::Descheduled => descheduled += 1,
+            }
         }
         if let Some(me) = self.cpus.get(me) {
             count(&me.shootdowns, 1);
             count(&me.interrupts, interrupts);
             count(&me.not_waited_for, not_waited_for);
+            count(&me.descheduled, descheduled);
         }
     }
 
@@ -244,17 +265,20 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// Waits for a target to acknowledge what it has been asked up to now; says whether it did. Otherwise its host
-    /// part is at work, or it has left.
-    fn wait(&self, me: usize, target: usize, platform: &impl Platform) -> bool {
-        let Some(cpu) = self.cpus.get(target) else { return true };
+    /// Waits until a target has acknowledged what it has been asked up to now, or need not be waited for.
+    fn wait(&self, me: usize, target: usize, platform: &impl Platform) -> Waited {
+        let Some(cpu) = self.cpus.get(target) else { return Waited::Acknowledged };
         let asked = cpu.generation.load(Relaxed);
         loop {
             if cpu.acknowledged.load(Acquire) >= asked {
-                return true;
+                return Waited::Acknowledged;
             }
             if cpu.place.load(Acquire) != Place::Guest as u32 {
-                return false;
+                return Waited::AtHost;
+            }
+            // The target's thread may lose its CPU with interrupts off, or before it has taken the interrupt.
+            if platform.flush_when_resumed(target) {
+                return Waited::Descheduled;
             }
             if !self.serve(me, platform) {
                 A::relax();
@@ -279,6 +303,7 @@ impl<A: Atomics> Protocol<A> {
             shootdowns: sum(|cpu| &cpu.shootdowns),
             interrupts: sum(|cpu| &cpu.interrupts),
             not_waited_for: sum(|cpu| &cpu.not_waited_for),
+            descheduled: sum(|cpu| &cpu.descheduled),
             pages: sum(|cpu| &cpu.pages),
             full_flushes: sum(|cpu| &cpu.full_flushes),
         }
@@ -297,6 +322,15 @@ impl<A: Atomics> std::fmt::Debug for Protocol<A> {
         });
         f.debug_list().entries(cpus).finish()
     }
+}
+
+/// How waiting for a target has ended.
+enum Waited {
+    Acknowledged,
+    /// Its host part is at work, or it has left.
+    AtHost,
+    /// Its thread does not run, and it will flush before its next instruction.
+    Descheduled,
 }
 
 /// Adds to a counter that only this vCPU adds to. (A handler that interrupts the addition may be forgotten.)
