@@ -55,7 +55,8 @@ impl Builder {
     }
 
     /// How many snapshots may be active at once, one unless told. In this process `remap` has one and `uffd` has 16; in
-    /// children `remap` has any number. An engine that has fewer is not chosen; if it is asked for,
+    /// children `remap` has any number. `ring0` has room for the pages of so many, and gives those up
+    /// ([`Error::Incomplete`]) that need more. An engine that has fewer is not chosen; if it is asked for,
     /// [`build`](Self::build) fails.
     pub fn snapshots_at_once(mut self, snapshots: usize) -> Self {
         self.shape.at_once = snapshots;

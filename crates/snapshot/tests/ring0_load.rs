@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use bedplate_snapshot::{Memory, PAGE, View};
+use bedplate_snapshot::{Choice, Kind, Memory, PAGE, View};
 use ring0_common::memory;
 
 const WORDS: usize = PAGE / 8;
@@ -45,8 +45,12 @@ fn write(memory: &Memory, turn: &AtomicU64, writer: u64, writers: u64, over: &At
     }
 }
 
+/// Snapshots that are active at once.
+const AT_ONCE: usize = 4;
+
 fn under_load(ahead: usize, writers: u64, mut take: impl FnMut(&Memory, &AtomicU64)) {
-    let memory = memory(PAGES, ahead);
+    let builder = Memory::builder(PAGES * PAGE).engine(Choice::Only(Kind::Ring0));
+    let memory = builder.ahead(ahead).snapshots_at_once(AT_ONCE).build().unwrap();
     let (turn, over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for writer in 0..writers {
@@ -114,7 +118,7 @@ fn a_thousand_snapshots_give_all_frames_back() {
             let task = |view: &View<'_>| view.words().iter().max().unwrap().to_le_bytes().to_vec();
             running.push_back(memory.spawn(task).unwrap());
             most = most.max(memory.statistics().extra_bytes);
-            if running.len() == 4 {
+            if running.len() == AT_ONCE {
                 running.pop_front().unwrap().join().unwrap();
             }
         }

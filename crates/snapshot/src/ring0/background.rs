@@ -43,8 +43,7 @@ impl Background {
     pub fn settle(&self) {
         let space = &self.space;
         let mut stock = space.shelf.lock();
-        while stock.ended
-            || stock.looking
+        while stock.is_reclaimed_soon()
             || stock.copying > 0
             || (wants(space, stock.ready.len()) && !stock.short)
         {

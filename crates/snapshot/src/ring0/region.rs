@@ -85,6 +85,11 @@ impl Pool {
         statistics.taken - statistics.given
     }
 
+    /// How many are not.
+    pub fn free(&self) -> usize {
+        self.count() - self.in_use() as usize
+    }
+
     /// The number of a frame, from 0.
     #[inline]
     pub fn number(&self, frame: Frame) -> u32 {

@@ -23,8 +23,11 @@ use crate::{Error, PAGE};
 /// No processor.
 pub const NO_CPU: u32 = u32::MAX;
 
-/// How many copies of all pages there is room for. If snapshots need more, some are lost ([`Error::Incomplete`]).
-const KEPT: usize = 2;
+/// How many copies of all pages there is room for: one for each snapshot that may be active, and one for what those that
+/// have ended leave behind until it is reclaimed. If snapshots need more, some are lost ([`Error::Incomplete`]).
+fn most_copies(shape: Shape) -> usize {
+    shape.at_once + 1
+}
 
 /// A snapshot, as long as it is active.
 #[derive(Debug)]
@@ -102,7 +105,8 @@ impl Space {
         let range = VirtRange::at(reserved.range().start(), mapped as u64).map_err(unavailable)?;
         let home = Home::new(process, shape.bytes, backing)?;
         // None of it is touched before it is used.
-        let frames = KEPT * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
+        let frames =
+            most_copies(shape) * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
         let pool = Pool::new(process, frames * PAGE, backing)?;
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.

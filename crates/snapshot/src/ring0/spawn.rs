@@ -51,9 +51,13 @@ pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Task, Error> {
     Ok(Task::new(Box::new(task), epoch, pause))
 }
 
-/// Tables for the next snapshot.
+/// Tables for the next snapshot. Waits for the frames that ended snapshots leave behind, if there may be too few without
+/// them.
 pub fn take_tables(space: &Space) -> Result<Tables, Error> {
     let mut stock = space.shelf.lock();
+    while stock.is_reclaimed_soon() && space.pool.free() < space.bytes() / PAGE {
+        stock = space.shelf.wait(stock);
+    }
     if stock.ready.len() >= 2
         && let (Some(snapshot), Some(main)) = (stock.ready.pop(), stock.ready.pop())
     {

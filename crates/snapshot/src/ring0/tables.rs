@@ -136,6 +136,14 @@ pub struct Stock {
     pub closing: bool,
 }
 
+impl Stock {
+    /// Whether the thread that reclaims frames looks, or will look, for those of snapshots that have ended; it then says
+    /// that the stock has changed.
+    pub fn is_reclaimed_soon(&self) -> bool {
+        !self.closing && (self.ended || self.looking)
+    }
+}
+
 /// The stock, and those who wait for it to change.
 #[derive(Debug, Default)]
 pub struct Shelf {
