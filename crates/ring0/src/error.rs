@@ -80,6 +80,20 @@ pub enum Error {
         /// What is wrong.
         why: &'static str,
     },
+    /// As many ranges as there can be have a handler of page faults.
+    #[error(
+        "all {limit} ranges with page faults of their own are in use: release one, or claim one range around several"
+    )]
+    TooManyRanges {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// As many libraries as there can be handle system calls.
+    #[error("{limit} libraries handle system calls already")]
+    TooManyLayers {
+        /// How many there can be.
+        limit: usize,
+    },
     /// A vector that cannot have a handler.
     #[error("vector {vector} cannot have a handler: {why}")]
     BadVector {
@@ -134,7 +148,9 @@ impl Error {
             | Error::Maps { source }
             | Error::Segv { source } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::Missing { .. } => libc::EOPNOTSUPP,
-            Error::AddressSpace { .. } => libc::ENOSPC,
+            Error::AddressSpace { .. } | Error::TooManyRanges { .. } | Error::TooManyLayers { .. } => {
+                libc::ENOSPC
+            }
             Error::TooManyThreads { .. } => libc::EAGAIN,
             Error::AlreadyBuilt => libc::EEXIST,
             Error::Interrupted => libc::EBUSY,

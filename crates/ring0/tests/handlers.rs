@@ -5,7 +5,10 @@ mod common;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use bedplate_ring0::{Answer, Cpu, Error, Outcome, SyscallFrame, TrapFrame, handlers, is_ring0};
+use bedplate_ring0::paging::VirtRange;
+use bedplate_ring0::{
+    Answer, Cpu, Error, Outcome, SyscallFrame, SyscallHandler, TrapFrame, handlers, is_ring0,
+};
 
 /// Handlers are the whole process's.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -268,4 +271,91 @@ fn large_mappings_are_aligned_and_advised() {
         // SAFETY: nobody uses it any more.
         assert_eq!(unsafe { libc::munmap(place as *mut libc::c_void, LARGE) }, 0);
     }
+}
+
+#[test]
+fn a_claimed_range_keeps_its_handler_beside_the_programs() {
+    let (process, _guard) = exclusive!();
+    const PLACE: u64 = 0x1400_0000_0000;
+    fn of_the_range(_: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
+        SEEN.store(address, Ordering::SeqCst);
+        if address == PLACE {
+            frame.rip += 3; // `mov (%rsi), %rax`
+            frame.rax = 5;
+            return Outcome::Handled;
+        }
+        Outcome::Pass
+    }
+    fn of_the_program(_: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
+        OTHER.store(address as i64, Ordering::SeqCst);
+        frame.rip += 3;
+        frame.rax = 6;
+        Outcome::Handled
+    }
+    let range = VirtRange::at(PLACE, 0x2000).unwrap();
+    handlers::claim_page_faults(range, of_the_range).unwrap();
+    handlers::set_page_fault_handler(Some(of_the_program));
+    let read = |address: u64| {
+        process
+            .run(|_| {
+                let value: u64;
+                // SAFETY: a handler puts the value there and goes on behind the instruction.
+                unsafe { std::arch::asm!("mov rax, [rsi]", in("rsi") address, out("rax") value) };
+                value
+            })
+            .unwrap()
+    };
+    let seen = || (SEEN.swap(0, Ordering::SeqCst), OTHER.swap(0, Ordering::SeqCst) as u64);
+    assert_eq!((read(PLACE), seen()), (5, (PLACE, 0)));
+    assert_eq!((read(PLACE + 8), seen()), (6, (PLACE + 8, PLACE + 8)), "what the range's handler passes on");
+    assert_eq!((read(PLACE + 0x2000), seen()), (6, (0, PLACE + 0x2000)), "behind the range");
+    handlers::release_page_faults(range);
+    assert_eq!((read(PLACE), seen()), (6, (0, PLACE)));
+}
+
+#[test]
+fn a_layer_sees_what_the_programs_handler_lets_through() {
+    let (process, _guard) = exclusive!();
+    const FIRST: i64 = 7001;
+    const SECOND: i64 = 7002;
+    fn layer(_: Cpu, frame: &mut SyscallFrame) -> Answer {
+        match frame.number as i64 {
+            FIRST => Answer::Return(1),
+            SECOND => Answer::Return(frame.arguments[0] as i64 + 2),
+            _ => Answer::Proxy,
+        }
+    }
+    fn program(_: Cpu, frame: &mut SyscallFrame) -> Answer {
+        match frame.number as i64 {
+            FIRST => Answer::Return(10),
+            SECOND => {
+                frame.arguments[0] += 40;
+                Answer::Proxy
+            }
+            _ => Answer::Proxy,
+        }
+    }
+    fn another<const N: i64>(_: Cpu, frame: &mut SyscallFrame) -> Answer {
+        if frame.number as i64 == FIRST + N { Answer::Return(N) } else { Answer::Proxy }
+    }
+    handlers::add_syscall_layer(layer).unwrap();
+    let call = |number: i64, argument: u64| {
+        // SAFETY: numbers that Linux does not know, and one that has no arguments.
+        process.run(|_| unsafe { libc::syscall(number, argument) }).unwrap()
+    };
+    assert_eq!((call(FIRST, 0), call(SECOND, 5)), (1, 7));
+    handlers::set_syscall_handler(Some(program));
+    assert_eq!((call(FIRST, 0), call(SECOND, 5)), (10, 47));
+    assert!(call(libc::SYS_getpid, 0) > 1, "Linux is asked in the end");
+    // Again is not one more.
+    for _ in 0..2 * handlers::MOST_LAYERS {
+        handlers::add_syscall_layer(layer).unwrap();
+    }
+    let others: [SyscallHandler; 3] = [another::<100>, another::<101>, another::<102>];
+    assert_eq!(others.len() + 1, handlers::MOST_LAYERS);
+    others.into_iter().for_each(|other| handlers::add_syscall_layer(other).unwrap());
+    let refused = handlers::add_syscall_layer(another::<103>);
+    assert!(matches!(refused, Err(Error::TooManyLayers { limit: handlers::MOST_LAYERS })), "{refused:?}");
+    handlers::set_syscall_handler(None);
+    assert_eq!((call(FIRST, 0), call(FIRST + 102, 0)), (1, 102));
 }

@@ -4,10 +4,11 @@
 
 mod ring0_common;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 
-use bedplate_ring0::Process;
+use bedplate_ring0::{Answer, Cpu, Outcome, Process, SyscallFrame, TrapFrame, handlers};
 use bedplate_snapshot::{Error, View};
 use ring0_common::{PAGE, memory, word};
 
@@ -188,4 +189,44 @@ fn without_memory_for_copies_a_snapshot_is_given_up_and_main_goes_on() {
     let snapshot = memory.spawn(|view| bytes(&pages(view))).unwrap();
     word(&memory, 0).store(0, Relaxed);
     assert!(words(&snapshot.join().unwrap()).iter().all(|value| *value == 99));
+}
+
+#[test]
+fn a_programs_own_handlers_leave_snapshots_alone() {
+    ring0_or_skip!();
+    static FAULTS: AtomicU64 = AtomicU64::new(0);
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    fn fault(_: Cpu, _: &mut TrapFrame, _: u64) -> Outcome {
+        FAULTS.fetch_add(1, Relaxed);
+        Outcome::Pass
+    }
+    fn call(_: Cpu, _: &mut SyscallFrame) -> Answer {
+        CALLS.fetch_add(1, Relaxed);
+        Answer::Proxy
+    }
+    let memory = memory(8, 2);
+    let process = Process::current().unwrap();
+    process.run(|_| handlers::set_syscall_handler(Some(call))).unwrap();
+    handlers::set_page_fault_handler(Some(fault));
+    word(&memory, 3).store(1, Relaxed);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let snapshot = memory
+        .spawn(move |view| {
+            wait.recv().unwrap();
+            let mut file = tempfile::tempfile().unwrap();
+            // Linux sees the snapshot's page.
+            std::io::Write::write_all(&mut file, &view.bytes()[3 * PAGE..][..8]).unwrap();
+            let mut bytes = [0; 8];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+            bytes.to_vec()
+        })
+        .unwrap();
+    let before = FAULTS.load(Relaxed);
+    word(&memory, 3).store(2, Relaxed);
+    assert_eq!(FAULTS.load(Relaxed), before, "the fault was the snapshot's");
+    go.send(()).unwrap();
+    assert_eq!(snapshot.join().unwrap(), 1u64.to_le_bytes());
+    assert!(CALLS.load(Relaxed) > 0);
+    handlers::set_page_fault_handler(None);
+    process.run(|_| handlers::set_syscall_handler(None)).unwrap();
 }

@@ -5,13 +5,17 @@
 //! process). Touching memory is fine: a page fault in a handler is handled like any other, up to three deep.
 
 pub mod huge;
+pub mod ranges;
 pub mod segv;
 pub mod signal;
 pub mod syscall;
 pub mod trap;
 
 pub use huge::map_huge;
+pub use ranges::{MOST_RANGES, claim_page_faults, release_page_faults};
 pub use segv::{IsOurs, adopt_segv, set_segv_action, take_in};
 pub use signal::{SignalHandler, set_signal_handler};
-pub use syscall::{Answer, SyscallFrame, SyscallHandler, set_syscall_handler};
+pub use syscall::{
+    Answer, MOST_LAYERS, SyscallFrame, SyscallHandler, add_syscall_layer, set_syscall_handler,
+};
 pub use trap::{Outcome, TrapHandler, set_handler, set_page_fault_handler};

@@ -3,10 +3,12 @@
 //! The handler runs on a stack of its own. System calls that it makes itself go straight to Linux.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::arch::stubs;
 use crate::arch::{control, instructions};
 use crate::cpu::Cpu;
+use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 
 /// A system call.
@@ -28,7 +30,8 @@ pub struct SyscallFrame {
 /// What happens with a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Linux is asked, with the number and the arguments that are in the frame now.
+    /// Linux is asked, after the [layers](add_syscall_layer) that come behind, with the number and the arguments that are in the
+    /// frame now.
     Proxy,
     /// This is the result; Linux is not asked. Errors are negative errnos: `Return(-libc::EPERM as i64)` refuses.
     Return(i64),
@@ -65,16 +68,48 @@ impl SyscallFrame {
 
 static HANDLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-fn handler() -> Option<SyscallHandler> {
-    let pointer = HANDLER.load(Ordering::Acquire);
-    // SAFETY: only `set_syscall_handler` stores here, and stores such functions.
-    (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), SyscallHandler>(pointer) })
+/// How many libraries can have a layer.
+pub const MOST_LAYERS: usize = 4;
+static LAYERS: [AtomicPtr<()>; MOST_LAYERS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_LAYERS];
+/// Held while a layer is added.
+static ADDING: Mutex<()> = Mutex::new(());
+
+/// The program's handler, then those of libraries.
+fn handlers() -> impl Iterator<Item = SyscallHandler> {
+    std::iter::once(&HANDLER).chain(&LAYERS).filter_map(|place| {
+        let pointer = place.load(Ordering::Acquire);
+        // SAFETY: only `set_syscall_handler` and `add_syscall_layer` store here, and store such functions.
+        (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), SyscallHandler>(pointer) })
+    })
 }
 
-/// Sets the handler of system calls, or takes it away. This thread uses it from now on; others that are in ring 0
+/// Sets the program's handler of system calls, or takes it away. This thread uses it from now on; others that are in ring 0
 /// while there was none before use it when they enter again.
 pub fn set_syscall_handler(handler: Option<SyscallHandler>) {
     HANDLER.store(handler.map_or(std::ptr::null_mut(), |handler| handler as *mut ()), Ordering::Release);
+    use_entry();
+}
+
+/// Adds a handler of system calls for a library, between the program's and Linux: it gets the calls, with their number and
+/// arguments, for which the program's handler and the layers added before say [`Answer::Proxy`]. It stays. Adding it again
+/// changes nothing. Which threads use it is as for [`set_syscall_handler`].
+///
+/// # Errors
+/// [`Error::TooManyLayers`].
+pub fn add_syscall_layer(handler: SyscallHandler) -> Result<()> {
+    let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let new = handler as *mut ();
+    let place = LAYERS.iter().find(|place| {
+        let there = place.load(Ordering::Relaxed);
+        there.is_null() || there == new
+    });
+    place.ok_or(Error::TooManyLayers { limit: MOST_LAYERS })?.store(new, Ordering::Release);
+    use_entry();
+    Ok(())
+}
+
+/// Has this thread, if it is in ring 0, use the entry that there is to be.
+fn use_entry() {
     if let Some(local) = CpuLocal::current() {
         let entry = entry();
         local.syscall_entry.store(entry, Ordering::Relaxed);
@@ -85,22 +120,22 @@ pub fn set_syscall_handler(handler: Option<SyscallHandler>) {
 
 /// The entry that LSTAR points to.
 pub(crate) fn entry() -> u64 {
-    match handler() {
+    match handlers().next() {
         None => stubs::bedplate_ring0_syscall as *const () as u64,
         Some(_) => stubs::bedplate_ring0_syscall_handled as *const () as u64,
     }
 }
 
-/// Asks the handler. Returns 1 if the frame's number is the result, 0 if Linux is to be asked.
+/// Asks the handlers. Returns 1 if the frame's number is the result, 0 if Linux is to be asked.
 #[unsafe(no_mangle)]
 extern "C" fn bedplate_ring0_handle_syscall(frame: &mut SyscallFrame) -> u32 {
-    let (Some(handle), Some(local)) = (handler(), CpuLocal::current()) else { return 0 };
-    match handle(Cpu::new(local), frame) {
-        Answer::Proxy => 0,
-        Answer::Return(result) => {
+    let Some(local) = CpuLocal::current() else { return 0 };
+    for handle in handlers() {
+        if let Answer::Return(result) = handle(Cpu::new(local), frame) {
             local.counters.system_calls_answered.increment();
             frame.number = result as u64;
-            1
+            return 1;
         }
     }
+    0
 }

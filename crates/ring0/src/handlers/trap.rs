@@ -3,6 +3,7 @@
 use std::arch::asm;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::ranges;
 use crate::arch::frame::{TrapFrame, page_fault, vector};
 use crate::arch::stubs::finish_call;
 use crate::arch::{apic, ports};
@@ -49,7 +50,8 @@ pub fn set_handler(number: u8, handler: Option<TrapHandler>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the handler of page faults. It gets the address, and the error code in the frame.
+/// Sets the handler of page faults outside of [claimed ranges](super::claim_page_faults). It gets the address, and the error
+/// code in the frame.
 pub fn set_page_fault_handler(handler: Option<TrapHandler>) {
     let pointer = handler.map_or(std::ptr::null_mut(), |handler| handler as *mut ());
     HANDLERS[vector::PAGE_FAULT as usize].store(pointer, Ordering::Release);
@@ -83,8 +85,11 @@ extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
         frame.rax = local.syscall_result.load(Ordering::Relaxed);
         frame.rip = frame.rcx;
     }
+    let is_page_fault = frame.vector == vector::PAGE_FAULT;
+    let first = if is_page_fault { ranges::handler_at(address) } else { None };
+    let second = handler(frame.vector as usize);
     let handled =
-        handler(frame.vector as usize).is_some_and(|handle| handle(cpu, frame, address) == Outcome::Handled);
+        [first, second].into_iter().flatten().any(|handle| handle(cpu, frame, address) == Outcome::Handled);
     let counters = &local.counters;
     match frame.vector {
         vector::PAGE_FAULT => {

@@ -14,6 +14,7 @@
 use bedplate_ring0::{Answer, Cpu, SyscallFrame, handlers};
 
 use super::fault::{self, Page};
+use super::region::unavailable;
 use super::shapes::{self, Access, Buffer, Length};
 use super::space::Space;
 use super::staging::{self, MOST_PIECES, Piece, STAGING, Scratch};
@@ -28,8 +29,7 @@ const PATH: u64 = 4096;
 /// Sets the handler.
 pub fn install(process: &bedplate_ring0::Process) -> Result<(), Error> {
     staging::prepare(process)?;
-    handlers::set_syscall_handler(Some(system_call));
-    Ok(())
+    handlers::add_syscall_layer(system_call).map_err(unavailable)
 }
 
 /// With the latch held for writing: snapshots get the pages that Linux is writing to for main.
@@ -49,9 +49,8 @@ fn pages(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     (first..address + bytes).step_by(PAGE)
 }
 
-/// A handler of system calls ([`handlers::set_syscall_handler`]), which making a memory sets: for programs that have
-/// one of their own, which returns what this returns where it has no other answer.
-pub fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
+/// What stands between the program and Linux.
+fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
     let task = child::is_on_snapshot(cpu);
     // A child's threads all see its snapshot.
     if task && !child::is_child() && starts_thread(frame) {

@@ -106,7 +106,8 @@ pub fn enter(region: &'static Region, place: usize, epoch: u64) -> Result<(), Er
         process.add_windows(address as u64, bytes as u64).map_err(unavailable)?;
     }
     staging::prepare(process)?;
-    handlers::set_page_fault_handler(Some(page_fault));
+    // In the place of the parent's.
+    handlers::claim_page_faults(space.all(), page_fault).map_err(unavailable)?;
     handlers::adopt_segv();
     own.top().slots[entry_of(range)].store_exclusive(child.table.entry);
     CURRENT.store(child, Ordering::Release);
@@ -115,9 +116,9 @@ pub fn enter(region: &'static Region, place: usize, epoch: u64) -> Result<(), Er
     Ok(())
 }
 
-/// The child's handler of page faults.
+/// The child's handler of page faults in the addresses of all memories.
 fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
-    match current().filter(|child| child.space.contains(address) && registry::is_near(address)) {
+    match current().filter(|child| child.space.contains(address)) {
         // A page that is there may be used in every way.
         Some(child) if !frame.is_fetch() => child.bring(cpu, address & !(PAGE as u64 - 1)),
         _ => Outcome::Pass,

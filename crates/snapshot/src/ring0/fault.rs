@@ -5,18 +5,17 @@
 use std::sync::atomic::Ordering;
 
 use bedplate_ring0::frames::{Frame, copy_frame};
-use bedplate_ring0::paging::Slot;
+use bedplate_ring0::paging::{Slot, VirtRange};
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, TrapFrame, handlers};
 
 use super::protocol::{self, Outcome, World};
+use super::region::unavailable;
 use super::registry;
 use super::space::Space;
-use crate::PAGE;
+use crate::{Error, PAGE};
 
-/// A handler of page faults ([`handlers::set_page_fault_handler`]), which making a memory sets: for programs that have
-/// one of their own, which calls this first.
-pub fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> bedplate_ring0::Outcome {
+fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> bedplate_ring0::Outcome {
     use bedplate_ring0::Outcome::{Handled, Pass};
     let Some(space) = registry::at(address) else { return Pass };
     if !frame.is_write() || !frame.is_present() {
@@ -28,8 +27,9 @@ pub fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> bedplate_rin
     }
 }
 
-pub fn install() {
-    handlers::set_page_fault_handler(Some(page_fault));
+/// Has page faults of all memories come here.
+pub fn install(all: VirtRange) -> Result<(), Error> {
+    handlers::claim_page_faults(all, page_fault).map_err(unavailable)
 }
 
 /// Makes a page writable for the tables that this processor uses. `None` where it has no right to it.

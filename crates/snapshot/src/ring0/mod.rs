@@ -33,8 +33,6 @@ mod tables;
 mod task;
 
 pub use bedplate_ring0::handlers::set_segv_action;
-pub use calls::system_call;
-pub use fault::page_fault;
 pub use forked::Frozen;
 pub use heap::{ChildStatistics, Region};
 

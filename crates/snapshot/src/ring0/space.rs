@@ -156,7 +156,7 @@ impl Space {
         }
         calls::install(process)?;
         native::install()?;
-        fault::install();
+        fault::install(all)?;
         own.top().slots[entry_of(range)].store_exclusive(entry);
         registry::set(number, Arc::as_ptr(&space));
         Ok(space)
