@@ -95,7 +95,7 @@ impl Arrivals {
         if thread.is_none() {
             let (shared, storage) = (self.shared.clone(), storage.clone());
             let builder = thread::Builder::new().name("bufpool-prefetch".into()).stack_size(STACK);
-            let started = builder.spawn(move || shared.run(&*storage));
+            let started = bedplate_threads::spawn(builder, move || shared.run(&*storage));
             *thread = started.ok().map(|handle| (handle, std::process::id()));
         }
         thread.is_some()

@@ -174,3 +174,16 @@ fn a_pool_that_is_dropped_gives_its_memory_back_when_nothing_is_written_to_it() 
         check(&pool, ids[0]);
     }
 }
+
+/// A host's signal handlers are for its own threads.
+#[test]
+fn the_thread_that_reads_ahead_takes_no_signals() {
+    let (pool, _folder, ids) = common::stored(Kind::Hashtable, 16, 32);
+    pool.prefetch(&ids[..8]);
+    while pool.statistics().read < 8 {
+        std::thread::yield_now();
+    }
+    let (threads, signals) = bedplate_threads::deliverable(|name| name.starts_with("bufpool-")).unwrap();
+    assert!(threads > 0);
+    assert_eq!(signals, 0);
+}

@@ -41,20 +41,20 @@ impl Database {
         let stop = Arc::new(AtomicBool::new(false));
         let housekeeper = {
             let (engine, stop) = (engine.clone(), stop.clone());
-            std::thread::Builder::new()
-                .name("kdb-housekeep".into())
-                .spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        match engine.housekeep() {
-                            Ok(true) => {}
-                            Ok(false) => std::thread::park_timeout(TICK),
-                            Err(e) => {
-                                tracing::error!("background work failed: {e}");
-                                std::thread::park_timeout(Duration::from_secs(1));
-                            }
+            let builder = std::thread::Builder::new().name("kdb-housekeep".into());
+            let body = move || {
+                while !stop.load(Ordering::Relaxed) {
+                    match engine.housekeep() {
+                        Ok(true) => {}
+                        Ok(false) => std::thread::park_timeout(TICK),
+                        Err(e) => {
+                            tracing::error!("background work failed: {e}");
+                            std::thread::park_timeout(Duration::from_secs(1));
                         }
                     }
-                })
+                }
+            };
+            bedplate_threads::spawn(builder, body)
                 .map_err(|e| Error::io("cannot start the background thread", e))?
         };
         let expirer = Some(Expirer::start(engine.clone())?);

@@ -146,21 +146,20 @@ impl Expirer {
     pub(crate) fn start(db: Arc<Engine>) -> Result<Expirer> {
         let session = Session::with_index(db.clone(), db.config().max_sessions);
         let stop = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::Builder::new()
-            .name("kdb-expire".into())
-            .spawn({
-                let stop = stop.clone();
-                move || {
-                    let cursor = db.expiry_cursor();
-                    let mut worker = Worker { db: &db, session, cursor, pass: Seen::default() };
-                    while !stop.load(Ordering::Relaxed) {
-                        let rest = worker.period();
-                        if !stop.load(Ordering::Relaxed) {
-                            std::thread::park_timeout(rest);
-                        }
+        let body = {
+            let stop = stop.clone();
+            move || {
+                let cursor = db.expiry_cursor();
+                let mut worker = Worker { db: &db, session, cursor, pass: Seen::default() };
+                while !stop.load(Ordering::Relaxed) {
+                    let rest = worker.period();
+                    if !stop.load(Ordering::Relaxed) {
+                        std::thread::park_timeout(rest);
                     }
                 }
-            })
+            }
+        };
+        let thread = bedplate_threads::spawn(std::thread::Builder::new().name("kdb-expire".into()), body)
             .map_err(|e| Error::io("cannot start the thread that deletes expired keys", e))?;
         Ok(Expirer { stop, thread: Some(thread) })
     }

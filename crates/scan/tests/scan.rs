@@ -217,3 +217,18 @@ proptest! {
         }
     }
 }
+
+/// A host's signal handlers are for its own threads.
+#[test]
+fn threads_of_a_service_take_no_signals() {
+    let folder = folder();
+    let path = write(folder.path(), 0, 3 * FRAME);
+    for service in services() {
+        let mut channel = service.open(Scan::of([&path])).unwrap();
+        assert!(channel.next_page().unwrap().is_some());
+        let is_its = |name: &str| name == "scan" || name.starts_with("scan-read-");
+        let (threads, signals) = bedplate_threads::deliverable(is_its).unwrap();
+        assert!(threads > usize::from(service.engine() == Kind::Threads));
+        assert_eq!(signals, 0);
+    }
+}

@@ -230,3 +230,21 @@ fn sizes_that_cannot_be_are_errors() {
     let memory = Memory::builder(1).build().unwrap();
     assert_eq!(memory.len(), bedplate_snapshot::PAGE);
 }
+
+/// A host's signal handlers are for its own threads.
+#[test]
+fn threads_of_an_engine_take_no_signals() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for setting in settings() {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        memory.words()[0].store(1, Ordering::Relaxed);
+        let name = match setting.kind {
+            Kind::Remap => "bedplate-merge",
+            Kind::Uffd => "bedplate-fault",
+            _ => continue,
+        };
+        let (threads, signals) = bedplate_threads::deliverable(|its| its == name).unwrap();
+        assert!(threads > 0, "{setting:?}");
+        assert_eq!(signals, 0, "{setting:?}");
+    }
+}

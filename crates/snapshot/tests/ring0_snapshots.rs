@@ -230,3 +230,17 @@ fn a_programs_own_handlers_leave_snapshots_alone() {
     handlers::set_page_fault_handler(None);
     process.run(|_| handlers::set_syscall_handler(None)).unwrap();
 }
+
+/// A host's signal handlers are for its own threads.
+#[test]
+fn threads_in_the_background_take_no_signals() {
+    ring0_or_skip!();
+    let memory = memory(8, 2);
+    memory.settle();
+    // Longer names are cut.
+    for name in ["bedplate-reclai", "bedplate-copy"] {
+        let (threads, signals) = bedplate_threads::deliverable(|its| its == name).unwrap();
+        assert!(threads > 0, "{name}");
+        assert_eq!(signals, 0, "{name}");
+    }
+}

@@ -226,3 +226,15 @@ fn after_close_writes_are_refused() {
     assert!(matches!(session.set(b"a", b"2", SetOptions::default()), Err(Error::WalFailed)));
     assert_eq!(session.get(b"a").unwrap().unwrap().data, b"1");
 }
+
+/// A host's signal handlers are for its own threads.
+#[test]
+fn threads_of_a_store_take_no_signals() {
+    let temp = tempfile::tempdir().unwrap();
+    let (store, _) = open(config(Durability::Async), temp.path());
+    store.checkpoint().unwrap();
+    let (threads, signals) = bedplate_threads::deliverable(|name| name.starts_with("kdb-")).unwrap();
+    // It deletes expired keys, housekeeps, drains and flushes the log, and takes checkpoints.
+    assert!(threads >= 5, "{threads}");
+    assert_eq!(signals, 0);
+}

@@ -213,7 +213,8 @@ impl Daemon {
         let connection = Connection::new(socket.clone(), shared.clone(), budget.clone(), limits);
         ending.connections().insert(number, socket);
         let listed = Listed { ending, number };
-        std::thread::Builder::new().name("scan-client".into()).stack_size(STACK).spawn(move || {
+        let builder = std::thread::Builder::new().name("scan-client".into()).stack_size(STACK);
+        bedplate_threads::spawn(builder, move || {
             let _listed = listed;
             match connection.run() {
                 // It has what it wanted, or is gone.

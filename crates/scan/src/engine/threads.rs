@@ -109,7 +109,7 @@ impl Threads {
     fn start(&mut self) -> std::io::Result<()> {
         let shared = self.shared.clone();
         let name = format!("scan-read-{}", self.threads.len());
-        let thread = std::thread::Builder::new().name(name).spawn(move || shared.run())?;
+        let thread = bedplate_threads::spawn(std::thread::Builder::new().name(name), move || shared.run())?;
         self.threads.push(thread);
         Ok(())
     }

@@ -76,9 +76,10 @@ impl Builder {
             };
             Control::new(engine, loops, clock).run();
         };
-        let thread = std::thread::Builder::new().name("scan".into()).spawn(body).map_err(|_| {
-            Error::System { what: "starting the service's thread", source: rustix::io::Errno::AGAIN }
-        })?;
+        let thread =
+            bedplate_threads::spawn(std::thread::Builder::new().name("scan".into()), body).map_err(|_| {
+                Error::System { what: "starting the service's thread", source: rustix::io::Errno::AGAIN }
+            })?;
         let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
         let pools = Registry::default();
         let shared = Shared { inbox, thread: Some(thread), clock, kind, about, pools };

@@ -230,9 +230,8 @@ impl Drop for Child {
         if !self.reaped {
             // Somebody has to take the child's status; the owner does not want to wait for it.
             let mut child = Self { pid: self.pid, from: None, active: self.active.take(), reaped: true };
-            let spawned =
-                std::thread::Builder::new().name("bedplate-reaper".into()).spawn(move || child.reap());
-            drop(spawned);
+            let builder = std::thread::Builder::new().name("bedplate-reaper".into());
+            drop(bedplate_threads::spawn(builder, move || child.reap()));
         }
     }
 }

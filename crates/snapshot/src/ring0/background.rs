@@ -31,7 +31,8 @@ impl Background {
 
     fn add(&mut self, name: &str, work: fn(&Space)) -> Result<(), Error> {
         let space = self.space.clone();
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&space));
+        let thread =
+            bedplate_threads::spawn(std::thread::Builder::new().name(name.into()), move || work(&space));
         self.threads.push(thread.map_err(|error| Error::System {
             what: "starting a thread",
             source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),

@@ -51,7 +51,7 @@ impl Reaper {
     /// Starts the thread, which never ends.
     pub fn start(region: &'static Region) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name("bedplate-children".into());
-        thread.spawn(|| region.reaper.run(region)).map(drop).map_err(unavailable)
+        bedplate_threads::spawn(thread, || region.reaper.run(region)).map(drop).map_err(unavailable)
     }
 
     fn run(&self, region: &Region) {

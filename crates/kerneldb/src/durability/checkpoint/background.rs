@@ -66,9 +66,10 @@ impl Checkpointer {
         let shared = Arc::new(CheckpointRequests::default());
         shared.lock().status.last = last;
         let worker = Worker { config, shared: shared.clone(), task };
-        let thread = std::thread::Builder::new()
-            .name("kdb-checkpoint".into())
-            .spawn(move || worker.run())
+        let thread =
+            bedplate_threads::spawn(std::thread::Builder::new().name("kdb-checkpoint".into()), move || {
+                worker.run()
+            })
             .map_err(|e| Error::io("starting the thread kdb-checkpoint", e))?;
         Ok(Checkpointer { shared, thread: Mutex::new(Some(thread)) })
     }

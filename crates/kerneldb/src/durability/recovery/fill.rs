@@ -254,9 +254,9 @@ impl Router {
             let (send, batches) = channel();
             let (common, give_back, db) = (common.clone(), give_back.clone(), db.clone());
             common.loading.fetch_add(1, Ordering::SeqCst);
-            let thread = std::thread::Builder::new()
-                .name(format!("kdb-recover-{number}"))
-                .spawn(move || work(&db, session, &batches, &give_back, &common))
+            let builder = std::thread::Builder::new().name(format!("kdb-recover-{number}"));
+            let body = move || work(&db, session, &batches, &give_back, &common);
+            let thread = bedplate_threads::spawn(builder, body)
                 .map_err(|e| Error::io("cannot start a thread for recovery", e))?;
             router.full.push(send);
             router.workers.push(thread);

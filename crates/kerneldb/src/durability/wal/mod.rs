@@ -164,9 +164,7 @@ impl Wal {
         let drainer = Drainer::new(config.clone(), shared.clone(), start.ts);
         let flusher = Flusher::new(config, shared.clone(), files, report);
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(body)
+            bedplate_threads::spawn(std::thread::Builder::new().name(name.into()), body)
                 .map_err(|e| Error::io(format!("starting the thread {name}"), e))
         };
         let mut threads = vec![spawn("kdb-log-flush", Box::new(move || flusher.run()))?];

@@ -1,0 +1,110 @@
+//! Threads that a library starts in its host.
+//!
+//! A host's signal handlers are written for its own threads: PostgreSQL's jump out of the code that they interrupt. The kernel
+//! delivers a signal of the process to any thread that does not block it. So the threads of a library block all signals
+//! but those that an instruction of their own causes.
+
+#![cfg(target_os = "linux")]
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+
+/// Signals that an instruction causes. A thread that blocks one of them ends the process with it, where a handler may have an
+/// answer: threads come to ring 0 by SIGSEGV.
+const OF_INSTRUCTIONS: [Signal; 6] =
+    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
+
+/// Starts a thread, as [`Builder::spawn`] does, that blocks all signals but those that its own instructions cause. The caller's
+/// signals are as before when this returns.
+///
+/// # Errors
+/// Those of [`Builder::spawn`].
+pub fn spawn<F, T>(builder: Builder, body: F) -> io::Result<JoinHandle<T>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let mut blocked = SigSet::all();
+    OF_INSTRUCTIONS.into_iter().for_each(|signal| blocked.remove(signal));
+    // The new thread inherits the mask, so there is no moment at which it takes a signal.
+    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let thread = builder.spawn(body);
+    before.thread_set_mask()?;
+    thread
+}
+
+/// How many threads of this process have such a name, of which Linux keeps 15 bytes, and which signals may be delivered to one of them or more (bit
+/// N − 1 for signal N), but for those that instructions cause. For tests of who uses this crate.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn deliverable(is_such: impl Fn(&str) -> bool) -> io::Result<(usize, u64)> {
+    /// SIGKILL, SIGSTOP, and those that the C library keeps for itself.
+    const NEVER_BLOCKED: u64 = 1 << (9 - 1) | 1 << (19 - 1) | 1 << (32 - 1) | 1 << (33 - 1);
+    let of_instructions: u64 = OF_INSTRUCTIONS.into_iter().map(|signal| 1 << (signal as i32 - 1)).sum();
+    let (mut threads, mut signals) = (0, 0);
+    for task in std::fs::read_dir("/proc/self/task")? {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(task?.path().join("status")) else { continue };
+        let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        if !field("Name:").is_some_and(&is_such) {
+            continue;
+        }
+        let blocked = field("SigBlk:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        threads += 1;
+        signals |= !blocked.unwrap_or(0) & !NEVER_BLOCKED & !of_instructions;
+    }
+    Ok((threads, signals))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn mine() -> SigSet {
+        SigSet::thread_get_mask().unwrap()
+    }
+
+    #[test]
+    fn a_thread_blocks_what_its_host_may_handle_and_the_host_does_not() {
+        let before = mine();
+        let (end, wait) = mpsc::channel::<()>();
+        let (ready, is_ready) = mpsc::channel();
+        let body = move || {
+            ready.send(mine()).unwrap();
+            let _ = wait.recv();
+        };
+        let thread = spawn(Builder::new().name("of-a-library".into()), body).unwrap();
+        let its = is_ready.recv().unwrap();
+        assert!(
+            its.contains(Signal::SIGTERM) && its.contains(Signal::SIGUSR1) && its.contains(Signal::SIGALRM)
+        );
+        assert!(!its.contains(Signal::SIGSEGV) && !its.contains(Signal::SIGBUS));
+        assert_eq!(mine(), before);
+        assert_eq!(deliverable(|name| name == "of-a-library").unwrap(), (1, 0));
+        drop(end);
+        thread.join().unwrap();
+        assert_eq!(mine(), before);
+    }
+
+    #[test]
+    fn a_thread_that_takes_signals_is_told_apart() {
+        let (end, wait) = mpsc::channel::<()>();
+        let thread = Builder::new().name("of-the-host".into()).spawn(move || wait.recv().is_ok()).unwrap();
+        // The name is set by the thread itself.
+        let seen = loop {
+            let (threads, signals) = deliverable(|name| name == "of-the-host").unwrap();
+            if threads == 1 {
+                break signals;
+            }
+            std::thread::yield_now();
+        };
+        assert_ne!(seen & 1 << (Signal::SIGTERM as i32 - 1), 0);
+        drop(end);
+        thread.join().unwrap();
+    }
+}
