@@ -21,7 +21,7 @@ while read -r test binary; do
   snapshot/handles | snapshot/changes | snapshot/growth | snapshot/heap) all+=("$binary") ;;
   bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch | bufpool/replacement) all+=("$binary") ;;
   btree/threads | btree/limits | btree/ahead) all+=("$binary") ;;
-  kerneldb/hashmap | kerneldb/operators) all+=("$binary") ;;
+  scan/stamps | kerneldb/hashmap | kerneldb/operators) all+=("$binary") ;;
   esac
 done < <(sort <<<"$tests")
 

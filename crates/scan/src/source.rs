@@ -1,8 +1,9 @@
 //! Files of a scan: opened past the page cache, and watched for changes.
 //!
 //! A *stamp* is what the kernel says of a file's last change. Reading is bracketed by two of them: if they are the same,
-//! nobody wrote meanwhile. They are as fine as the file system's time stamps: since Linux 6.13 ext4, XFS, Btrfs and tmpfs
-//! make a new one for every change that follows a look; before that two changes within one timer tick (4 ms) look alike.
+//! nobody wrote meanwhile. Since Linux 6.13 ext4, XFS, Btrfs and tmpfs make a new one for every change that follows a look.
+//! Elsewhere two changes within one tick of the kernel's coarse clock (1 to 10 ms) look alike. So there a stamp of a change in
+//! the very tick in which it was taken is *racy*: it proves nothing, and a later one is taken. (git does the same.)
 //! A write stamps the file when it begins. One that is still going on then does not go unnoticed, because reads past the
 //! page cache wait for it: file systems let one writer, or readers, at a file. Two things do: stores to memory that is
 //! mapped from the file, which stamp it once and not for every store, and writes to a file whose file system only
@@ -12,10 +13,11 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, openat, seek, statx};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 
 use crate::memory::FRAME;
 use crate::{Error, Result};
@@ -67,19 +69,49 @@ impl Source {
 }
 
 /// What changes when a file changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     size: u64,
     modified: (i64, u32),
     changed: (i64, u32),
     links: u32,
+    /// A change after this one may look the same.
+    is_racy: bool,
+}
+
+/// Whether they are of the same change, as far as one can see.
+impl PartialEq for Stamp {
+    fn eq(&self, other: &Self) -> bool {
+        let seen = |stamp: &Stamp| (stamp.size, stamp.modified, stamp.changed, stamp.links);
+        seen(self) == seen(other)
+    }
 }
 
 impl Stamp {
     /// One of many, for tests without files.
     #[cfg(test)]
     pub fn numbered(number: i64) -> Self {
-        Self { size: 0, modified: (number, 0), changed: (number, 0), links: 1 }
+        Self { size: 0, modified: (number, 0), changed: (number, 0), links: 1, is_racy: false }
+    }
+
+    /// One of the file's that was taken while the coarse clock went from `before` to `after`.
+    fn new(stat: &rustix::fs::Statx, before: (i64, u32), after: (i64, u32), is_fine: bool) -> Self {
+        let changed = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
+        Self {
+            size: stat.stx_size,
+            modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+            changed,
+            links: stat.stx_nlink,
+            // Every change sets the time of the last change. One in the future is of a clock that was set back since, so a
+            // later change gets another one.
+            is_racy: !is_fine && (before..=after).contains(&changed),
+        }
+    }
+
+    /// Whether a file with an equal stamp may have been changed since this was taken. A stamp that is taken [a tick](tick)
+    /// later is not racy if it is equal.
+    pub fn is_racy(&self) -> bool {
+        self.is_racy
     }
 
     /// Whether the file lost a name since `earlier`: it was deleted, or another took its place.
@@ -109,6 +141,8 @@ pub struct File {
     pub device: u64,
     /// Its stamp when it was opened; a block device has none.
     pub stamp: Option<Stamp>,
+    /// Whether its file system makes a new stamp for every change that follows a look.
+    has_fine_stamps: bool,
     /// Which one it is: for a block device which device, whatever it is called by.
     pub identity: Identity,
 }
@@ -160,12 +194,15 @@ impl File {
 
     fn opened(file: OwnedFd, direct: std::result::Result<(), Errno>) -> rustix::io::Result<Self> {
         let flags = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+        let before = coarse_now();
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, flags)?;
+        let after = coarse_now();
+        let has_fine_stamps = has_fine_stamps(&file);
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let (size, device, stamp, inode) = match kind {
             FileType::RegularFile => {
                 let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-                (stat.stx_size, device, Some(stamp_of(&stat)), stat.stx_ino)
+                (stat.stx_size, device, Some(Stamp::new(&stat, before, after, has_fine_stamps)), stat.stx_ino)
             }
             FileType::BlockDevice => {
                 let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
@@ -179,7 +216,7 @@ impl File {
         let unit = unit(wanted)?;
         let identity = Identity { device, inode };
         let descriptor = Arc::new(file);
-        Ok(Self { descriptor, size, unit, direct, device, stamp, identity })
+        Ok(Self { descriptor, size, unit, direct, device, stamp, has_fine_stamps, identity })
     }
 
     /// The stamp now; `None` of what has none.
@@ -187,8 +224,9 @@ impl File {
         if self.stamp.is_none() {
             return Ok(None);
         }
+        let before = coarse_now();
         let stat = statx(&*self.descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        Ok(Some(stamp_of(&stat)))
+        Ok(Some(Stamp::new(&stat, before, coarse_now(), self.has_fine_stamps)))
     }
 
     /// The descriptor, which others may keep open, too.
@@ -213,13 +251,47 @@ fn unit(wanted: Option<u32>) -> rustix::io::Result<u32> {
     if unit as usize > FRAME { Err(TOO_COARSE) } else { Ok(unit) }
 }
 
-fn stamp_of(stat: &rustix::fs::Statx) -> Stamp {
-    Stamp {
-        size: stat.stx_size,
-        modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
-        changed: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
-        links: stat.stx_nlink,
+/// The clock that files without fine stamps are stamped by.
+fn coarse_now() -> (i64, u32) {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    (now.tv_sec, now.tv_nsec as u32)
+}
+
+/// How long a tick of that clock is, in nanoseconds.
+pub fn tick() -> u64 {
+    clock_getres(ClockId::RealtimeCoarse).tv_nsec as u64
+}
+
+/// Whether the file system of a file makes a new stamp for every change that follows a look. It is known of those that do;
+/// whether this kernel has it is tried out.
+fn has_fine_stamps(file: &OwnedFd) -> bool {
+    const EXT4: u64 = 0xef53;
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const TMPFS: u64 = 0x0102_1994;
+    static OF_THE_KERNEL: LazyLock<bool> = LazyLock::new(|| are_stamps_fine().unwrap_or(false));
+    let of = rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type as u64);
+    matches!(of, EXT4 | XFS | BTRFS | TMPFS) && *OF_THE_KERNEL
+}
+
+/// Changes and looks at a file in memory, one after the other, faster than ticks.
+fn are_stamps_fine() -> rustix::io::Result<bool> {
+    const CHANGES: usize = 50;
+    let file = rustix::fs::memfd_create("bedplate-stamps", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let look = || {
+        let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::CTIME)?;
+        Ok((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec))
+    };
+    let mut last = look()?;
+    for _ in 0..CHANGES {
+        rustix::io::pwrite(&file, b"x", 0)?;
+        let now = look()?;
+        if now == last {
+            return Ok(false);
+        }
+        last = now;
     }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -249,6 +321,27 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert!(file.stamp_now().unwrap().unwrap().lost_a_name_since(&last));
+    }
+
+    #[test]
+    fn a_stamp_of_a_change_in_the_tick_in_which_it_is_taken_is_racy() {
+        let file = tempfile::tempfile().unwrap();
+        let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).unwrap();
+        let (seconds, nanos) = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
+        let is_racy = |before, after, is_fine| Stamp::new(&stat, before, after, is_fine).is_racy();
+        let (changed, later) = ((seconds, nanos), (seconds + 1, nanos));
+        let earlier = (seconds - 1, nanos);
+        assert!(is_racy(changed, changed, false));
+        assert!(
+            is_racy(earlier, changed, false) && is_racy(changed, later, false),
+            "the clock went on meanwhile"
+        );
+        assert!(!is_racy(later, later, false), "a later change has a later tick");
+        assert!(!is_racy(earlier, earlier, false), "the clock was set back");
+        assert!(!is_racy(changed, changed, true));
+        let (racy, sound) =
+            (Stamp::new(&stat, changed, changed, false), Stamp::new(&stat, later, later, false));
+        assert_eq!(racy, sound, "of the same change");
     }
 
     #[test]

@@ -23,11 +23,13 @@ pub enum Fault {
 }
 
 type Decide = Box<dyn FnMut(&Read, u64) -> Option<Fault> + Send>;
+type AfterReading = Box<dyn FnMut(&Completion) + Send>;
 
 /// Decides what happens to the n-th read, and counts.
 #[derive(Clone)]
 pub struct Faults {
     decide: Arc<Mutex<Decide>>,
+    after_reading: Option<Arc<Mutex<AfterReading>>>,
     /// Reads that were begun.
     pub reads: Arc<AtomicU64>,
     /// The most that flew at once.
@@ -37,7 +39,19 @@ pub struct Faults {
 impl Faults {
     /// Asks `decide` about every read.
     pub fn new(decide: impl FnMut(&Read, u64) -> Option<Fault> + Send + 'static) -> Self {
-        Self { decide: Arc::new(Mutex::new(Box::new(decide))), reads: Arc::default(), most: Arc::default() }
+        let decide: Decide = Box::new(decide);
+        Self {
+            decide: Arc::new(Mutex::new(decide)),
+            after_reading: None,
+            reads: Arc::default(),
+            most: Arc::default(),
+        }
+    }
+
+    /// Calls `act` after every read that was made, before anybody knows that it is complete.
+    pub fn after_reading(mut self, act: impl FnMut(&Completion) + Send + 'static) -> Self {
+        self.after_reading = Some(Arc::new(Mutex::new(Box::new(act))));
+        self
     }
 
     /// For [`Builder::wrap`](bedplate_scan::Builder::wrap).
@@ -115,6 +129,9 @@ impl Engine for Faulty {
         let mut inner = Vec::new();
         self.inner.wait(timeout, &mut inner);
         for completion in inner {
+            if let Some(act) = &self.faults.after_reading {
+                (act.lock().unwrap())(&completion);
+            }
             match self.flying.remove(&completion.token).expect("it was submitted") {
                 Some(slow) => self.late.push((Instant::now() + slow, completion)),
                 None => complete.push(completion),

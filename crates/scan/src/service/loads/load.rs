@@ -3,7 +3,8 @@
 //! It ends. A request has at most one read in flight. Whatever fails is halved until it is a page, so there are fewer than two
 //! reads for each page of it; not any more [`SEARCH`] after the first failure, when each piece that is left is read once and
 //! is good or bad as a whole; what fails for want of something is tried [`TRIES`] times more, all pieces together, before
-//! it has failed; if a file changes, all is read [`ATTEMPTS`] times.
+//! it has failed; if a file changes, all is read [`ATTEMPTS`] times. So it is, a tick later each time, if a file was changed so
+//! shortly before that another change would not show.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use crate::board::{Fault, Faults, UNIT};
 use crate::engine::{Completion, Engine, Read};
 use crate::error;
 use crate::memory::FRAME;
+use crate::source::tick;
 
 /// How often a chunk is read whose file keeps changing.
 const ATTEMPTS: u32 = 8;
@@ -66,6 +68,16 @@ impl Request {
         self.offset = self.end;
         self.later.pop().map(|end| self.end = end).is_some()
     }
+}
+
+/// What a load waits for.
+pub enum Next {
+    /// Completions of reads.
+    Completions,
+    /// All of it is to be read again, after so many nanoseconds.
+    Again { after: u64 },
+    /// Nothing: it is over.
+    Nothing,
 }
 
 /// A load.
@@ -249,33 +261,41 @@ impl Load {
         }
     }
 
-    /// Whether there is more to come: requests are pending, or all of it has to be read once more because a file changed.
-    pub fn goes_on(&mut self, engine: &mut dyn Engine, place: usize) -> bool {
+    /// What comes next: there may be requests pending, or all of it has to be read once more because a file changed.
+    pub fn next(&mut self, engine: &mut dyn Engine, place: usize) -> Next {
         if self.pending > 0 {
-            return true;
+            return Next::Completions;
         }
         if self.given_up {
-            return false;
+            return Next::Nothing;
         }
+        let mut is_racy = false;
         let files = self.order.files.clone();
         let mut wrong: Vec<(u32, u32)> = Vec::new();
         for (file, before) in &self.outcome.stamps {
             match files.stamp(*file) {
                 Some(now) if files.replaced(*file, &now) => wrong.push((*file, error::REPLACED)),
                 Some(now) if now != *before => wrong.push((*file, error::CHANGING)),
+                Some(_) if before.is_racy() => {
+                    is_racy = true;
+                    wrong.push((*file, error::CHANGING));
+                }
                 _ => {}
             }
         }
         if wrong.iter().any(|(_, code)| *code == error::CHANGING) {
             self.attempt += 1;
             if self.attempt < ATTEMPTS {
+                if is_racy {
+                    return Next::Again { after: tick() };
+                }
                 self.read(engine, place);
-                return true;
+                return Next::Completions;
             }
         }
         for (file, code) in wrong {
             self.outcome.lose(&self.order.chunk, file, code);
         }
-        false
+        Next::Nothing
     }
 }

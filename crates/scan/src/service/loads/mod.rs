@@ -16,7 +16,7 @@ use crate::board::{Fault, Faults};
 use crate::engine::{Completion, Engine};
 use crate::plan::Chunk;
 use crate::source::Stamp;
-use load::Load;
+use load::{Load, Next};
 
 /// For whom a chunk is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,11 +100,14 @@ impl Outcome {
     }
 }
 
-/// What a request has to wait for.
+/// What a request, or all of a load, has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     token: u64,
 }
+
+/// In the place of a request: all of the load.
+const ALL: usize = u32::MAX as usize;
 
 /// All loads. `Load`s are at places of their own, and a token is a place and a request of it.
 #[derive(Default)]
@@ -141,15 +144,19 @@ impl Loads {
         self.look(engine, place, now)
     }
 
-    /// Tries a request again.
+    /// Tries a request, or all of a load, again.
     pub fn retry(&mut self, engine: &mut dyn Engine, retry: Retry, now: u64) -> Progress {
         let (place, index) = split(retry.token);
         let load = self.places[place].as_mut().expect("requests are pending while they wait");
-        if load.is_given_up() {
-            load.drop_request();
-            return self.look(engine, place, now);
+        match (index, load.is_given_up()) {
+            (ALL, true) => return self.look(engine, place, now),
+            (ALL, false) => load.read(engine, place),
+            (_, true) => {
+                load.drop_request();
+                return self.look(engine, place, now);
+            }
+            (_, false) => load.submit(engine, place, index),
         }
-        load.submit(engine, place, index);
         Progress::Nothing
     }
 
@@ -165,8 +172,13 @@ impl Loads {
     /// What follows when a request is over.
     fn look(&mut self, engine: &mut dyn Engine, place: usize, now: u64) -> Progress {
         let load = self.places[place].as_mut().expect("checked by the callers");
-        if load.goes_on(engine, place) {
-            return Progress::Nothing;
+        match load.next(engine, place) {
+            Next::Completions => return Progress::Nothing,
+            Next::Again { after } => {
+                let token = (place as u64) << 32 | ALL as u64;
+                return Progress::Later(Retry { token }, now + after);
+            }
+            Next::Nothing => {}
         }
         let load = self.places[place].take().expect("as above");
         self.active -= 1;
@@ -178,7 +190,7 @@ impl Loads {
 pub enum Progress {
     /// There is more to come.
     Nothing,
-    /// A request is to be tried again at a time.
+    /// A request, or all of a load, is to be tried again at a time.
     Later(Retry, u64),
     /// The load is over.
     Over(Box<Loaded>),
