@@ -18,7 +18,7 @@ while read -r test binary; do
   case $test in
   bufpool/waiting | bufpool/limits) all+=("$binary") single+=("$binary") ;;
   ring0/* | snapshot/ring0_* | snapshot/engines | snapshot/region_model) all+=("$binary") ;;
-  snapshot/handles | snapshot/changes | snapshot/growth | snapshot/heap) all+=("$binary") ;;
+  snapshot/handles | snapshot/changes | snapshot/walks | snapshot/growth | snapshot/heap) all+=("$binary") ;;
   bufpool/pool | bufpool/threads | bufpool/ring0 | bufpool/prefetch | bufpool/replacement) all+=("$binary") ;;
   btree/threads | btree/limits | btree/ahead) all+=("$binary") ;;
   scan/stamps | kerneldb/hashmap | kerneldb/operators) all+=("$binary") ;;

@@ -37,7 +37,6 @@ extern "C" fn write() {
         ("pages_unarmed", of.pages_unarmed),
         ("pages_armed_at_snapshots", of.pages_armed_at_snapshots),
         ("pages_armed_ahead", of.pages_armed_ahead),
-        ("handler_moves", of.handler_moves),
         ("extra_bytes", of.extra_bytes),
         ("longest_pause_ns", of.longest_pause_ns),
         ("latest_pause_ns", of.latest_pause_ns),

@@ -30,7 +30,7 @@
 //! | | needs | what a snapshot waits for | the first write to a page after it |
 //! |---|---|---|---|
 //! | [`Kind::Remap`] | userfaultfd, Linux 5.14 | moving whole page tables, for any size alike | the kernel copies the page |
-//! | [`Kind::Uffd`] | userfaultfd with write protection, Linux 5.19 | write-protecting what was written lately | a thread keeps the old page for the snapshot |
+//! | [`Kind::Uffd`] | userfaultfd with write protection, Linux 5.19 | write-protecting what was written since the snapshot before | a thread copies the page for the snapshot |
 //! | [`Kind::Fork`] | nothing | copying the page tables | the kernel copies the page |
 //! | [`Kind::Ring0`] | ring 0 of a processor (`bedplate-ring0`), and to be asked for | an interrupt, or copying page tables without counting references | a handler in ring 0 copies the page for the snapshot |
 //!

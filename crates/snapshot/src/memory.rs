@@ -64,7 +64,7 @@ impl Builder {
     }
 
     /// Whether the memory keeps track of which of its pages change, for [`Snapshot::changed_since`]. Only `uffd` can: it is
-    /// chosen then. More writes fault with it: a page is not made writable because pages all around it are written.
+    /// chosen then. A writer that walks through memory has more faults with it: each page has its own.
     pub fn track_changes(mut self, track: bool) -> Self {
         self.shape.track_changes = track;
         self
@@ -312,8 +312,9 @@ impl Memory {
         self.engine.spawn_in_child(Box::new(task))
     }
 
-    /// Waits until what can be done ahead of the next snapshot is done. A database need not call it: that goes on
-    /// in the background by itself.
+    /// Does what can be done ahead of the next snapshot, or waits until it is done. With `uffd` this write-protects all pages
+    /// that were written since the snapshot before, which shortens the next pause; the next write to each of them is slower.
+    /// The other engines work ahead by themselves.
     pub fn settle(&self) {
         self.engine.settle();
     }

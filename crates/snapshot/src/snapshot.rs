@@ -11,7 +11,7 @@ use crate::{Error, View};
 pub(crate) trait Kept: Send + Sync {
     /// Whether every page could be kept so far.
     fn is_whole(&self) -> bool;
-    /// The first run of bytes, in whole pages, that may have changed since the earlier snapshot with this number.
+    /// The first run of bytes, in whole pages, that were written since the earlier snapshot with this number.
     fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>>;
 }
 
@@ -70,7 +70,7 @@ pub struct Bookmark {
     pub(crate) bytes: usize,
 }
 
-/// Parts of a memory that may have changed between two snapshots: see [`Snapshot::changed_since`].
+/// Parts of a memory that were written between two snapshots: see [`Snapshot::changed_since`].
 #[derive(Debug)]
 pub struct Changes<'a> {
     snapshot: &'a Snapshot,
@@ -167,16 +167,12 @@ impl Snapshot {
         self.shared.bookmark.ok_or(Error::NotTracked)
     }
 
-    /// The parts that may have changed since an earlier snapshot of the same memory: ranges of bytes, in whole pages, in
-    /// ascending order. The last one is what the memory has grown by.
+    /// The parts that were written since an earlier snapshot of the same memory: ranges of bytes, in whole pages, in ascending
+    /// order. The last one is what the memory has grown by.
     ///
-    /// Every page that changed is in one. Some pages that did not change are, too:
-    /// - pages that were written with what they had before;
-    /// - pages less than 32 pages away from one that was written: a writer that walks through memory has the pages ahead of
-    ///   it made writable with the one that it writes;
-    /// - pages that were written at once after each of several snapshots before, whether they were this time or not;
-    /// - rarely, under load, a page that was written just before the earlier snapshot, with those next to it: its fault may be
-    ///   served late.
+    /// Every page that changed is in one. These are exactly the pages that were written, also those that were written with what
+    /// they had before. There is one exception: a page is also in one if a thread began its first write to the page before this
+    /// snapshot, and the write took effect after it.
     ///
     /// A device that writes into the memory leaves no trace: a direct read (`O_DIRECT`), or a read into a buffer that is
     /// registered with io_uring. A memory of which changes are tracked must not be the target of such reads.

@@ -15,8 +15,6 @@ use super::{Check, Component};
 const UFFD: (&str, &str) = ("userfaultfd", "userfaultfd");
 const FEATURES: (&str, &str) = ("uffd-wp-shmem", "write protection of shared memory (WP_HUGETLBFS_SHMEM)");
 const ARM: (&str, &str) = ("uffd-arm", "arming a memfd mapping");
-const ASYNC: (&str, &str) = ("uffd-wp-async", "asynchronous write tracking (WP_ASYNC)");
-const SCAN: (&str, &str) = ("pagemap-scan", "finding written pages (PAGEMAP_SCAN)");
 const COPY: (&str, &str) = ("process-vm-writev", "writing into the snapshot process (process_vm_writev)");
 
 const REMAP: (&str, &str) = ("remap", "setting page tables aside (mremap of shared memory)");
@@ -29,11 +27,8 @@ const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
-const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const REGISTER_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
-const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
 
 const PAGE: usize = 4096;
 
@@ -43,13 +38,12 @@ pub fn probe() -> Component {
     let opened = open(&mut checks);
     match opened {
         Some(uffd) => armed(&mut checks, &uffd),
-        None => checks.extend([FEATURES, ARM, ASYNC].map(|(id, subject)| {
-            let required = id != ASYNC.0;
-            let check = Check::unknown(id, subject, "userfaultfd could not be opened");
-            if required { check.required() } else { check }
-        })),
+        None => {
+            checks.extend([FEATURES, ARM].map(|(id, subject)| {
+                Check::unknown(id, subject, "userfaultfd could not be opened").required()
+            }))
+        }
     }
-    checks.push(pagemap_scan());
     checks.push(copy());
     checks.push(remap());
     Component {
@@ -113,12 +107,6 @@ fn armed(checks: &mut Vec<Check>, uffd: &OwnedFd) {
         Ok(()) => Check::yes(ARM.0, ARM.1, "a page was write-protected").required(),
         Err(why) => Check::no(ARM.0, ARM.1, why).advice("use Linux 5.19 or newer on x86-64").required(),
     });
-    checks.push(if offered & FEATURE_WP_ASYNC != 0 {
-        Check::yes(ASYNC.0, ASYNC.1, "offered")
-    } else {
-        Check::no(ASYNC.0, ASYNC.1, "not offered; pages are armed at each snapshot instead of ahead of it")
-            .advice("use Linux 6.7 or newer")
-    });
 }
 
 fn arm(uffd: &OwnedFd, features: u64) -> Result<(), String> {
@@ -149,28 +137,6 @@ fn with_memfd_page<T>(f: impl FnOnce(usize) -> Result<T, String>) -> Result<T, S
     // SAFETY: the mapping made above; nothing refers to it any more.
     unsafe { munmap(address, PAGE) }.map_err(|e| format!("unmapping a memfd: {e}"))?;
     result
-}
-
-fn pagemap_scan() -> Check {
-    let attempt = || {
-        let pagemap =
-            std::fs::File::open("/proc/self/pagemap").map_err(|e| format!("/proc/self/pagemap: {e}"))?;
-        with_memfd_page(|address| {
-            let (start, end) = (address as u64, (address + PAGE) as u64);
-            let mut found = [0u64; 3];
-            let out = found.as_mut_ptr() as u64;
-            // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted,
-            // mask, anyof, return.
-            let mut arg = [96, 0, start, end, 0, out, 1, 0, 0, PAGE_IS_PRESENT, 0, PAGE_IS_PRESENT];
-            let regions = request(&pagemap, PAGEMAP_SCAN, &mut arg).map_err(|e| e.to_string())?;
-            if regions == 1 { Ok(()) } else { Err(format!("{regions} regions found instead of 1")) }
-        })
-    };
-    match attempt() {
-        Ok(()) => Check::yes(SCAN.0, SCAN.1, "found a page"),
-        Err(why) => Check::no(SCAN.0, SCAN.1, why)
-            .advice("use Linux 6.7 or newer; without it written pages are found by their faults"),
-    }
 }
 
 /// Setting page tables aside, tried by the engine that does it.

@@ -145,7 +145,7 @@ pub trait Engine: Send + Sync {
     /// As [`spawn`](Self::spawn); [`Error::Unavailable`] if the engine's tasks run in this process.
     fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error>;
 
-    /// Waits until what can be done ahead of the next snapshot is done: cold pages armed, tables copied.
+    /// Waits until what can be done ahead of the next snapshot is done: pages armed, tables copied.
     fn settle(&self);
 
     /// What has happened so far.

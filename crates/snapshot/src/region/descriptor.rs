@@ -35,8 +35,7 @@ const EVENT_PAGEFAULT: u8 = 0x12;
 /// tables at each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Write protection: faults say which they are; threads that fault are named; shared memory can be protected (Linux
-    /// 5.19).
+    /// Write protection: faults say which they are; shared memory can be protected (Linux 5.19).
     WriteProtection,
     /// Holding up whoever uses pages without entries in the tables, whether the file has them or not (Linux 5.14).
     HoldingUp,
@@ -45,7 +44,7 @@ pub enum Purpose {
 impl Purpose {
     fn features(self) -> u64 {
         match self {
-            Self::WriteProtection => (1 << 0) | (1 << 8) | (1 << 12),
+            Self::WriteProtection => (1 << 0) | (1 << 12),
             Self::HoldingUp => (1 << 5) | (1 << 10),
         }
     }
@@ -99,15 +98,6 @@ impl std::fmt::Display for Refusal {
             Self::Other(what, error) => write!(f, "{what}: {error}"),
         }
     }
-}
-
-/// A write fault.
-#[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// The address.
-    pub address: usize,
-    /// The thread.
-    pub thread: u32,
 }
 
 /// An open userfaultfd.
@@ -220,8 +210,8 @@ impl Descriptor {
         }
     }
 
-    /// Takes a fault that nobody took yet.
-    pub fn read(&self) -> Option<Fault> {
+    /// Takes a fault that no thread has taken yet, and gives its address.
+    pub fn read(&self) -> Option<usize> {
         // SAFETY: all zero is a value of it.
         let mut message: uffd_msg = unsafe { std::mem::zeroed() };
         let bytes = {
@@ -233,9 +223,9 @@ impl Descriptor {
         if bytes != Ok(size_of::<uffd_msg>()) || message.event != EVENT_PAGEFAULT {
             return None;
         }
-        // SAFETY: the kernel said that it is a page fault, and names the thread as it was asked to.
-        let (address, thread) = unsafe { (message.arg.pagefault.address, message.arg.pagefault.feat.ptid) };
-        Some(Fault { address: address as usize, thread })
+        // SAFETY: the kernel said that it is a page fault.
+        let address = unsafe { message.arg.pagefault.address };
+        Some(address as usize)
     }
 }
 

@@ -56,10 +56,6 @@ impl<T> Drop for MmapBox<T> {
 /// Zero bytes are a valid value.
 pub unsafe trait Zero {}
 // SAFETY: an integer.
-unsafe impl Zero for std::sync::atomic::AtomicU8 {}
-// SAFETY: an integer.
-unsafe impl Zero for std::sync::atomic::AtomicU16 {}
-// SAFETY: an integer.
 unsafe impl Zero for std::sync::atomic::AtomicU32 {}
 // SAFETY: an integer.
 unsafe impl Zero for std::sync::atomic::AtomicU64 {}

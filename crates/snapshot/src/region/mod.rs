@@ -16,7 +16,6 @@ pub(crate) mod filter;
 mod kernel;
 mod mappings;
 mod mmap_box;
-mod path;
 pub(crate) mod protect;
 mod service;
 mod sets;
@@ -37,7 +36,6 @@ pub use kernel::counts_promises;
 pub(crate) use mappings::Mappings;
 pub use mappings::has_mapped_ring;
 pub(crate) use mmap_box::{MmapBox, Table};
-pub(crate) use path::path;
 pub use service::Service;
 pub(crate) use service::{Thread, Threaded};
 pub(crate) use sets::Pages;
@@ -151,8 +149,8 @@ pub trait Region: service::Threaded + Send + Sync + 'static {
     /// Whether a snapshot of this process's that has not ended has kept all its pages so far.
     fn is_whole(&self, id: &SnapshotId) -> bool;
 
-    /// Of pages that were in use at the earlier snapshot with the number `since`, of the same era, the first run that may have
-    /// changed until a later snapshot, which has not ended. All pages that changed are in one; if no track is kept, all are.
+    /// Of pages that were in use at the earlier snapshot with the number `since`, of the same era, the first run that was
+    /// written until a later snapshot, which has not ended. If no track is kept, all pages are in one.
     fn first_changed(&self, _: &SnapshotId, _: u32, pages: Range<usize>) -> Option<Range<usize>> {
         (!pages.is_empty()).then_some(pages)
     }

@@ -65,7 +65,7 @@ impl<R: Region> Service<R> {
         Self { region, threads: Mutex::new(Vec::new()), owner: std::process::id() }
     }
 
-    /// Starts its threads: from now on snapshots can be taken, and what can be done ahead of them is. Once is enough.
+    /// Starts its threads: from now on snapshots can be taken. Once is enough.
     ///
     /// # Errors
     /// [`Error::System`] when threads cannot be had: it has none then.

@@ -28,16 +28,14 @@ pub struct Statistics {
     pub pages_copied: u64,
     /// Pages that were write-protected during snapshots' pauses.
     pub pages_armed_at_snapshots: u64,
-    /// Pages that were write-protected ahead of time.
+    /// With `ring0`: pages that were write-protected ahead of time.
     pub pages_armed_ahead: u64,
-    /// Pages that are not write-protected now.
+    /// With `uffd`: pages that are not write-protected now, which the next snapshot has to protect.
     pub pages_unarmed: u64,
     /// Pages that are mapped privately now, copied or not.
     pub pages_private: u64,
     /// Pages that are in use now.
     pub pages_claimed: u64,
-    /// Times at which a handler of faults on another processor took over.
-    pub handler_moves: u64,
     /// Snapshots for which everything had been made ready before.
     pub instantaneous: u64,
     /// With `remap`: snapshots that began while another was active, or before all was merged. For these, `fork` copied
@@ -61,7 +59,7 @@ pub struct Statistics {
 }
 
 /// How many numbers [`Statistics::figures`] gives.
-const FIGURES: usize = 21 + PAUSE_BOUNDS.len() + 1;
+const FIGURES: usize = 20 + PAUSE_BOUNDS.len() + 1;
 
 impl Statistics {
     /// All numbers, in the order in which the page has them. Another order is another version of the page's layout
@@ -80,7 +78,6 @@ impl Statistics {
             &mut self.pages_unarmed,
             &mut self.pages_private,
             &mut self.pages_claimed,
-            &mut self.handler_moves,
             &mut self.instantaneous,
             &mut self.copied_as_usual,
             &mut self.merges,

@@ -11,8 +11,8 @@
 //! | 2 | the owner's process ID, in its own PID namespace |
 //! | 3 | the engine: 0 for none, 1 for `remap`, 2 for `uffd`, 3 for `ring0`, 4 for `fork` |
 //! | 4 | how many bytes of text follow the numbers |
-//! | 5 to 47 | the numbers, in the order of `Statistics::figures` |
-//! | 48 to 511 | text in UTF-8: why the engine is this one |
+//! | 5 to 46 | the numbers, in the order of `Statistics::figures` |
+//! | 47 to 511 | text in UTF-8: why the engine is this one |
 //!
 //! Only the owner writes to the page, one thread at a time. A number is one word, so a reader never sees a part of it. A
 //! reader may see one number of before and another of after a change. A reader must not rely on anything that the page
@@ -37,7 +37,7 @@ pub const NAME: &std::ffi::CStr = c"bedplate-snapshot-statistics";
 /// The page's first word: "BPSNSTAT".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"BPSNSTAT");
 /// The version of the layout.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// How many words a page has.
 pub const WORDS: usize = PAGE / size_of::<u64>();
 

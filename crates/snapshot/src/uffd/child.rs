@@ -72,8 +72,6 @@ impl<'a> Frozen<'a> {
         let (owners_end, childs_end) = page_map::channel().map_err(Error::system("socketpair"))?;
         let begin = now();
         let mut snapshots = region.close();
-        // The child must not inherit a binding. Nobody is bound again before this thaws.
-        region.crew.unbind();
         let (slot, epoch) = region.begin(&mut snapshots)?;
         Ok(Self { region, snapshots, slot, epoch, owners_end, childs_end, begin })
     }

@@ -8,17 +8,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGua
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::apart::Apart;
 use super::changes::Changes;
 use super::child::Frozen;
-use super::crew::Crew;
-use super::density::Density;
-use super::heat::Heat;
 use super::snapshots::Snapshots;
 use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
-use super::team::Team;
-use super::window;
 use super::{CHUNK, SNAPSHOTS};
 use crate::region::{
     Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Options, Pages, Purpose, Refusal, SnapshotId,
@@ -38,7 +32,6 @@ pub(super) struct Counters {
     pub faults: AtomicU64,
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
-    pub armed_ahead: AtomicU64,
     /// Pages.
     pub claimed: AtomicU64,
     pub pauses: PauseCounters,
@@ -49,9 +42,9 @@ pub struct Region {
     pub(super) base: usize,
     pub(super) pages: usize,
     pub(super) memory: OwnedFd,
-    /// With large folios: the huge pages that arming has taken apart.
-    pub(super) apart: Option<Apart>,
     pub(super) descriptor: Descriptor,
+    /// Armed pages that may lie between others when these are armed in one step.
+    pub(super) gap: usize,
     /// Where what the kernel says of protecting huge pages is not to be relied on.
     entries: Option<Entries>,
     pub(super) gate: RwLock<Snapshots>,
@@ -64,17 +57,16 @@ pub struct Region {
     pub(super) epochs: Table<AtomicU32>,
     /// If it keeps track of changes.
     pub(super) changes: Option<Changes>,
-    pub(super) heat: Heat,
-    pub(super) density: Density,
     /// No page from this one on was ever claimed.
     pub(super) used: AtomicUsize,
     /// Pages of nothing: see `target`.
     pub(super) nothing: usize,
-    pub(super) crew: Crew,
-    pub(super) team: Team,
+    /// Wakes the thread that looks whether children have ended.
     pub(super) wake_up: EventFd,
+    /// Wakes the handler when it is to end.
+    pub(super) end_handler: EventFd,
     pub(super) counters: Counters,
-    /// Where other processes can read the statistics. Only the worker writes to it.
+    /// Where other processes can read the statistics. Only the thread that ends children's snapshots writes to it.
     pub(super) published: OnceLock<Page>,
     /// For the search of free pages.
     pub(super) space: Mutex<()>,
@@ -109,8 +101,8 @@ impl Region {
                 base,
                 pages,
                 memory,
-                apart: large_folios.then(|| Apart::new(pages)).transpose()?,
                 descriptor,
+                gap: if large_folios { LARGE_GAP } else { GAP },
                 entries,
                 gate: RwLock::new(Snapshots::default()),
                 latches: [const { Mutex::new(()) }; LATCHES],
@@ -120,13 +112,10 @@ impl Region {
                 unarmed_count: AtomicUsize::new(0),
                 epochs: Table::new(pages, false)?,
                 changes: options.track_changes.then(|| Changes::new(SNAPSHOTS, pages)).transpose()?,
-                heat: Heat::new(pages)?,
-                density: Density::new(pages)?,
                 used: AtomicUsize::new(0),
                 nothing: nothing as usize,
-                crew: Crew::new()?,
-                team: Team::new(),
                 wake_up: EventFd::new()?,
+                end_handler: EventFd::new()?,
                 counters: Counters::default(),
                 published: OnceLock::new(),
                 space: Mutex::new(()),
@@ -162,18 +151,6 @@ impl Region {
 
     pub(super) fn address(&self, page: usize) -> usize {
         self.base + page * PAGE
-    }
-
-    /// Armed pages that may lie between others when these are armed in one step.
-    pub(super) fn gap(&self) -> usize {
-        if self.apart.is_some() { LARGE_GAP } else { GAP }
-    }
-
-    /// Pages were armed, and huge pages taken apart for that.
-    pub(super) fn took_apart(&self, pages: &Range<usize>) {
-        if let Some(apart) = &self.apart {
-            apart.armed(pages);
-        }
     }
 
     /// Write-protects pages.
@@ -246,8 +223,6 @@ impl crate::region::Region for Region {
     common_methods!();
 
     fn snapshot(&self) -> Result<SnapshotId, Error> {
-        // A thread or process that the caller starts for it must not inherit a binding.
-        self.crew.unbind();
         // Private from the start: what it shares with the owner is what it has not got itself.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -270,7 +245,6 @@ impl crate::region::Region for Region {
             Ok((slot, epoch, era, pages)) => {
                 let pause_ns = now() - begin;
                 self.counters.pauses.record(pause_ns);
-                self.wake_up.notify();
                 Ok(SnapshotId { slot, epoch, era, base, pages, pause_ns })
             }
             Err(error) => {
@@ -342,10 +316,8 @@ impl crate::region::Region for Region {
             faults: get(&counters.faults),
             pages_copied: get(&counters.copied),
             pages_armed_at_snapshots: get(&counters.armed_at_snapshots),
-            pages_armed_ahead: get(&counters.armed_ahead),
             pages_unarmed: self.unarmed_count.load(Ordering::Relaxed) as u64,
             pages_claimed: get(&counters.claimed),
-            handler_moves: self.crew.moves(),
             ..Statistics::default()
         };
         counters.pauses.fill(&mut statistics);
@@ -362,5 +334,3 @@ impl Drop for Region {
         }
     }
 }
-
-const _: () = assert!(window::MOST <= super::target::MOST);

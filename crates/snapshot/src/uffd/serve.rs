@@ -1,111 +1,58 @@
-//! The way of a write fault: keep the page for the snapshots that share it, then let the write go on. The same for the
-//! pages of which it is known that they are written at once: they are kept before there is a fault.
+//! The way of a write fault: keep the page for the snapshots that share it, then let the write go on.
 
 use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use super::CHUNK;
-use super::descriptor::Fault;
 use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
-use super::window::Window;
 use crate::PAGE;
 
-/// Each how many snapshots it is looked whether hot pages still are.
-const CHECKED: u32 = 8;
+/// Pages that a fault exposes if so many pages before it are exposed. A fault costs several times what copying a page
+/// costs, and its writer most likely walks through memory. A writer that jumps about rarely finds so many pages exposed.
+pub(super) const WALK: usize = 16;
 
 impl Region {
-    /// Serves a fault, and says whether there are snapshots. Called by handlers only, which write to nothing in the
-    /// region.
-    pub(super) fn serve(&self, fault: Fault, window: &mut Window) -> bool {
-        let page = (fault.address - self.base) / PAGE;
-        let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let snapshots = open.active().next().is_some();
+    /// Serves the faults that wait. Called by the handler only, which writes to nothing in the region.
+    pub(super) fn serve_faults(&self) {
+        loop {
+            // The gate comes before the fault. Otherwise another thread could discard the page between the two, which lets the
+            // writer go on, and a snapshot could begin. Then the page would count as written after the snapshot.
+            let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(address) = self.descriptor.read() else { return };
+            self.serve(&open, (address - self.base) / PAGE);
+        }
+    }
+
+    fn serve(&self, open: &Snapshots, page: usize) {
         let _latch = self.latch(page);
         self.counters.faults.fetch_add(1, Ordering::Relaxed);
         if self.unarmed.contains(page) {
-            // Somebody's fault on the same page was first; this wakes whoever came after that.
+            // The page was exposed since the thread faulted; or it was free when it was armed in a run with others, and is
+            // claimed now.
             let _ = self.descriptor.unprotect(self.address(page), PAGE);
-            return snapshots;
-        }
-        // Outside of snapshots only what is written is worth a later arming.
-        self.heat.written(page);
-        if !snapshots && self.changes.is_none() {
-            // There is nothing to keep: more pages cost hardly more.
-            self.expose(&open, page..page + 1);
-            self.expose_claimed(&open, self.block(&open, page, CHUNK), |_| true);
-            return false;
-        }
-        let chunk = page / CHUNK * CHUNK;
-        let armed = self.armed_around(page, chunk..self.pages.min(chunk + CHUNK));
-        // First what lets the writer go on.
-        self.expose(&open, window.choose(page, armed));
-        if self.changes.is_none() {
-            let block = self.block(&open, page, self.density.most(self.used()));
-            self.density.kept(self.expose_claimed(&open, block, |_| true));
-        }
-        snapshots
-    }
-
-    /// Keeps the pages for a snapshot that just began which were written at once after those before it: a page costs a
-    /// fraction of its fault's time, which its writer would spend waiting.
-    pub(super) fn keep_hot(&self) {
-        const STEP: usize = CHUNK / 8;
-        for start in (0..self.used()).step_by(STEP) {
-            let pages = start..self.pages.min(start + STEP);
-            if !pages.clone().any(|page| self.heat.is_hot(page)) {
-                continue;
-            }
-            // Anew for each step, as writers wait for both.
-            let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-            if open.active().next().is_none() {
-                return;
-            }
-            let _latch = self.latch(start);
-            if open.epoch.is_multiple_of(CHECKED) {
-                // Those that are still written at once have faults this time, if they have not had them already.
-                let unproven = pages.filter(|&page| self.heat.is_hot(page) && !self.unarmed.contains(page));
-                unproven.for_each(|page| self.heat.cooled(page));
-            } else {
-                self.expose_claimed(&open, pages, |page| self.heat.is_hot(page));
-            }
+        } else {
+            self.expose(open, self.served_with(page));
         }
     }
 
-    /// The pages to serve with one, of which the region may not have all.
-    fn block(&self, open: &Snapshots, page: usize, most: usize) -> Range<usize> {
-        let block = self.density.block(page, open.epoch, most);
-        block.start..block.end.min(self.pages)
-    }
-
-    /// As [`Self::expose`], those of the pages that are in use and that `which` says, and gives how many.
-    fn expose_claimed(&self, open: &Snapshots, pages: Range<usize>, which: impl Fn(usize) -> bool) -> usize {
-        let (mut page, mut exposed) = (pages.start, 0);
-        while let Some(first) = (page..pages.end).find(|page| which(*page)) {
-            page = (first..pages.end).find(|page| !which(*page)).unwrap_or(pages.end);
-            let mut at = first;
-            while let Some(run) = self.claimed.run(at..page, true) {
-                at = run.end;
-                exposed += self.expose(open, run);
-            }
-        }
-        exposed
-    }
-
-    /// The armed pages around one, within a chunk.
-    fn armed_around(&self, page: usize, chunk: Range<usize>) -> Range<usize> {
-        let is_armed = |page: &usize| !self.unarmed.contains(*page) && self.claimed.contains(*page);
-        let end = self.unarmed.first(page..chunk.end, true).unwrap_or(chunk.end);
-        let end = self.claimed.first(page..end, false).unwrap_or(end);
-        let start = (chunk.start..page).rev().take_while(is_armed).last().unwrap_or(page);
-        start..end.max(page + 1)
+    /// The pages to serve with a fault on a page: armed ones of its chunk, from the page on.
+    fn served_with(&self, page: usize) -> Range<usize> {
+        let start = page.saturating_sub(WALK);
+        // Where track is kept of changes, an exposed page counts as changed.
+        let walks = self.changes.is_none()
+            && page - start == WALK
+            && self.unarmed.first(start..page, false).is_none();
+        let chunk_end = self.pages.min((page / CHUNK + 1) * CHUNK);
+        let end = if walks { chunk_end.min(page + WALK) } else { page + 1 };
+        page..self.claimed.first(page + 1..end, false).unwrap_or(end)
     }
 
     /// Keeps pages for the snapshots that share them, and makes them writable. They are in one chunk, whose latch is
-    /// held; those that are not armed stay as they are. Gives how many were.
-    pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) -> usize {
-        let (mut at, mut exposed) = (pages.start, 0);
+    /// held; those that are not armed stay as they are.
+    pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) {
+        let mut at = pages.start;
         while let Some(run) = self.unarmed.run(at..pages.end, false) {
             at = run.end;
             for (number, slot) in open.numbered() {
@@ -113,15 +60,12 @@ impl Region {
             }
             for page in run.clone() {
                 self.epochs[page].store(open.epoch, Ordering::Release);
-                self.heat.exposed(page);
             }
             let new = self.unarmed.insert(run.clone());
             self.unarmed_count.fetch_add(new, Ordering::Relaxed);
-            exposed += new;
             // It cannot fail: the range is registered. If it did, the writer would fault again.
             let _ = self.descriptor.unprotect(self.address(run.start), run.len() * PAGE);
         }
-        exposed
     }
 
     /// Gives a snapshot its own copy of the pages that it still shares.

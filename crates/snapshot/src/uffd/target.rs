@@ -155,7 +155,7 @@ fn establish(channel: &OwnedFd) -> Link {
 
 /// Has the kernel break the sharing of pages in the child: it makes them the child's own to write to them, and then
 /// finds that there is nothing to write. (The child's number could be another's by now only if it ended, was waited
-/// for, and all numbers were used since the worker's last look. Nothing would be changed there either.)
+/// for, and all numbers were used since the last look whether it lives. Nothing would be changed there either.)
 fn touch(region: &Region, pid: Pid, pages: Range<usize>) {
     let len = pages.len() * PAGE;
     let nothing = libc::iovec { iov_base: std::ptr::without_provenance_mut(region.nothing), iov_len: len };

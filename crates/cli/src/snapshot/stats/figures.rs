@@ -235,7 +235,7 @@ pub const FIGURES: &[Figure] = &[
         label: "protected ahead",
         name: "protected_ahead",
         unit: Unit::Bytes,
-        is_of: handles_faults,
+        is_of: ring0,
         help: "Memory that was protected against writes ahead of snapshots.",
         get: |process| bytes(process.page.statistics.pages_armed_ahead),
         ..COUNTER

@@ -1,9 +1,10 @@
 //! What the protocol works on, in the model checker: a kernel, some pages of memory, and a region's parts that loom can
-//! follow. Parts that only decide what is worth doing decide as the test says.
+//! follow.
 
 use std::ops::Range;
 
 use loom::sync::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
 
 use super::PAGES;
 use crate::PAGE;
@@ -66,13 +67,18 @@ impl Machine {
         memory.content[page] = value;
     }
 
-    /// Waits for a fault to serve, until there will be no more.
-    pub fn next_fault(&self) -> Option<usize> {
+    /// Waits for faults to serve, and gives whether there are any: otherwise there will be no more.
+    pub fn wait_for_fault(&self) -> bool {
         let mut memory = self.memory();
         while memory.faults.is_empty() && !memory.over {
             memory = self.fault.wait(memory).unwrap();
         }
-        memory.faults.pop()
+        !memory.faults.is_empty()
+    }
+
+    /// Takes a fault, and gives its address.
+    pub fn read(&self) -> Option<usize> {
+        self.memory().faults.pop().map(|page| page * PAGE)
     }
 
     pub fn no_more_faults(&self) {
@@ -80,38 +86,29 @@ impl Machine {
         self.fault.notify_all();
     }
 
+    pub fn protect(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(start, len, true);
+        Ok(())
+    }
+
+    pub fn unprotect(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(start, len, false);
+        Ok(())
+    }
+
     fn write_protect(&self, start: usize, len: usize, protect: bool) {
         assert!(start.is_multiple_of(PAGE) && len.is_multiple_of(PAGE) && len > 0);
         let mut memory = self.memory();
-        for page in start / PAGE..(start + len) / PAGE {
+        let pages = start / PAGE..(start + len) / PAGE;
+        for page in pages.clone() {
             memory.protected[page] = protect;
             memory.wakes[page] += usize::from(!protect);
         }
+        if !protect {
+            // Threads that are woken wait no more.
+            memory.faults.retain(|page| !pages.contains(page));
+        }
         self.wake.notify_all();
-    }
-}
-
-/// userfaultfd's part.
-pub mod descriptor {
-    use rustix::io::Errno;
-
-    use super::Machine;
-
-    pub struct Fault {
-        pub address: usize,
-    }
-
-    /// The fault path's view of the machine.
-    impl Machine {
-        pub fn protect(&self, start: usize, len: usize) -> Result<(), Errno> {
-            self.write_protect(start, len, true);
-            Ok(())
-        }
-
-        pub fn unprotect(&self, start: usize, len: usize) -> Result<(), Errno> {
-            self.write_protect(start, len, false);
-            Ok(())
-        }
     }
 }
 
@@ -136,46 +133,6 @@ pub mod target {
             }
             Ok(())
         }
-    }
-}
-
-/// Nothing is too hot to be armed, and all is worth keeping.
-pub mod heat {
-    pub struct Heat;
-
-    impl Heat {
-        pub fn mapped(&self, _: usize) {}
-        pub fn armed(&self, _: usize) {}
-        pub fn written(&self, _: usize) {}
-        pub fn exposed(&self, _: usize) {}
-        pub fn cooled(&self, _: usize) {}
-        pub fn is_due(&self, _: usize) -> bool {
-            true
-        }
-        pub fn allowance(&self) -> usize {
-            usize::MAX
-        }
-        pub fn is_hot(&self, _: usize) -> bool {
-            true
-        }
-    }
-}
-
-/// Two pages at a time.
-pub mod density {
-    use std::ops::Range;
-
-    pub struct Density;
-
-    impl Density {
-        pub fn begin(&self) {}
-        pub fn most(&self, used: usize) -> usize {
-            used
-        }
-        pub fn block(&self, page: usize, _: u32, _: usize) -> Range<usize> {
-            page / 2 * 2..page / 2 * 2 + 2
-        }
-        pub fn kept(&self, _: usize) {}
     }
 }
 

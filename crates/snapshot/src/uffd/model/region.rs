@@ -6,19 +6,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Mutex, MutexGuard, RwLock};
-use rustix::io::Errno;
 
 use super::PAGES;
 use super::changes::Changes;
-use super::density::Density;
-use super::descriptor::Fault;
-use super::heat::Heat;
 use super::machine::Machine;
 use super::mmap_box::Table;
 use super::sets::Pages;
 use super::snapshots::Snapshots;
 use super::target::Target;
-use super::window::Window;
 use crate::PAGE;
 
 /// How much was done: nothing depends on it.
@@ -29,23 +24,14 @@ pub struct Counters {
     pub faults: AtomicU64,
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
-    pub armed_ahead: AtomicU64,
     pub claimed: AtomicU64,
-}
-
-/// Helpers are for more pages than there are here.
-pub struct Team;
-
-impl Team {
-    pub fn run(&self, _: usize, _: impl Fn(usize) -> Result<(), Errno>) -> Result<(), Errno> {
-        unreachable!("there are so few pages")
-    }
 }
 
 pub struct Region {
     pub base: usize,
     pub pages: usize,
     pub descriptor: Machine,
+    pub gap: usize,
     pub gate: RwLock<Snapshots>,
     latch: Mutex<()>,
     pub claimed: Pages,
@@ -53,24 +39,14 @@ pub struct Region {
     pub unarmed_count: AtomicUsize,
     pub epochs: Table<AtomicU32>,
     pub changes: Option<Changes>,
-    pub heat: Heat,
-    pub density: Density,
     pub used: AtomicUsize,
-    pub team: Team,
     pub counters: Counters,
 }
 
 impl Region {
-    pub fn gap(&self) -> usize {
-        super::states::GAP
-    }
-
     pub fn protect(&self, pages: Range<usize>) -> Result<(), rustix::io::Errno> {
         self.descriptor.protect(self.address(pages.start), pages.len() * PAGE)
     }
-
-    /// Pages here are small.
-    pub fn took_apart(&self, _: &Range<usize>) {}
 
     /// All of it is claimed and not armed.
     pub fn new() -> Self {
@@ -78,6 +54,7 @@ impl Region {
             base: 0,
             pages: PAGES,
             descriptor: Machine::new(),
+            gap: super::states::GAP,
             gate: RwLock::new(Snapshots::default()),
             latch: Mutex::new(()),
             claimed: Pages::new(PAGES, true).unwrap(),
@@ -85,10 +62,7 @@ impl Region {
             unarmed_count: AtomicUsize::new(0),
             epochs: Table::new(PAGES, false).unwrap(),
             changes: None,
-            heat: Heat,
-            density: Density,
             used: AtomicUsize::new(0),
-            team: Team,
             counters: Counters::default(),
         };
         region.claim(0..PAGES);
@@ -104,6 +78,11 @@ impl Region {
     pub fn is_changed(&self, slot: usize, epoch: u32, since: u32, page: usize) -> bool {
         let changes = self.changes.as_ref().expect("it keeps track");
         changes.newest_before(slot, epoch, page, &self.epochs[page]) >= since
+    }
+
+    /// The epoch in which a page was exposed last.
+    pub fn newest_exposure(&self, page: usize) -> u32 {
+        self.epochs[page].load(std::sync::atomic::Ordering::Acquire)
     }
 
     pub fn latch(&self, page: usize) -> MutexGuard<'_, ()> {
@@ -126,9 +105,8 @@ impl Region {
 
     /// A handler's life.
     pub fn handle(&self) {
-        let mut window = Window::default();
-        while let Some(page) = self.descriptor.next_fault() {
-            self.serve(Fault { address: self.address(page) }, &mut window);
+        while self.descriptor.wait_for_fault() {
+            self.serve_faults();
         }
     }
 
