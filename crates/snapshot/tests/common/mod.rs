@@ -13,15 +13,14 @@ pub struct Setting {
     pub huge_pages: bool,
 }
 
-/// All that work everywhere with the right kernel; in the virtual machine for ring 0, the one that needs it.
+/// All that work everywhere with the right kernel; where there is ring 0, then that, too.
 pub fn settings() -> impl Iterator<Item = Setting> {
     let ring0 = std::env::var_os("BEDPLATE_VM").is_some();
     let mapped = [Kind::Remap, Kind::Uffd].into_iter();
     mapped
         .flat_map(|kind| [false, true].map(|in_child| (kind, in_child)))
         .chain([(Kind::Fork, true)])
-        .map(move |(kind, in_child)| if ring0 { (Kind::Ring0, false) } else { (kind, in_child) })
-        .take(if ring0 { 1 } else { usize::MAX })
+        .chain(ring0.then_some((Kind::Ring0, false)))
         .flat_map(|(kind, in_child)| [false, true].map(|huge_pages| Setting { kind, in_child, huge_pages }))
 }
 
