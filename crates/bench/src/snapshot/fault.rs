@@ -29,7 +29,6 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-const MEMORY: usize = 256 << 20;
 /// Sides in this process. [`RING0`] comes after them.
 const SIDES: [Side; 5] = [FORK, UFFD, UFFD_CHILD, REMAP, REMAP_SMALL];
 /// Sides whose ratios to the first one are reported, and what their names begin with.
@@ -90,29 +89,43 @@ struct Round {
 }
 
 /// The process of the side in ring 0, or why there is none.
-fn start_ring0() -> Result<std::result::Result<Apart<Question, Round>, String>> {
-    Apart::start(RING0.name, None, || {
-        let memory = RING0.memory(MEMORY)?;
+fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Round>, String>> {
+    Apart::start(RING0.name, None, move || {
+        let memory = RING0.memory(bytes)?;
         let serve: Serve<Question, Round> = Box::new(move |question| measure(&memory, question));
         Ok(serve)
     })
 }
 
+/// How large it is, and how long it takes.
+struct Scale {
+    bytes: usize,
+    rounds: usize,
+    /// Of all threads, in a round.
+    writes: usize,
+}
+
+const QUICK: Scale = Scale { bytes: 256 << 20, rounds: 5, writes: 4000 };
+const FULL: Scale = Scale { rounds: 15, writes: 20_000, ..QUICK };
+
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
-    let (rounds, writes) = options.pick((5, 4000), (15, 20_000));
+    run_at(options.pick(QUICK, FULL), options, sink)
+}
+
+fn run_at(Scale { bytes, rounds, writes }: Scale, options: &Options, sink: Sink<'_>) -> Result<Report> {
     let threads = options.threads(options.pick(THREADS_QUICK, THREADS_FULL))?;
     // First, while this process has one thread.
-    let ring0 = start_ring0()?;
+    let ring0 = start_ring0(bytes)?;
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("ring0", ring0.as_ref().err().map_or("as a side", String::as_str))
-        .with("memory_bytes", MEMORY)
+        .with("memory_bytes", bytes)
         .with("rounds", rounds)
         .with("writes", writes)
         .with("threads", "so many write at once, each to pages of its own; the snapshot's task waits")
         .with("checked", "the sum of every snapshot, and every page that was written");
     let mut report = Report::new(BENCH.name, config);
-    let memories = SIDES.iter().map(|side| side.memory(MEMORY)).collect::<Result<Vec<_>>>()?;
+    let memories = SIDES.iter().map(|side| side.memory(bytes)).collect::<Result<Vec<_>>>()?;
     let mut ring0 = ring0.ok();
     let sides: Vec<Side> = SIDES.into_iter().chain(ring0.as_ref().map(|_| RING0)).collect();
     let orders = [Order::Scattered, Order::Ascending];
@@ -140,10 +153,13 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             report.rows.push(row);
         }
         let means = |side: usize| samples(&results[side], |round| round.mean_ns);
+        let p99 = |side: usize| samples(&results[side], |round| round.latencies.percentile(99.0) as f64);
         let suffix = suffix(order, threads);
         for (side, name) in RATIOS {
             if let Some(side) = sides.iter().position(|of| *of == side) {
                 report.ratio(&format!("{name}_fault_over_fork_fault{suffix}"), means(side).over(&means(0)));
+                report
+                    .ratio(&format!("{name}_fault_p99_over_fork_fault_p99{suffix}"), p99(side).over(&p99(0)));
             }
         }
     }
@@ -265,6 +281,36 @@ mod tests {
         assert_eq!(round.mean_ns, 2_500_000.0);
         assert!((round.faults_per_s - 500.0).abs() < 1e-6, "{}", round.faults_per_s);
         assert_eq!(round.latencies.count(), 10);
+    }
+
+    #[test]
+    fn every_number_of_threads_has_a_row_for_each_side_and_order() {
+        let scale = || Scale { bytes: 4 << 20, rounds: 1, writes: 160 };
+        let mut options = Options::new(crate::Mode::Full);
+        let report = match run_at(scale(), &options, &mut |_| {}) {
+            Err(Error::Snapshot(error @ bedplate_snapshot::Error::Unavailable { .. })) => {
+                return println!("skipped: {error}");
+            }
+            report => report.unwrap(),
+        };
+        for threads in THREADS_FULL {
+            for order in [Order::Scattered, Order::Ascending] {
+                let of_cell = |row: &&Fields| {
+                    row.number("threads") == Some(*threads as f64)
+                        && row.get("order").is_some_and(|of| of == order.name())
+                };
+                let rows: Vec<_> = report.rows.iter().filter(of_cell).collect();
+                assert!(rows.len() >= SIDES.len(), "{threads} {order:?}");
+                for key in ["write_ns", "p50_ns", "p99_ns", "faults_per_s"] {
+                    assert!(rows.iter().all(|row| row.number(key).is_some_and(|value| value > 0.0)), "{key}");
+                }
+                let ratio = format!("remap_fault_over_fork_fault{}", suffix(order, *threads));
+                assert!(report.ratios[&ratio] > 0.0, "{ratio}");
+            }
+        }
+        options.writers = Some(3);
+        let report = run_at(scale(), &options, &mut |_| {}).unwrap();
+        assert!(report.rows.iter().all(|row| row.number("threads") == Some(3.0)));
     }
 
     #[test]

@@ -144,10 +144,21 @@ fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Answe
     })
 }
 
+/// How large it is, and how long it takes.
+struct Scale {
+    bytes: usize,
+    window: Duration,
+    rounds: usize,
+}
+
+const QUICK: Scale = Scale { bytes: 256 << 20, window: Duration::from_millis(1500), rounds: 3 };
+const FULL: Scale = Scale { bytes: 4 << 30, window: Duration::from_millis(4000), rounds: 5 };
+
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
-    let bytes: usize = options.pick(256 << 20, 4 << 30);
-    let window = Duration::from_millis(options.pick(1500, 4000));
-    let rounds = options.pick(3, 5);
+    run_at(options.pick(QUICK, FULL), options, sink)
+}
+
+fn run_at(Scale { bytes, window, rounds }: Scale, options: &Options, sink: Sink<'_>) -> Result<Report> {
     let writers = options.threads(options.pick(WRITERS_QUICK, WRITERS_FULL))?;
     // First, while this process has one thread.
     let ring0 = start_ring0(bytes)?;
@@ -297,6 +308,42 @@ mod tests {
                 assert!(reason.contains("ring0"), "{reason}");
             }
         }
+    }
+
+    #[test]
+    fn every_number_of_writers_has_a_row_for_each_side_and_the_headline() {
+        let scale = || Scale { bytes: 4 << 20, window: Duration::from_millis(50), rounds: 1 };
+        let mut options = Options::new(crate::Mode::Full);
+        let report = match run_at(scale(), &options, &mut |_| {}) {
+            Err(Error::Snapshot(error @ bedplate_snapshot::Error::Unavailable { .. })) => {
+                return println!("skipped: {error}");
+            }
+            report => report.unwrap(),
+        };
+        let of =
+            |row: &Fields| Some((row.number("writers")? as usize, row.get("side")?.as_str()?.to_owned()));
+        let rows: Vec<_> = report.rows.iter().filter_map(of).collect();
+        for writers in WRITERS_FULL {
+            for (side, ..) in SIDES {
+                assert!(rows.contains(&(*writers, side.to_owned())), "{writers} {side}: {rows:?}");
+            }
+        }
+        for name in ["snapshots_per_s", "oltp_p999_over_no_snapshot", "fork_p999_over_remap_thread"] {
+            for suffix in ["", "_1_writers", "_4_writers"] {
+                assert!(report.ratios[&format!("{name}{suffix}")] > 0.0, "{name}{suffix}");
+            }
+        }
+        for row in report.rows.iter().filter(|row| row.get("side").is_some()) {
+            for key in ["due_per_s", "rate_per_s", "p50_ns", "p99_ns", "p999_ns", "max_ns", "cpu_pct"] {
+                assert!(row.number(key).is_some_and(|value| value > 0.0), "{key} of {row:?}");
+            }
+        }
+        // What is asked for takes the place of the benchmark's own numbers.
+        options.writers = Some(3);
+        let report = run_at(scale(), &options, &mut |_| {}).unwrap();
+        let writers: Vec<_> = report.rows.iter().filter_map(|row| row.number("writers")).collect();
+        assert!(!writers.is_empty() && writers.iter().all(|writers| *writers == 3.0), "{writers:?}");
+        assert!(report.ratios.contains_key("snapshots_per_s"));
     }
 
     /// A window with one latency and so many scans per second.
