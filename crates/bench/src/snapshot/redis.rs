@@ -84,7 +84,8 @@ const FULL: &[Cell] = &[
 /// The cell of the server that has threads, in every mode.
 const THREADED: Cell = cell(Distribution::Gaussian, 50, 5_000.0);
 const THREADED_SIDES: [&str; 2] = ["valkey with threads", "valkey with threads, bedplate"];
-/// The I/O threads of that server, its main thread included. It uses them for every request, not only under high load.
+/// The I/O threads of that server, its main thread included. By default it uses them when several requests are there at
+/// once.
 const IO_THREADS: usize = 3;
 /// The first version whose I/O threads read requests beside the main thread, and count what they do.
 const VALKEY_MIN: u32 = 8;
@@ -105,6 +106,8 @@ struct Round {
     fork_us: f64,
     /// How long the save took.
     save_ns: f64,
+    /// The share of reads that a server's I/O threads did, if it has any.
+    threaded_reads_pct: Option<f64>,
 }
 
 impl Round {
@@ -210,8 +213,7 @@ fn threaded(
     window: Duration,
 ) -> Result<()> {
     let threads = IO_THREADS.to_string();
-    // By default the threads sleep unless many requests arrive at once.
-    let further = ["--io-threads", &threads, "--events-per-io-thread", "0"];
+    let further = ["--io-threads", &threads];
     let servers =
         [Server::valkey_with(options, &[], &further)?, Server::valkey_with(options, environment, &further)?];
     for server in &servers {
@@ -220,13 +222,16 @@ fn threaded(
     let load = THREADED.load(keys, window);
     let results = interleave(ROUNDS, servers.len(), |side, round| {
         let server = &servers[side];
-        let before = threaded_reads(server)?;
-        let measured = measure(server, &Load { seed: round as u64 * 2 + 1, ..load })?;
-        if threaded_reads(server)? == before {
-            return Err(Error::engine("the server's I/O threads did nothing".to_owned()));
-        }
-        Ok(measured)
+        let before = Reads::of(server)?;
+        let round = measure(server, &Load { seed: round as u64 * 2 + 1, ..load })?;
+        Ok::<_, Error>(Round {
+            threaded_reads_pct: Some(Reads::of(server)?.threaded_pct_since(before)),
+            ..round
+        })
     })?;
+    if results.iter().flatten().all(|round| round.threaded_reads_pct == Some(0.0)) {
+        return Err(Error::engine("the I/O threads of valkey-server read no request".to_owned()));
+    }
     add_rows(report, &THREADED, &THREADED_SIDES, &results);
     for (name, value) in threaded_ratios(&results) {
         report.ratio(name, value);
@@ -234,9 +239,26 @@ fn threaded(
     Ok(())
 }
 
-/// Requests that I/O threads have read so far.
-fn threaded_reads(server: &Server) -> Result<u64> {
-    figure(&server.command("INFO stats")?, "io_threaded_reads_processed")
+/// How often a server has read from its clients so far.
+#[derive(Clone, Copy)]
+struct Reads {
+    all: u64,
+    by_io_threads: u64,
+}
+
+impl Reads {
+    fn of(server: &Server) -> Result<Self> {
+        let text = server.command("INFO stats")?;
+        let (all, by_io_threads) =
+            (figure(&text, "total_reads_processed")?, figure(&text, "io_threaded_reads_processed")?);
+        Ok(Self { all, by_io_threads })
+    }
+
+    /// The share of I/O threads in 100 reads.
+    fn threaded_pct_since(self, earlier: Self) -> f64 {
+        let all = self.all.saturating_sub(earlier.all).max(1);
+        self.by_io_threads.saturating_sub(earlier.by_io_threads) as f64 / all as f64 * 100.0
+    }
 }
 
 /// The ratios of the cell with threads: the first side is stock, the second has snapshots.
@@ -288,6 +310,10 @@ fn add_rows(report: &mut Report, cell: &Cell, sides: &[&str], results: &[Vec<Rou
                 row.set("fork_us", samples(rounds, |r| r.fork_us).median());
                 row.set("save_ns", samples(rounds, |r| r.save_ns).median());
                 row.set("extra_bytes", samples(rounds, |r| r.extra_bytes).median());
+            }
+            if rounds.iter().any(|round| round.threaded_reads_pct.is_some()) {
+                let share = samples(rounds, |r| r.threaded_reads_pct.unwrap_or(f64::NAN)).median();
+                row.set("threaded_reads_pct", share);
             }
             report.rows.push(row);
         }
@@ -375,7 +401,7 @@ fn measure(server: &Server, load: &Load) -> Result<Round> {
     // It would fill the machine's memory, which all servers' children and writers need.
     std::fs::remove_file(file).map_err(Error::io("delete what was saved"))?;
     let save_ns = save.map_or(f64::NAN, |save| save.as_nanos() as f64);
-    Ok(Round { saving, idle, extra_bytes, fork_us, save_ns })
+    Ok(Round { saving, idle, extra_bytes, fork_us, save_ns, threaded_reads_pct: None })
 }
 
 /// The library beside the running program.
@@ -405,6 +431,14 @@ mod tests {
     }
 
     #[test]
+    fn the_share_of_io_threads_is_of_what_was_read_in_between() {
+        let [earlier, later] =
+            [(100, 10), (300, 60)].map(|(all, by_io_threads)| Reads { all, by_io_threads });
+        assert_eq!(later.threaded_pct_since(earlier), 25.0);
+        assert_eq!(earlier.threaded_pct_since(earlier), 0.0);
+    }
+
+    #[test]
     fn a_server_that_is_missing_or_another_one_is_a_line() {
         let missing_server = missing(Path::new("/no/such/valkey-server")).unwrap();
         assert!(missing_server.contains("/no/such/valkey-server does not start"), "{missing_server}");
@@ -418,7 +452,8 @@ mod tests {
         (0..10_000).for_each(|_| saving.latencies.record(10));
         (0..20).for_each(|_| saving.latencies.record(longest_ns / 2));
         saving.latencies.record(longest_ns);
-        Round { idle: saving.clone(), saving, extra_bytes: 1.0, fork_us: 1.0, save_ns: 1.0 }
+        let idle = saving.clone();
+        Round { idle, saving, extra_bytes: 1.0, fork_us: 1.0, save_ns: 1.0, threaded_reads_pct: None }
     }
 
     #[test]
