@@ -187,12 +187,12 @@ fn run_at(Scale { bytes, window, rounds }: Scale, options: &Options, sink: Sink<
         sink(Step { done, total, label: &format!("{writers} writers") });
         let load = Load { writers, due_per_s: None, scan: Scan::Snapshots, window, seed: 1 };
         let capacity = sides.window_of(STOCK, load)?.rate_per_s;
-        let due_per_s = schedule::rate_for(capacity)
+        let due_per_s = schedule::rate_for(capacity, writers)
             .ok_or_else(|| Error::engine("no transaction ended while the rate was chosen".to_owned()))?;
         report.rows.push(
             Fields::new()
                 .with("writers", writers)
-                .with("calibration", "stock fork, closed loop, beside the scans; at most half of it is due")
+                .with("calibration", "stock fork, closed loop, beside the scans; at most half of it is due, and 10,000 per writer")
                 .with("closed_loop_per_s", capacity)
                 .with("due_per_s", due_per_s),
         );

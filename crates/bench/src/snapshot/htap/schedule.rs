@@ -5,6 +5,11 @@ use std::time::Duration;
 /// The share of the calibrated capacity that may be due.
 const SHARE: f64 = 0.5;
 
+/// The most transactions per second that one writer has due. A writer sleeps between two transactions, which takes up to
+/// some ten microseconds on virtual machines. A closed loop does not sleep, and writes at the speed of memory once every page
+/// of a snapshot has been copied: half of that would keep a processor busy even without snapshots.
+pub const RATE_PER_WRITER_MAX: f64 = 10_000.0;
+
 /// When one writer's transactions are due: at a fixed rate, whatever the machine does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
@@ -42,13 +47,13 @@ pub fn wait(due_ns: u64, now_ns: u64) -> Option<Duration> {
     (now_ns < due_ns).then(|| Duration::from_nanos(due_ns - now_ns))
 }
 
-/// The rate for a machine that executes `capacity` transactions per second in a closed loop: at most half of it, rounded
-/// down to 1, 2 or 5 times a power of ten, so that runs on one machine have the same rate. `None` without a capacity.
-pub fn rate_for(capacity: f64) -> Option<f64> {
-    let most = capacity * SHARE;
-    if !(most.is_finite() && most > 0.0) {
+/// The rate for a machine whose writers execute `capacity` transactions per second in a closed loop: at most half of it,
+/// and at most [`RATE_PER_WRITER_MAX`] for each writer; rounded down to 1, 2 or 5 times a power of ten, so that runs on one machine have the same rate. `None` without a capacity.
+pub fn rate_for(capacity: f64, writers: usize) -> Option<f64> {
+    if !(capacity.is_finite() && capacity > 0.0) {
         return None;
     }
+    let most = (capacity * SHARE).min(RATE_PER_WRITER_MAX * writers as f64);
     let power = 10f64.powi(most.log10().floor() as i32);
     // The logarithm of a power of ten may be rounded up.
     [5.0, 2.0, 1.0, 0.5].into_iter().map(|step| step * power).find(|rate| *rate <= most)
@@ -98,17 +103,24 @@ mod tests {
         for (capacity, rate) in
             [(2000.0, 1000.0), (1999.0, 500.0), (99_999.0, 20_000.0), (100_000.0, 50_000.0)]
         {
-            assert_eq!(rate_for(capacity), Some(rate), "{capacity}");
+            assert_eq!(rate_for(capacity, 5), Some(rate), "{capacity}");
         }
         for nothing in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(rate_for(nothing), None);
+            assert_eq!(rate_for(nothing, 5), None);
+        }
+    }
+
+    #[test]
+    fn a_writer_has_time_to_sleep_however_fast_a_closed_loop_is() {
+        for (writers, rate) in [(1, 10_000.0), (2, 20_000.0), (4, 20_000.0), (5, 50_000.0)] {
+            assert_eq!(rate_for(1e9, writers), Some(rate), "{writers}");
         }
     }
 
     proptest! {
         #[test]
         fn a_rate_is_between_a_fifth_and_a_half_of_the_capacity(capacity in 1e-3f64..1e12) {
-            let rate = rate_for(capacity).unwrap();
+            let rate = rate_for(capacity, usize::MAX).unwrap();
             prop_assert!(rate <= capacity / 2.0 && rate >= capacity * 0.199, "{capacity} {rate}");
         }
     }
