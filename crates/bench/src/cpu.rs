@@ -44,6 +44,11 @@ impl CpuTime {
         Self::of(libc::RUSAGE_SELF)
     }
 
+    /// Of this process's children that have ended and been waited for, and of theirs.
+    pub fn of_children() -> Self {
+        Self::of(libc::RUSAGE_CHILDREN)
+    }
+
     fn of(whom: libc::c_int) -> Self {
         // SAFETY: a zeroed rusage is a valid out-parameter, and it outlives the call.
         let usage = unsafe {

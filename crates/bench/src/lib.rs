@@ -29,6 +29,7 @@ mod checkpoint;
 mod error;
 #[cfg(target_arch = "x86_64")]
 mod evict;
+mod limits;
 mod machine;
 mod memory;
 mod nothing;
@@ -47,6 +48,7 @@ mod voter;
 mod wal;
 
 pub use error::{Error, Result};
+pub use limits::THREADS_MAX;
 pub use machine::Machine;
 pub use registry::{Benchmark, Mode, Options, Sink, Step, benchmarks, names, run};
 pub use report::{Fields, Report, Target};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::limits::THREADS_MAX;
 use crate::{
     Error, Report, Result, checkpoint, local, memory, net, partitions, pool, restart, scan, shootdown,
     snapshot, versions, voter, wal,
@@ -41,6 +42,11 @@ pub struct Options {
     /// Where files of benchmarks that write are created (removed afterwards). Default: the temporary
     /// directory, which must then be on a disk for a result about disks.
     pub directory: PathBuf,
+    /// The Valkey server whose I/O threads are measured (`snapshot-redis`).
+    pub valkey: PathBuf,
+    /// How many threads write (`htap`, `snapshot-fault`), at most [`crate::THREADS_MAX`]. Default: the benchmark's own
+    /// numbers of threads, one after the other.
+    pub writers: Option<usize>,
 }
 
 impl Options {
@@ -51,6 +57,17 @@ impl Options {
             bedplate: None,
             redis: PathBuf::from("redis-server"),
             directory: std::env::temp_dir(),
+            valkey: PathBuf::from("valkey-server"),
+            writers: None,
+        }
+    }
+
+    /// The numbers of threads that write: the one that was asked for, or the benchmark's own.
+    pub(crate) fn threads(&self, own: &[usize]) -> Result<Vec<usize>> {
+        match self.writers {
+            None => Ok(own.to_vec()),
+            Some(writers @ 1..=THREADS_MAX) => Ok(vec![writers]),
+            Some(writers) => Err(Error::Threads(writers)),
         }
     }
 
@@ -143,6 +160,18 @@ mod tests {
         let all = names.len();
         names.dedup();
         assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn threads_are_the_benchmark_s_own_or_those_asked_for_within_the_limit() {
+        let of = |writers| Options { writers, ..Options::new(Mode::Quick) }.threads(&[2, 1]);
+        assert_eq!(of(None).unwrap(), [2, 1]);
+        assert_eq!(of(Some(1)).unwrap(), [1]);
+        assert_eq!(of(Some(THREADS_MAX)).unwrap(), [THREADS_MAX]);
+        for wrong in [0, THREADS_MAX + 1] {
+            let error = of(Some(wrong)).unwrap_err().to_string();
+            assert!(error.contains(&wrong.to_string()) && error.contains("64"), "{error}");
+        }
     }
 
     #[test]

@@ -30,6 +30,12 @@ pub struct Args {
     /// Where benchmarks that write create their files, to be removed afterwards: put it on a disk.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// The Valkey server whose I/O threads snapshot-redis measures.
+    #[arg(long, value_name = "FILE", default_value = "valkey-server")]
+    valkey: PathBuf,
+    /// How many threads write in htap and snapshot-fault, instead of their own numbers of threads: 1 to 64.
+    #[arg(long, value_name = "THREADS")]
+    writers: Option<usize>,
     /// Be the `floor` of kv-net on a port of the loopback address.
     #[arg(long, value_name = "PORT", hide = true, exclusive = true)]
     floor: Option<u16>,
@@ -56,6 +62,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut options = Options::new(if args.full { Mode::Full } else { Mode::Quick });
     options.redis.clone_from(&args.redis);
+    options.valkey.clone_from(&args.valkey);
+    options.writers = args.writers;
     options.bedplate = Some(std::env::current_exe().context("finding this executable")?);
     if let Some(directory) = &args.directory {
         options.directory.clone_from(directory);

@@ -55,6 +55,23 @@ fn an_unknown_benchmark_lists_the_known() {
 }
 
 #[test]
+fn benchmarks_of_snapshots_are_listed_and_their_numbers_of_writers_are_bounded() {
+    let output = bedplate(&["bench"]);
+    let listed = text(&output.stdout);
+    for name in ["snapshot-latency", "snapshot-fault", "snapshot-redis", "htap"] {
+        assert!(listed.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {listed}");
+        if matches!(name, "snapshot-fault" | "htap") {
+            for wrong in ["0", "65"] {
+                let output = bedplate(&["bench", name, "--writers", wrong]);
+                assert_eq!(output.status.code(), Some(1), "{name} {wrong}: {output:?}");
+                let expected = format!("error: {wrong} threads cannot write; choose 1 to 64");
+                assert!(text(&output.stderr).contains(&expected), "{output:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn doctor_speaks_json() {
     let output = bedplate(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

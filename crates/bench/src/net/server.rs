@@ -34,9 +34,28 @@ impl Server {
 
     /// Redis, with variables in its environment.
     pub fn redis_with(options: &Options, environment: &[(&str, &OsStr)], further: &[&str]) -> Result<Server> {
+        Self::redis_as(&options.redis, environment, further, "install redis-server, or name one")
+    }
+
+    /// Valkey with no persistence at all, with variables in its environment.
+    pub fn valkey_with(
+        options: &Options,
+        environment: &[(&str, &OsStr)],
+        further: &[&str],
+    ) -> Result<Server> {
+        Self::redis_as(&options.valkey, environment, further, "install valkey-server 8, or name one")
+    }
+
+    /// Redis or what has its options.
+    fn redis_as(
+        program: &Path,
+        environment: &[(&str, &OsStr)],
+        further: &[&str],
+        hint: &'static str,
+    ) -> Result<Server> {
         let directory = directory()?;
         let port = free_port()?;
-        let mut command = Command::new(&options.redis);
+        let mut command = Command::new(program);
         command.args([
             "--bind",
             "127.0.0.1",
@@ -50,7 +69,7 @@ impl Server {
         command.args([OsStr::new("--dir"), directory.path().as_os_str()]);
         command.args(further);
         command.envs(environment.iter().copied());
-        Self::start(command, port, directory, "install redis-server, or name one")
+        Self::start(command, port, directory, hint)
     }
 
     /// The least that a server can do ([`super::floor`]).

@@ -11,6 +11,7 @@ use super::sides::{
     FORK, FORK_HUGE, Pattern, REMAP, REMAP_SMALL, REMAP_THREAD, Side, UFFD, UFFD_CHILD, UFFD_HUGE,
     wait_for_end, write,
 };
+use crate::cpu::CpuTime;
 use crate::sample::{interleave, samples};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 
@@ -222,14 +223,5 @@ fn beside_writers<T>(memory: &Memory, writers: usize, f: impl FnOnce() -> Result
 
 /// Processor time of this process and of its children that have ended.
 fn cpu_ns() -> f64 {
-    let of = |who| {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: fills in the structure, for which zeros are a value.
-        let usage = unsafe {
-            libc::getrusage(who, usage.as_mut_ptr());
-            usage.assume_init()
-        };
-        [usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3)
-    };
-    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].into_iter().flat_map(of).sum()
+    CpuTime::of_process().plus(CpuTime::of_children()).total_ns() as f64
 }

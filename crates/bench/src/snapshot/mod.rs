@@ -4,11 +4,11 @@
 //! Memory is slow when a machine touches it for the first time, so every side's memory is written before anything is
 //! measured, and stays the same memory for all rounds.
 
-#[cfg(target_arch = "x86_64")]
-mod apart;
 pub(crate) mod fault;
+mod held;
 pub(crate) mod htap;
 pub(crate) mod latency;
+mod machine_memory;
 pub(crate) mod redis;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod ring0;

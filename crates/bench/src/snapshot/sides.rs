@@ -1,6 +1,6 @@
 //! The engines that are compared, each with a memory of its own.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_snapshot::{Choice, Kind, Memory, PAGE};
@@ -35,8 +35,7 @@ pub const UFFD_HUGE: Side = Side { name: "uffd, huge pages", huge_pages: true, .
 /// A child process reads it, at the same addresses.
 pub const UFFD_CHILD: Side = Side { name: "uffd, child", in_child: true, ..UFFD };
 
-/// Page tables of the process's own: for a process of its own.
-#[cfg(target_arch = "x86_64")]
+/// Page tables of the process's own: for a process of its own. Elsewhere than on x86-64 its memory is an error.
 pub const RING0: Side = Side { name: "ring0", kind: Kind::Ring0, huge_pages: false, in_child: false };
 
 impl Side {
@@ -70,7 +69,16 @@ impl Side {
 
 /// Writes a word of a page.
 pub fn write(memory: &Memory, page: usize, value: u64) {
-    memory.words()[page * WORDS_OF_A_PAGE + page % WORDS_OF_A_PAGE].store(value, Ordering::Relaxed);
+    word(memory, page).store(value, Ordering::Relaxed);
+}
+
+/// The word that [`write`] writes.
+pub fn word_of(memory: &Memory, page: usize) -> u64 {
+    word(memory, page).load(Ordering::Relaxed)
+}
+
+fn word(memory: &Memory, page: usize) -> &AtomicU64 {
+    &memory.words()[page * WORDS_OF_A_PAGE + page % WORDS_OF_A_PAGE]
 }
 
 /// How pages that are written lie in memory.
