@@ -11,7 +11,7 @@
 //! | busy → broken | a panic inside: the object is not used any more, only closed |
 //! | idle or broken → busy → free | `remove`; the handle is of the past from then on |
 //!
-//! What a process inherits by `fork` is not its own: the service's thread is not there. Slots know in which process they were
+//! What a process inherits by `fork` is not its own: the library's threads are not there. Slots know in which process they were
 //! filled; in another they are only ever said to be foreign.
 
 use std::cell::UnsafeCell;
@@ -20,6 +20,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::time::Duration;
 
 const STATES: u64 = 3;
 const FREE: u64 = 0;
@@ -167,9 +168,10 @@ impl<T> Table<T> {
 
     /// Uses an object that others may use, too, for a moment each.
     pub fn enter_in_turn(&self, handle: u64) -> Result<Entered<T>, Bad> {
+        let mut turns = 0;
         loop {
             match self.enter(handle) {
-                Err(Bad::Busy) => std::thread::yield_now(),
+                Err(Bad::Busy) => wait_a_moment(&mut turns),
                 other => return other,
             }
         }
@@ -191,6 +193,28 @@ impl<T> Table<T> {
         let object = unsafe { (*slot.object.get()).take() };
         entered.idle = (word >> 2).wrapping_add(1) << 2 | FREE;
         Ok(object.expect("slots that are not free have objects"))
+    }
+
+    /// Takes an object out, after the thread that uses it for a moment.
+    pub fn remove_in_turn(&self, handle: u64) -> Result<T, Bad> {
+        let mut turns = 0;
+        loop {
+            match self.remove(handle, |_| Ok(())) {
+                Err(Bad::Busy) => wait_a_moment(&mut turns),
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Lets other threads run. A thread with real-time priority that only yielded would keep an ordinary one from going on.
+fn wait_a_moment(turns: &mut u32) {
+    const YIELDS: u32 = 50;
+    *turns += 1;
+    if *turns <= YIELDS {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 
@@ -221,5 +245,67 @@ impl<T> Drop for Entered<T> {
         let broken = std::thread::panicking() && self.idle & STATES == IDLE;
         let word = if broken { self.idle & !STATES | BROKEN } else { self.idle };
         self.slot.word.store(word, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn handles_of_the_past_are_known_as_such() {
+        static TABLE: Table<String> = Table::new(7);
+        let first = TABLE.insert("first".into()).unwrap();
+        assert_eq!(*TABLE.enter(first).unwrap(), "first");
+        assert_eq!(TABLE.remove::<Bad>(first, |_| Ok(())).unwrap(), "first");
+        let second = TABLE.insert("second".into()).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(TABLE.enter(first).err(), Some(Bad::Closed));
+        assert_eq!(TABLE.remove::<Bad>(first, |_| Ok(())), Err(Bad::Closed));
+        for wrong in
+            [0, second + 1, second + (1 << 32), second + (1 << 50), second ^ 1 << 56, u64::MAX, 7 << 56]
+        {
+            assert_eq!(TABLE.enter(wrong).err(), Some(Bad::Unknown), "{wrong:#x}");
+        }
+        let inside = TABLE.enter(second).unwrap();
+        assert_eq!(TABLE.enter(second).err(), Some(Bad::Busy));
+        assert_eq!(TABLE.remove::<Bad>(second, |_| Ok(())), Err(Bad::Busy));
+        drop(inside);
+        assert_eq!(TABLE.remove(second, |_| Err(Bad::Broken)), Err(Bad::Broken));
+        assert_eq!(*TABLE.enter(second).unwrap(), "second");
+    }
+
+    /// Threads enter, close and open the same handles; each object is closed once, and used by one thread at a time.
+    #[test]
+    fn threads_meet_in_handles() {
+        static TABLE: Table<usize> = Table::new(8);
+        static REMOVED: AtomicUsize = AtomicUsize::new(0);
+        const OBJECTS: usize = 3000;
+        let handles: Vec<u64> = (0..OBJECTS).map(|n| TABLE.insert(n * 1000).unwrap()).collect();
+        let entered: usize = std::thread::scope(|scope| {
+            let work = || {
+                let mut entered = 0;
+                for handle in &handles {
+                    if let Ok(mut inside) = TABLE.enter_in_turn(*handle) {
+                        *inside += 1;
+                        entered += 1;
+                    }
+                }
+                for (n, handle) in handles.iter().enumerate() {
+                    if let Ok(count) = TABLE.remove::<Bad>(*handle, |_| Ok(())) {
+                        assert_eq!(count / 1000, n);
+                        REMOVED.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                entered
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!(entered >= OBJECTS);
+        assert_eq!(REMOVED.load(Ordering::Relaxed), OBJECTS);
+        assert!(handles.iter().all(|handle| TABLE.enter(*handle).err() == Some(Bad::Closed)));
     }
 }
