@@ -255,9 +255,7 @@ fn build(options: bp_snapshot_options) -> Result<Store, Refusal> {
     }
     let memory = builder.build()?;
     let about = match memory.why_not_better() {
-        Some(why_not) => {
-            in_c(format!("{}, because other engines do not work here: {why_not}", memory.kind()))
-        }
+        Some(why_not) => in_c(format!("{}; why no better engine: {why_not}", memory.kind())),
         None => memory.kind().to_string(),
     };
     let space = if flags & HEAP != 0 { Space::Heap(memory.into_heap()) } else { Space::Memory(memory) };

@@ -56,6 +56,12 @@ fn text(output: &Output) -> String {
     format!("{:?}\n{out}{err}", output.status)
 }
 
+/// Says why something is skipped: what a program has said.
+fn skipped(output: &Output) {
+    let said = [&output.stdout[..], &output.stderr].concat();
+    println!("skipped: {}", String::from_utf8_lossy(&said).trim());
+}
+
 fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -149,7 +155,7 @@ fn a_table_is_saved_while_it_is_written() {
     let output = run(Command::new(&save).arg(folder.path().join("accounts")));
     let said = text(&output);
     if said.contains("the fork engine does not work here") {
-        println!("skipped: {said}");
+        skipped(&output);
         return;
     }
     let printed = String::from_utf8_lossy(&output.stdout);
@@ -167,7 +173,7 @@ fn a_checkpoint_is_brought_up_to_date() {
     let checkpoint = program("examples/checkpoint.c", folder.path(), &[]);
     let output = run(Command::new(checkpoint).arg(folder.path().join("file")));
     if output.status.code() == Some(UNAVAILABLE) {
-        println!("skipped: {}", text(&output));
+        skipped(&output);
         return;
     }
     let expected = "checkpoint 0: all\ncheckpoint 1: a part\ncheckpoint 2: a part\ncheckpoint 3: a part\n\
@@ -226,7 +232,7 @@ fn test(name: &str, engine: &str, under: &[&str]) {
     };
     let output = run(command.arg(engine));
     if output.status.code() == Some(UNAVAILABLE) {
-        println!("skipped: {}", text(&output));
+        skipped(&output);
         return;
     }
     assert!(output.status.success(), "{engine}: {}", text(&output));
