@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 const STATES: u64 = 3;
@@ -70,6 +70,9 @@ struct Slot<T> {
 /// The objects of a kind.
 pub struct Table<T: 'static> {
     kind: u8,
+    /// Where the search for a free slot begins: at the lowest one that may be free, as far as is known. The search goes on from
+    /// the first slot, so that none is missed.
+    search_from: AtomicUsize,
     chunks: [AtomicPtr<[Slot<T>; SLOTS]>; CHUNKS],
 }
 
@@ -79,7 +82,11 @@ unsafe impl<T: Send> Sync for Table<T> {}
 impl<T> Table<T> {
     /// An empty table; the kind is not 0 and no other table's.
     pub const fn new(kind: u8) -> Self {
-        Self { kind, chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
+        Self {
+            kind,
+            search_from: AtomicUsize::new(0),
+            chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+        }
     }
 
     fn chunk(&self, number: usize) -> Option<&'static [Slot<T>; SLOTS]> {
@@ -114,22 +121,21 @@ impl<T> Table<T> {
         if !watch_forks() {
             return Err(object);
         }
-        for number in 0..CHUNKS {
-            for (index, slot) in self.chunk_or_new(number).iter().enumerate() {
-                let word = slot.word.load(Relaxed);
-                let uses = word >> 2;
-                let usable = word & STATES == FREE && uses <= u64::from(u32::MAX);
-                if !usable
-                    || slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed).is_err()
-                {
-                    continue;
-                }
-                // SAFETY: the slot is busy, and by this thread.
-                unsafe { *slot.object.get() = Some(object) };
-                slot.forks.store(FORKS.load(Relaxed), Relaxed);
-                slot.word.store(word & !STATES | IDLE, Release);
-                return Ok(u64::from(self.kind) << 56 | ((number * SLOTS + index) as u64) << 32 | uses);
+        let from = self.search_from.load(Relaxed);
+        for at in (from..CHUNKS * SLOTS).chain(0..from) {
+            let slot = &self.chunk_or_new(at / SLOTS)[at % SLOTS];
+            let word = slot.word.load(Relaxed);
+            let uses = word >> 2;
+            let usable = word & STATES == FREE && uses <= u64::from(u32::MAX);
+            if !usable || slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed).is_err() {
+                continue;
             }
+            self.search_from.store(at + 1, Relaxed);
+            // SAFETY: the slot is busy, and by this thread.
+            unsafe { *slot.object.get() = Some(object) };
+            slot.forks.store(FORKS.load(Relaxed), Relaxed);
+            slot.word.store(word & !STATES | IDLE, Release);
+            return Ok(u64::from(self.kind) << 56 | (at as u64) << 32 | uses);
         }
         Err(object)
     }
@@ -192,6 +198,8 @@ impl<T> Table<T> {
         // SAFETY: the slot is busy, and by this thread.
         let object = unsafe { (*slot.object.get()).take() };
         entered.idle = (word >> 2).wrapping_add(1) << 2 | FREE;
+        drop(entered);
+        self.search_from.fetch_min((handle >> 32) as usize & 0xff_ffff, Relaxed);
         Ok(object.expect("slots that are not free have objects"))
     }
 
@@ -275,6 +283,28 @@ mod tests {
         drop(inside);
         assert_eq!(TABLE.remove(second, |_| Err(Bad::Broken)), Err(Bad::Broken));
         assert_eq!(*TABLE.enter(second).unwrap(), "second");
+    }
+
+    /// All slots are used before there are too many, and the lowest one that was freed is used next.
+    #[test]
+    fn all_slots_are_used_and_freed_ones_are_found() {
+        static TABLE: Table<usize> = Table::new(9);
+        let handles: Vec<u64> = (0..CHUNKS * SLOTS).map(|n| TABLE.insert(n).unwrap()).collect();
+        assert_eq!(TABLE.insert(7), Err(7));
+        for freed in [5, 60_000, 5, 0, CHUNKS * SLOTS - 1, 3000] {
+            let handle = handles[freed];
+            // It may have been used again since.
+            let now = (1..9).map(|uses| handle & !0xffff_ffff | uses).find(|now| TABLE.enter(*now).is_ok());
+            TABLE.remove_in_turn(now.unwrap()).unwrap();
+            assert_eq!(TABLE.insert(freed).unwrap() >> 32, handle >> 32);
+            assert_eq!(TABLE.insert(7), Err(7));
+        }
+        for freed in [40_000, 100, 20_000] {
+            let now = (1..9).map(|uses| handles[freed] & !0xffff_ffff | uses);
+            TABLE.remove_in_turn(now.into_iter().find(|now| TABLE.enter(*now).is_ok()).unwrap()).unwrap();
+        }
+        let places = [(); 3].map(|()| TABLE.insert(1).unwrap() >> 32 & 0xff_ffff);
+        assert_eq!(places, [100, 20_000, 40_000]);
     }
 
     /// Threads enter, close and open the same handles; each object is closed once, and used by one thread at a time.

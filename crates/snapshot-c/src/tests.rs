@@ -8,11 +8,12 @@ use crate::code::{answer, in_c};
 use crate::seal::seal;
 use crate::*;
 
-/// Tests that fork, or count handles.
+/// Tests that fork hold this, and tests that panic: a child cannot get a lock that another thread held at the fork.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
 fn no_panic_gets_out() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(answer(|| panic!("as it should")), bp_snapshot_code::BP_SNAPSHOT_ERROR_INTERNAL as c_int);
     // SAFETY: the text of this thread's last error.
     let text = unsafe { CStr::from_ptr(bp_snapshot_error()) };
