@@ -47,20 +47,22 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-snapshot-c
 
 install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
 	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,lib/sysusers.d,lib/udev/rules.d,include/bedplate} \
 	  "$(DESTDIR)$(PREFIX)"/share/{bedplate,man/man1,man/man3}
 	install -m 755 "$(BUILT)/bedplate" "$(DESTDIR)$(PREFIX)/bin"
-	for name in ring0 scan; do \
+	for name in ring0 scan snapshot; do \
 	  install -m 755 "$(BUILT)/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
 	  install -m 644 "$(BUILT)/libbedplate_$$name.a" "$(DESTDIR)$(PREFIX)/lib"; \
 	  install -m 644 "crates/$$name-c/include/bedplate/$$name.h" "$(DESTDIR)$(PREFIX)/include/bedplate"; \
 	done
 	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
-	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/scan-c/bedplate-scan.pc.in | \
-	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-scan.pc"
+	for name in scan snapshot; do \
+	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/$$name-c/bedplate-$$name.pc.in | \
+	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-$$name.pc"; \
+	done
 # The command looks for the libraries that it preloads in ../lib.
 	install -m 755 "$(BUILT)"/libbedplate_{snapshot_preload,snapshot_malloc,ring0_preload}.so "$(DESTDIR)$(PREFIX)/lib"
 	install -m 644 $(SERVICE)/60-bedplate.rules "$(DESTDIR)$(PREFIX)/lib/udev/rules.d"

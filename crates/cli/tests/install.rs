@@ -11,24 +11,29 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
-const FILES: [&str; 17] = [
+const FILES: [&str; 22] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
+    "include/bedplate/snapshot.h",
     "lib/libbedplate_ring0.a",
     "lib/libbedplate_ring0.so",
     "lib/libbedplate_ring0_preload.so",
     "lib/libbedplate_scan.a",
     "lib/libbedplate_scan.so",
+    "lib/libbedplate_snapshot.a",
+    "lib/libbedplate_snapshot.so",
     "lib/libbedplate_snapshot_malloc.so",
     "lib/libbedplate_snapshot_preload.so",
     "lib/pkgconfig/bedplate-scan.pc",
+    "lib/pkgconfig/bedplate-snapshot.pc",
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
     "share/bedplate/redis-server-snapshots.conf",
     "share/man/man1/bedplate-snapshot-run.1",
     "share/man/man1/bedplate-snapshot-stats.1",
     "share/man/man3/bedplate-scan.3",
+    "share/man/man3/bedplate-snapshot.3",
 ];
 
 /// A folder that everybody can read.
@@ -44,7 +49,9 @@ fn install(destination: Option<&Path>, prefix: &Path) {
     BUILD.call_once(|| {
         let mut command = Command::new(env!("CARGO"));
         command.args(["build", "--locked", "--quiet"]);
-        for package in ["ring0-preload", "ring0-c", "snapshot-preload", "snapshot-malloc", "scan-c"] {
+        let packages =
+            ["ring0-preload", "ring0-c", "snapshot-preload", "snapshot-malloc", "scan-c", "snapshot-c"];
+        for package in packages {
             command.args(["-p", &format!("bedplate-{package}")]);
         }
         assert!(command.status().unwrap().success());
@@ -95,7 +102,11 @@ fn packages_get_everything_below_their_folder() {
         assert_eq!(mode, if is_program { 0o755 } else { 0o644 }, "{file}");
     }
     let text = |file: &str| std::fs::read_to_string(installed.join(file)).unwrap();
-    assert!(text("lib/pkgconfig/bedplate-scan.pc").starts_with("prefix=/usr\n"));
+    const CONFIGURATIONS: [&str; 2] =
+        ["lib/pkgconfig/bedplate-scan.pc", "lib/pkgconfig/bedplate-snapshot.pc"];
+    for file in CONFIGURATIONS {
+        assert!(text(file).starts_with("prefix=/usr\n"), "{file}");
+    }
     let dropin = text("share/bedplate/redis-server-snapshots.conf");
     for line in [
         "Environment=LD_PRELOAD=/usr/lib/libbedplate_snapshot_preload.so",
@@ -103,7 +114,7 @@ fn packages_get_everything_below_their_folder() {
     ] {
         assert!(dropin.lines().any(|other| other == line), "no {line}");
     }
-    for file in ["lib/pkgconfig/bedplate-scan.pc", "share/bedplate/redis-server-snapshots.conf"] {
+    for file in CONFIGURATIONS.into_iter().chain(["share/bedplate/redis-server-snapshots.conf"]) {
         assert!(!text(file).contains("@PREFIX@"), "{file}");
         assert!(!text(file).contains(package.path().to_str().unwrap()), "{file}");
     }

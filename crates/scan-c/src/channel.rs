@@ -7,14 +7,15 @@ use std::ffi::c_int;
 use std::ptr;
 use std::time::Duration;
 
+use bedplate_c_support::input::{Sized, sized};
+use bedplate_c_support::output;
+use bedplate_c_support::table::{Entered, Table};
 use bedplate_scan::{Channel, Error, Got, Pages, Scan};
 
 use crate::code::bp_scan_code::*;
 use crate::code::{Answer, Refusal, answer};
-use crate::input::{Sized, bp_scan_range, bp_scan_source, null, ranges, sized, sources};
-use crate::output;
+use crate::input::{bp_scan_range, bp_scan_source, null, ranges, sources};
 use crate::service::{bp_scan_service, service};
-use crate::table::{Entered, Table};
 
 struct Open {
     channel: Channel,

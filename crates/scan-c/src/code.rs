@@ -1,13 +1,13 @@
 //! What functions answer: a code, and of a thread's last error a text and an error number.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{CStr, c_char, c_int};
 
+use bedplate_c_support::input::Wrong;
+use bedplate_c_support::last::{self, Failure};
+use bedplate_c_support::table::Bad;
 use bedplate_scan::Error;
 
-use crate::table::Bad;
 use bp_scan_code::*;
 
 /// What functions return. Errors are negative.
@@ -141,6 +141,15 @@ impl From<Bad> for Refusal {
     }
 }
 
+impl From<Wrong> for Refusal {
+    fn from(wrong: Wrong) -> Self {
+        match wrong {
+            Wrong::Null(what) => Self::new(BP_SCAN_ERROR_NULL, what),
+            Wrong::Invalid(text) => Self::new(BP_SCAN_ERROR_INVALID, text),
+        }
+    }
+}
+
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         let (code, number) = match &error {
@@ -166,43 +175,20 @@ impl From<Error> for Refusal {
 /// What functions do.
 pub type Answer = Result<bp_scan_code, Refusal>;
 
-#[derive(Default)]
-struct Last {
-    text: CString,
-    number: c_int,
-}
-
-thread_local! {
-    static LAST: RefCell<Last> = RefCell::default();
-}
-
 /// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_error() -> *const c_char {
-    // A thread that ends has none any more.
-    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
+    last::text()
 }
 
 /// The error number (errno) of this thread's last call that failed; 0 if the kernel had no part in it.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_error_number() -> c_int {
-    LAST.try_with(|last| last.borrow().number).unwrap_or(0)
+    last::number()
 }
 
-/// Does what a function does. No panic leaves this: it would end the process, or worse, unwind through C.
+/// Does what a function does. No panic leaves this.
 pub fn answer(work: impl FnOnce() -> Answer) -> c_int {
-    // What a panic leaves half done is marked broken by the table, and not used again.
-    let refusal = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(code)) => return code as c_int,
-        Ok(Err(refusal)) => refusal,
-        Err(panic) => {
-            // Its own end may panic once more.
-            std::mem::forget(panic);
-            Refusal::new(BP_SCAN_ERROR_INTERNAL, "something went wrong within the library")
-        }
-    };
-    let code = refusal.code as c_int;
-    let text = CString::new(refusal.text.into_owned()).unwrap_or_default();
-    let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text, number: refusal.number });
-    code
+    let failure = |Refusal { code, number, text }| Failure { code: code as c_int, number, text };
+    last::answer(BP_SCAN_ERROR_INTERNAL as c_int, || work().map(|code| code as c_int).map_err(failure))
 }

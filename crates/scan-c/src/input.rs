@@ -1,18 +1,15 @@
-//! What C programs pass: read with a copy, never by reference, and checked before it is believed.
+//! The files and ranges that C programs pass.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
-use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use bedplate_c_support::input::array;
 use bedplate_scan::{Range, Source};
 
 use crate::code::Refusal;
 use crate::code::bp_scan_code::*;
-
-/// The largest structure that later versions may have.
-const LARGEST: usize = 4096;
 
 /// A file to be scanned: by its name, or an open one.
 #[repr(C)]
@@ -42,62 +39,6 @@ pub struct bp_scan_range {
 
 pub fn null(what: &'static str) -> Refusal {
     Refusal::new(BP_SCAN_ERROR_NULL, what)
-}
-
-/// A structure that begins with its size and may grow.
-///
-/// # Safety
-/// Any bytes are one, it begins with a `usize` that is its size, and has no bytes between its fields or after them.
-pub unsafe trait Sized: Copy {
-    /// The size in the first version.
-    const FIRST: usize;
-}
-
-/// Reads a structure; what it does not have is 0, and what this version does not know must be.
-///
-/// # Safety
-/// `pointer` is NULL or points to as many bytes as the first of its fields says.
-pub unsafe fn sized<T: Sized>(pointer: *const T, what: &'static str) -> Result<T, Refusal> {
-    if pointer.is_null() {
-        return Err(null(what));
-    }
-    // SAFETY: as the caller promised.
-    let size = unsafe { pointer.cast::<usize>().read_unaligned() };
-    if size < T::FIRST || size > LARGEST {
-        let text = format!("{what}: its size is {size}, and should be sizeof the structure");
-        return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
-    }
-    let known = size_of::<T>().min(size);
-    let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: as the caller promised, and no more than there is room for.
-    unsafe { value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(pointer.cast(), known) };
-    for at in known..size {
-        // SAFETY: as the caller promised.
-        if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
-            let text = format!("{what}: byte {at} is set, of which this version does not know what it means");
-            return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
-        }
-    }
-    // SAFETY: any bytes are one.
-    Ok(unsafe { value.assume_init() })
-}
-
-/// Copies an array.
-///
-/// # Safety
-/// `pointer` is NULL or points to so many.
-unsafe fn array<T: Copy>(pointer: *const T, count: usize, what: &'static str) -> Result<Vec<T>, Refusal> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    if pointer.is_null() {
-        return Err(null(what));
-    }
-    if count > isize::MAX as usize / size_of::<T>() {
-        return Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("{what}: there cannot be {count}")));
-    }
-    // SAFETY: as the caller promised; unaligned, because C programs cast.
-    Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
 }
 
 /// The files of a scan.

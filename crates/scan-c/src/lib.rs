@@ -1,6 +1,6 @@
 //! The C interface of scan; `include/bedplate/scan.h` is generated from here.
 //!
-//! It has no mechanism of its own but [`table`], which finds out at run time what Rust's types rule out: wrong handles,
+//! It has no mechanism of its own but a [table](bedplate_c_support::table), which finds out at run time what Rust's types rule out: wrong handles,
 //! pages that are returned twice or to others, and threads that meet in one channel.
 
 #![cfg(target_os = "linux")]
@@ -9,10 +9,8 @@
 mod channel;
 mod code;
 mod input;
-mod output;
 mod pool;
 mod service;
-mod table;
 #[cfg(test)]
 mod tests;
 

@@ -2,14 +2,15 @@
 
 use std::ffi::c_int;
 
+use bedplate_c_support::input::{Sized, sized};
+use bedplate_c_support::table::{Bad, Table};
 use bedplate_scan::{AccessKey, Pool};
 
 use crate::channel::{bp_scan_channel, give};
 use crate::code::bp_scan_code::*;
 use crate::code::{Refusal, answer};
-use crate::input::{Sized, bp_scan_source, null, sized, sources};
+use crate::input::{bp_scan_source, null, sources};
 use crate::service::{bp_scan_service, service};
-use crate::table::{Bad, Table};
 
 static POOLS: Table<Pool> = Table::new(b'P');
 

@@ -5,13 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
+use bedplate_c_support::input::{Sized, sized};
+use bedplate_c_support::output;
+use bedplate_c_support::table::{Bad, Table};
 use bedplate_scan::{Choice, Kind, Service};
 
 use crate::code::bp_scan_code::*;
 use crate::code::{Refusal, answer, bp_scan_code};
-use crate::input::{Sized, null, sized};
-use crate::output;
-use crate::table::{Bad, Table};
+use crate::input::null;
 
 static SERVICES: Table<Service> = Table::new(b'S');
 /// The process's own, or one that is not there.
@@ -151,16 +152,9 @@ pub extern "C" fn bp_scan_stop(service: bp_scan_service) -> c_int {
         if service.handle == OWN.load(Acquire) {
             return Err(Bad::Unknown.into());
         }
-        loop {
-            match SERVICES.remove(service.handle, |_| Ok(())) {
-                // Another thread opens something at it, which takes a moment.
-                Err(Bad::Busy) => std::thread::yield_now(),
-                other => {
-                    drop(other?);
-                    return Ok(BP_SCAN_OK);
-                }
-            }
-        }
+        // Another thread may be opening something at it, which takes a moment.
+        drop(SERVICES.remove_in_turn(service.handle)?);
+        Ok(BP_SCAN_OK)
     })
 }
 

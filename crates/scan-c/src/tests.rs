@@ -1,64 +1,7 @@
-//! What C cannot show: handles under many threads, panics, and numbers of uses that run out.
+//! What C cannot show: panics, and pages that are missing one by one.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::code::{Refusal, answer, bp_scan_code};
-use crate::input::{Sized, sized};
-use crate::table::{Bad, Table};
-
-#[test]
-fn handles_of_the_past_are_known_as_such() {
-    static TABLE: Table<String> = Table::new(7);
-    let first = TABLE.insert("first".into()).unwrap();
-    assert_eq!(*TABLE.enter(first).unwrap(), "first");
-    assert_eq!(TABLE.remove::<Bad>(first, |_| Ok(())).unwrap(), "first");
-    let second = TABLE.insert("second".into()).unwrap();
-    assert_ne!(first, second);
-    assert_eq!(TABLE.enter(first).err(), Some(Bad::Closed));
-    assert_eq!(TABLE.remove::<Bad>(first, |_| Ok(())), Err(Bad::Closed));
-    for wrong in [0, second + 1, second + (1 << 32), second + (1 << 50), second ^ 1 << 56, u64::MAX, 7 << 56]
-    {
-        assert_eq!(TABLE.enter(wrong).err(), Some(Bad::Unknown), "{wrong:#x}");
-    }
-    let inside = TABLE.enter(second).unwrap();
-    assert_eq!(TABLE.enter(second).err(), Some(Bad::Busy));
-    assert_eq!(TABLE.remove::<Bad>(second, |_| Ok(())), Err(Bad::Busy));
-    drop(inside);
-    assert_eq!(TABLE.remove(second, |_| Err(Bad::Broken)), Err(Bad::Broken));
-    assert_eq!(*TABLE.enter(second).unwrap(), "second");
-}
-
-/// Threads enter, close and open the same handles; each object is closed once, and used by one thread at a time.
-#[test]
-fn threads_meet_in_handles() {
-    static TABLE: Table<usize> = Table::new(8);
-    static REMOVED: AtomicUsize = AtomicUsize::new(0);
-    const OBJECTS: usize = 3000;
-    let handles: Vec<u64> = (0..OBJECTS).map(|n| TABLE.insert(n * 1000).unwrap()).collect();
-    let entered: usize = std::thread::scope(|scope| {
-        let work = || {
-            let mut entered = 0;
-            for handle in &handles {
-                if let Ok(mut inside) = TABLE.enter_in_turn(*handle) {
-                    *inside += 1;
-                    entered += 1;
-                }
-            }
-            for (n, handle) in handles.iter().enumerate() {
-                if let Ok(count) = TABLE.remove::<Bad>(*handle, |_| Ok(())) {
-                    assert_eq!(count / 1000, n);
-                    REMOVED.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            entered
-        };
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-    });
-    assert!(entered >= OBJECTS);
-    assert_eq!(REMOVED.load(Ordering::Relaxed), OBJECTS);
-    assert!(handles.iter().all(|handle| TABLE.enter(*handle).err() == Some(Bad::Closed)));
-}
+use crate::code::{answer, bp_scan_code};
+use bedplate_c_support::table::{Bad, Table};
 
 #[test]
 fn no_panic_gets_out_and_what_it_left_is_not_used() {
@@ -73,37 +16,6 @@ fn no_panic_gets_out_and_what_it_left_is_not_used() {
     // It can be closed, whatever the check would have said.
     assert_eq!(TABLE.remove(handle, |_| Err(Bad::Broken)), Ok(1));
     assert_eq!(TABLE.enter(handle).err(), Some(Bad::Closed));
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Grown {
-    size: usize,
-    old: u64,
-    new: u64,
-}
-
-// SAFETY: integers, without gaps.
-unsafe impl Sized for Grown {
-    const FIRST: usize = 16;
-}
-
-/// Programs that were compiled for earlier and later versions.
-#[test]
-fn structures_grow() {
-    let read = |words: &[usize]| -> Result<Grown, Refusal> {
-        // SAFETY: no size below is more than there is, or it is refused.
-        unsafe { sized(words.as_ptr().cast(), "x") }
-    };
-    assert_eq!(read(&[16, 5, 99]).unwrap(), Grown { size: 16, old: 5, new: 0 });
-    assert_eq!(read(&[24, 5, 6]).unwrap(), Grown { size: 24, old: 5, new: 6 });
-    assert_eq!(read(&[32, 5, 6, 0]).unwrap(), Grown { size: 32, old: 5, new: 6 });
-    for wrong in [&[32, 5, 6, 1][..], &[0, 5, 6], &[15, 5, 6], &[usize::MAX, 5, 6]] {
-        assert_eq!(read(wrong).unwrap_err().code, bp_scan_code::BP_SCAN_ERROR_INVALID);
-    }
-    // SAFETY: NULL is refused.
-    let refused = unsafe { sized::<Grown>(std::ptr::null(), "x") };
-    assert_eq!(refused.unwrap_err().code, bp_scan_code::BP_SCAN_ERROR_NULL);
 }
 
 /// Each page that is missing is an error that says which one, and the next call is about the one after it.

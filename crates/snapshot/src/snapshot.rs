@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use crate::{Error, View};
+use crate::{Error, PAGE, View};
 
 /// Keeps a snapshot for this process. The snapshot ends when this is dropped.
 pub(crate) trait Kept: Send + Sync {
@@ -70,6 +70,20 @@ pub struct Bookmark {
     pub(crate) bytes: usize,
 }
 
+impl Bookmark {
+    /// The bookmark as numbers, for interfaces to other languages.
+    pub fn to_words(&self) -> [u64; 3] {
+        [self.memory, self.epoch, self.bytes as u64]
+    }
+
+    /// The bookmark that [`to_words`](Self::to_words) gave. `None` if the words cannot be those of a bookmark. Words that were
+    /// made up can be accepted: then what changed since is not known, and nothing worse happens.
+    pub fn from_words([memory, epoch, bytes]: [u64; 3]) -> Option<Self> {
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| bytes.is_multiple_of(PAGE))?;
+        Some(Self { memory, epoch, bytes })
+    }
+}
+
 /// Parts of a memory that were written between two snapshots: see [`Snapshot::changed_since`].
 #[derive(Debug)]
 pub struct Changes<'a> {
@@ -79,6 +93,17 @@ pub struct Changes<'a> {
     both: Range<usize>,
     /// The part that only the later one has, until it is given.
     new: Range<usize>,
+}
+
+impl Changes<'_> {
+    /// Leaves out what is before the page with this offset. So an iteration can be taken up where another one stopped: at the
+    /// end of its last range.
+    pub fn starting_at(mut self, offset: usize) -> Self {
+        let offset = offset / PAGE * PAGE;
+        self.both.start = offset.clamp(self.both.start, self.both.end);
+        self.new.start = offset.clamp(self.new.start, self.new.end);
+        self
+    }
 }
 
 impl Iterator for Changes<'_> {
@@ -209,7 +234,7 @@ impl Snapshot {
     /// ```
     pub fn changed_since(&self, earlier: &Bookmark) -> Result<Changes<'_>, Error> {
         let own = self.bookmark()?;
-        if own.memory != earlier.memory || own.epoch < earlier.epoch {
+        if own.memory != earlier.memory || own.epoch < earlier.epoch || own.bytes < earlier.bytes {
             return Err(Error::NotEarlier);
         }
         // Nothing changed since this very snapshot.

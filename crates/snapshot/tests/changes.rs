@@ -223,3 +223,37 @@ fn engines_that_keep_no_track_say_so() {
         Err(error) => panic!("{error}"),
     }
 }
+
+/// Interfaces to other languages keep bookmarks as numbers, and take an iteration up again where it stopped.
+#[test]
+fn bookmarks_are_numbers_and_iterations_can_be_taken_up_again() {
+    let Some(memory) = tracking(false, Memory::builder(500 * PAGE).reserve(600 * PAGE)) else { return };
+    let earlier = memory.snapshot().unwrap();
+    let bookmark = earlier.bookmark().unwrap();
+    let words = bookmark.to_words();
+    assert_eq!(Bookmark::from_words(words), Some(bookmark));
+    assert_eq!(Bookmark::from_words([words[0], words[1], words[2] + 1]), None);
+    for page in [0, 100, 101, 300] {
+        write(&memory, page, 1);
+    }
+    memory.grow(7 * PAGE).unwrap();
+    let later = memory.snapshot().unwrap();
+    let all: Vec<_> = later.changed_since(&bookmark).unwrap().collect();
+    assert_eq!(all.len(), 4, "{all:?}");
+    // One range at a time.
+    let (mut from, mut again) = (0, Vec::new());
+    while let Some(run) = later.changed_since(&bookmark).unwrap().starting_at(from).next() {
+        from = run.end;
+        again.push(run);
+    }
+    assert_eq!(again, all);
+    // In the middle of a page, of a range, and of what the memory grew by.
+    let at = |offset| later.changed_since(&bookmark).unwrap().starting_at(offset).next();
+    assert_eq!(at(100 * PAGE + 5), Some(all[1].clone()));
+    assert_eq!(at(101 * PAGE + 5), Some(101 * PAGE..all[1].end));
+    assert_eq!(at(502 * PAGE), Some(502 * PAGE..507 * PAGE));
+    assert_eq!((at(507 * PAGE), at(usize::MAX)), (None, None));
+    // A memory does not shrink, so what says so is no earlier snapshot's.
+    let larger = Bookmark::from_words([words[0], words[1], 508 * PAGE as u64]).unwrap();
+    assert!(matches!(later.changed_since(&larger), Err(Error::NotEarlier)));
+}

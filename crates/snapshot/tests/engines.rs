@@ -252,3 +252,23 @@ fn threads_of_an_engine_take_no_signals() {
         assert_eq!(signals, 0, "{setting:?}");
     }
 }
+
+/// A pipe has room for 64 KiB. A child that sends more ends all the same when its owner only asks whether it has ended.
+#[test]
+fn a_task_that_returns_much_ends_while_its_owner_polls() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for setting in settings() {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        for len in [0, 1, 64 << 10, (5 << 20) + 1] {
+            let content = move |at: usize| (at / 7) as u8;
+            let task = memory.spawn(move |_| (0..len).map(content).collect()).unwrap();
+            let limit = std::time::Instant::now() + Duration::from_secs(120);
+            while !task.is_finished() {
+                assert!(std::time::Instant::now() < limit, "{setting:?}: {len} bytes");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let bytes = task.join().unwrap();
+            assert!(bytes.into_iter().eq((0..len).map(content)), "{setting:?}: {len} bytes");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The baseline: `fork`, as databases use it today. The kernel copies the page tables and then page by page what
 //! either side writes.
 
+use std::cell::RefCell;
 use std::io::Read;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
@@ -168,10 +170,17 @@ pub(crate) fn run_and_exit(work: ChildWork<'_>, view: &View<'_>, to: &OwnedFd) -
 
 const PANICKED: i32 = 101;
 
+/// Bytes by which the room for what a child sends grows, and how often `is_finished` reads at most, so that it does not stay
+/// with a child that sends without end.
+const READ_BYTES: usize = 64 << 10;
+const READS_AT_ONCE: usize = 64;
+
 /// A child process with a task.
 pub(crate) struct Child {
     pid: libc::pid_t,
     from: Option<OwnedFd>,
+    /// What it has sent and `is_finished` has read.
+    received: RefCell<Vec<u8>>,
     /// Counts this one.
     active: Option<Arc<AtomicU64>>,
     reaped: bool,
@@ -179,7 +188,25 @@ pub(crate) struct Child {
 
 impl Child {
     pub(crate) fn new(pid: libc::pid_t, from: OwnedFd, active: Option<Arc<AtomicU64>>) -> Self {
-        Self { pid, from: Some(from), active, reaped: false }
+        Self { pid, from: Some(from), received: RefCell::default(), active, reaped: false }
+    }
+
+    /// Reads what the child has sent. A pipe has room for little, and a child that waits for room does not end.
+    fn receive(&self) {
+        let Some(from) = &self.from else { return };
+        let mut received = self.received.borrow_mut();
+        for _ in 0..READS_AT_ONCE {
+            let mut ready = [PollFd::new(from, PollFlags::IN)];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if poll(&mut ready, Some(&at_once)) != Ok(1) || !ready[0].revents().contains(PollFlags::IN) {
+                return;
+            }
+            received.reserve(READ_BYTES);
+            // Does not wait: there is something.
+            if rustix::io::read(from, rustix::buffer::spare_capacity(&mut received)).is_err() {
+                return;
+            }
+        }
     }
 
     fn reap(&mut self) -> libc::c_int {
@@ -198,7 +225,7 @@ impl Child {
 
 impl Completion for Child {
     fn join(mut self: Box<Self>) -> Result<Vec<u8>, Error> {
-        let mut bytes = Vec::new();
+        let mut bytes = self.received.take();
         let mut from = std::fs::File::from(self.from.take().expect("joined once"));
         let read = from.read_to_end(&mut bytes);
         let status = self.reap();
@@ -215,6 +242,7 @@ impl Completion for Child {
     }
 
     fn is_finished(&self) -> bool {
+        self.receive();
         // SAFETY: all zero is a value of it.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -229,7 +257,13 @@ impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
             // Somebody has to take the child's status; the owner does not want to wait for it.
-            let mut child = Self { pid: self.pid, from: None, active: self.active.take(), reaped: true };
+            let mut child = Self {
+                pid: self.pid,
+                from: None,
+                received: RefCell::default(),
+                active: self.active.take(),
+                reaped: true,
+            };
             let builder = std::thread::Builder::new().name("bedplate-reaper".into());
             drop(bedplate_threads::spawn(builder, move || child.reap()));
         }

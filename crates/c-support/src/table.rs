@@ -11,7 +11,7 @@
 //! | busy → broken | a panic inside: the object is not used any more, only closed |
 //! | idle or broken → busy → free | `remove`; the handle is of the past from then on |
 //!
-//! What a process inherits by `fork` is not its own: the service's thread is not there. Slots know in which process they were
+//! What a process inherits by `fork` is not its own: the library's threads are not there. Slots know in which process they were
 //! filled; in another they are only ever said to be foreign.
 
 use std::cell::UnsafeCell;
@@ -19,7 +19,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 const STATES: u64 = 3;
 const FREE: u64 = 0;
@@ -69,6 +70,9 @@ struct Slot<T> {
 /// The objects of a kind.
 pub struct Table<T: 'static> {
     kind: u8,
+    /// Where the search for a free slot begins: at the lowest one that may be free, as far as is known. The search goes on from
+    /// the first slot, so that none is missed.
+    search_from: AtomicUsize,
     chunks: [AtomicPtr<[Slot<T>; SLOTS]>; CHUNKS],
 }
 
@@ -78,7 +82,11 @@ unsafe impl<T: Send> Sync for Table<T> {}
 impl<T> Table<T> {
     /// An empty table; the kind is not 0 and no other table's.
     pub const fn new(kind: u8) -> Self {
-        Self { kind, chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
+        Self {
+            kind,
+            search_from: AtomicUsize::new(0),
+            chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+        }
     }
 
     fn chunk(&self, number: usize) -> Option<&'static [Slot<T>; SLOTS]> {
@@ -113,22 +121,21 @@ impl<T> Table<T> {
         if !watch_forks() {
             return Err(object);
         }
-        for number in 0..CHUNKS {
-            for (index, slot) in self.chunk_or_new(number).iter().enumerate() {
-                let word = slot.word.load(Relaxed);
-                let uses = word >> 2;
-                let usable = word & STATES == FREE && uses <= u64::from(u32::MAX);
-                if !usable
-                    || slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed).is_err()
-                {
-                    continue;
-                }
-                // SAFETY: the slot is busy, and by this thread.
-                unsafe { *slot.object.get() = Some(object) };
-                slot.forks.store(FORKS.load(Relaxed), Relaxed);
-                slot.word.store(word & !STATES | IDLE, Release);
-                return Ok(u64::from(self.kind) << 56 | ((number * SLOTS + index) as u64) << 32 | uses);
+        let from = self.search_from.load(Relaxed);
+        for at in (from..CHUNKS * SLOTS).chain(0..from) {
+            let slot = &self.chunk_or_new(at / SLOTS)[at % SLOTS];
+            let word = slot.word.load(Relaxed);
+            let uses = word >> 2;
+            let usable = word & STATES == FREE && uses <= u64::from(u32::MAX);
+            if !usable || slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed).is_err() {
+                continue;
             }
+            self.search_from.store(at + 1, Relaxed);
+            // SAFETY: the slot is busy, and by this thread.
+            unsafe { *slot.object.get() = Some(object) };
+            slot.forks.store(FORKS.load(Relaxed), Relaxed);
+            slot.word.store(word & !STATES | IDLE, Release);
+            return Ok(u64::from(self.kind) << 56 | (at as u64) << 32 | uses);
         }
         Err(object)
     }
@@ -167,9 +174,10 @@ impl<T> Table<T> {
 
     /// Uses an object that others may use, too, for a moment each.
     pub fn enter_in_turn(&self, handle: u64) -> Result<Entered<T>, Bad> {
+        let mut turns = 0;
         loop {
             match self.enter(handle) {
-                Err(Bad::Busy) => std::thread::yield_now(),
+                Err(Bad::Busy) => wait_a_moment(&mut turns),
                 other => return other,
             }
         }
@@ -190,7 +198,31 @@ impl<T> Table<T> {
         // SAFETY: the slot is busy, and by this thread.
         let object = unsafe { (*slot.object.get()).take() };
         entered.idle = (word >> 2).wrapping_add(1) << 2 | FREE;
+        drop(entered);
+        self.search_from.fetch_min((handle >> 32) as usize & 0xff_ffff, Relaxed);
         Ok(object.expect("slots that are not free have objects"))
+    }
+
+    /// Takes an object out, after the thread that uses it for a moment.
+    pub fn remove_in_turn(&self, handle: u64) -> Result<T, Bad> {
+        let mut turns = 0;
+        loop {
+            match self.remove(handle, |_| Ok(())) {
+                Err(Bad::Busy) => wait_a_moment(&mut turns),
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Lets other threads run. A thread with real-time priority that only yielded would keep an ordinary one from going on.
+fn wait_a_moment(turns: &mut u32) {
+    const YIELDS: u32 = 50;
+    *turns += 1;
+    if *turns <= YIELDS {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 
@@ -221,5 +253,89 @@ impl<T> Drop for Entered<T> {
         let broken = std::thread::panicking() && self.idle & STATES == IDLE;
         let word = if broken { self.idle & !STATES | BROKEN } else { self.idle };
         self.slot.word.store(word, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn handles_of_the_past_are_known_as_such() {
+        static TABLE: Table<String> = Table::new(7);
+        let first = TABLE.insert("first".into()).unwrap();
+        assert_eq!(*TABLE.enter(first).unwrap(), "first");
+        assert_eq!(TABLE.remove::<Bad>(first, |_| Ok(())).unwrap(), "first");
+        let second = TABLE.insert("second".into()).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(TABLE.enter(first).err(), Some(Bad::Closed));
+        assert_eq!(TABLE.remove::<Bad>(first, |_| Ok(())), Err(Bad::Closed));
+        for wrong in
+            [0, second + 1, second + (1 << 32), second + (1 << 50), second ^ 1 << 56, u64::MAX, 7 << 56]
+        {
+            assert_eq!(TABLE.enter(wrong).err(), Some(Bad::Unknown), "{wrong:#x}");
+        }
+        let inside = TABLE.enter(second).unwrap();
+        assert_eq!(TABLE.enter(second).err(), Some(Bad::Busy));
+        assert_eq!(TABLE.remove::<Bad>(second, |_| Ok(())), Err(Bad::Busy));
+        drop(inside);
+        assert_eq!(TABLE.remove(second, |_| Err(Bad::Broken)), Err(Bad::Broken));
+        assert_eq!(*TABLE.enter(second).unwrap(), "second");
+    }
+
+    /// All slots are used before there are too many, and the lowest one that was freed is used next.
+    #[test]
+    fn all_slots_are_used_and_freed_ones_are_found() {
+        static TABLE: Table<usize> = Table::new(9);
+        let handles: Vec<u64> = (0..CHUNKS * SLOTS).map(|n| TABLE.insert(n).unwrap()).collect();
+        assert_eq!(TABLE.insert(7), Err(7));
+        for freed in [5, 60_000, 5, 0, CHUNKS * SLOTS - 1, 3000] {
+            let handle = handles[freed];
+            // It may have been used again since.
+            let now = (1..9).map(|uses| handle & !0xffff_ffff | uses).find(|now| TABLE.enter(*now).is_ok());
+            TABLE.remove_in_turn(now.unwrap()).unwrap();
+            assert_eq!(TABLE.insert(freed).unwrap() >> 32, handle >> 32);
+            assert_eq!(TABLE.insert(7), Err(7));
+        }
+        for freed in [40_000, 100, 20_000] {
+            let now = (1..9).map(|uses| handles[freed] & !0xffff_ffff | uses);
+            TABLE.remove_in_turn(now.into_iter().find(|now| TABLE.enter(*now).is_ok()).unwrap()).unwrap();
+        }
+        let places = [(); 3].map(|()| TABLE.insert(1).unwrap() >> 32 & 0xff_ffff);
+        assert_eq!(places, [100, 20_000, 40_000]);
+    }
+
+    /// Threads enter, close and open the same handles; each object is closed once, and used by one thread at a time.
+    #[test]
+    fn threads_meet_in_handles() {
+        static TABLE: Table<usize> = Table::new(8);
+        static REMOVED: AtomicUsize = AtomicUsize::new(0);
+        const OBJECTS: usize = 3000;
+        let handles: Vec<u64> = (0..OBJECTS).map(|n| TABLE.insert(n * 1000).unwrap()).collect();
+        let entered: usize = std::thread::scope(|scope| {
+            let work = || {
+                let mut entered = 0;
+                for handle in &handles {
+                    if let Ok(mut inside) = TABLE.enter_in_turn(*handle) {
+                        *inside += 1;
+                        entered += 1;
+                    }
+                }
+                for (n, handle) in handles.iter().enumerate() {
+                    if let Ok(count) = TABLE.remove::<Bad>(*handle, |_| Ok(())) {
+                        assert_eq!(count / 1000, n);
+                        REMOVED.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                entered
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!(entered >= OBJECTS);
+        assert_eq!(REMOVED.load(Ordering::Relaxed), OBJECTS);
+        assert!(handles.iter().all(|handle| TABLE.enter(*handle).err() == Some(Bad::Closed)));
     }
 }
