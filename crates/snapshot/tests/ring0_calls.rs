@@ -56,6 +56,46 @@ fn a_thread_that_touches_the_memory_natively_goes_on_in_ring_0() {
     });
 }
 
+/// Where signals have no stack of their own, what the kernel saves of a thread lies right below the code's red zone.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_thread_that_touches_the_memory_natively_keeps_its_vector_registers() {
+    ring0_or_skip!();
+    if !std::is_x86_feature_detected!("avx") {
+        println!("skipped: the processor has no AVX");
+        return;
+    }
+    let memory = memory(8, 2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+            // SAFETY: the thread's own; nothing here overflows its stack.
+            unsafe { assert_eq!(libc::sigaltstack(&raw const none, std::ptr::null_mut()), 0) };
+            let before = [0x0123_4567_89ab_cdefu64, 2, 3, u64::MAX];
+            for shift in (0..128usize).step_by(8) {
+                Process::current().unwrap().leave();
+                assert!(!is_ring0());
+                let mut after = [0u64; 4];
+                // SAFETY: the stack is as before at the end; the byte is the memory's.
+                unsafe {
+                    std::arch::asm!(
+                        "mov r12, rsp", "sub rsp, {shift}",
+                        "vmovdqu ymm15, [{before}]", "mov byte ptr [{at}], 7", "vmovdqu [{after}], ymm15",
+                        "mov rsp, r12",
+                        shift = in(reg) 256 + shift,
+                        before = in(reg) before.as_ptr(),
+                        after = in(reg) after.as_mut_ptr(),
+                        at = in(reg) memory.base().as_ptr(),
+                        out("r12") _, out("ymm15") _,
+                    );
+                }
+                assert!(is_ring0());
+                assert_eq!(after, before, "the stack is {shift} bytes lower");
+            }
+        });
+    });
+}
+
 #[test]
 fn a_task_that_has_lost_ring_0_still_sees_its_snapshot() {
     ring0_or_skip!();

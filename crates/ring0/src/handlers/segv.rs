@@ -5,11 +5,18 @@
 //! signal lets the thread go on in a piece of assembly that keeps all registers, enters ring 0, and returns to the
 //! instruction.
 //!
+//! That piece must be told where the instruction and its stack are. The handler must not write this below the thread's red zone,
+//! because there the kernel may have what the thread gets back: if the handler runs on the thread's own stack, the vector
+//! registers end there. So the handler leaves it in the kernel's own frame, in words that `rt_sigreturn` does not read
+//! ([`left_behind`]), and the piece begins with its stack pointer there. What it found it copies below the red zone, when the
+//! frame is not needed any more.
+//!
 //! A thread that cannot enter (too many; on top of a signal handler that has interrupted ring 0) gets its SIGSEGV after
 //! all. Entering for the first time allocates memory: code that touches such memory while it holds the allocator's lock
 //! enters before.
 
 use std::arch::global_asm;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -27,11 +34,19 @@ global_asm!(
     .text
     .balign 16
     .globl bedplate_ring0_go_in
-bedplate_ring0_go_in:      # (rsp) = where to go on, below the red zone
-    pushfq
-    cld
+bedplate_ring0_go_in:      # (rsp) = where to go on; 8(rsp) = where the stack goes on with that, below the red zone
     push %rax
     push %rcx
+    mov 24(%rsp), %rcx
+    mov 16(%rsp), %rax
+    mov %rax, (%rcx)
+    mov 8(%rsp), %rax
+    mov %rax, -8(%rcx)
+    mov (%rsp), %rax
+    mov %rax, -16(%rcx)
+    lea -16(%rcx), %rsp             # as after pushing both there
+    pushfq
+    cld
     push %rdx
     push %rbx
     push %rbp
@@ -70,9 +85,9 @@ bedplate_ring0_go_in:      # (rsp) = where to go on, below the red zone
     pop %rbp
     pop %rbx
     pop %rdx
+    popfq
     pop %rcx
     pop %rax
-    popfq
     ret ${red_zone}
     "#,
     red_zone = const RED_ZONE,
@@ -186,20 +201,31 @@ pub fn take_in(is_ours: IsOurs) -> Result<()> {
     Ok(())
 }
 
+/// Two words of the kernel's signal frame that it does not read when the handler returns: of those that it keeps for later use,
+/// behind the pointer to the vector registers.
+fn left_behind(context: &mut libc::ucontext_t) -> *mut [i64; 2] {
+    const _: () = assert!(
+        size_of::<libc::mcontext_t>() >= offset_of!(libc::mcontext_t, fpregs) + 8 + size_of::<[i64; 8]>()
+    );
+    (&raw mut context.uc_mcontext.fpregs).wrapping_add(1).cast()
+}
+
 /// Linux calls this, natively.
 extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes both, for as long as this runs.
-    let (details, registers) =
-        unsafe { (&*info, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
+    let (details, frame) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
     // SAFETY: SIGSEGV of the kernel's has an address; another's has none that is ring 0's.
     let address = unsafe { details.si_addr() } as u64;
     // SAFETY: no conditions.
     let is_owner = || unsafe { libc::getpid() } == OWNER.load(Ordering::Relaxed);
     if details.si_code > 0 && is_ours(address) && !is_ring0() && is_owner() {
+        let left = left_behind(frame);
+        let registers = &mut frame.uc_mcontext.gregs;
         let stack = registers[libc::REG_RSP as usize] - RED_ZONE - 8;
-        // SAFETY: the interrupted code's stack, below what it uses.
-        unsafe { (stack as *mut i64).write(registers[libc::REG_RIP as usize]) };
-        registers[libc::REG_RSP as usize] = stack;
+        // SAFETY: words of the frame, which is on the stack that this runs on. What pushes below them overwrites the frame, which
+        // nobody reads after this handler has returned.
+        unsafe { left.write([registers[libc::REG_RIP as usize], stack]) };
+        registers[libc::REG_RSP as usize] = left as i64;
         registers[libc::REG_RIP as usize] = bedplate_ring0_go_in as *const () as i64;
         return;
     }
