@@ -369,8 +369,9 @@ pub unsafe extern "C" fn bp_snapshot_grow(
     })
 }
 
-/// Waits until what can be done ahead of the next snapshot is done. A program need not call it: that goes on in the background
-/// by itself.
+/// Does what can be done ahead of the next snapshot, or waits until it is done. With the engine uffd this write-protects all
+/// pages that were written since the snapshot before, which shortens the next pause; the next write to each of them is slower. The
+/// other engines work ahead by themselves.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_settle(memory: bp_snapshot_memory) -> c_int {
     answer(|| {

@@ -244,9 +244,9 @@ pub unsafe extern "C" fn bp_snapshot_get_bookmark(
     })
 }
 
-/// Gives the parts of a memory that may have changed between an earlier snapshot, of which this is the bookmark, and this
-/// snapshot: ranges of whole pages, in ascending order, from the byte `from` on. Every page that changed is in one; some pages
-/// that did not change are, too. What the memory has grown by is the last one. Fills in at most `capacity` ranges; `count` gets
+/// Gives the parts of a memory that were written between an earlier snapshot, of which this is the bookmark, and this snapshot:
+/// ranges of whole pages, in ascending order, from the byte `from` on. A page is also in one if a thread began its first write to
+/// it before this snapshot, and the write took effect after it. What the memory has grown by is the last one. Fills in at most `capacity` ranges; `count` gets
 /// how many. BP_SNAPSHOT_OK: there are no more. BP_SNAPSHOT_MORE: call again, with `from` the end of the last range.
 ///
 /// # Safety

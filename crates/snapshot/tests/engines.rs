@@ -2,11 +2,12 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use bedplate_snapshot::{Error, Kind, Memory, View};
+use bedplate_snapshot::{Error, Kind, Memory, Task, View};
 use common::{build, memory, settings};
 use rustix::fs::{FileType, Mode};
 
@@ -270,5 +271,93 @@ fn a_task_that_returns_much_ends_while_its_owner_polls() {
             let bytes = task.join().unwrap();
             assert!(bytes.into_iter().eq((0..len).map(content)), "{setting:?}: {len} bytes");
         }
+    }
+}
+
+/// What a task returns is complete when its own process has ended, whatever other tasks do that were begun at the same time.
+#[test]
+fn tasks_that_begin_together_do_not_wait_for_each_other() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    const TASKS: usize = 6;
+    /// Waits for room, which a child that has ended gives back a little later.
+    fn spawn(memory: &Memory, work: impl Fn(&View<'_>) -> Vec<u8> + Send + Clone + 'static) -> Task {
+        loop {
+            match memory.spawn(work.clone()) {
+                Err(Error::TooManySnapshots { .. }) => std::thread::sleep(Duration::from_millis(10)),
+                task => return task.unwrap(),
+            }
+        }
+    }
+    for setting in settings().filter(|setting| setting.in_child && !setting.huge_pages) {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        for round in 0..20 {
+            let (gate, open) = rustix::pipe::pipe().unwrap();
+            let (gate_of_child, open_of_child) = (gate.as_raw_fd(), open.as_raw_fd());
+            let mut open = Some(open);
+            let long: Vec<_> = std::thread::scope(|scope| {
+                let long = scope.spawn(|| {
+                    // They end when nobody has the other end any more.
+                    let wait = |gate: std::os::fd::RawFd, open: std::os::fd::RawFd| {
+                        move |_: &View<'_>| {
+                            // SAFETY: the child's own copies, which nobody else in it uses.
+                            unsafe { libc::close(open) };
+                            let mut byte = [0u8; 1];
+                            // SAFETY: as above.
+                            unsafe { libc::read(gate, byte.as_mut_ptr().cast(), 1) };
+                            Vec::new()
+                        }
+                    };
+                    (0..TASKS).map(|_| spawn(&memory, wait(gate_of_child, open_of_child))).collect::<Vec<_>>()
+                });
+                let short: Vec<_> = (0..TASKS).map(|_| spawn(&memory, |_| vec![7])).collect();
+                let long = long.join().unwrap();
+                for task in short {
+                    let (joined, is_joined) = mpsc::channel();
+                    scope.spawn(move || joined.send(task.join().unwrap()));
+                    let bytes = is_joined.recv_timeout(Duration::from_secs(120));
+                    if bytes.is_err() {
+                        // Lets the others end, so that this test does.
+                        drop(open.take());
+                    }
+                    assert_eq!(bytes, Ok(vec![7]), "{setting:?}, round {round}");
+                }
+                long
+            });
+            drop(open);
+            long.into_iter().for_each(|task| assert_eq!(task.join().unwrap(), []));
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_panics_meanwhile_holds_up_no_child() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // The first task has the library change the hook.
+    let Some(first) = settings().find_map(|setting| memory(MIB, setting).filter(|_| setting.in_child)) else {
+        return;
+    };
+    first.spawn(|_| Vec::new()).unwrap().join().unwrap();
+    let (in_hook, is_in_hook) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |_| {
+        let _ = in_hook.send(());
+        let _ = wait.lock().unwrap().recv();
+    }));
+    let panicking = std::thread::spawn(|| panic!("on purpose"));
+    is_in_hook.recv().unwrap();
+    let mut results = Vec::new();
+    for setting in settings().filter(|setting| setting.in_child) {
+        let Some(memory) = memory(MIB, setting) else { continue };
+        let (joined, is_joined) = mpsc::channel();
+        std::thread::spawn(move || joined.send(memory.spawn(|_| vec![7]).unwrap().join().unwrap()));
+        results.push((setting, is_joined.recv_timeout(Duration::from_secs(120))));
+    }
+    drop(go_on);
+    assert!(panicking.join().is_err());
+    std::panic::set_hook(before);
+    for (setting, result) in results {
+        assert_eq!(result, Ok(vec![7]), "{setting:?}");
     }
 }

@@ -72,7 +72,7 @@ pub fn write(memory: &Memory, page: usize, value: u64) {
     word(memory, page).store(value, Ordering::Relaxed);
 }
 
-/// The word that [`write`] writes.
+/// The word that [`write()`] writes.
 pub fn word_of(memory: &Memory, page: usize) -> u64 {
     word(memory, page).load(Ordering::Relaxed)
 }

@@ -567,8 +567,9 @@ int bp_snapshot_grow(struct bp_snapshot_memory memory,
                      struct bp_snapshot_range *grown);
 
 /*
- Waits until what can be done ahead of the next snapshot is done. A program need not call it: that goes on in the background
- by itself.
+ Does what can be done ahead of the next snapshot, or waits until it is done. With the engine uffd this write-protects all
+ pages that were written since the snapshot before, which shortens the next pause; the next write to each of them is slower. The
+ other engines work ahead by themselves.
  */
 int bp_snapshot_settle(struct bp_snapshot_memory memory);
 
@@ -650,9 +651,9 @@ int bp_snapshot_get_bookmark(struct bp_snapshot snapshot,
                              struct bp_snapshot_bookmark *bookmark);
 
 /*
- Gives the parts of a memory that may have changed between an earlier snapshot, of which this is the bookmark, and this
- snapshot: ranges of whole pages, in ascending order, from the byte `from` on. Every page that changed is in one; some pages
- that did not change are, too. What the memory has grown by is the last one. Fills in at most `capacity` ranges; `count` gets
+ Gives the parts of a memory that were written between an earlier snapshot, of which this is the bookmark, and this snapshot:
+ ranges of whole pages, in ascending order, from the byte `from` on. A page is also in one if a thread began its first write to
+ it before this snapshot, and the write took effect after it. What the memory has grown by is the last one. Fills in at most `capacity` ranges; `count` gets
  how many. BP_SNAPSHOT_OK: there are no more. BP_SNAPSHOT_MORE: call again, with `from` the end of the last range.
 
  # Safety

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -102,6 +102,7 @@ impl Engine for Fork {
     }
 
     fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
+        let forking = forking();
         let (read, write) = pipe()?;
         let begin = Instant::now();
         // SAFETY: the child runs the work and ends without returning.
@@ -110,7 +111,7 @@ impl Engine for Fork {
         match pid {
             -1 => Err(Error::System { what: "fork", source: last_error() }),
             0 => {
-                drop(read);
+                drop((read, forking));
                 // SAFETY: the child's copy of the mapping, which only this thread, its only one, could change.
                 let view = unsafe { View::new(self.base.as_ptr(), self.bytes(), self.base.as_ptr()) };
                 run_and_exit(work, &view, &write)
@@ -134,6 +135,35 @@ impl Engine for Fork {
     }
 }
 
+/// Whether this process is a child with a task.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Keeps children from saying that their task panicked, which its owner is told: a thread that does not exist in the child may hold
+/// the locks that this takes. A child could not do so itself, because a thread that panics during the fork holds the hook's lock.
+fn silence_children() {
+    static SILENCED: Once = Once::new();
+    // The hook of a program that panics cannot be changed.
+    if std::thread::panicking() {
+        return;
+    }
+    SILENCED.call_once(|| {
+        let of_the_program = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_CHILD.load(Ordering::Relaxed) {
+                of_the_program(panic);
+            }
+        }));
+    });
+}
+
+/// Is held by a thread that forks, from before it makes the child's pipe until it has closed the child's end of that. So no
+/// other child inherits this end: who reads what a child sends would wait for the other child, too.
+pub(crate) fn forking() -> MutexGuard<'static, ()> {
+    static FORKING: Mutex<()> = Mutex::new(());
+    silence_children();
+    FORKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A pipe that programs executed by others do not inherit.
 pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
@@ -145,8 +175,7 @@ pub(crate) fn last_error() -> rustix::io::Errno {
 
 /// The child's life: runs the work, sends what it returns, and ends.
 pub(crate) fn run_and_exit(work: ChildWork<'_>, view: &View<'_>, to: &OwnedFd) -> ! {
-    // A thread that does not exist here may hold the locks that saying something takes.
-    std::panic::set_hook(Box::new(|_| {}));
+    IS_CHILD.store(true, Ordering::Relaxed);
     // A panic must not unwind into the owner's code, of which this process has a copy.
     let status = match catch_unwind(AssertUnwindSafe(|| work(view))) {
         Ok(bytes) => {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::fork::{Child, last_error, pipe, run_and_exit};
+use super::fork::{Child, forking, last_error, pipe, run_and_exit};
 use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
 use crate::region::{Frozen, Options, Region, Service, SnapshotId};
 use crate::snapshot::{Bookmark, Kept};
@@ -81,6 +81,7 @@ impl<R: Region> Mapped<R> {
 
     fn spawn_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
         self.check_owner()?;
+        let forking = forking();
         let (read, write) = pipe()?;
         let begin = Instant::now();
         let frozen = self.service.freeze()?;
@@ -94,7 +95,7 @@ impl<R: Region> Mapped<R> {
             0 => {
                 // SAFETY: the child of the fork above.
                 let mapped = unsafe { frozen.map_in_child() };
-                drop(read);
+                drop((read, forking));
                 let work = match mapped {
                     Ok(()) => work,
                     Err(error) => {
