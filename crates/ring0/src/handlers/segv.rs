@@ -8,7 +8,7 @@
 //! That piece must be told where the instruction and its stack are. The handler must not write this below the thread's red zone,
 //! because there the kernel may have what the thread gets back: if the handler runs on the thread's own stack, the vector
 //! registers end there. So the handler leaves it in the kernel's own frame, in words that `rt_sigreturn` does not read
-//! ([`left_behind`]), and the piece begins with its stack pointer there. What it found it copies below the red zone, when the
+//! (`left_behind`), and the piece begins with its stack pointer there. What it found it copies below the red zone, when the
 //! frame is not needed any more.
 //!
 //! A thread that cannot enter (too many; on top of a signal handler that has interrupted ring 0) gets its SIGSEGV after
