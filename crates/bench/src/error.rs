@@ -9,7 +9,7 @@ pub enum Error {
     /// No benchmark has this name.
     #[error("no benchmark is called {0:?}; there are: {names}", names = crate::names().join(", "))]
     Unknown(String),
-    /// So many threads that write are not possible.
+    /// The number of writing threads is out of range.
     #[error("{0} threads cannot write; choose 1 to {max}", max = crate::THREADS_MAX)]
     Threads(usize),
     /// Something that the benchmark needs is not there.

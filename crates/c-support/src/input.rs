@@ -1,16 +1,16 @@
-//! What C programs pass: read with a copy, never by reference, and checked before it is believed.
+//! Arguments of C programs: they are copied, never borrowed, and checked before they are used.
 
 use std::mem::MaybeUninit;
 
 /// The largest structure that later versions may have.
 const LARGEST: usize = 4096;
 
-/// What is wrong with an argument.
+/// The error of an argument.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// A pointer is NULL that must not be.
     Null(&'static str),
-    /// It cannot be.
+    /// The value is not possible.
     Invalid(String),
 }
 

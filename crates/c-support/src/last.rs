@@ -12,7 +12,7 @@ pub struct Failure {
     pub code: c_int,
     /// The error number (errno); 0 if the kernel had no part in it.
     pub number: c_int,
-    /// What is wrong, in words.
+    /// The error in words.
     pub text: Cow<'static, str>,
 }
 
@@ -26,7 +26,7 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// What was wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+/// The error of this thread's last call that failed, in words; "" if no call failed. The text is valid until the next failure.
 pub fn text() -> *const c_char {
     // A thread that ends has none any more.
     LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
@@ -40,7 +40,7 @@ pub fn number() -> c_int {
 /// Does what a function does, and gives the code that it returns. A panic becomes the code `internal`: it would end the
 /// process, or worse, unwind through C.
 pub fn answer(internal: c_int, work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // What a panic leaves half done is marked broken by the table, and not used again.
+    // The table marks an object as broken in which a panic happened, and nobody uses it again.
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(code)) => return code,
         Ok(Err(failure)) => failure,

@@ -1,4 +1,4 @@
-//! How much of a file is in the page cache: data that is warm there is read faster through it than past it.
+//! The part of a file that is in the page cache. A program reads it faster through the cache than past it.
 //!
 //! `cachestat` says it since Linux 6.5. Before, and where a filter of system calls does not know that call, the file is mapped
 //! and `mincore` says it, page by page. Both answer only who may write the file or owns it.
@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 use crate::{Error, Result};
 
 const PAGE: u64 = 4096;
-/// How much of a file is mapped at a time.
+/// Bytes of a file that are mapped at a time.
 const MAPPED: u64 = 64 << 20;
 /// The same number on all architectures.
 const SYS_CACHESTAT: libc::c_long = 451;
@@ -24,7 +24,7 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// How many bytes of a range of a file are in the page cache. They are counted in whole pages of 4 KiB, but never more than the
 /// range has. Nothing is read, and the range may end behind the file's end.
 ///
-/// It takes a microsecond for each MiB that is in the page cache, or less. The answer may be old when it comes.
+/// The kernel looks at each page of the range that is in the page cache. The answer may be old when it comes.
 ///
 /// # Errors
 /// [`Error::System`]: with [`Errno::PERM`] if the process neither owns the file nor may write it, so that the kernel does not

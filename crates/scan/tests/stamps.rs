@@ -1,4 +1,4 @@
-//! Files that are changed in the same tick of the clock as before: the worker has what is there, also where the kernel's time stamps
+//! A file that changes twice within one tick of the clock: the worker gets its last content, also where the kernel's time stamps
 //! are as coarse as the tick.
 
 mod common;
@@ -20,7 +20,7 @@ fn a_change_right_after_another_one_is_seen() {
     let file = Arc::new(File::options().read(true).write(true).open(&path).unwrap());
     let (number, changes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (writer, new, left) = (file.clone(), number.clone(), changes.clone());
-    // What was read is old before anybody looks at it.
+    // The data is old before the service looks at its stamp.
     let faults = Faults::new(|_, _| None).after_reading(move |_| {
         if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
             let number = new.fetch_add(1, Ordering::SeqCst) + 1;

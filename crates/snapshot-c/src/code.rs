@@ -193,7 +193,7 @@ pub fn in_c(text: String) -> String {
     NAMES.iter().fold(text, |text, (rust, c)| text.replace(rust, c))
 }
 
-/// What functions do.
+/// The result of a function's work.
 pub type Answer = Result<bp_snapshot_code, Refusal>;
 
 /// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.

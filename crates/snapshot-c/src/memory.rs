@@ -200,27 +200,25 @@ pub(crate) fn store_in_task(memory: bp_snapshot_memory) -> Result<Arc<Store>, Ba
     }
 }
 
+const ENGINES: [(bp_snapshot_engine, Kind); 4] = [
+    (bp_snapshot_engine::BP_SNAPSHOT_ENGINE_REMAP, Kind::Remap),
+    (bp_snapshot_engine::BP_SNAPSHOT_ENGINE_UFFD, Kind::Uffd),
+    (bp_snapshot_engine::BP_SNAPSHOT_ENGINE_FORK, Kind::Fork),
+    (bp_snapshot_engine::BP_SNAPSHOT_ENGINE_RING0, Kind::Ring0),
+];
+
 fn engine_number(kind: Kind) -> u32 {
-    use bp_snapshot_engine::*;
-    let engine = match kind {
-        Kind::Remap => BP_SNAPSHOT_ENGINE_REMAP,
-        Kind::Uffd => BP_SNAPSHOT_ENGINE_UFFD,
-        Kind::Fork => BP_SNAPSHOT_ENGINE_FORK,
-        Kind::Ring0 => BP_SNAPSHOT_ENGINE_RING0,
-        _ => BP_SNAPSHOT_ENGINE_AUTO,
-    };
-    engine as u32
+    let engine = ENGINES.iter().find(|(_, of)| *of == kind).map(|(engine, _)| *engine);
+    engine.unwrap_or(bp_snapshot_engine::BP_SNAPSHOT_ENGINE_AUTO) as u32
 }
 
 fn choice(engine: u32) -> Result<Choice, Refusal> {
-    Ok(match engine {
-        0 => Choice::Auto,
-        1 => Choice::Only(Kind::Remap),
-        2 => Choice::Only(Kind::Uffd),
-        3 => Choice::Only(Kind::Fork),
-        4 => Choice::Only(Kind::Ring0),
-        other => return Err(Refusal::invalid(format!("there is no engine {other}"))),
-    })
+    if engine == bp_snapshot_engine::BP_SNAPSHOT_ENGINE_AUTO as u32 {
+        return Ok(Choice::Auto);
+    }
+    let found = ENGINES.iter().find(|(number, _)| *number as u32 == engine);
+    let unknown = || Refusal::invalid(format!("there is no engine {engine}"));
+    found.map(|(_, kind)| Choice::Only(*kind)).ok_or_else(unknown)
 }
 
 fn build(options: bp_snapshot_options) -> Result<Store, Refusal> {

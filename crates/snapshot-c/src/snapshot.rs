@@ -219,7 +219,7 @@ pub unsafe extern "C" fn bp_snapshot_get_info(
     })
 }
 
-/// What the seals of bookmarks have in the place of an address.
+/// The number that seals of bookmarks have in the place of an address.
 const BOOKMARK: u64 = b'B' as u64;
 
 /// Gives the moment of a snapshot, for bp_snapshot_changed_since(). The memory must keep track of changes.
@@ -246,8 +246,9 @@ pub unsafe extern "C" fn bp_snapshot_get_bookmark(
 
 /// Gives the parts of a memory that were written between an earlier snapshot, of which this is the bookmark, and this snapshot:
 /// ranges of whole pages, in ascending order, from the byte `from` on. A page is also in one if a thread began its first write to
-/// it before this snapshot, and the write took effect after it. What the memory has grown by is the last one. Fills in at most `capacity` ranges; `count` gets
-/// how many. BP_SNAPSHOT_OK: there are no more. BP_SNAPSHOT_MORE: call again, with `from` the end of the last range.
+/// it before this snapshot, and the write took effect after it. The last range is the part by which the memory has grown. The
+/// function fills in at most `capacity` ranges, and their number at `count`. BP_SNAPSHOT_OK: there are no more.
+/// BP_SNAPSHOT_MORE: call again, with `from` the end of the last range.
 ///
 /// # Safety
 /// `earlier` is readable or NULL; `ranges` has room for so many, or is NULL; `count` is writable or NULL.

@@ -1,6 +1,6 @@
 //! Tasks: functions of the program that run on a snapshot of their own, in a child process or in a thread.
 //!
-//! What a task returns goes through bytes, because it may come from another process: a number that says whether the task had
+//! A task's result goes through bytes, because it may come from another process: a number that says whether the task had
 //! its output, the function's result, and what it has written.
 
 use std::ffi::{c_int, c_void};

@@ -274,7 +274,7 @@ fn a_task_that_returns_much_ends_while_its_owner_polls() {
     }
 }
 
-/// What a task returns is complete when its own process has ended, whatever other tasks do that were begun at the same time.
+/// A task's result is complete when its own process has ended. Tasks that begin at the same time do not delay it.
 #[test]
 fn tasks_that_begin_together_do_not_wait_for_each_other() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

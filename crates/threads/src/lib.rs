@@ -35,8 +35,9 @@ where
     thread
 }
 
-/// How many threads of this process have such a name, of which Linux keeps 15 bytes, and which signals may be delivered to one of them or more (bit
-/// N − 1 for signal N), but for those that instructions cause. For tests of who uses this crate.
+/// Counts the threads of this process whose names pass `is_such`; Linux keeps 15 bytes of a name. Also gives the set of signals
+/// that may be delivered to one of them or more (bit N − 1 for signal N), without those that instructions cause. It is for tests
+/// of crates that use this one.
 ///
 /// # Errors
 /// `/proc` cannot be read.

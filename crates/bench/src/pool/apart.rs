@@ -164,15 +164,7 @@ mod tests {
                 for _ in 0..bytes >> 20 {
                     file.write_all(&vec![1u8; 1 << 20]).and_then(|()| file.sync_data()).map_err(io)?;
                 }
-                let file = std::fs::File::open(&path).map_err(io)?;
-                // SAFETY: a mapping of its own, of as many bytes as the file has.
-                unsafe {
-                    let (len, fd) = (bytes as usize, std::os::fd::AsRawFd::as_raw_fd(&file));
-                    let map = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
-                    let mut resident = vec![0u8; len / 4096];
-                    libc::mincore(map, len, resident.as_mut_ptr());
-                    Ok(4096 * resident.iter().map(|r| u64::from(r & 1)).sum::<u64>())
-                }
+                Ok(bedplate_scan::resident_bytes(&file, 0..bytes)?)
             }) as Serve<u64, u64>)
         };
         let mut apart: Apart<u64, u64> =

@@ -71,7 +71,7 @@ impl Order {
     }
 }
 
-/// What a side is asked to measure.
+/// A measurement that a side is asked for.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Question {
     order: Order,
@@ -166,13 +166,13 @@ fn run_at(Scale { bytes, rounds, writes }: Scale, options: &Options, sink: Sink<
     Ok(report)
 }
 
-/// What the names of a cell's ratios end with. Those of one thread that writes anywhere have no suffix.
+/// The suffix of the names of a cell's ratios. Ratios of one thread that writes pages in random order have none.
 fn suffix(order: Order, threads: usize) -> String {
     let order = if order == Order::Scattered { "" } else { "_ascending" };
     if threads == 1 { order.to_owned() } else { format!("{order}_{threads}_threads") }
 }
 
-/// What a thread saw.
+/// The measurements of one writing thread.
 struct Written {
     latencies: Latencies,
     begin: Instant,

@@ -66,7 +66,7 @@ impl Held {
     }
 }
 
-/// What a held snapshot's task does.
+/// The function that a held snapshot's task runs.
 pub type TaskOf = Box<dyn FnOnce(&bedplate_snapshot::View<'_>) -> Vec<u8> + Send>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How much memory the machine needs more while something runs.
+//! The memory that the machine uses in addition while a function runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -138,8 +138,9 @@ impl Engine for Fork {
 /// Whether this process is a child with a task.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Keeps children from saying that their task panicked, which its owner is told: a thread that does not exist in the child may hold
-/// the locks that this takes. A child could not do so itself, because a thread that panics during the fork holds the hook's lock.
+/// Keeps the panic hook from running in children. The hook prints, and a thread that does not exist in the child may hold the locks
+/// for that. The owner is told of the panic anyway. A child cannot set a hook itself, because a thread that panics during the fork
+/// holds the lock of the hook.
 fn silence_children() {
     static SILENCED: Once = Once::new();
     // The hook of a program that panics cannot be changed.
@@ -208,7 +209,7 @@ const READS_AT_ONCE: usize = 64;
 pub(crate) struct Child {
     pid: libc::pid_t,
     from: Option<OwnedFd>,
-    /// What it has sent and `is_finished` has read.
+    /// The bytes of it that `is_finished` has read.
     received: RefCell<Vec<u8>>,
     /// Counts this one.
     active: Option<Arc<AtomicU64>>,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use super::{BlockedSignals, MmapBox, Region};
+use super::{MmapBox, Region};
 use crate::Error;
 
 const STACK: usize = 128 << 10;
@@ -75,7 +75,6 @@ impl<R: Region> Service<R> {
             return Ok(());
         }
         let started = Arc::new(AtomicUsize::new(0));
-        let _blocked = BlockedSignals::new();
         for thread in self.region.threads() {
             match self.start(thread, &started) {
                 Ok(handle) => running.push(handle),
@@ -99,7 +98,8 @@ impl<R: Region> Service<R> {
     fn start(&self, thread: Thread<R>, started: &Arc<AtomicUsize>) -> Result<JoinHandle<()>, Error> {
         let Thread { name, life } = thread;
         let (shared, begun) = (Shared(&raw const *self.region), started.clone());
-        let handle = Builder::new().name(name.into()).stack_size(STACK).spawn(move || {
+        let builder = Builder::new().name(name.into()).stack_size(STACK);
+        let handle = bedplate_threads::spawn(builder, move || {
             let (shared, begun) = (shared, begun);
             begun.fetch_add(1, Ordering::AcqRel);
             // Never freed, for this thread frees nothing while it works: a word.

@@ -49,7 +49,7 @@ fn pages(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     (first..address + bytes).step_by(PAGE)
 }
 
-/// What stands between the program and Linux.
+/// The layer of system calls between the program and Linux.
 fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
     let task = child::is_on_snapshot(cpu);
     // A child's threads all see its snapshot.

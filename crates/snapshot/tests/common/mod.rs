@@ -13,7 +13,7 @@ pub struct Setting {
     pub huge_pages: bool,
 }
 
-/// All that work everywhere with the right kernel; where there is ring 0, then that, too.
+/// The engines of a stock kernel, and `ring0` where there is ring 0.
 pub fn settings() -> impl Iterator<Item = Setting> {
     let ring0 = std::env::var_os("BEDPLATE_VM").is_some();
     let mapped = [Kind::Remap, Kind::Uffd].into_iter();

@@ -1,17 +1,25 @@
-//! What a snapshot and the first write to a page after it cost in instructions, where the time stamp counts them
-//! (`bedplate vm run --icount`).
+//! The instructions of a snapshot and of the first write to a page after it. They are counted where the time stamp counts
+//! instructions (`bedplate vm run --icount`).
 //!
 //! That guest has one processor, so its count has the instructions of all threads that work for the operation.
 
 use bedplate_snapshot::Memory;
+use serde::{Deserialize, Serialize};
 
 use crate::{Fields, Result};
 
-/// What operations cost in one round.
-pub type Costs = Vec<(String, f64)>;
+/// The costs of both operations in one round, in instructions.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Costs {
+    pub snapshot: f64,
+    pub first_write: f64,
+}
 
-pub const SNAPSHOT: &str = "snapshot: the whole call";
-pub const FIRST_WRITE: &str = "first write to a page after it";
+/// An operation's name, and its cost.
+pub type Operation = (&'static str, fn(&Costs) -> f64);
+
+pub const SNAPSHOT: Operation = ("snapshot: the whole call", |costs| costs.snapshot);
+pub const FIRST_WRITE: Operation = ("first write to a page after it", |costs| costs.first_write);
 
 /// A row that says why nothing was counted.
 pub fn not_counted() -> Fields {
@@ -45,29 +53,29 @@ pub fn round(memory: &Memory) -> Result<Costs> {
 
     memory.settle();
     let clock = Clock::detect();
-    let mut snapshot_cost = 0.0;
+    let mut snapshot = 0.0;
     let held = Held::take(memory, |task| {
         let mut taken = None;
-        snapshot_cost = clock.time(1, || {
+        snapshot = clock.time(1, || {
             taken = Some(memory.spawn(task)?);
             Ok(())
         })?;
         taken.ok_or_else(|| Error::engine("no snapshot was taken".to_owned()))
     })?;
     let pages = WRITTEN.min(memory.words().len() / WORDS_OF_A_PAGE);
-    let write_cost = clock.time(pages, || {
+    let first_write = clock.time(pages, || {
         memory.words().iter().step_by(WORDS_OF_A_PAGE).take(pages).for_each(|word| {
             word.fetch_add(1, Ordering::Relaxed);
         });
         Ok(())
     })?;
     held.end()?;
-    Ok(vec![(SNAPSHOT.to_owned(), snapshot_cost), (FIRST_WRITE.to_owned(), write_cost)])
+    Ok(Costs { snapshot, first_write })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 pub fn round(_: &Memory) -> Result<Costs> {
-    Ok(Costs::new())
+    Err(crate::Error::engine("instructions are counted on x86-64 only".to_owned()))
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -79,8 +87,8 @@ mod tests {
     fn both_operations_have_a_cost() {
         let memory = FORK.memory(1 << 20).unwrap();
         let costs = FORK.alone(&memory, || round(&memory)).unwrap();
-        let names: Vec<_> = costs.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, [SNAPSHOT, FIRST_WRITE]);
-        assert!(costs.iter().all(|(_, cost)| *cost > 0.0), "{costs:?}");
+        for (name, cost) in [SNAPSHOT, FIRST_WRITE] {
+            assert!(cost(&costs) > 0.0, "{name}: {costs:?}");
+        }
     }
 }

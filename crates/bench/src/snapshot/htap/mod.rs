@@ -53,7 +53,7 @@ const MEMORIES: [Side; 4] = [FORK, FORK_HUGE, UFFD, REMAP_THREAD];
 const WRITERS_QUICK: &[usize] = &[2];
 const WRITERS_FULL: &[usize] = &[2, 1, 4];
 
-/// What the side in ring 0 is asked for.
+/// A measurement that the side in ring 0 is asked for.
 #[derive(Serialize, Deserialize)]
 enum Question {
     Window(Load),
@@ -267,23 +267,22 @@ fn count(report: &mut Report, sides: &mut Sides, rounds: usize, sink: Sink<'_>) 
         sink(Step { done: round, total: rounds, label: names[side] });
         sides.costs(side)
     })?;
-    let cost = |side: &str, operation: &str| {
-        let of_side = names.iter().position(|name| *name == side).map_or(&[][..], |side| &results[side]);
-        let costs = of_side.iter().flatten().filter(|(name, _)| name == operation);
-        costs.map(|(_, cost)| *cost).collect::<Samples>()
+    let cost = |side: &str, of: fn(&Costs) -> f64| {
+        let rounds = names.iter().position(|name| *name == side).map_or(&[][..], |side| &results[side]);
+        rounds.iter().map(of).collect::<Samples>()
     };
     for &side in &names {
-        for operation in [cost::SNAPSHOT, cost::FIRST_WRITE] {
-            let cost = cost(side, operation);
+        for (operation, of) in [cost::SNAPSHOT, cost::FIRST_WRITE] {
+            let cost = cost(side, of);
             let row = Fields::new().with("side", side).with("operation", operation);
             report.rows.push(row.with("cost_insns", cost.median()).with("spread", cost.spread()));
         }
     }
-    for (name, operation) in [
+    for (name, (_, of)) in [
         ("fork_over_ring0_snapshot_insns", cost::SNAPSHOT),
         ("fork_over_ring0_fault_insns", cost::FIRST_WRITE),
     ] {
-        report.ratio(name, cost(STOCK.name, operation).over(&cost(RING0.name, operation)));
+        report.ratio(name, cost(STOCK.name, of).over(&cost(RING0.name, of)));
     }
     Ok(())
 }
@@ -301,7 +300,7 @@ mod tests {
                 let load = Load { writers: 2, due_per_s: Some(1000.0), scan: Scan::Nothing, window, seed: 1 };
                 let seen = sides.window(SIDES.len(), load).unwrap();
                 assert!(seen.scans_per_s > 0.0 && seen.latencies.count() > 0 && seen.age_ns.is_some());
-                assert_eq!(sides.costs(0).unwrap().len(), 2);
+                assert!(sides.costs(0).unwrap().snapshot > 0.0);
             }
             Err(reason) => {
                 println!("skipped: {reason}");
@@ -338,7 +337,7 @@ mod tests {
                 assert!(row.number(key).is_some_and(|value| value > 0.0), "{key} of {row:?}");
             }
         }
-        // What is asked for takes the place of the benchmark's own numbers.
+        // The number that a user asks for replaces the benchmark's own numbers.
         options.writers = Some(3);
         let report = run_at(scale(), &options, &mut |_| {}).unwrap();
         let writers: Vec<_> = report.rows.iter().filter_map(|row| row.number("writers")).collect();

@@ -48,7 +48,8 @@ pub fn wait(due_ns: u64, now_ns: u64) -> Option<Duration> {
 }
 
 /// The rate for a machine whose writers execute `capacity` transactions per second in a closed loop: at most half of it,
-/// and at most [`RATE_PER_WRITER_MAX`] for each writer; rounded down to 1, 2 or 5 times a power of ten, so that runs on one machine have the same rate. `None` without a capacity.
+/// and at most [`RATE_PER_WRITER_MAX`] for each writer. It is rounded down to 1, 2 or 5 times a power of ten, so that runs on
+/// one machine have the same rate. `None` without a capacity.
 pub fn rate_for(capacity: f64, writers: usize) -> Option<f64> {
     if !(capacity.is_finite() && capacity > 0.0) {
         return None;

@@ -25,7 +25,7 @@ use crate::{Error, Result};
 /// Words that a transaction updates.
 pub const UPDATES: u64 = 4;
 
-/// What is scanned.
+/// The data that a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scan {
     /// Nothing.
@@ -36,7 +36,7 @@ pub enum Scan {
     Snapshots,
 }
 
-/// What happens in a window.
+/// The load of a window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub writers: usize,
@@ -47,7 +47,7 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// What was seen in a window. Without scans there are no ages; without snapshots, no pauses.
+/// The measurements of a window. Without scans there are no ages; without snapshots, no pauses.
 #[derive(Serialize, Deserialize)]
 pub struct Window {
     /// From when a transaction was due until it had ended; in a closed loop, from the window's beginning.
@@ -76,14 +76,14 @@ struct Progress {
     ended: AtomicU64,
 }
 
-/// What a writer saw.
+/// The measurements of one writer.
 struct Written {
     latencies: Latencies,
     /// Transactions that ended after the window; they were due in it.
     late: u64,
 }
 
-/// What the scanning thread saw.
+/// The measurements of the scanning thread.
 #[derive(Default)]
 struct Scanned {
     scans: u64,

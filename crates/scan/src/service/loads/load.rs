@@ -70,7 +70,7 @@ impl Request {
     }
 }
 
-/// What a load waits for.
+/// The event that a load waits for.
 pub enum Next {
     /// Completions of reads.
     Completions,
@@ -261,7 +261,7 @@ impl Load {
         }
     }
 
-    /// What comes next: there may be requests pending, or all of it has to be read once more because a file changed.
+    /// Gives the event to wait for: requests may be pending, or all of it has to be read once more because a file changed.
     pub fn next(&mut self, engine: &mut dyn Engine, place: usize) -> Next {
         if self.pending > 0 {
             return Next::Completions;

@@ -100,7 +100,7 @@ impl Outcome {
     }
 }
 
-/// What a request, or all of a load, has to wait for.
+/// A request, or all of a load, that waits for its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     token: u64,
