@@ -151,7 +151,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant(
         "owner_ignored",
         "engine/arena/lock.h",
-        "if (owner)\n\t\treturn SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_AGAIN : KDB_ERR_CONFLICT;",
+        "if (owner)\n\t\treturn SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_OWNED : KDB_ERR_CONFLICT;",
         "",
     ),
     mutant("commit_without_stamp", "engine/arena/tx.h", "STORE(&v->ts, ctx->commit_ts);", ""),

@@ -54,7 +54,8 @@ pub enum Error {
     /// Deleting keys makes room, but only keys of the same chain.
     #[error("the key's hash chain is full: {} keys have the same bucket", crate::limits::CHAIN_ENTRIES_MAX)]
     ChainFull,
-    /// An internal latch could not be had; retry.
+    /// A latch, or a lock that an operator holds for a moment only, could not be had, and nothing was changed; retry. A
+    /// transaction stays open, so the same call may be repeated in it; that holds for [`crate::Session::commit`] as well.
     #[error("busy, retry")]
     Busy,
     /// No session is free: raise the limit on sessions.
@@ -99,6 +100,12 @@ impl Error {
                 | Error::Busy
                 | Error::SnapshotTooOld
         )
+    }
+
+    /// Whether an operation that ends with this error leaves its transaction open: the operation had no effect, and the
+    /// same call may be repeated in the transaction. Every other error fails a transaction.
+    pub fn keeps_transaction(&self) -> bool {
+        matches!(self, Error::MemoryInLog | Error::WalFull | Error::Busy)
     }
 
     /// What the user can do about it, where something can be done.

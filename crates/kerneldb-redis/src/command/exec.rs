@@ -105,11 +105,12 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
     }
 
     /// Whether the request goes on in the open transaction when it is tried again after this error. That is so if memory
-    /// has to come back; and if the log ring is full, and either the transaction is the client's, or it is the request's
-    /// own and long.
+    /// has to come back. It is also so if a latch was held or the log ring is full, and the transaction is the client's. A
+    /// full ring does not end a long transaction of the request's own either.
     pub fn stays_open(&self, error: &Error) -> bool {
         let goes_on = match error {
             Error::MemoryInLog => true,
+            Error::Busy => !self.unfinished.own,
             Error::WalFull => !self.unfinished.own || self.unfinished.bytes >= LONG_TRANSACTION_BYTES,
             _ => false,
         };

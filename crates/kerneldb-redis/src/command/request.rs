@@ -224,7 +224,7 @@ impl Core {
         let Some(error) = error else { return Step::Done };
         if error.is_transient()
             && (!clients_transaction || ctx.stays_open(&error))
-            && let Some(pause) = self.backoff(waits_for_log(&error))
+            && let Some(pause) = self.backoff(waits_for_log(&error) || ctx.stays_open(&error))
         {
             return Step::Again(pause);
         }

@@ -25,12 +25,18 @@ static __always_inline __u64 owner_word(const struct kdb_ctx *ctx, __u32 index)
 	return (ctx->session + 1) | (__u64)index << KDB_LOCK_IDX_SHIFT;
 }
 
-/* Ends an operator in an Error state. It fails the transaction, except that a full log ring leaves it as it was: the
- * operator has had no effect, the log's reader makes room soon, and the caller may repeat the operator. So every
+/* Whether an operator that ends in this state has had no effect and may be repeated soon, so that the transaction goes on:
+ * the log's reader makes room in a full ring, and whoever holds a latch or a lock for a moment releases it. So every
  * operator reserves its log record before it changes anything but locks. */
+static __always_inline int tx_goes_on(int status)
+{
+	return status == KDB_ERR_WAL_FULL || status == KDB_ERR_BUSY;
+}
+
+/* Ends an operator in an Error state. It fails the transaction unless the transaction goes on. */
 static __always_inline int tx_fail(struct kdb_state *state, struct kdb_ctx *ctx, int status)
 {
-	if (status != KDB_ERR_WAL_FULL) {
+	if (!tx_goes_on(status)) {
 		ctx->state = KDB_TX_FAILED;
 		ctx->error = status;
 	}

@@ -15,9 +15,9 @@ use crate::{
 ///
 /// Outside of a transaction every operation is its own transaction (auto-commit).
 ///
-/// An error inside of a transaction fails the transaction: it can only be rolled back. [`Error::WalFull`] and
-/// [`Error::MemoryInLog`] do not: the operation had no effect, the transaction stays open, and the same call may be
-/// repeated once the log writer has made room.
+/// An error inside of a transaction fails the transaction: it can only be rolled back. Three errors do not
+/// ([`Error::keeps_transaction`]): the operation had no effect, the transaction stays open, and the same call may be
+/// repeated.
 pub struct Session {
     db: Arc<Engine>,
     index: u32,
@@ -369,29 +369,28 @@ impl Session {
     }
 
     /// Commits; returns the commit timestamp (0 if nothing was written or the transaction was
-    /// read-only). After [`Error::WalFull`] the transaction is open as before, and the caller may commit again or
+    /// read-only). After an error that [keeps the transaction](Error::keeps_transaction) the caller may commit again or
     /// roll back; after any other error the transaction has been rolled back.
     pub fn commit(&mut self) -> Result<u64> {
         if self.state() == KDB_TX_READ_ONLY {
-            let status = self.run_plain(KDB_OP_COMMIT_RO, self.home())?;
-            if status != KDB_OK {
-                self.rollback()?;
-                return Err(error(status));
-            }
+            self.end(KDB_OP_COMMIT_RO)?;
             self.finish()?;
             return Ok(0);
         }
-        let status = self.run_plain(KDB_OP_COMMIT, self.home())?;
-        if status != KDB_OK {
-            if status != KDB_ERR_WAL_FULL {
-                self.rollback()?;
-            }
-            return Err(error(status));
-        }
+        self.end(KDB_OP_COMMIT)?;
         // SAFETY: in bounds; the context is this session's.
         let ts = unsafe { (&raw const (*self.ctx()).commit_ts).read_volatile() };
         self.finish()?;
         Ok(ts)
+    }
+
+    /// Runs a commit. A transaction that cannot commit is rolled back.
+    fn end(&mut self, operator: u32) -> Result<()> {
+        let ended = check(self.run_plain(operator, self.home())?);
+        if ended.as_ref().is_err_and(|error| !error.keeps_transaction()) {
+            self.rollback()?;
+        }
+        ended
     }
 
     /// Rolls back; a no-op without a transaction.

@@ -282,14 +282,14 @@ impl ModelSession {
         ts
     }
 
-    /// Runs an operation; an error makes the transaction fail, unless the log's writer has to make room.
+    /// Runs an operation; an error makes the transaction fail, unless the operation may be repeated.
     fn operator<T>(&mut self, f: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.tx.as_ref().is_some_and(|tx| tx.failed) {
             return Err(Error::Aborted);
         }
         let result = f(self);
         if let (Err(error), Some(tx)) = (&result, &mut self.tx)
-            && !matches!(error, Error::WalFull | Error::MemoryInLog)
+            && !error.keeps_transaction()
         {
             tx.failed = true;
         }

@@ -144,6 +144,28 @@ fn transactions_wait_for_memory_that_comes_back() {
     assert!(c.send("COMMIT").starts_with("-TXFAILED"));
 }
 
+/// A client's transaction waits for a latch as long as its holder has it: a client that does not look at every reply
+/// must not commit a part of its writes. EXEC begins anew, and commits nothing when the time is over.
+#[test]
+fn a_latch_that_is_held_fails_no_transaction() {
+    let model = Model::new(Startup::default());
+    let mut c = Client::new(&model);
+    let held = || (0..40).map(|_| Error::Busy).collect();
+    c.send("CONFIG SET lock-timeout 0");
+    c.send("BEGIN");
+    c.send("SET a 1");
+    model.inject(held());
+    assert_eq!(c.send("INCR a"), ":2\r\n");
+    model.inject(held());
+    assert_eq!(c.send("COMMIT"), "+OK\r\n");
+    c.feed(b"MULTI\r\nINCR a\r\nAPPEND a 0\r\n");
+    c.take();
+    model.inject(held());
+    assert_eq!(c.send("EXEC"), "-EXECABORT Transaction rolled back: busy, retry\r\n");
+    model.inject(Vec::new());
+    assert_eq!(c.send("GET a"), "$1\r\n2\r\n");
+}
+
 #[test]
 fn exec_retries_as_a_whole() {
     let model = Model::new(Startup::default());

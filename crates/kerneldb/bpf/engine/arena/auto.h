@@ -217,7 +217,7 @@ __noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 vlen, __u32 *out)
 		if (status != LOCK_AGAIN)
 			return status;
 	}
-	return KDB_ERR_CONFLICT;
+	return KDB_ERR_BUSY;
 }
 
 /* Locks, checks, installs and commits what was prepared. Interrupts are off. */

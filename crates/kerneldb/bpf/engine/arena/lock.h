@@ -102,6 +102,7 @@ static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, s
 }
 
 #define LOCK_WRONG (-2) /* *out is an entry that was locked and is not the key's */
+#define LOCK_OWNED (-3) /* a transaction has it, for which a reader of the only version waits a little */
 
 /* One attempt at locking the key's entry. A function of its own: the loop around it is simple then. */
 __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
@@ -127,7 +128,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 		return KDB_OK;
 	}
 	if (owner)
-		return SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_AGAIN : KDB_ERR_CONFLICT;
+		return SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? LOCK_OWNED : KDB_ERR_CONFLICT;
 	if (readers) {
 		__u32 held = held_index(ctx, pos.entry);
 		if (held < ctx->nlocks) {
@@ -164,7 +165,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
 {
 	__u32 i, tries = SINGLE_VERSION ? 4096 : 512;
-	int status;
+	int status = LOCK_AGAIN;
 
 	USE_ARENA();
 	if (!ctx || !io || !out)
@@ -178,7 +179,7 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 		else if (status == LOCK_WRONG)
 			release_shared(*out);
 	}
-	return KDB_ERR_CONFLICT;
+	return status == LOCK_OWNED ? KDB_ERR_CONFLICT : KDB_ERR_BUSY;
 }
 
 #endif

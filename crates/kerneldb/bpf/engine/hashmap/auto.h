@@ -198,7 +198,7 @@ __noinline int auto_run(struct kdb_ctx *ctx, struct kdb_io *io, __u32 flags)
 	if (!ctx || !io)
 		return KDB_ERR_STATE;
 	bpf_loop(512, auto_step, &attempt, 0);
-	return attempt.status < KDB_OK ? KDB_ERR_CONFLICT : attempt.status;
+	return attempt.status < KDB_OK ? KDB_ERR_BUSY : attempt.status;
 }
 
 /* The same with a log record. */

@@ -11,6 +11,7 @@
 
 #define HM_AGAIN (-1)
 #define HM_ABSENT (-2)
+#define HM_OWNED (-3) /* a transaction has the lock, for which a reader of the only version waits a little */
 #define NO_SLOT HM_MAX_SLOTS
 
 #define HM_TS_OFF sizeof(struct hm_entry)

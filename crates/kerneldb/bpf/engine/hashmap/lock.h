@@ -86,7 +86,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 		return lock_at(ctx, *out)->id == id && hm_is_io(e, io) ? KDB_OK : HM_AGAIN;
 	}
 	if (owner)
-		return SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? HM_AGAIN : KDB_ERR_CONFLICT;
+		return SINGLE_VERSION && ctx->state == KDB_TX_READ_ONLY ? HM_OWNED : KDB_ERR_CONFLICT;
 	if (readers) {
 		__u32 held = held_index(ctx, id);
 		if (held < n) {
@@ -146,7 +146,7 @@ struct lock_wait {
 static long lock_wait_step(__u32 i, struct lock_wait *wait)
 {
 	wait->status = tx_lock_step(wait->ctx, wait->io, wait->mode, wait->out);
-	return wait->status != HM_AGAIN;
+	return wait->status != HM_AGAIN && wait->status != HM_OWNED;
 }
 
 /* Locks the key for the transaction, creating its entry if need be: so absence is locked as well. */
@@ -157,9 +157,11 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 	if (!ctx || !io || !out)
 		return KDB_ERR_STATE;
 	wait.status = tx_lock_step(ctx, io, mode, out);
-	if (wait.status == HM_AGAIN)
+	if (wait.status == HM_AGAIN || wait.status == HM_OWNED)
 		bpf_loop(SINGLE_VERSION ? 4096 : 512, lock_wait_step, &wait, 0);
-	return wait.status == HM_AGAIN ? KDB_ERR_CONFLICT : wait.status;
+	if (wait.status == HM_OWNED)
+		return KDB_ERR_CONFLICT;
+	return wait.status == HM_AGAIN ? KDB_ERR_BUSY : wait.status;
 }
 
 /* Stamps (commit) or drops (roll-back) what was written under one lock, and releases it. */

@@ -335,8 +335,8 @@ __noinline int commit_logged(struct kdb_ctx *ctx)
 	return KDB_OK;
 }
 
-/* COMMIT: OK, Error. After KDB_ERR_WAL_FULL the transaction is active and COMMIT may be repeated; after any other Error
- * state it is failed and has to be rolled back. */
+/* COMMIT: OK, Error. After KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is active and COMMIT may be repeated; after
+ * any other Error state it is failed and has to be rolled back. */
 __noinline int kdb_commit(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();

@@ -11,9 +11,10 @@
  *   kdb_begin, kdb_begin_ro, kdb_get, kdb_get_ro, kdb_get_auto, kdb_set, kdb_set_auto, kdb_del,
  *   kdb_del_auto, kdb_cas, kdb_cas_auto, kdb_commit, kdb_commit_ro, kdb_rollback
  *
- * After an Error state (KDB_ERR_*) a transaction can only be rolled back, with one exception: after
- * KDB_ERR_WAL_FULL the transaction is as it was before the operator, and the operator may be repeated,
- * COMMIT included. The log's reader needs milliseconds to make room, so a program does not wait for it:
+ * After an Error state (KDB_ERR_*) a transaction can only be rolled back, with two exceptions: after
+ * KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is as it was before the operator, and the operator may be
+ * repeated, COMMIT included. The log's reader needs milliseconds to make room, and so may a processor whose
+ * operator holds a lock for a moment, if the processor is taken away. A program does not wait for them:
  * the program either rolls back, or returns, and a later call of the session repeats the operator.
  * KDB_ERR_NO_MEMORY is another exception for operators whose io has the flag KDB_IO_REPEATS: memory comes
  * back when the log's reader, the collector, or user space have made room.

@@ -41,7 +41,7 @@ enum kdb_status {
 	KDB_NOT_FOUND = 1,        /* GET, DELETE: no such key; compare-and-set: no such key */
 	KDB_MISMATCH = 2,         /* compare-and-set: the key holds another value */
 	/* From here on: Error states. The transaction, if any, can only be rolled back, except after
-	 * KDB_ERR_WAL_FULL. */
+	 * KDB_ERR_WAL_FULL and KDB_ERR_BUSY. */
 	KDB_ERR_CONFLICT = 16,    /* a lock is held by another transaction (no-wait) */
 	KDB_ERR_NO_MEMORY = 17,   /* no free block, entry or version slot within the memory limit */
 	KDB_ERR_NO_VERSION = 18,  /* every version of the key is still visible to some snapshot */
@@ -51,7 +51,8 @@ enum kdb_status {
 	KDB_ERR_TOO_LARGE = 21,   /* key or value exceeds the limits above */
 	KDB_ERR_TOO_MANY_LOCKS = 22, /* KDB_TX_LOCKS exceeded */
 	KDB_ERR_STATE = 23,       /* operator not allowed in this transaction state */
-	KDB_ERR_BUSY = 24,        /* an internal latch or snapshot slot could not be had; retry */
+	KDB_ERR_BUSY = 24,        /* a latch, or a lock that is held for a moment only, or a snapshot slot could not be had. The
+				   * operator had no effect, and an open transaction goes on: repeat the operator */
 	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
 	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
 	KDB_ERR_MEMORY_IN_LOG = 27, /* user space's: KDB_ERR_NO_MEMORY until the log's reader has caught up */

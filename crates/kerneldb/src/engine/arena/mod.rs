@@ -7,6 +7,8 @@ mod chain_tests;
 mod expired;
 mod format;
 mod load;
+#[cfg(test)]
+mod lock_tests;
 mod log;
 mod memory;
 mod readers;
