@@ -114,10 +114,12 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 Before::Cold => (0..pages).for_each(|page| write(memory, page, seed)),
                 Before::Armed { written, pattern } => {
                     memory.settle();
+                    side.restore_huge_pages(memory);
                     let count = (pages as f64 * written) as usize;
                     pattern.choose(pages, count, seed).into_iter().for_each(|page| write(memory, page, seed));
                 }
             }
+            let huge_pct = side.huge_pct(memory);
             side.alone(memory, || {
                 beside_writers(memory, writers, || {
                     let before = cpu_ns();
@@ -127,7 +129,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                     wait_for_end(memory);
                     // Children of the next side inherit pages that are not merged.
                     memory.settle();
-                    Ok(Taken { pause, cpu: cpu_ns() - before })
+                    Ok(Taken { pause, cpu: cpu_ns() - before, huge_pct })
                 })
             })
         })?;
@@ -138,6 +140,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 Before::Armed { written, pattern } => (pattern.name(), Some(written * 100.0)),
             };
             let pause = pauses(case);
+            let least_huge = results[case].iter().filter_map(|taken| taken.huge_pct).reduce(f64::min);
             report.rows.push(
                 Fields::new()
                     .with("memory_mib", mib)
@@ -148,6 +151,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                     .with("pause_ns", pause.median())
                     .with("shortest_ns", pause.min())
                     .with("longest_ns", pause.max())
+                    .with("huge_pct", least_huge)
                     // Beside writers, most of it is theirs.
                     .with(
                         "cpu_ns",
@@ -192,6 +196,8 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 /// A snapshot that was taken.
 struct Taken {
     pause: f64,
+    /// Of the memory, before the snapshot; `None` where it is a file.
+    huge_pct: Option<f64>,
     /// Processor time of this process and of its children, from the snapshot's beginning until the memory is settled again.
     cpu: f64,
 }

@@ -1,5 +1,6 @@
 //! The engines that are compared, each with a memory of its own.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,29 @@ impl Side {
             .map_err(Error::io("what children inherit"))
     }
 
+    /// Gives a memory with huge pages its huge pages back. A write beside a living child splits one, and the kernel restores it
+    /// much later. Linux before 6.1 cannot do it at once.
+    pub fn restore_huge_pages(self, memory: &Memory) {
+        if self.kind == Kind::Fork && self.huge_pages {
+            // SAFETY: a memory of this process's, whose content stays.
+            let _ =
+                unsafe { libc::madvise(memory.base().as_ptr().cast(), memory.len(), libc::MADV_COLLAPSE) };
+        }
+    }
+
+    /// The percentage of a memory that the process maps by huge pages; `None` for sides whose memory is a file.
+    pub fn huge_pct(self, memory: &Memory) -> Option<f64> {
+        if self.kind != Kind::Fork {
+            return None;
+        }
+        let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let bytes = huge_bytes(
+            &maps,
+            memory.base().as_ptr() as usize..memory.base().as_ptr() as usize + memory.len(),
+        );
+        Some(bytes as f64 / memory.len() as f64 * 100.0)
+    }
+
     /// Has `f` measure with this side's memory as the only one that children inherit.
     pub fn alone<T>(self, memory: &Memory, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.set_inherited(memory, true)?;
@@ -65,6 +89,21 @@ impl Side {
         self.set_inherited(memory, false)?;
         result
     }
+}
+
+/// The bytes that huge pages map, in the mappings of `smaps` that begin in a range of addresses.
+fn huge_bytes(smaps: &str, addresses: Range<usize>) -> usize {
+    let mut inside = false;
+    let mut bytes = 0;
+    for line in smaps.lines() {
+        let start = line.split_once('-').and_then(|(start, _)| usize::from_str_radix(start, 16).ok());
+        if let Some(start) = start {
+            inside = addresses.contains(&start);
+        } else if inside && let Some(kib) = line.strip_prefix("AnonHugePages:") {
+            bytes += kib.trim().trim_end_matches(" kB").parse::<usize>().map_or(0, |kib| kib << 10);
+        }
+    }
+    bytes
 }
 
 /// Writes a word of a page.
@@ -119,5 +158,29 @@ pub fn wait_for_end(memory: &Memory) {
     let begin = Instant::now();
     while memory.statistics().active > 0 && begin.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_of_a_range_are_counted() {
+        let smaps = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \nRss: 4096 kB\nAnonHugePages:      2048 kB\n\
+                     7f0000400000-7f0000800000 rw-p 00000000 00:00 0 \nAnonHugePages:      4096 kB\n";
+        assert_eq!(huge_bytes(smaps, 0x7f00_0000_0000..0x7f00_0040_0000), 2 << 20);
+        assert_eq!(huge_bytes(smaps, 0x7f00_0000_0000..0x7f00_0080_0000), 6 << 20);
+        assert_eq!(huge_bytes(smaps, 0..4096), 0);
+    }
+
+    #[test]
+    fn only_memory_with_huge_pages_has_some() {
+        for side in [FORK, FORK_HUGE] {
+            let memory = side.memory(8 << 20).unwrap();
+            side.restore_huge_pages(&memory);
+            let huge = side.huge_pct(&memory).unwrap();
+            assert!(huge <= 100.0 && (side == FORK_HUGE || huge == 0.0), "{}: {huge}", side.name);
+        }
     }
 }
