@@ -19,7 +19,6 @@ struct Own(Mutex<Dlmalloc<Mappings>>);
 pub struct Held(#[expect(dead_code, reason = "dropped")] MutexGuard<'static, Dlmalloc<Mappings>>);
 
 /// Has the allocator wait, so that a child that is forked meanwhile finds it whole.
-#[cfg(target_arch = "x86_64")]
 pub fn hold() -> Held {
     Held(ALLOCATOR.lock())
 }

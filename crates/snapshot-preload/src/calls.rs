@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_snapshot::PAGE;
+use bedplate_snapshot::engine::Arena;
 
-use crate::engine::Engine;
 use crate::{heap, program_break, provider, say};
 
 /// Reservations up to this size are in the region. It is what allocators use; sandboxes reserve more, and rely on that
@@ -74,10 +74,16 @@ mod real {
 
 /// Pages of a region's.
 struct Inside {
-    region: &'static dyn Engine,
-    pages: std::ops::Range<usize>,
+    region: &'static dyn Arena,
+    pages: Range<usize>,
     /// Whether this process is the region's owner.
     owned: bool,
+}
+
+impl Inside {
+    fn parts_have_rights(&self) -> bool {
+        self.region.kind().abilities().parts_have_rights
+    }
 }
 
 /// A region's pages, if the range begins in one.
@@ -95,18 +101,19 @@ fn empty(Inside { region, pages, owned }: Inside) {
         region.discard(pages);
         return;
     }
-    region.empty_in_snapshot(pages);
+    // SAFETY: the caller gives them up.
+    unsafe { region.discard_in_child(pages) };
 }
 
 /// Whether rights of parts of a region were ever changed.
 static RIGHTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
 /// Gives pages of the owner's region rights, where parts of it have rights of their own.
-fn set_rights(region: &dyn Engine, pages: &Range<usize>, protection: c_int) -> c_int {
+fn set_rights(region: &dyn Arena, pages: &Range<usize>, protection: c_int) -> c_int {
     if protection != READ_AND_WRITE {
         RIGHTS_DIFFER.store(true, Ordering::Relaxed);
     }
-    if !region.parts_have_rights() || pages.is_empty() || !RIGHTS_DIFFER.load(Ordering::Relaxed) {
+    if !region.kind().abilities().parts_have_rights || pages.is_empty() || !RIGHTS_DIFFER.load(Ordering::Relaxed) {
         return 0;
     }
     let at = (region.base() + pages.start * PAGE) as *mut c_void;
@@ -115,7 +122,7 @@ fn set_rights(region: &dyn Engine, pages: &Range<usize>, protection: c_int) -> c
 }
 
 /// Gives pages of the owner's back. Whoever claims them next can read and write them.
-fn release(region: &dyn Engine, pages: Range<usize>) {
+fn release(region: &dyn Arena, pages: Range<usize>) {
     if set_rights(region, &pages, READ_AND_WRITE) == 0 {
         region.release(pages);
     } else {
@@ -211,7 +218,7 @@ unsafe extern "C" fn mmap_from(
             fail(libc::EINVAL);
             return FAILED;
         }
-        if protection & libc::PROT_EXEC != 0 && !there.region.parts_have_rights() {
+        if protection & libc::PROT_EXEC != 0 && !there.parts_have_rights() {
             refuse_code();
             return FAILED;
         }
@@ -283,7 +290,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
         libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
         // SAFETY: the caller's arguments.
-        _ if there.region.parts_have_rights() => return unsafe { real::madvise(at, len, advice) },
+        _ if there.parts_have_rights() => return unsafe { real::madvise(at, len, advice) },
         _ => {}
     }
     0
@@ -297,7 +304,7 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) ->
         // SAFETY: the caller's arguments.
         return unsafe { real::mprotect(at, len, protection) };
     };
-    if !there.region.parts_have_rights() && protection & libc::PROT_EXEC != 0 {
+    if !there.parts_have_rights() && protection & libc::PROT_EXEC != 0 {
         return refuse_code();
     }
     if !(at as usize).is_multiple_of(PAGE) {

@@ -8,7 +8,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::engine::Engine;
+use bedplate_snapshot::Error;
+use bedplate_snapshot::engine::Arena;
+use bedplate_threads::BlockedSignals;
+
+use crate::pending::{PENDING, Pending};
 use crate::{CANNOT_EXECUTE, direct_io, heap, say};
 
 type Handler = Option<unsafe extern "C" fn()>;
@@ -66,6 +70,8 @@ fn real_register() -> Register {
 /// Registers this library's handlers, if nobody has registered any yet.
 pub fn register() {
     real_register();
+    // What the handlers call is looked up now: when they run, other threads may hold the loader's locks.
+    drop(BlockedSignals::all_but_faults());
 }
 
 /// What `pthread_atfork` calls.
@@ -95,7 +101,7 @@ unsafe extern "C" fn pthread_atfork(before: Handler, parent: Handler, child: Han
 }
 
 /// Whether nothing of the program's is in the region yet, or its threads do not run.
-fn active() -> Option<&'static dyn Engine> {
+fn active() -> Option<&'static dyn Arena> {
     heap::region().filter(|region| region.is_served() && heap::is_owner())
 }
 
@@ -110,28 +116,39 @@ unsafe extern "C" fn before() {
     }
     let Some(region) = active() else { return };
     direct_io::before_fork(region);
-    if let Err(error) = region.before_fork() {
-        region.count_failure();
-        say(format_args!("no snapshot: {error}"));
+    match Pending::begin(region) {
+        Ok(pending) => PENDING.put(pending),
+        Err(error) => {
+            region.count_failure();
+            say(format_args!("no snapshot: {error}"));
+        }
     }
 }
 
 unsafe extern "C" fn in_parent() {
-    if is_snapshot() {
-        return;
+    if let Some(pending) = PENDING.take() {
+        pending.thaw();
     }
-    if let Some(region) = active() {
-        // Without a child the snapshot ends by itself.
-        region.after_fork_in_parent();
+}
+
+/// Has the memory of this child, which was just forked, be the snapshot.
+fn map(region: &dyn Arena) -> Result<(), Error> {
+    match PENDING.take() {
+        // SAFETY: the child of a fork that froze the region.
+        Some(pending) => unsafe { pending.map_in_child() },
+        // The region has no threads, so nobody froze it.
+        // SAFETY: the only thread of a child that has not touched it.
+        None if !region.is_served() => unsafe { region.copy_in_child() },
+        None => Err(Error::OfASnapshot),
     }
 }
 
 unsafe extern "C" fn in_child() {
     let Some(region) = heap::region() else { return };
-    if is_snapshot() && region.lets_snapshots_fork() {
+    if is_snapshot() && region.kind().abilities().children_can_fork {
         return;
     }
-    if let Err(error) = region.after_fork_in_child() {
+    if let Err(error) = map(region) {
         say(format_args!("a child ends: {error}"));
         // Its memory is not there.
         // SAFETY: ends this process, which cannot go on.
@@ -157,7 +174,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
     }
-    if is_snapshot() && heap::region().is_some_and(|region| !region.lets_snapshots_fork()) {
+    if is_snapshot() && heap::region().is_some_and(|region| !region.kind().abilities().children_can_fork) {
         say(format_args!("fork: there are no snapshots of snapshots"));
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };

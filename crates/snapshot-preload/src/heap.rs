@@ -10,15 +10,21 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bedplate_snapshot::engine::{Arena, Options, Service, open_arena};
 use bedplate_snapshot::region::counts_promises;
-use bedplate_snapshot::{Error, Kind, PAGE, remap, uffd};
-
-use crate::engine::mapped::Mapped;
 #[cfg(target_arch = "x86_64")]
-use crate::engine::ring0::Ring0;
-use crate::engine::{ASKED_FOR, Engine};
+use bedplate_snapshot::ring0;
+use bedplate_snapshot::{Error, Kind, PAGE};
+#[cfg(target_arch = "x86_64")]
+use bedplate_threads::BlockedSignals;
+
 use crate::settings::{Settings, settings};
+#[cfg(target_arch = "x86_64")]
+use crate::signals;
 use crate::{direct_io, forks, owner, say};
+
+/// Why the engine is the one that it is, if the user asked for it.
+const ASKED_FOR: &str = "it was asked for";
 
 /// Addresses are aligned to so many pages, that the kernel may use huge ones, and to fewer for small mappings.
 const ALIGNED: usize = 512;
@@ -34,19 +40,10 @@ const RING0: Range<usize> = 256 << 20..256 << 30;
 const MOST: usize = 4;
 
 /// A region.
-enum Heap {
-    Remap(Mapped<remap::Region>),
-    /// And why it is not the other one, if that is to be said.
-    Uffd(Mapped<uffd::Region>, Option<Error>),
-}
-
-impl Heap {
-    fn engine(&self) -> &dyn Engine {
-        match self {
-            Self::Remap(remap) => remap,
-            Self::Uffd(uffd, _) => uffd,
-        }
-    }
+struct Heap {
+    arena: Service<dyn Arena>,
+    /// Why the engine is not a better one, if that is to be said.
+    reason: Option<Error>,
 }
 
 /// The regions, from the first mapping on; the first one without threads until the program is about to begin.
@@ -56,36 +53,34 @@ static LATEST: AtomicUsize = AtomicUsize::new(0);
 
 /// The region in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
 #[cfg(target_arch = "x86_64")]
-static RING0_HEAP: OnceLock<Ring0> = OnceLock::new();
+static RING0_HEAP: OnceLock<&'static ring0::Region> = OnceLock::new();
 
 /// Makes the region. The program's allocator may be waiting for it.
 fn make() -> Result<Heap, Error> {
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let Settings { engine, huge_pages, .. } = *settings();
+    let options = Options { huge_pages, ..Options::new(bytes) };
     let mut reason = None;
     if engine == Some(Kind::Remap) || engine != Some(Kind::Uffd) && !counts_promises() {
-        match Mapped::new(bytes, huge_pages) {
-            Ok(remap) => {
+        match open_arena(Kind::Remap, options) {
+            Ok(arena) => {
                 let is_chosen = engine.is_none();
-                remap.publish_statistics(if is_chosen {
-                    "the best one, and it works here"
-                } else {
-                    ASKED_FOR
-                });
-                direct_io::keep_in_place(&remap);
-                return Ok(Heap::Remap(remap));
+                let why = if is_chosen { "the best one, and it works here" } else { ASKED_FOR };
+                arena.publish_statistics(why);
+                direct_io::pin(&*arena);
+                return Ok(Heap { arena, reason });
             }
             Err(error) if engine == Some(Kind::Remap) => return Err(error),
             Err(error) => reason = Some(error),
         }
     }
-    let uffd: Mapped<uffd::Region> = Mapped::new(bytes, huge_pages)?;
+    let arena = open_arena(Kind::Uffd, options)?;
     match &reason {
-        Some(error) => uffd.publish_statistics(&error.to_string()),
-        None if engine.is_some() => uffd.publish_statistics(ASKED_FOR),
-        None => uffd.publish_statistics("the remap engine is not chosen where vm.overcommit_memory is 2"),
+        Some(error) => arena.publish_statistics(&error.to_string()),
+        None if engine.is_some() => arena.publish_statistics(ASKED_FOR),
+        None => arena.publish_statistics("the remap engine is not chosen where vm.overcommit_memory is 2"),
     }
-    Ok(Heap::Uffd(uffd, reason))
+    Ok(Heap { arena, reason })
 }
 
 /// Whether the engine is to be the one in ring 0.
@@ -93,10 +88,10 @@ fn wants_ring0() -> bool {
     settings().engine == Some(Kind::Ring0)
 }
 
-/// Whether the program's threads run in ring 0.
+/// The region in ring 0, if the program's threads run there.
 #[cfg(target_arch = "x86_64")]
-pub fn runs_in_ring0() -> bool {
-    RING0_HEAP.get().is_some()
+pub fn in_ring0() -> Option<&'static ring0::Region> {
+    RING0_HEAP.get().copied()
 }
 
 fn memory_of_machine() -> usize {
@@ -114,33 +109,33 @@ fn latest() -> usize {
 }
 
 /// The region for new mappings, made if it can be at any time.
-fn heap() -> Option<&'static dyn Engine> {
+fn heap() -> Option<&'static dyn Arena> {
     if wants_ring0() {
         return region();
     }
-    HEAPS[latest()].get_or_init(make).as_ref().ok().map(Heap::engine)
+    HEAPS[latest()].get_or_init(make).as_ref().ok().map(|heap| &*heap.arena)
 }
 
-fn existing(index: usize) -> Option<&'static dyn Engine> {
+fn existing(index: usize) -> Option<&'static dyn Arena> {
     #[cfg(target_arch = "x86_64")]
     if let Some(heap) = RING0_HEAP.get().filter(|_| index == 0) {
         return Some(heap);
     }
-    HEAPS[index].get()?.as_ref().ok().map(Heap::engine)
+    HEAPS[index].get()?.as_ref().ok().map(|heap| &*heap.arena)
 }
 
 /// The region for new mappings, if there is one already.
-pub fn region() -> Option<&'static dyn Engine> {
+pub fn region() -> Option<&'static dyn Arena> {
     existing(latest())
 }
 
 /// The regions that this process inherited before it had its own, the oldest first.
-pub fn inherited() -> impl Iterator<Item = &'static dyn Engine> {
+pub fn inherited() -> impl Iterator<Item = &'static dyn Arena> {
     (0..latest()).filter_map(existing)
 }
 
 /// The region that an address is in, and whether this process is its owner.
-pub fn region_of(address: usize) -> Option<(&'static dyn Engine, bool)> {
+pub fn region_of(address: usize) -> Option<(&'static dyn Arena, bool)> {
     let latest = latest();
     let index = (0..=latest).find(|&index| existing(index).is_some_and(|region| region.contains(address)))?;
     Some((existing(index)?, index == latest && is_owner()))
@@ -177,10 +172,10 @@ fn start_threads(index: usize) -> Result<(), Error> {
     }
     match HEAPS[index].get_or_init(make) {
         // Its thread is started when the program forks (`before_fork`).
-        Ok(Heap::Remap(_)) => Ok(()),
-        Ok(Heap::Uffd(uffd, reason)) => {
-            uffd.start_threads()?;
-            if let Some(error) = reason {
+        Ok(heap) if heap.arena.kind() == Kind::Remap => Ok(()),
+        Ok(heap) => {
+            heap.arena.start_threads()?;
+            if let Some(error) = &heap.reason {
                 say(format_args!("the engine is uffd: {error}"));
             }
             Ok(())
@@ -193,8 +188,9 @@ fn start_threads(index: usize) -> Result<(), Error> {
 /// own: some calls, such as changing the user namespace, are for programs with one thread.
 pub fn before_fork() {
     let index = latest();
-    if let Some(Ok(Heap::Remap(remap))) = HEAPS[index].get()
-        && let Err(error) = remap.start_threads()
+    if let Some(Ok(heap)) = HEAPS[index].get()
+        && heap.arena.kind() == Kind::Remap
+        && let Err(error) = heap.arena.start_threads()
     {
         // All is as it should be but for the time that later snapshots take.
         say(format_args!("nothing is shared again after this snapshot: {error}"));
@@ -207,9 +203,13 @@ fn start_ring0(index: usize) -> Result<(), Error> {
         return Err(Error::OfASnapshot);
     }
     let bytes = settings().region.unwrap_or_else(memory_of_machine);
-    let heap = Ring0::new(bytes.clamp(RING0.start, RING0.end))?;
+    let _blocked = BlockedSignals::all_but_faults();
+    let region = signals::natively(|| ring0::Region::new(bytes.clamp(RING0.start, RING0.end)))?;
+    region.publish_statistics(ASKED_FOR);
+    // The main thread enters before the program begins, others as soon as they touch the region.
+    region.enter()?;
     // Nobody else is here: the program has not begun.
-    let _ = RING0_HEAP.set(heap);
+    let _ = RING0_HEAP.set(region);
     Ok(())
 }
 
@@ -219,7 +219,7 @@ fn start_ring0(_index: usize) -> Result<(), Error> {
 }
 
 /// Pages of the region that a range of addresses covers wholly, if it is in the region.
-pub fn pages(region: &dyn Engine, address: usize, len: usize) -> Option<Range<usize>> {
+pub fn pages(region: &dyn Arena, address: usize, len: usize) -> Option<Range<usize>> {
     let end = address.checked_add(len)?;
     let start = address.checked_sub(region.base())?;
     let pages = start.div_ceil(PAGE)..(end - region.base()) / PAGE;

@@ -8,8 +8,7 @@
 //! The C library's own `malloc` does not. A program that uses it runs as before, unless `libbedplate_snapshot_malloc.so` is
 //! preloaded after this library, which gives it another allocator (`provider`).
 //!
-//! `BEDPLATE_SNAPSHOT_ENGINE` chooses the engine: `remap`, `uffd` (`engine::mapped`), or `ring0` (`engine::ring0`), in which the
-//! program then runs; `remap` where it works, else `uffd`, unless told.
+//! `BEDPLATE_SNAPSHOT_ENGINE` chooses the engine: `remap`, `uffd`, or `ring0`, in which the program then runs; `remap` where it works, else `uffd`, unless told.
 //!
 //! Where userfaultfd, or ring 0, is not available the program runs as it would without the library, after one line that says why.
 //!
@@ -29,10 +28,10 @@ mod allocator;
 mod calls;
 mod daemons;
 mod direct_io;
-mod engine;
 mod forks;
 mod heap;
 mod owner;
+mod pending;
 mod program_break;
 mod provider;
 mod settings;

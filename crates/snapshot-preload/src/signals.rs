@@ -48,30 +48,6 @@ pub fn natively<R>(act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// All signals but SIGSEGV are blocked until it is dropped.
-pub struct Blocked(libc::sigset_t);
-
-impl Blocked {
-    pub fn new() -> Self {
-        let mut all = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: writes to the sets.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
-        }
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        // SAFETY: reads the set.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
-    }
-}
-
 fn real() -> Real {
     static REAL: OnceLock<Real> = OnceLock::new();
     *REAL.get_or_init(|| crate::forks::next(c"sigaction"))
@@ -124,7 +100,7 @@ fn run(signal: i32, info: &libc::siginfo_t) {
 fn is_ours(signal: c_int) -> bool {
     let known =
         (1..SIGNALS as c_int).contains(&signal) && (!NATIVE.contains(&signal) || signal == libc::SIGSEGV);
-    known && heap::runs_in_ring0() && !OURS.get()
+    known && heap::in_ring0().is_some() && !OURS.get()
 }
 
 /// What a program is told about an action.
@@ -194,7 +170,7 @@ fn block(
     let real = real.get_or_init(|| crate::forks::next(name));
     // SAFETY: the caller's set, or none.
     let new = unsafe { new.as_ref() };
-    let blocks = how != libc::SIG_UNBLOCK && heap::runs_in_ring0();
+    let blocks = how != libc::SIG_UNBLOCK && heap::in_ring0().is_some();
     let without = new.filter(|_| blocks).map(|set| {
         let mut set = *set;
         // SAFETY: this function's set.

@@ -22,6 +22,19 @@ pub fn publish_reason(why: &dyn std::fmt::Display) {
     std::mem::forget(Page::new(None, &why.to_string()));
 }
 
+/// What happened in children that run in ring 0.
+#[cfg(target_arch = "x86_64")]
+fn in_children() -> String {
+    let Some(region) = heap::in_ring0() else { return String::new() };
+    let of = region.children();
+    format!(" children={} child_pages={} child_pages_let_go={}", of.children, of.pages_used, of.pages_let_go)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn in_children() -> String {
+    String::new()
+}
+
 extern "C" fn write() {
     let path = &settings().statistics;
     let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
@@ -42,7 +55,7 @@ extern "C" fn write() {
         ("latest_pause_ns", of.latest_pause_ns),
     ];
     let counts: String = counts.map(|(name, count)| format!(" {name}={count}")).concat();
-    let more = region.more_statistics();
+    let more = in_children();
     let malloc = if provider::is_bundled() { "bundled" } else { "own" };
     let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), region.kind());
     // At the end of a process there is nobody to tell that it did not work.

@@ -1,139 +1,17 @@
-//! The baseline: `fork`, as databases use it today. The kernel copies the page tables and then page by page what
-//! either side writes.
+//! Tasks in forked children: a child runs its task, sends what it returns through a pipe, and ends.
 
 use std::cell::RefCell;
 use std::io::Read;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
-use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
-use crate::task::{Completion, Task};
+use crate::engine::ChildWork;
+use crate::task::Completion;
 use crate::{Error, View};
-
-/// A private anonymous mapping.
-pub(crate) struct Fork {
-    base: NonNull<u8>,
-    /// Bytes of the mapping, and how many of them are accessible. The lock is for the thread that makes more of them so.
-    reserve: usize,
-    len: AtomicUsize,
-    growth: Mutex<()>,
-    snapshots: AtomicU64,
-    active: Arc<AtomicU64>,
-    /// The process that made it.
-    owner: u32,
-}
-
-// SAFETY: a mapping may be used and unmapped by any thread.
-unsafe impl Send for Fork {}
-// SAFETY: as above.
-unsafe impl Sync for Fork {}
-
-impl Fork {
-    pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
-        super::check_shape(Kind::Fork, shape, usize::MAX, false)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), shape.reserve, ProtFlags::empty(), flags) }
-            .map_err(Error::system("mapping the memory"))?;
-        let advice = if shape.huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: the mapping made above; advice about page sizes changes no content. A kernel without huge pages
-        // says no, and has small ones.
-        let _ = unsafe { madvise(at, shape.reserve, advice) };
-        let base = NonNull::new(at.cast()).expect("a mapping is not at address 0");
-        let fork = Self {
-            base,
-            reserve: shape.reserve,
-            len: AtomicUsize::new(0),
-            growth: Mutex::new(()),
-            snapshots: AtomicU64::new(0),
-            active: Arc::default(),
-            owner: std::process::id(),
-        };
-        fork.grow(shape.bytes)?;
-        Ok(fork)
-    }
-}
-
-impl Drop for Fork {
-    fn drop(&mut self) {
-        // SAFETY: this engine's own mapping, which nothing borrows any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserve) };
-    }
-}
-
-impl Engine for Fork {
-    fn kind(&self) -> Kind {
-        Kind::Fork
-    }
-
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    fn bytes(&self) -> usize {
-        self.len.load(Ordering::Acquire)
-    }
-
-    fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
-        if std::process::id() != self.owner {
-            return Err(Error::OfASnapshot);
-        }
-        let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = self.bytes();
-        let grown = super::grown(len, bytes, self.reserve)?;
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: a part of this engine's own mapping, which nobody has used yet.
-        unsafe { mprotect(self.base.as_ptr().add(len).cast(), grown - len, access) }
-            .map_err(Error::system("making more of the memory accessible"))?;
-        self.len.store(grown, Ordering::Release);
-        Ok(len..grown)
-    }
-
-    fn spawn(&self, work: Work) -> Result<Task, Error> {
-        self.spawn_in_child(work)
-    }
-
-    fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
-        let forking = forking();
-        let (read, write) = pipe()?;
-        let begin = Instant::now();
-        // SAFETY: the child runs the work and ends without returning.
-        let pid = unsafe { libc::fork() };
-        let pause = begin.elapsed();
-        match pid {
-            -1 => Err(Error::System { what: "fork", source: last_error() }),
-            0 => {
-                drop((read, forking));
-                // SAFETY: the child's copy of the mapping, which only this thread, its only one, could change.
-                let view = unsafe { View::new(self.base.as_ptr(), self.bytes(), self.base.as_ptr()) };
-                run_and_exit(work, &view, &write)
-            }
-            pid => {
-                let epoch = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
-                self.active.fetch_add(1, Ordering::Relaxed);
-                Ok(Task::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
-            }
-        }
-    }
-
-    fn settle(&self) {}
-
-    fn statistics(&self) -> Statistics {
-        Statistics {
-            snapshots: self.snapshots.load(Ordering::Relaxed),
-            active: self.active.load(Ordering::Relaxed),
-            ..Statistics::default()
-        }
-    }
-}
 
 /// Whether this process is a child with a task.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
@@ -212,12 +90,13 @@ pub(crate) struct Child {
     /// The bytes of it that `is_finished` has read.
     received: RefCell<Vec<u8>>,
     /// Counts this one.
-    active: Option<Arc<AtomicU64>>,
+    active: Arc<AtomicU64>,
     reaped: bool,
 }
 
 impl Child {
-    pub(crate) fn new(pid: libc::pid_t, from: OwnedFd, active: Option<Arc<AtomicU64>>) -> Self {
+    pub(crate) fn new(pid: libc::pid_t, from: OwnedFd, active: Arc<AtomicU64>) -> Self {
+        active.fetch_add(1, Ordering::Relaxed);
         Self { pid, from: Some(from), received: RefCell::default(), active, reaped: false }
     }
 
@@ -246,9 +125,7 @@ impl Child {
             && last_error() == rustix::io::Errno::INTR
         {}
         self.reaped = true;
-        if let Some(active) = self.active.take() {
-            active.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.active.fetch_sub(1, Ordering::Relaxed);
         status
     }
 }
@@ -291,7 +168,7 @@ impl Drop for Child {
                 pid: self.pid,
                 from: None,
                 received: RefCell::default(),
-                active: self.active.take(),
+                active: self.active.clone(),
                 reaped: true,
             };
             let builder = std::thread::Builder::new().name("bedplate-reaper".into());

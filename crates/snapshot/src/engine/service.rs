@@ -1,68 +1,72 @@
-//! A region with its threads.
+//! An engine with its threads.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use super::{MmapBox, Region};
+use super::Engine;
 use crate::Error;
+use crate::region::MmapBox;
 
 const STACK: usize = 128 << 10;
 
-/// A thread that a region needs.
-pub struct Thread<R> {
-    pub name: &'static str,
-    /// It ends some time after [`Threaded::end_threads`].
-    pub life: Box<dyn FnOnce(&R) + Send>,
-}
+/// The threads of an engine. Only [`Service`] calls this, for the trait has no name outside of this crate.
+pub trait Threads {
+    /// The names of the threads that it needs.
+    fn names(&self) -> &'static [&'static str] {
+        &[]
+    }
 
-/// What a region's service does to it. Nobody else can, for this trait has no name outside of this crate.
-pub trait Threaded: Sized {
-    /// The threads that it needs.
-    fn threads(&self) -> Vec<Thread<Self>>;
+    /// The life of one of them. It ends some time after [`end_threads`](Self::end_threads).
+    fn run_thread(&self, _number: usize) {}
 
     /// All of them run.
     fn threads_run(&self) {}
 
     /// They are to end.
-    fn end_threads(&self);
+    fn end_threads(&self) {}
 }
 
-/// A region with its threads.
-pub struct Service<R: Region> {
+/// An engine with its threads.
+pub struct Service<E: Engine + ?Sized> {
     /// Dropped after its threads have ended.
-    region: MmapBox<R>,
+    engine: MmapBox<E>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The process whose the threads are. Its children have none.
     owner: u32,
 }
 
-impl<R: Region> Deref for Service<R> {
-    type Target = R;
+impl<E: Engine + ?Sized> Deref for Service<E> {
+    type Target = E;
 
-    fn deref(&self) -> &R {
-        &self.region
+    fn deref(&self) -> &E {
+        &self.engine
     }
 }
 
-/// What threads know of the region, which outlives them.
-struct Shared<R>(*const R);
+/// What threads know of the engine, which outlives them.
+struct EnginePointer<E: ?Sized>(*const E);
 
-// SAFETY: regions are for any thread.
-unsafe impl<R: Sync> Send for Shared<R> {}
+// SAFETY: engines are for any thread.
+unsafe impl<E: Sync + ?Sized> Send for EnginePointer<E> {}
 
-impl<R: Region> Shared<R> {
-    fn region(&self) -> &R {
-        // SAFETY: `Service` ends its threads before the region.
+impl<E: Engine + ?Sized> EnginePointer<E> {
+    fn engine(&self) -> &E {
+        // SAFETY: `Service` ends its threads before the engine.
         unsafe { &*self.0 }
     }
 }
 
-impl<R: Region> Service<R> {
-    /// A region without threads yet.
-    pub fn new(region: MmapBox<R>) -> Self {
-        Self { region, threads: Mutex::new(Vec::new()), owner: std::process::id() }
+impl<E: Engine + ?Sized> Service<E> {
+    /// An engine without threads yet.
+    pub(crate) fn new(engine: MmapBox<E>) -> Self {
+        Self { engine, threads: Mutex::new(Vec::new()), owner: std::process::id() }
+    }
+
+    /// Whether this process made it. In a child its locks are as they were at the fork, and nobody unlocks them.
+    pub fn is_owner(&self) -> bool {
+        std::process::id() == self.owner
     }
 
     /// Starts its threads: from now on snapshots can be taken. Once is enough.
@@ -75,14 +79,14 @@ impl<R: Region> Service<R> {
             return Ok(());
         }
         let started = Arc::new(AtomicUsize::new(0));
-        for thread in self.region.threads() {
-            match self.start(thread, &started) {
+        for (number, name) in self.engine.names().iter().enumerate() {
+            match self.start(number, name, &started) {
                 Ok(handle) => running.push(handle),
-                // It may be tried again: a region whose threads were ended has none any more.
+                // It may be tried again: an engine whose threads were ended has none any more.
                 Err(error) if running.is_empty() => return Err(error),
                 Err(error) => {
                     drop(running);
-                    self.end();
+                    self.end_threads();
                     return Err(error);
                 }
             }
@@ -91,29 +95,25 @@ impl<R: Region> Service<R> {
         while started.load(Ordering::Acquire) < running.len() {
             std::thread::yield_now();
         }
-        self.region.threads_run();
+        self.engine.threads_run();
         Ok(())
     }
 
-    fn start(&self, thread: Thread<R>, started: &Arc<AtomicUsize>) -> Result<JoinHandle<()>, Error> {
-        let Thread { name, life } = thread;
-        let (shared, begun) = (Shared(&raw const *self.region), started.clone());
+    fn start(&self, number: usize, name: &str, started: &Arc<AtomicUsize>) -> Result<JoinHandle<()>, Error> {
+        let (pointer, begun) = (EnginePointer(&raw const *self.engine), started.clone());
         let builder = Builder::new().name(name.into()).stack_size(STACK);
         let handle = bedplate_threads::spawn(builder, move || {
-            let (shared, begun) = (shared, begun);
+            let (pointer, begun) = (pointer, begun);
             begun.fetch_add(1, Ordering::AcqRel);
             // Never freed, for this thread frees nothing while it works: a word.
             std::mem::forget(begun);
-            life(shared.region());
+            pointer.engine().run_thread(number);
         });
-        handle.map_err(|error| Error::System {
-            what: "starting a thread",
-            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
-        })
+        handle.map_err(Error::thread)
     }
 
-    fn end(&self) {
-        self.region.end_threads();
+    fn end_threads(&self) {
+        self.engine.end_threads();
         for thread in self.lock().drain(..) {
             let _ = thread.join();
         }
@@ -124,10 +124,10 @@ impl<R: Region> Service<R> {
     }
 }
 
-impl<R: Region> Drop for Service<R> {
+impl<E: Engine + ?Sized> Drop for Service<E> {
     fn drop(&mut self) {
-        if std::process::id() == self.owner {
-            self.end();
+        if self.is_owner() {
+            self.end_threads();
         } else {
             // There is no thread to wait for.
             let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -100,7 +100,7 @@ impl Region {
 
     /// Everything in use becomes private: the file keeps what it was. Gives whether that took moving tables only.
     pub(super) fn make_private(&self, state: &mut State) -> Result<bool, Errno> {
-        if self.is_in_place() {
+        if self.is_pinned() {
             return Ok(false);
         }
         let used = self.used().next_multiple_of(CHUNK).min(self.pages);

@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use bedplate_threads::BlockedSignals;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
 use rustix::thread::nanosleep;
@@ -17,7 +18,7 @@ use rustix::time::Timespec;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::{BlockedSignals, backing, now};
+use crate::region::{backing, now};
 
 /// Most chunks that are merged in one step. Threads that use these chunks wait for the end of the step.
 const CHUNKS: usize = 16;
@@ -46,7 +47,7 @@ impl Region {
         if state.private.is_empty() {
             return Ok(Merged::All);
         }
-        if self.is_in_place() {
+        if self.is_pinned() {
             return self.give_up_some(&mut state);
         }
         if state.has_snapshots() {

@@ -26,20 +26,20 @@ use crate::{Error, PAGE};
 const STEP: usize = CHUNK;
 
 impl Region {
-    pub(super) fn is_in_place(&self) -> bool {
-        self.in_place.load(Ordering::Acquire)
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pinned.load(Ordering::Acquire)
     }
 
-    /// No page of the region moves from now on.
-    pub(super) fn keep_all_in_place(&self) -> Result<(), Error> {
-        if self.is_in_place() {
+    /// Pins all pages of the region.
+    pub(super) fn pin_all(&self) -> Result<(), Error> {
+        if self.is_pinned() {
             return Ok(());
         }
         {
             // Nothing becomes accessible meanwhile.
             let _search = self.space.lock().unwrap_or_else(PoisonError::into_inner);
             let mut state = self.lock();
-            if self.is_in_place() {
+            if self.is_pinned() {
                 return Ok(());
             }
             self.make_private(&mut state).map_err(Error::system("making the region private"))?;
@@ -47,7 +47,7 @@ impl Region {
                 .map_err(Error::system("making the rest of the region private"))?;
             state.anonymous = state.private.end;
             state.private = 0..self.pages;
-            self.in_place.store(true, Ordering::Release);
+            self.pinned.store(true, Ordering::Release);
         }
         // While children live, and when there is no memory now, the region's thread does the rest later.
         while self.give_up_some(&mut self.lock()) == Ok(Merged::Some) {
@@ -64,11 +64,12 @@ impl Region {
         let (at, len) = (self.address(start), (self.pages - start) * PAGE);
         let place = std::ptr::without_provenance_mut(at);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // Also when this fails, these pages become accessible again before they are used.
+        self.accessible.take_back(start);
         // One mapping, so that it is replaced as a whole or not at all. Linux before 6.12 may unmap the old one when this
         // fails: then no more pages can become accessible, and allocators get memory outside of the region.
         // SAFETY: the region's own mapping, of which nobody uses these pages.
         unsafe { mmap_anonymous(place, len, NONE, flags) }?;
-        self.accessible.take_back(start);
         keep_from_dumps(at, len);
         Ok(())
     }

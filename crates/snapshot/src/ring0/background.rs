@@ -33,10 +33,7 @@ impl Background {
         let space = self.space.clone();
         let thread =
             bedplate_threads::spawn(std::thread::Builder::new().name(name.into()), move || work(&space));
-        self.threads.push(thread.map_err(|error| Error::System {
-            what: "starting a thread",
-            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
-        })?);
+        self.threads.push(thread.map_err(Error::thread)?);
         Ok(())
     }
 

@@ -25,46 +25,42 @@ pub struct Frozen {
     begin: Instant,
 }
 
-impl Region {
-    /// Takes a snapshot for a `fork` that is the next thing this thread does. Signals are blocked.
-    ///
-    /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`]: nothing has happened.
-    pub fn freeze(&'static self) -> Result<Frozen, Error> {
+impl Frozen {
+    /// Takes a snapshot. Signals are blocked.
+    pub(super) fn new(region: &'static Region) -> Result<Self, Error> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
         let begin = Instant::now();
-        let place = self.space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
-        let taken = take_tables(self.space).and_then(|tables| {
-            let taken = self.space.process.run(|cpu| take(self.space, cpu, place, tables, |latch| latch));
+        let space = region.space;
+        let place = space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
+        let taken = take_tables(space).and_then(|tables| {
+            let taken = space.process.run(|cpu| take(space, cpu, place, tables, |latch| latch));
             taken.map_err(unavailable).flatten()
         });
         match taken {
-            Ok((epoch, _, latch)) => Ok(Frozen { region: self, place, epoch, latch, read, write, begin }),
+            Ok((epoch, _, latch)) => Ok(Self { region, place, epoch, latch, read, write, begin }),
             Err(error) => {
-                self.space.epochs.give_place(place);
+                space.epochs.give_place(place);
                 Err(error)
             }
         }
     }
-}
 
-impl Frozen {
-    /// In the parent: all go on. When there is no child after all, the snapshot ends by itself.
-    pub fn thaw(self) {
-        let Self { region, place, latch, read, write, begin, .. } = self;
+    pub(crate) fn thaw(self) -> u64 {
+        let Self { region, place, epoch, latch, read, write, begin } = self;
         drop(latch);
         let pause = begin.elapsed().as_nanos() as u64;
         region.pauses.record(pause);
         // Only the child has the other end now: when it ends, so does the pipe.
         drop(write);
         region.reaper.watch(place, read);
+        epoch
     }
 
-    /// In the child, before anything touches the region: it enters ring 0, where the region is as it was.
+    /// Enters ring 0, where the region is as it was.
     ///
     /// # Safety
-    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
-    pub unsafe fn enter_in_child(self) -> Result<(), Error> {
+    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, place, epoch, latch, read, write, .. } = self;
         // The latch is a copy of the parent's: nobody uses it here.
         std::mem::forget(latch);

@@ -37,6 +37,8 @@ pub use forked::Frozen;
 pub use heap::{ChildStatistics, Region};
 
 pub(crate) use background::Background;
-pub(crate) use protocol::MOST as SNAPSHOTS;
+pub(crate) use region::process;
 pub(crate) use space::Space;
 pub(crate) use spawn::spawn;
+
+const _: () = assert!(crate::engine::RING0_SNAPSHOTS == protocol::MOST);

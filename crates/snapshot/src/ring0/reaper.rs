@@ -54,7 +54,7 @@ impl Reaper {
         bedplate_threads::spawn(thread, || region.reaper.run(region)).map(drop).map_err(unavailable)
     }
 
-    fn run(&self, region: &Region) {
+    fn run(&self, region: &'static Region) {
         loop {
             let mut waits: [PollFd<'_>; 1 + MOST] =
                 std::array::from_fn(|_| PollFd::new(&self.wake_up, PollFlags::IN));

@@ -17,7 +17,7 @@ use super::protocol::{Epochs, Latch, Limbo, MOST};
 use super::region::{Home, Pool, reserve, unavailable};
 use super::tables::{Shelf, Table, entry_of};
 use super::{calls, fault, native, registry};
-use crate::engine::{Shape, Statistics};
+use crate::engine::{Options, Statistics};
 use crate::{Error, PAGE};
 
 /// No processor.
@@ -25,8 +25,8 @@ pub const NO_CPU: u32 = u32::MAX;
 
 /// How many copies of all pages there is room for: one for each snapshot that may be active, and one for what those that
 /// have ended leave behind until it is reclaimed. If snapshots need more, some are lost ([`Error::Incomplete`]).
-fn most_copies(shape: Shape) -> usize {
-    shape.at_once + 1
+fn most_copies(options: Options) -> usize {
+    options.at_once + 1
 }
 
 /// A snapshot, as long as it is active.
@@ -88,25 +88,25 @@ pub fn table_frames(bytes: usize) -> usize {
 
 impl Space {
     /// A memory filled with zeros, and main's tables, in use.
-    pub fn new(process: &'static Process, shape: Shape) -> Result<Arc<Self>, Error> {
-        let backing = if shape.huge_pages { Backing::Transparent } else { Backing::Small };
-        Self::with(process, shape, backing)
+    pub fn new(process: &'static Process, options: Options) -> Result<Arc<Self>, Error> {
+        let backing = if options.huge_pages { Backing::Transparent } else { Backing::Small };
+        Self::with(process, options, backing)
     }
 
     /// The same, backed in this way.
-    pub fn with(process: &'static Process, shape: Shape, backing: Backing) -> Result<Arc<Self>, Error> {
+    pub fn with(process: &'static Process, options: Options, backing: Backing) -> Result<Arc<Self>, Error> {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;
         let (number, reserved) = (0..registry::ENTRIES)
             .filter(|number| registry::is_free(*number))
             .find_map(|number| Some((number, reserve(process, number).ok()?)))
             .ok_or_else(|| unavailable(format_args!("there are {} memories already", registry::ENTRIES)))?;
-        let mapped = shape.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
+        let mapped = options.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
         let range = VirtRange::at(reserved.range().start(), mapped as u64).map_err(unavailable)?;
-        let home = Home::new(process, shape.bytes, backing)?;
+        let home = Home::new(process, options.bytes, backing)?;
         // None of it is touched before it is used.
         let frames =
-            most_copies(shape) * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
+            most_copies(options) * mapped / PAGE + table_frames(mapped) * (MOST + 2 * options.ahead + 2) + 512;
         let pool = Pool::new(process, frames * PAGE, backing)?;
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.
@@ -129,7 +129,7 @@ impl Space {
         let space = Arc::new(Self {
             process,
             number,
-            bytes: shape.bytes,
+            bytes: options.bytes,
             range,
             all,
             before,
@@ -140,7 +140,7 @@ impl Space {
             main: AtomicPtr::new(Box::into_raw(Box::new(main))),
             shelf: Shelf::default(),
             garbage,
-            ahead: shape.ahead,
+            ahead: options.ahead,
             counters: Counters::default(),
             pool,
             home,

@@ -40,8 +40,7 @@ pub fn start(space: &Arc<Space>, place: usize, work: Work) -> Result<Running, Er
         Ok(thread) => Ok(Running { thread, incomplete }),
         Err(error) => {
             end(space, place);
-            let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
-            Err(Error::System { what: "starting a thread", source })
+            Err(Error::thread(error))
         }
     }
 }
