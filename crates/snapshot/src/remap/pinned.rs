@@ -118,3 +118,110 @@ impl Region {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Arena, Engine, Options};
+    use crate::region::filter::tests::{refuse, set_filter};
+
+    /// More pages than become accessible at once.
+    const PAGES: usize = 64 * 512;
+
+    /// What the first byte of each page is that is in use.
+    type Values = Vec<(usize, u8)>;
+
+    fn address(region: &Region, page: usize) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(region.address(page))
+    }
+
+    fn write(region: &Region, values: &mut Values, change: u8) {
+        for (page, value) in values {
+            *value = value.wrapping_add(change);
+            // SAFETY: a page that is in use, by this test only.
+            unsafe { address(region, *page).write(*value) };
+        }
+    }
+
+    fn has(region: &Region, values: &Values) -> bool {
+        // SAFETY: pages that are in use, by this test only.
+        values.iter().all(|&(page, value)| unsafe { address(region, page).read() } == value)
+    }
+
+    /// Claims a page and writes to all pages; forks, and writes to them again; gives one back. The child must see what the
+    /// owner saw at the fork, and may write.
+    fn use_and_fork(region: &Region, values: &mut Values, page: usize) {
+        assert!(has(region, values));
+        assert!(region.claim_exactly(page..page + 1));
+        values.push((page, 0));
+        assert!(has(region, values));
+        write(region, values, 1);
+        let frozen = region.freeze().unwrap();
+        // SAFETY: nothing in between touches the region; the child ends without returning.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: the child of the fork above, with one thread.
+            let is_right = unsafe { frozen.map_in_child() }.is_ok() && has(region, values) && {
+                write(region, values, 100);
+                has(region, values)
+            };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        frozen.thaw();
+        write(region, values, 1);
+        let mut status = -1;
+        // SAFETY: waits for the child.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status, 0);
+        let (given_back, value) = values.last_mut().unwrap();
+        region.discard(*given_back..*given_back + 1);
+        *value = 0;
+        assert!(has(region, values));
+        // What is private is merged, unless the region is pinned.
+        region.settle();
+        assert!(has(region, values));
+    }
+
+    /// Every system call of pinning fails once. Then the region is either pinned all the same, or as it was.
+    #[test]
+    fn a_region_whose_pinning_failed_is_used_and_forked_as_before() {
+        let fixed = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let anonymous = fixed | libc::MAP_ANONYMOUS;
+        let populate = libc::MADV_POPULATE_WRITE;
+        let calls = [
+            ("moving page tables", libc::SYS_mremap, None, true),
+            ("mapping the used part privately", libc::SYS_mmap, Some((3, fixed)), false),
+            ("making the rest anonymous", libc::SYS_mmap, Some((3, anonymous)), false),
+            ("looking for pages of the file", libc::SYS_lseek, None, true),
+            ("copying pages", libc::SYS_madvise, Some((2, populate)), true),
+            ("giving pages of the file up", libc::SYS_fallocate, None, true),
+        ];
+        for (what, call, argument, is_pinned) in calls {
+            let region = match Region::new(Options::new(PAGES * PAGE)) {
+                Err(Error::Unavailable { reason, .. }) => {
+                    println!("skipped: the remap engine does not work here: {reason}");
+                    return;
+                }
+                region => region.unwrap(),
+            };
+            let region = &*region;
+            assert!(region.claim_exactly(0..1000));
+            let mut values: Values = (0..1000).map(|page| (page, 0)).collect();
+            write(region, &mut values, 7);
+            let fails = || {
+                assert!(set_filter(call, argument, refuse(libc::ENOMEM)));
+                region.pin()
+            };
+            let pinned = std::thread::scope(|scope| scope.spawn(fails).join().unwrap());
+            assert_eq!((pinned.is_ok(), region.is_pinned()), (is_pinned, is_pinned), "{what}: {pinned:?}");
+            println!("{what} failed: {pinned:?}");
+            // Pages that were accessible before, and pages that were not.
+            use_and_fork(region, &mut values, 1500);
+            use_and_fork(region, &mut values, PAGES - 1);
+            region.pin().unwrap();
+            assert!(region.is_pinned());
+            use_and_fork(region, &mut values, 2500);
+        }
+    }
+}
