@@ -9,8 +9,8 @@ use bedplate_threads::BlockedSignals;
 
 use crate::allocator;
 
-/// A region of which a child is about to be forked, and what must not happen meanwhile. A handler of the program's might
-/// write to the region, and wait for this thread. Another thread might have this library's allocator, and the child would find
+/// An arena of which a child is about to be forked, and what must not happen meanwhile. A handler of the program's might
+/// write to the arena, and wait for this thread. Another thread might have this library's allocator, and the child would find
 /// it so.
 pub struct Pending {
     frozen: Frozen<'static>,
@@ -20,9 +20,9 @@ pub struct Pending {
 
 impl Pending {
     /// Takes a snapshot; everything stands still until one of the next two is called by this thread, or in its child.
-    pub fn begin(region: &'static dyn Arena) -> Result<Self, Error> {
+    pub fn begin(arena: &'static dyn Arena) -> Result<Self, Error> {
         let signals = BlockedSignals::all_but_faults();
-        let frozen = region.freeze()?;
+        let frozen = arena.freeze()?;
         Ok(Self { frozen, allocator: allocator::hold(), signals })
     }
 
@@ -56,12 +56,12 @@ pub static PENDING: Slot = Slot { thread: AtomicUsize::new(0), pending: UnsafeCe
 
 /// A place for what is pending.
 pub struct Slot {
-    /// The thread that has the region frozen, or 0. Another may fork, too, for which it could not be frozen.
+    /// The thread that has the arena frozen, or 0. Another may fork, too, for which it could not be frozen.
     thread: AtomicUsize,
     pending: UnsafeCell<Option<Pending>>,
 }
 
-// SAFETY: `pending` is only used by the thread that has the region frozen: there is one at a time.
+// SAFETY: `pending` is only used by the thread that has the arena frozen: there is one at a time.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -71,7 +71,7 @@ impl Slot {
         unsafe { libc::pthread_self() as usize }
     }
 
-    /// Called by the thread that has the region frozen.
+    /// Called by the thread that has the arena frozen.
     pub fn put(&self, pending: Pending) {
         // SAFETY: nobody else has it frozen, and before this thread is named nobody takes it.
         unsafe { *self.pending.get() = Some(pending) };
@@ -84,7 +84,7 @@ impl Slot {
             return None;
         }
         self.thread.store(0, Ordering::Release);
-        // SAFETY: this thread has the region frozen until it drops this.
+        // SAFETY: this thread has the arena frozen until it drops this.
         unsafe { (*self.pending.get()).take() }
     }
 }

@@ -1,4 +1,4 @@
-//! Signals of a program in ring 0: its handlers run where the thread is, because natively there is no region.
+//! Signals of a program in ring 0: its handlers run where the thread is, because natively there is no arena.
 //!
 //! What the program asks for by `sigaction` and `signal` is kept here, and the handler that the kernel knows is
 //! `bedplate-ring0`'s, which calls [`run`]. Signals that an instruction causes are natively handled as ever, SIGSEGV after
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_ring0::handlers::set_signal_handler;
 
-use crate::heap;
+use crate::arenas;
 
 const SIGNALS: usize = 65;
 /// Those that instructions cause, and those that cannot be handled.
@@ -100,7 +100,7 @@ fn run(signal: i32, info: &libc::siginfo_t) {
 fn is_ours(signal: c_int) -> bool {
     let known =
         (1..SIGNALS as c_int).contains(&signal) && (!NATIVE.contains(&signal) || signal == libc::SIGSEGV);
-    known && heap::in_ring0().is_some() && !OURS.get()
+    known && arenas::in_ring0().is_some() && !OURS.get()
 }
 
 /// What a program is told about an action.
@@ -170,7 +170,7 @@ fn block(
     let real = real.get_or_init(|| crate::forks::next(name));
     // SAFETY: the caller's set, or none.
     let new = unsafe { new.as_ref() };
-    let blocks = how != libc::SIG_UNBLOCK && heap::in_ring0().is_some();
+    let blocks = how != libc::SIG_UNBLOCK && arenas::in_ring0().is_some();
     let without = new.filter(|_| blocks).map(|set| {
         let mut set = *set;
         // SAFETY: this function's set.

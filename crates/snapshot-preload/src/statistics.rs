@@ -6,7 +6,7 @@ use std::io::Write;
 use bedplate_snapshot::statistics::page::Page;
 
 use crate::settings::settings;
-use crate::{forks, heap, provider};
+use crate::{forks, arenas, provider};
 
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {
@@ -25,8 +25,8 @@ pub fn publish_reason(why: &dyn std::fmt::Display) {
 /// What happened in children that run in ring 0.
 #[cfg(target_arch = "x86_64")]
 fn in_children() -> String {
-    let Some(region) = heap::in_ring0() else { return String::new() };
-    let of = region.children();
+    let Some(arena) = arenas::in_ring0() else { return String::new() };
+    let of = arena.children();
     format!(" children={} child_pages={} child_pages_let_go={}", of.children, of.pages_used, of.pages_let_go)
 }
 
@@ -37,8 +37,8 @@ fn in_children() -> String {
 
 extern "C" fn write() {
     let path = &settings().statistics;
-    let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
-    let of = region.statistics();
+    let (Some(arena), Some(path), false) = (arenas::arena(), path, forks::is_snapshot()) else { return };
+    let of = arena.statistics();
     let counts = [
         ("snapshots", of.snapshots),
         ("active", of.active),
@@ -57,7 +57,7 @@ extern "C" fn write() {
     let counts: String = counts.map(|(name, count)| format!(" {name}={count}")).concat();
     let more = in_children();
     let malloc = if provider::is_bundled() { "bundled" } else { "own" };
-    let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), region.kind());
+    let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), arena.kind());
     // At the end of a process there is nobody to tell that it did not work.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all(text.as_bytes());

@@ -84,13 +84,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A snapshot, and what it is to be.
 struct Image {
-    place: Place,
+    reader: Reader,
     bytes: Vec<u8>,
     /// Pages that were claimed: nothing is promised of others.
     claimed: Vec<bool>,
 }
 
-enum Place {
+enum Reader {
     View(SnapshotId),
     Child(Child),
 }
@@ -136,11 +136,11 @@ impl World<'_> {
         places.into_iter().find(|pages| pages.end <= PAGES && !self.claimed[pages.clone()].contains(&true))
     }
 
-    fn image(&mut self, place: Result<Place, Error>) {
-        match place {
-            Ok(place) => {
+    fn image(&mut self, reader: Result<Reader, Error>) {
+        match reader {
+            Ok(reader) => {
                 let (bytes, claimed) = (self.bytes.clone(), self.claimed.clone());
-                self.images.push(Image { place, bytes, claimed });
+                self.images.push(Image { reader, bytes, claimed });
             }
             // Of processes that ended some may still be counted.
             Err(Error::TooManySnapshots { .. }) => {}
@@ -150,10 +150,10 @@ impl World<'_> {
     }
 
     fn look(&mut self, which: usize) -> Result<(), TestCaseError> {
-        let Image { place, bytes, claimed } = &mut self.images[which];
-        let difference = match place {
-            Place::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
-            Place::Child(child) => first_difference(&child.show(), bytes, claimed),
+        let Image { reader, bytes, claimed } = &mut self.images[which];
+        let difference = match reader {
+            Reader::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
+            Reader::Child(child) => first_difference(&child.show(), bytes, claimed),
         };
         let incomplete = self.service.statistics().incomplete;
         prop_assert_eq!(
@@ -169,7 +169,7 @@ impl World<'_> {
 
     fn end(&mut self, which: usize) -> Result<(), TestCaseError> {
         self.look(which)?;
-        if let Place::View(id) = self.images.remove(which).place {
+        if let Reader::View(id) = self.images.remove(which).reader {
             prop_assert!(self.service.is_whole(&id));
             // SAFETY: nobody looks at it any more.
             unsafe { self.service.end(id) };
@@ -223,18 +223,18 @@ impl World<'_> {
                     self.bytes[page * PAGE..][..PAGE].fill(value);
                 }
             }
-            Step::Snapshot => self.image(self.service.snapshot().map(Place::View)),
-            Step::Fork => self.image(Child::fork(&**self.service, PAGES * PAGE).map(Place::Child)),
+            Step::Snapshot => self.image(self.service.snapshot().map(Reader::View)),
+            Step::Fork => self.image(Child::fork(&**self.service, PAGES * PAGE).map(Reader::Child)),
             Step::WriteInSnapshot { which, pages, value } if which < self.images.len() => {
-                let Image { place, bytes, .. } = &mut self.images[which];
-                match place {
-                    Place::View(_) if !self.service.kind().abilities().views_are_writable => return Ok(()),
-                    Place::View(id) => {
+                let Image { reader, bytes, .. } = &mut self.images[which];
+                match reader {
+                    Reader::View(_) if !self.service.kind().abilities().views_are_writable => return Ok(()),
+                    Reader::View(id) => {
                         let at = (id.base + pages.start * PAGE) as *mut u8;
                         // SAFETY: the snapshot's own mapping, which only this test uses.
                         unsafe { at.write_bytes(filling(value), pages.len() * PAGE) };
                     }
-                    Place::Child(child) => child.fill(pages.start, pages.len(), value),
+                    Reader::Child(child) => child.fill(pages.start, pages.len(), value),
                 }
                 bytes[pages.start * PAGE..pages.end * PAGE].fill(filling(value));
             }

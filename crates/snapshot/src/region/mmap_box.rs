@@ -77,17 +77,17 @@ unsafe impl Zero for std::sync::atomic::AtomicU32 {}
 unsafe impl Zero for std::sync::atomic::AtomicU64 {}
 
 /// A table that takes memory where it was written. Forked children have the same, or none.
-pub struct Table<T> {
+pub struct MmapArray<T> {
     at: NonNull<T>,
     len: usize,
 }
 
 // SAFETY: owns its elements like a vector.
-unsafe impl<T: Send> Send for Table<T> {}
+unsafe impl<T: Send> Send for MmapArray<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Table<T> {}
+unsafe impl<T: Sync> Sync for MmapArray<T> {}
 
-impl<T: Zero> Table<T> {
+impl<T: Zero> MmapArray<T> {
     /// All zero.
     pub fn new(len: usize, for_children: bool) -> Result<Self, Errno> {
         let bytes = (len * size_of::<T>()).next_multiple_of(crate::PAGE);
@@ -100,7 +100,7 @@ impl<T: Zero> Table<T> {
     }
 }
 
-impl<T> Deref for Table<T> {
+impl<T> Deref for MmapArray<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -109,7 +109,7 @@ impl<T> Deref for Table<T> {
     }
 }
 
-impl<T> Drop for Table<T> {
+impl<T> Drop for MmapArray<T> {
     fn drop(&mut self) {
         let bytes = (self.len * size_of::<T>()).next_multiple_of(crate::PAGE);
         // SAFETY: this table's own mapping.

@@ -15,7 +15,7 @@ pub(crate) mod entries;
 mod event_fd;
 pub(crate) mod filter;
 mod kernel;
-mod mappings;
+mod proc_maps;
 mod mmap_box;
 pub(crate) mod protect;
 mod sets;
@@ -23,16 +23,16 @@ mod sets;
 mod sets_tests;
 mod words;
 
-pub(crate) use accessible::{Accessible, NONE, keep_from_dumps};
+pub(crate) use accessible::{Accessible, NONE, exclude_from_dumps};
 pub(crate) use clock::now;
 pub use descriptor::userfaultfd_of_engines;
 pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
 pub(crate) use event_fd::EventFd;
 pub use kernel::counts_promises;
-pub(crate) use mappings::Mappings;
-pub use mappings::has_mapped_ring;
-pub(crate) use mmap_box::{MmapBox, Table};
+pub(crate) use proc_maps::ProcMaps;
+pub use proc_maps::has_mapped_ring;
+pub(crate) use mmap_box::{MmapBox, MmapArray};
 pub(crate) use sets::Pages;
 
 /// Methods of [`Engine`](crate::engine::Engine) that are the same for all regions, which have their parts by the same names.

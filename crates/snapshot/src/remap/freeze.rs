@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use super::children::Anchor;
 use super::region::{Region, State};
-use crate::region::{keep_from_dumps, now};
+use crate::region::{exclude_from_dumps, now};
 use crate::{Error, PAGE};
 
 /// A region that a child is about to inherit. Whoever holds this must not claim or give back anything of it.
@@ -45,7 +45,7 @@ impl Region {
             )
         }
         .map_err(Error::system("mapping the region in the child"))?;
-        keep_from_dumps(at, len);
+        exclude_from_dumps(at, len);
         Ok(())
     }
 }

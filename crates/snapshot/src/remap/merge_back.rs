@@ -83,7 +83,7 @@ impl Region {
     /// The pages to merge next, which are a part of one mapping.
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
         let Range { start, end } = state.private;
-        let end = end.min((self.mappings.end_of(self.address(start))? - self.base) / PAGE);
+        let end = end.min((self.maps.end_of(self.address(start))? - self.base) / PAGE);
         let (mut at, mut copies) = (start, 0);
         while at < end.min(start + CHUNKS * CHUNK) {
             let chunk = at..end.min((at / CHUNK + 1) * CHUNK);

@@ -19,7 +19,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, madvise, mmap_anonymous, mprot
 use super::CHUNK;
 use super::merge_back::Merged;
 use super::region::{Region, State};
-use crate::region::{NONE, backing, keep_from_dumps};
+use crate::region::{NONE, backing, exclude_from_dumps};
 use crate::{Error, PAGE};
 
 /// Most pages that the file gives up in one step. Whoever claims pages waits for the end of the step.
@@ -70,7 +70,7 @@ impl Region {
         // fails: then no more pages can become accessible, and allocators get memory outside of the region.
         // SAFETY: the region's own mapping, of which nobody uses these pages.
         unsafe { mmap_anonymous(place, len, NONE, flags) }?;
-        keep_from_dumps(at, len);
+        exclude_from_dumps(at, len);
         Ok(())
     }
 
@@ -109,11 +109,11 @@ impl Region {
     /// The owner gets copies of pages in use, but for those that it has given back, which are zero.
     fn copy_pages(&self, used: Range<usize>) -> Result<(), Errno> {
         let mut at = used.start;
-        while let Some(kept) = self.gone.run(at..used.end, false) {
-            let (place, len) = (self.address(kept.start), kept.len() * PAGE);
+        while let Some(run) = self.gone.run(at..used.end, false) {
+            let (place, len) = (self.address(run.start), run.len() * PAGE);
             // SAFETY: faults pages of the region in as if written to; their content stays.
             unsafe { madvise(std::ptr::without_provenance_mut(place), len, Advice::LinuxPopulateWrite) }?;
-            at = kept.end;
+            at = run.end;
         }
         Ok(())
     }

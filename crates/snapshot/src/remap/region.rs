@@ -17,8 +17,8 @@ use super::merge_back::Merged;
 use super::TASKS;
 use crate::engine::{Arena, Engine, Options, SnapshotId};
 use crate::region::{
-    Accessible, Descriptor, Entries, EventFd, Mappings, MmapBox, NONE, Pages, Purpose,
-    Refusal, backing, keep_from_dumps, now, region_as_arena, region_as_engine,
+    Accessible, Descriptor, Entries, EventFd, ProcMaps, MmapBox, NONE, Pages, Purpose,
+    Refusal, backing, exclude_from_dumps, now, region_as_arena, region_as_engine,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
@@ -93,7 +93,7 @@ pub struct Region {
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
     /// Used with the state's lock held.
-    pub(super) mappings: Mappings,
+    pub(super) maps: ProcMaps,
     state: Mutex<State>,
     /// Threads that wait for the state's lock.
     waiting: AtomicUsize,
@@ -126,7 +126,7 @@ impl Region {
         let bytes = self.pages * PAGE;
         for at in [self.base, self.aside] {
             self.advise(at, bytes).map_err(Error::system("keeping the region from children"))?;
-            keep_from_dumps(at, bytes);
+            exclude_from_dumps(at, bytes);
         }
         self.try_to_move().map_err(|error| Refusal::Other("moving page tables", error).of(Kind::Remap))
     }
@@ -213,7 +213,7 @@ impl Region {
         let entries = Entries::open().map_err(|error| {
             Refusal::Other("it takes /proc: opening /proc/self/pagemap", error).of(Kind::Remap)
         })?;
-        let mappings = Mappings::open().map_err(|error| {
+        let maps = ProcMaps::open().map_err(|error| {
             Refusal::Other("it takes /proc: opening /proc/self/maps", error).of(Kind::Remap)
         })?;
         let mut region = Self {
@@ -224,7 +224,7 @@ impl Region {
             file,
             descriptor,
             entries,
-            mappings,
+            maps,
             state: Mutex::new(State::new().map_err(Error::system("making files for children"))?),
             waiting: AtomicUsize::new(0),
             accessible: Accessible::default(),

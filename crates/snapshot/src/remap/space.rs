@@ -62,7 +62,7 @@ impl Region {
         let _blocked = BlockedSignals::all();
         let (mut at, end) = (self.address(private.start), self.address(private.end));
         while at < end {
-            let part = self.mappings.end_of(at).unwrap_or(end).min(end) - at;
+            let part = self.maps.end_of(at).unwrap_or(end).min(end) - at;
             if self.make_zero(at, part).is_err() {
                 // There are as many mappings as there can be, or there is no memory for page tables.
                 let pages = std::ptr::with_exposed_provenance_mut::<u8>(at);

@@ -8,16 +8,16 @@ use bedplate_ring0::word::Native;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::protocol::{MOST, Writing};
-use super::region::unavailable;
+use super::frames::unavailable;
 use super::spawn::{take, take_tables};
-use super::{child, heap::Region};
+use super::{child, arena::Region};
 use crate::Error;
 
 /// A snapshot without a child. Nobody writes to protected pages, which all are: whoever holds this must not write to
 /// the region, nor let signals be handled on top of it.
 pub struct Frozen {
     region: &'static Region,
-    place: usize,
+    slot: usize,
     epoch: u64,
     latch: Writing<'static, Native>,
     read: OwnedFd,
@@ -31,28 +31,28 @@ impl Frozen {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
         let begin = Instant::now();
         let space = region.space;
-        let place = space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
+        let slot = space.epochs.take_slot().ok_or(Error::TooManySnapshots { limit: MOST })?;
         let taken = take_tables(space).and_then(|tables| {
-            let taken = space.process.run(|cpu| take(space, cpu, place, tables, |latch| latch));
+            let taken = space.process.run(|cpu| take(space, cpu, slot, tables, |latch| latch));
             taken.map_err(unavailable).flatten()
         });
         match taken {
-            Ok((epoch, _, latch)) => Ok(Self { region, place, epoch, latch, read, write, begin }),
+            Ok((epoch, _, latch)) => Ok(Self { region, slot, epoch, latch, read, write, begin }),
             Err(error) => {
-                space.epochs.give_place(place);
+                space.epochs.give_slot(slot);
                 Err(error)
             }
         }
     }
 
     pub(crate) fn thaw(self) -> u64 {
-        let Self { region, place, epoch, latch, read, write, begin } = self;
+        let Self { region, slot, epoch, latch, read, write, begin } = self;
         drop(latch);
         let pause = begin.elapsed().as_nanos() as u64;
         region.pauses.record(pause);
         // Only the child has the other end now: when it ends, so does the pipe.
         drop(write);
-        region.reaper.watch(place, read);
+        region.reaper.watch(slot, read);
         epoch
     }
 
@@ -61,12 +61,12 @@ impl Frozen {
     /// # Safety
     /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
-        let Self { region, place, epoch, latch, read, write, .. } = self;
+        let Self { region, slot, epoch, latch, read, write, .. } = self;
         // The latch is a copy of the parent's: nobody uses it here.
         std::mem::forget(latch);
         drop(read);
         // Open until this process ends.
         std::mem::forget(write);
-        child::enter(region, place, epoch)
+        child::enter(region, slot, epoch)
     }
 }

@@ -1,7 +1,7 @@
 //! One memory: everything that handlers, snapshots and the threads in the background share.
 //!
 //! Main's tables are those that the process's own topmost table leads to; [`Space::main`] says which they are, and
-//! changes with the latch held for writing. A snapshot's place ([`Place`]) belongs to its task from the moment it is
+//! changes with the latch held for writing. A snapshot's slot ([`SnapshotSlot`]) belongs to its task from the moment it is
 //! taken to the moment it is given back.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, Process, Reserved, Windows};
 
 use super::protocol::{Epochs, Latch, Limbo, MOST};
-use super::region::{Home, Pool, reserve, unavailable};
-use super::tables::{Shelf, Table, entry_of};
+use super::frames::{Home, Pool, reserve, unavailable};
+use super::tables::{TablePool, TableSet, entry_of};
 use super::{calls, fault, native, registry};
 use crate::engine::{Options, Statistics};
 use crate::{Error, PAGE};
@@ -31,9 +31,9 @@ fn most_copies(options: Options) -> usize {
 
 /// A snapshot, as long as it is active.
 #[derive(Debug)]
-pub struct Place {
+pub struct SnapshotSlot {
     /// Its tables.
-    pub table: AtomicPtr<Table>,
+    pub table: AtomicPtr<TableSet>,
     /// The processor that uses them.
     pub cpu: AtomicU32,
     /// Pages of it were lost.
@@ -70,9 +70,9 @@ pub struct Space {
     pub latch: Latch<Native>,
     pub epochs: Epochs<Native>,
     pub limbo: Limbo<Native>,
-    pub places: [Place; MOST],
-    main: AtomicPtr<Table>,
-    pub shelf: Shelf,
+    pub slots: [SnapshotSlot; MOST],
+    main: AtomicPtr<TableSet>,
+    pub table_pool: TablePool,
     /// Stands for pages that were lost.
     garbage: Frame,
     /// How many snapshots can be taken in a row without copying.
@@ -111,17 +111,17 @@ impl Space {
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.
         let own = unsafe { process.page_tables() };
-        let main = Table::new(&own, all, range, frames).map_err(unavailable)?;
+        let main = TableSet::new(&own, all, range, frames).map_err(unavailable)?;
         for (page, address) in range.pages().enumerate() {
-            if let Some(slot) = main.directory().slot(address) {
-                slot.store_exclusive(Pte::leaf(home.frame(page), PageSize::Size4K, PteFlags::WRITABLE));
+            if let Some(entry) = main.directory().slot(address) {
+                entry.store_exclusive(Pte::leaf(home.frame(page), PageSize::Size4K, PteFlags::WRITABLE));
             }
         }
         let garbage = pool.frames.take(0).ok_or_else(|| unavailable("no frames"))?;
         let limbo = Limbo::new(pool.count());
         let before = own.top().slots[entry_of(range)].load();
         let entry = main.entry;
-        let place = || Place {
+        let slot = || SnapshotSlot {
             table: AtomicPtr::default(),
             cpu: AtomicU32::new(NO_CPU),
             incomplete: AtomicBool::new(false),
@@ -136,9 +136,9 @@ impl Space {
             latch: Latch::new(),
             epochs: Epochs::new(),
             limbo,
-            places: std::array::from_fn(|_| place()),
+            slots: std::array::from_fn(|_| slot()),
             main: AtomicPtr::new(Box::into_raw(Box::new(main))),
-            shelf: Shelf::default(),
+            table_pool: TablePool::default(),
             garbage,
             ahead: options.ahead,
             counters: Counters::default(),
@@ -196,14 +196,14 @@ impl Space {
 
     /// Main's tables.
     #[inline]
-    pub fn main(&self) -> &Table {
+    pub fn main(&self) -> &TableSet {
         // SAFETY: tables are freed with the memory only.
         unsafe { &*self.main.load(Ordering::Acquire) }
     }
 
     /// Lets main use other tables, and returns those it used. With the latch held for writing; who uses the old ones
     /// is flushed by the caller.
-    pub fn replace_main(&self, table: Box<Table>) -> Box<Table> {
+    pub fn replace_main(&self, table: Box<TableSet>) -> Box<TableSet> {
         self.process_tables().top().slots[entry_of(self.range)].store_exclusive(table.entry);
         let old = self.main.swap(Box::into_raw(table), Ordering::AcqRel);
         // SAFETY: it was made of a box, and nobody but main knows it.
@@ -212,15 +212,15 @@ impl Space {
 
     /// Tables of an active snapshot.
     #[inline]
-    pub fn snapshot(&self, place: usize) -> Option<&Table> {
+    pub fn snapshot(&self, slot: usize) -> Option<&TableSet> {
         // SAFETY: they stay as long as the snapshot is active, which the latch, held by the caller, keeps it.
-        unsafe { self.places.get(place)?.table.load(Ordering::Acquire).as_ref() }
+        unsafe { self.slots.get(slot)?.table.load(Ordering::Acquire).as_ref() }
     }
 
     /// New tables.
-    pub fn new_table(&self) -> Result<Box<Table>, Error> {
+    pub fn new_table(&self) -> Result<Box<TableSet>, Error> {
         let frames = &mut self.pool.frames.cpu(0);
-        let table = Table::new(&self.process_tables(), self.all, self.range, frames);
+        let table = TableSet::new(&self.process_tables(), self.all, self.range, frames);
         let table = table.map_err(|_| Error::System {
             what: "frames for page tables",
             source: rustix::io::Errno::NOMEM,
@@ -233,8 +233,8 @@ impl Space {
     /// The processors that are on main's tables: all that are not on a snapshot of this memory.
     pub fn processors_of_main(&self) -> CpuSet {
         let mut cpus = CpuSet::first(self.process.cpus());
-        for (place, _) in self.epochs.active() {
-            cpus.remove(self.places[place].cpu.load(Ordering::Acquire) as usize);
+        for (slot, _) in self.epochs.active() {
+            cpus.remove(self.slots[slot].cpu.load(Ordering::Acquire) as usize);
         }
         cpus
     }
@@ -242,8 +242,8 @@ impl Space {
     /// Has a processor of each of these snapshots forget a page.
     pub fn flush_snapshots(&self, cpu: Cpu, snapshots: u64, address: u64) {
         let mut cpus = CpuSet::new();
-        for place in (0..MOST).filter(|place| snapshots & 1 << place != 0) {
-            cpus.insert(self.places[place].cpu.load(Ordering::SeqCst) as usize);
+        for slot in (0..MOST).filter(|slot| snapshots & 1 << slot != 0) {
+            cpus.insert(self.slots[slot].cpu.load(Ordering::SeqCst) as usize);
         }
         // An error would mean that this is not ring 0, where no processor is.
         let _ = cpu.shoot_down(&cpus, &Batch::page(address, PageSize::Size4K));
@@ -255,7 +255,7 @@ impl Space {
     }
 
     /// The addresses kept for it.
-    pub fn slot(&self) -> VirtRange {
+    pub fn addresses(&self) -> VirtRange {
         self.reserved.range()
     }
 
@@ -266,8 +266,8 @@ impl Space {
 
     /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.
     #[cold]
-    pub fn tear(&self, place: usize) -> Frame {
-        self.places[place].incomplete.store(true, Ordering::Release);
+    pub fn tear(&self, slot: usize) -> Frame {
+        self.slots[slot].incomplete.store(true, Ordering::Release);
         self.garbage
     }
 

@@ -16,7 +16,7 @@ use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
 use crate::engine::number;
-use crate::region::{keep_from_dumps, now};
+use crate::region::{exclude_from_dumps, now};
 use crate::{Error, PAGE};
 
 /// A region all of whose pages are armed and whose faults wait. Whoever holds this must not write to it.
@@ -49,7 +49,7 @@ impl Region {
         }
         .map_err(Error::system("mapping the region in the child"))?;
         let used = self.used.load(Ordering::Acquire);
-        keep_from_dumps(self.address(used), (self.pages - used) * PAGE);
+        exclude_from_dumps(self.address(used), (self.pages - used) * PAGE);
         Ok(())
     }
 

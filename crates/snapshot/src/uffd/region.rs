@@ -16,8 +16,8 @@ use super::target::{Target, ViewTarget};
 use super::{CHUNK, SNAPSHOTS};
 use crate::engine::{Arena, Engine, Options, SnapshotId};
 use crate::region::{
-    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Pages, Purpose, Refusal, Table, backing,
-    keep_from_dumps, now, protect, region_as_arena, region_as_engine,
+    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Pages, Purpose, Refusal, MmapArray, backing,
+    exclude_from_dumps, now, protect, region_as_arena, region_as_engine,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
@@ -54,8 +54,8 @@ pub struct Region {
     pub(super) claimed: Pages,
     pub(super) unarmed: Pages,
     pub(super) unarmed_count: AtomicUsize,
-    /// The newest epoch for which a page was kept.
-    pub(super) epochs: Table<AtomicU32>,
+    /// The newest epoch for which a page was copied.
+    pub(super) epochs: MmapArray<AtomicU32>,
     /// If it keeps track of changes.
     pub(super) changes: Option<Changes>,
     /// No page from this one on was ever claimed.
@@ -111,7 +111,7 @@ impl Region {
                 claimed: Pages::new(pages, true)?,
                 unarmed: Pages::new(pages, false)?,
                 unarmed_count: AtomicUsize::new(0),
-                epochs: Table::new(pages, false)?,
+                epochs: MmapArray::new(pages, false)?,
                 changes: options.track_changes.then(|| Changes::new(SNAPSHOTS, pages)).transpose()?,
                 used: AtomicUsize::new(0),
                 nothing: nothing as usize,
@@ -141,7 +141,7 @@ impl Region {
             Errno::INVAL => Refusal::Kernel(Purpose::WriteProtection).of(Kind::Uffd),
             error => Error::System { what: "registering the region", source: error },
         })?;
-        keep_from_dumps(self.base, bytes);
+        exclude_from_dumps(self.base, bytes);
         Ok(())
     }
 

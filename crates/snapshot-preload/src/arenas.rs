@@ -1,10 +1,10 @@
-//! Which of the program's mappings are in the region, and where.
+//! Which of the program's mappings are in the arena, and where.
 //!
-//! The region is reserved once, larger than the machine's memory; mappings take addresses in it, the lowest that are
+//! The arena is reserved once, larger than the machine's memory; mappings take addresses in it, the lowest that are
 //! free, and give them back with their memory.
 //!
-//! A forked child that becomes a daemon gets a region of its own for what it maps from then on. What it had before stays
-//! where it is, in the *inherited* region, of which it sees what was when it was forked.
+//! A forked child that becomes a daemon gets an arena of its own for what it maps from then on. What it had before stays
+//! where it is, in the *inherited* arena, of which it sees what was when it was forked.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -29,34 +29,34 @@ const ASKED_FOR: &str = "it was asked for";
 /// Addresses are aligned to so many pages, that the kernel may use huge ones, and to fewer for small mappings.
 const ALIGNED: usize = 512;
 const SMALL_ALIGNED: usize = 16;
-/// The region's size in addresses: four times the memory, within these.
+/// The arena's size in addresses: four times the memory, within these.
 const SMALLEST: usize = 64 << 30;
 const LARGEST: usize = 1 << 40;
 /// The same for ring 0, where it takes page tables: the memory's size, within these.
 #[cfg(target_arch = "x86_64")]
 const RING0: Range<usize> = 256 << 20..256 << 30;
 
-/// How many regions a process can have: one, and one for each time that it or who forked it became a daemon.
+/// How many arenas a process can have: one, and one for each time that it or who forked it became a daemon.
 const MOST: usize = 4;
 
-/// A region.
-struct Heap {
+/// An arena.
+struct Opened {
     arena: Service<dyn Arena>,
     /// Why the engine is not a better one, if that is to be said.
     reason: Option<Error>,
 }
 
-/// The regions, from the first mapping on; the first one without threads until the program is about to begin.
-static HEAPS: [OnceLock<Result<Heap, Error>>; MOST] = [const { OnceLock::new() }; MOST];
+/// The arenas, from the first mapping on; the first one without threads until the program is about to begin.
+static ARENAS: [OnceLock<Result<Opened, Error>>; MOST] = [const { OnceLock::new() }; MOST];
 /// Which of them is for new mappings. Those before it are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The region in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
+/// The arena in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
 #[cfg(target_arch = "x86_64")]
-static RING0_HEAP: OnceLock<&'static ring0::Region> = OnceLock::new();
+static RING0_ARENA: OnceLock<&'static ring0::Region> = OnceLock::new();
 
-/// Makes the region. The program's allocator may be waiting for it.
-fn make() -> Result<Heap, Error> {
+/// Makes the arena. The program's allocator may be waiting for it.
+fn make() -> Result<Opened, Error> {
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let Settings { engine, huge_pages, .. } = *settings();
     let options = Options { huge_pages, ..Options::new(bytes) };
@@ -68,7 +68,7 @@ fn make() -> Result<Heap, Error> {
                 let why = if is_chosen { "the best one, and it works here" } else { ASKED_FOR };
                 arena.publish_statistics(why);
                 direct_io::pin(&*arena);
-                return Ok(Heap { arena, reason });
+                return Ok(Opened { arena, reason });
             }
             Err(error) if engine == Some(Kind::Remap) => return Err(error),
             Err(error) => reason = Some(error),
@@ -80,7 +80,7 @@ fn make() -> Result<Heap, Error> {
         None if engine.is_some() => arena.publish_statistics(ASKED_FOR),
         None => arena.publish_statistics("the remap engine is not chosen where vm.overcommit_memory is 2"),
     }
-    Ok(Heap { arena, reason })
+    Ok(Opened { arena, reason })
 }
 
 /// Whether the engine is to be the one in ring 0.
@@ -88,10 +88,10 @@ fn wants_ring0() -> bool {
     settings().engine == Some(Kind::Ring0)
 }
 
-/// The region in ring 0, if the program's threads run there.
+/// The arena in ring 0, if the program's threads run there.
 #[cfg(target_arch = "x86_64")]
 pub fn in_ring0() -> Option<&'static ring0::Region> {
-    RING0_HEAP.get().copied()
+    RING0_ARENA.get().copied()
 }
 
 fn memory_of_machine() -> usize {
@@ -108,50 +108,50 @@ fn latest() -> usize {
     LATEST.load(Ordering::Acquire)
 }
 
-/// The region for new mappings, made if it can be at any time.
-fn heap() -> Option<&'static dyn Arena> {
+/// The arena for new mappings, made if it can be at any time.
+fn arena_or_new() -> Option<&'static dyn Arena> {
     if wants_ring0() {
-        return region();
+        return arena();
     }
-    HEAPS[latest()].get_or_init(make).as_ref().ok().map(|heap| &*heap.arena)
+    ARENAS[latest()].get_or_init(make).as_ref().ok().map(|opened| &*opened.arena)
 }
 
 fn existing(index: usize) -> Option<&'static dyn Arena> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(heap) = RING0_HEAP.get().filter(|_| index == 0) {
-        return Some(heap);
+    if let Some(opened) = RING0_ARENA.get().filter(|_| index == 0) {
+        return Some(opened);
     }
-    HEAPS[index].get()?.as_ref().ok().map(|heap| &*heap.arena)
+    ARENAS[index].get()?.as_ref().ok().map(|opened| &*opened.arena)
 }
 
-/// The region for new mappings, if there is one already.
-pub fn region() -> Option<&'static dyn Arena> {
+/// The arena for new mappings, if there is one already.
+pub fn arena() -> Option<&'static dyn Arena> {
     existing(latest())
 }
 
-/// The regions that this process inherited before it had its own, the oldest first.
+/// The arenas that this process inherited before it had its own, the oldest first.
 pub fn inherited() -> impl Iterator<Item = &'static dyn Arena> {
     (0..latest()).filter_map(existing)
 }
 
-/// The region that an address is in, and whether this process is its owner.
-pub fn region_of(address: usize) -> Option<(&'static dyn Arena, bool)> {
+/// The arena that an address is in, and whether this process is its owner.
+pub fn arena_of(address: usize) -> Option<(&'static dyn Arena, bool)> {
     let latest = latest();
-    let index = (0..=latest).find(|&index| existing(index).is_some_and(|region| region.contains(address)))?;
+    let index = (0..=latest).find(|&index| existing(index).is_some_and(|arena| arena.contains(address)))?;
     Some((existing(index)?, index == latest && is_owner()))
 }
 
-/// Whether the latest region is this process's. A child that was made without `fork`'s handlers is not the owner either.
+/// Whether the latest arena is this process's. A child that was made without `fork`'s handlers is not the owner either.
 pub fn is_owner() -> bool {
     !forks::is_snapshot() && owner::is_this_process()
 }
 
-/// Starts the region's threads: the program is about to begin, and may allocate.
+/// Starts the arena's threads: the program is about to begin, and may allocate.
 pub fn start() -> Result<(), Error> {
     start_threads(latest())
 }
 
-/// Another region for what is mapped from now on, in a process that is not the owner of the latest one.
+/// Another arena for what is mapped from now on, in a process that is not the owner of the latest one.
 ///
 /// # Errors
 /// All is as before.
@@ -170,12 +170,12 @@ fn start_threads(index: usize) -> Result<(), Error> {
     if wants_ring0() {
         return start_ring0(index);
     }
-    match HEAPS[index].get_or_init(make) {
+    match ARENAS[index].get_or_init(make) {
         // Its thread is started when the program forks (`before_fork`).
-        Ok(heap) if heap.arena.kind() == Kind::Remap => Ok(()),
-        Ok(heap) => {
-            heap.arena.start_threads()?;
-            if let Some(error) = &heap.reason {
+        Ok(opened) if opened.arena.kind() == Kind::Remap => Ok(()),
+        Ok(opened) => {
+            opened.arena.start_threads()?;
+            if let Some(error) = &opened.reason {
                 say(format_args!("the engine is uffd: {error}"));
             }
             Ok(())
@@ -188,9 +188,9 @@ fn start_threads(index: usize) -> Result<(), Error> {
 /// own: some calls, such as changing the user namespace, are for programs with one thread.
 pub fn before_fork() {
     let index = latest();
-    if let Some(Ok(heap)) = HEAPS[index].get()
-        && heap.arena.kind() == Kind::Remap
-        && let Err(error) = heap.arena.start_threads()
+    if let Some(Ok(opened)) = ARENAS[index].get()
+        && opened.arena.kind() == Kind::Remap
+        && let Err(error) = opened.arena.start_threads()
     {
         // All is as it should be but for the time that later snapshots take.
         say(format_args!("nothing is shared again after this snapshot: {error}"));
@@ -202,14 +202,14 @@ fn start_ring0(index: usize) -> Result<(), Error> {
     if index > 0 {
         return Err(Error::OfASnapshot);
     }
-    let bytes = settings().region.unwrap_or_else(memory_of_machine);
+    let bytes = settings().arena.unwrap_or_else(memory_of_machine);
     let _blocked = BlockedSignals::all_but_faults();
-    let region = signals::natively(|| ring0::Region::new(bytes.clamp(RING0.start, RING0.end)))?;
-    region.publish_statistics(ASKED_FOR);
-    // The main thread enters before the program begins, others as soon as they touch the region.
-    region.enter()?;
+    let arena = signals::natively(|| ring0::Region::new(bytes.clamp(RING0.start, RING0.end)))?;
+    arena.publish_statistics(ASKED_FOR);
+    // The main thread enters before the program begins, others as soon as they touch the arena.
+    arena.enter()?;
     // Nobody else is here: the program has not begun.
-    let _ = RING0_HEAP.set(region);
+    let _ = RING0_ARENA.set(arena);
     Ok(())
 }
 
@@ -218,34 +218,34 @@ fn start_ring0(_index: usize) -> Result<(), Error> {
     Err(Error::Unavailable { engine: Kind::Ring0, reason: "it is for x86_64 processors".into() })
 }
 
-/// Pages of the region that a range of addresses covers wholly, if it is in the region.
-pub fn pages(region: &dyn Arena, address: usize, len: usize) -> Option<Range<usize>> {
+/// Pages of the arena that a range of addresses covers wholly, if it is in the arena.
+pub fn pages(arena: &dyn Arena, address: usize, len: usize) -> Option<Range<usize>> {
     let end = address.checked_add(len)?;
-    let start = address.checked_sub(region.base())?;
-    let pages = start.div_ceil(PAGE)..(end - region.base()) / PAGE;
-    (region.contains(address) && pages.end <= region.pages() && pages.start <= pages.end).then_some(pages)
+    let start = address.checked_sub(arena.base())?;
+    let pages = start.div_ceil(PAGE)..(end - arena.base()) / PAGE;
+    (arena.contains(address) && pages.end <= arena.pages() && pages.start <= pages.end).then_some(pages)
 }
 
-/// An address for a new mapping, if it is to be in the region.
+/// An address for a new mapping, if it is to be in the arena.
 pub fn map(hint: usize, len: usize) -> Option<usize> {
     if len < settings().minimum || forks::is_snapshot() {
         return None;
     }
-    let region = heap()?;
+    let arena = arena_or_new()?;
     let count = len.div_ceil(PAGE);
-    let wanted = pages(region, hint, count * PAGE).filter(|_| hint.is_multiple_of(PAGE));
+    let wanted = pages(arena, hint, count * PAGE).filter(|_| hint.is_multiple_of(PAGE));
     if let Some(wanted) = wanted
-        && region.claim_exactly(wanted)
+        && arena.claim_exactly(wanted)
     {
         return Some(hint);
     }
     let align = if count >= ALIGNED { ALIGNED } else { SMALL_ALIGNED };
-    region.claim_anywhere(count, align).map(|pages| region.base() + pages.start * PAGE)
+    arena.claim_anywhere(count, align).map(|pages| arena.base() + pages.start * PAGE)
 }
 
-/// Claims the pages of these addresses for a mapping, if they are free pages of the region.
+/// Claims the pages of these addresses for a mapping, if they are free pages of the arena.
 pub fn map_exactly(addresses: Range<usize>) -> bool {
-    region().is_some_and(|region| {
-        pages(region, addresses.start, addresses.len()).is_some_and(|pages| region.claim_exactly(pages))
+    arena().is_some_and(|arena| {
+        pages(arena, addresses.start, addresses.len()).is_some_and(|pages| arena.claim_exactly(pages))
     })
 }

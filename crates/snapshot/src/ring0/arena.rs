@@ -16,10 +16,10 @@ use bedplate_ring0::paging::PageSize;
 use rustix::mm::{Advice, madvise};
 
 use super::background::Background;
-use super::control::Shared;
+use super::control::ControlMapping;
 use super::fault::Page;
 use super::reaper::Reaper;
-use super::region::{process, unavailable};
+use super::frames::{process, unavailable};
 use super::space::Space;
 use super::{child, forked, protocol};
 use crate::engine::{Arena, Engine, Frozen, Options, Threads};
@@ -34,7 +34,7 @@ const STEP: usize = 512;
 /// See the module.
 pub struct Region {
     pub(super) space: &'static Arc<Space>,
-    pub(super) control: Shared,
+    pub(super) control: ControlMapping,
     pub(super) reaper: Reaper,
     _background: Background,
     claimed: Mutex<Pages>,
@@ -73,7 +73,7 @@ impl Region {
         let claimed = Pages::new(bytes / PAGE, true).map_err(Error::system("mapping the region's tables"))?;
         let region = Box::leak(Box::new(Self {
             space: Box::leak(Box::new(space)),
-            control: Shared::new()?,
+            control: ControlMapping::new()?,
             reaper: Reaper::new()?,
             _background: background,
             claimed: Mutex::new(claimed),
