@@ -190,7 +190,8 @@ impl Interface {
         std::fs::write(folder.join(format!("{package}.pc")), filled).unwrap();
         let ask = |question: &[&str]| {
             let mut command = Command::new("pkg-config");
-            let output = command.env("PKG_CONFIG_PATH", folder).args(question).arg(&package).output().unwrap();
+            let output =
+                command.env("PKG_CONFIG_PATH", folder).args(question).arg(&package).output().unwrap();
             assert!(output.status.success(), "{}", text(&output));
             String::from_utf8(output.stdout).unwrap().trim().to_owned()
         };

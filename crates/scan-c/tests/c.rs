@@ -42,7 +42,8 @@ fn the_examples_work() {
     let lines = folder.path().join("lines");
     let content: String = (0..700_000).map(|line| format!("{line}\n")).collect();
     std::fs::write(&lines, &content).unwrap();
-    let output = C.run(Command::new(C.program("examples/count.c", folder.path(), &[])).arg(&lines).arg(&lines));
+    let output =
+        C.run(Command::new(C.program("examples/count.c", folder.path(), &[])).arg(&lines).arg(&lines));
     let expected = format!("{} bytes, 1400000 lines\n", 2 * content.len());
     assert_eq!((text(&output), output.status.success()), (text(&output), true));
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);

@@ -113,7 +113,10 @@ fn set_rights(arena: &dyn Arena, pages: &Range<usize>, protection: c_int) -> c_i
     if protection != READ_AND_WRITE {
         RIGHTS_DIFFER.store(true, Ordering::Relaxed);
     }
-    if !arena.kind().abilities().parts_have_rights || pages.is_empty() || !RIGHTS_DIFFER.load(Ordering::Relaxed) {
+    if !arena.kind().abilities().parts_have_rights
+        || pages.is_empty()
+        || !RIGHTS_DIFFER.load(Ordering::Relaxed)
+    {
         return 0;
     }
     let at = (arena.base() + pages.start * PAGE) as *mut c_void;

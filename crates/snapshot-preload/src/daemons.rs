@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 
 use crate::settings::settings;
-use crate::{CANNOT_EXECUTE, forks, arenas, say, statistics};
+use crate::{CANNOT_EXECUTE, arenas, forks, say, statistics};
 
 /// # Safety
 /// As the C library's.

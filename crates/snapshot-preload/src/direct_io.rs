@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bedplate_snapshot::engine::Arena;
 use bedplate_snapshot::region::has_mapped_ring;
 
-use crate::{forks, arenas, say};
+use crate::{arenas, forks, say};
 
 /// Whether the program may have devices write into its memory.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use bedplate_snapshot::engine::Arena;
 use bedplate_threads::BlockedSignals;
 
 use crate::pending::{PENDING, Pending};
-use crate::{CANNOT_EXECUTE, direct_io, arenas, say};
+use crate::{CANNOT_EXECUTE, arenas, direct_io, say};
 
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
@@ -100,7 +100,7 @@ unsafe extern "C" fn pthread_atfork(before: Handler, parent: Handler, child: Han
     unsafe { real_register()(before, parent, child, std::ptr::null_mut()) }
 }
 
-/// Whether nothing of the program's is in the arena yet, or its threads do not run.
+/// The arena of which `fork` takes a snapshot: the one of this process, if its threads run.
 fn active() -> Option<&'static dyn Arena> {
     arenas::arena().filter(|arena| arena.is_served() && arenas::is_owner())
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, TryLockError};
 
 use bedplate_snapshot::PAGE;
 
-use crate::{calls, forks, arenas, provider};
+use crate::{arenas, calls, forks, provider};
 
 /// Memory below the break.
 #[derive(Clone, Copy)]
@@ -51,7 +51,8 @@ fn move_break(increment: isize) -> Option<Result<usize, ()>> {
         return Some(Err(()));
     };
     let (old, new) = (Segment { start, end }, Segment { start, end: new });
-    if new.mapped() > old.mapped() && (forks::is_snapshot() || !arenas::map_exactly(old.mapped()..new.mapped()))
+    if new.mapped() > old.mapped()
+        && (forks::is_snapshot() || !arenas::map_exactly(old.mapped()..new.mapped()))
     {
         return Some(Err(()));
     }

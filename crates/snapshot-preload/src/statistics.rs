@@ -6,7 +6,7 @@ use std::io::Write;
 use bedplate_snapshot::statistics::page::Page;
 
 use crate::settings::settings;
-use crate::{forks, arenas, provider};
+use crate::{arenas, forks, provider};
 
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {

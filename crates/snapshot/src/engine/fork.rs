@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
-use super::{Engine, Frozen, FrozenBy, Kind, Options, Statistics, Threads};
+use super::{Engine, Frozen, Kind, Options, Statistics, Threads};
 use crate::{Error, PAGE};
 
 /// A private anonymous mapping.
@@ -63,9 +63,8 @@ impl Engine for Fork {
             .map_err(Error::system("making more of the memory accessible"))
     }
 
-    /// Nothing need wait: the child inherits the memory.
     fn freeze(&self) -> Result<Frozen<'_>, Error> {
-        Ok(Frozen(FrozenBy::Fork(self.snapshots.fetch_add(1, Ordering::Relaxed) + 1)))
+        Ok(Frozen::fork(self.snapshots.fetch_add(1, Ordering::Relaxed) + 1))
     }
 
     fn statistics(&self) -> Statistics {

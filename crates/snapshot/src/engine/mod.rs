@@ -16,6 +16,7 @@
 //! What differs between engines and is known before one is made is in one table, [`Kind::abilities`].
 
 mod fork;
+mod frozen;
 #[cfg(target_arch = "x86_64")]
 mod ring0;
 mod service;
@@ -29,6 +30,7 @@ use crate::task::Task;
 use crate::{Error, PAGE, View, remap, uffd};
 
 pub use crate::statistics::Statistics;
+pub use frozen::Frozen;
 pub use service::Service;
 pub(crate) use service::Threads;
 
@@ -384,73 +386,6 @@ pub trait Arena: Engine {
     /// Whether an address is in it.
     fn contains(&self, address: usize) -> bool {
         (self.base()..self.base() + self.pages() * PAGE).contains(&address)
-    }
-}
-
-/// A memory of which a child is about to be forked. The thread that has it must not write to the memory, nor claim or give
-/// back anything of it.
-#[must_use]
-pub struct Frozen<'a>(FrozenBy<'a>);
-
-enum FrozenBy<'a> {
-    Remap(remap::Frozen<'a>),
-    Uffd(uffd::Frozen<'a>),
-    /// The snapshot's number.
-    Fork(u64),
-    #[cfg(target_arch = "x86_64")]
-    Ring0(crate::ring0::Frozen),
-}
-
-impl Frozen<'_> {
-    /// In the parent, after the fork: all goes on. Gives the snapshot's number. If there is no child, the snapshot ends by
-    /// itself.
-    pub fn thaw(self) -> u64 {
-        match self.0 {
-            FrozenBy::Remap(frozen) => frozen.thaw().into(),
-            FrozenBy::Uffd(frozen) => frozen.thaw(),
-            FrozenBy::Fork(number) => number,
-            #[cfg(target_arch = "x86_64")]
-            FrozenBy::Ring0(frozen) => frozen.thaw(),
-        }
-    }
-
-    /// In the child, before anything touches the memory.
-    ///
-    /// # Errors
-    /// [`Error::System`], [`Error::Unavailable`]: the memory is not there.
-    ///
-    /// # Safety
-    /// This is the child of a `fork` that followed [`Engine::freeze`] immediately, and has one thread.
-    pub unsafe fn map_in_child(self) -> Result<(), Error> {
-        // SAFETY: as the caller says.
-        unsafe {
-            match self.0 {
-                FrozenBy::Remap(frozen) => frozen.map_in_child(),
-                FrozenBy::Uffd(frozen) => frozen.map_in_child(),
-                FrozenBy::Fork(_) => Ok(()),
-                #[cfg(target_arch = "x86_64")]
-                FrozenBy::Ring0(frozen) => frozen.map_in_child(),
-            }
-        }
-    }
-}
-
-impl<'a> From<remap::Frozen<'a>> for Frozen<'a> {
-    fn from(frozen: remap::Frozen<'a>) -> Self {
-        Self(FrozenBy::Remap(frozen))
-    }
-}
-
-impl<'a> From<uffd::Frozen<'a>> for Frozen<'a> {
-    fn from(frozen: uffd::Frozen<'a>) -> Self {
-        Self(FrozenBy::Uffd(frozen))
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl From<crate::ring0::Frozen> for Frozen<'_> {
-    fn from(frozen: crate::ring0::Frozen) -> Self {
-        Self(FrozenBy::Ring0(frozen))
     }
 }
 

@@ -7,7 +7,6 @@
 use bedplate_threads::BlockedSignals;
 use libc::c_long;
 
-
 /// The result of `PR_GET_SECCOMP` for a thread that has filters.
 const MODE_FILTER: libc::c_int = 2;
 

@@ -15,8 +15,8 @@ pub(crate) mod entries;
 mod event_fd;
 pub(crate) mod filter;
 mod kernel;
-mod proc_maps;
 mod mmap_box;
+mod proc_maps;
 pub(crate) mod protect;
 mod sets;
 #[cfg(test)]
@@ -30,9 +30,9 @@ pub(crate) use descriptor::{Descriptor, Purpose, Refusal};
 pub(crate) use entries::Entries;
 pub(crate) use event_fd::EventFd;
 pub use kernel::counts_promises;
+pub(crate) use mmap_box::{MmapArray, MmapBox};
 pub(crate) use proc_maps::ProcMaps;
 pub use proc_maps::has_mapped_ring;
-pub(crate) use mmap_box::{MmapBox, MmapArray};
 pub(crate) use sets::Pages;
 
 /// Methods of [`Engine`](crate::engine::Engine) that are the same for all regions, which have their parts by the same names.
@@ -109,7 +109,8 @@ macro_rules! region_as_arena {
         }
 
         fn publish_statistics(&self, why: &str) {
-            if let Ok(page) = crate::statistics::page::Page::new(Some(crate::engine::Engine::kind(self)), why) {
+            if let Ok(page) = crate::statistics::page::Page::new(Some(crate::engine::Engine::kind(self)), why)
+            {
                 let _ = self.published.set(page);
             }
         }

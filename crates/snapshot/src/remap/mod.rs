@@ -32,8 +32,8 @@
 mod children;
 mod detach_tables;
 mod freeze;
-mod pinned;
 mod merge_back;
+mod pinned;
 mod region;
 mod space;
 mod worker;

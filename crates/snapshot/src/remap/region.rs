@@ -11,14 +11,14 @@ use rustix::mm::munmap;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 
+use super::TASKS;
 use super::children::Children;
 use super::freeze::Frozen;
 use super::merge_back::Merged;
-use super::TASKS;
 use crate::engine::{Arena, Engine, Options, SnapshotId};
 use crate::region::{
-    Accessible, Descriptor, Entries, EventFd, ProcMaps, MmapBox, NONE, Pages, Purpose,
-    Refusal, backing, exclude_from_dumps, now, region_as_arena, region_as_engine,
+    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Pages, ProcMaps, Purpose, Refusal, backing,
+    exclude_from_dumps, now, region_as_arena, region_as_engine,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
@@ -208,8 +208,8 @@ impl Region {
     pub(crate) fn new(options: Options) -> Result<MmapBox<Self>, Error> {
         let (bytes, pages) = (options.reserve, options.reserve / PAGE);
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
-        let (file, _) = backing::file(bytes, options.huge_pages)
-            .map_err(|error| backing::no_file(error, Kind::Remap))?;
+        let (file, _) =
+            backing::file(bytes, options.huge_pages).map_err(|error| backing::no_file(error, Kind::Remap))?;
         let entries = Entries::open().map_err(|error| {
             Refusal::Other("it takes /proc: opening /proc/self/pagemap", error).of(Kind::Remap)
         })?;

@@ -9,8 +9,8 @@ use bedplate_ring0::paging::{Slot, VirtRange};
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, TrapFrame, handlers};
 
-use super::protocol::{self, Outcome, World};
 use super::frames::unavailable;
+use super::protocol::{self, Outcome, World};
 use super::registry;
 use super::space::Space;
 use crate::{Error, PAGE};

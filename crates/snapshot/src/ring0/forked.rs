@@ -7,10 +7,10 @@ use std::time::Instant;
 use bedplate_ring0::word::Native;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::protocol::{MOST, Writing};
 use super::frames::unavailable;
+use super::protocol::{MOST, Writing};
 use super::spawn::{take, take_tables};
-use super::{child, arena::Region};
+use super::{arena::Region, child};
 use crate::Error;
 
 /// A snapshot without a child. Nobody writes to protected pages, which all are: whoever holds this must not write to

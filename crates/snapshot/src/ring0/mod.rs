@@ -32,9 +32,9 @@ mod staging;
 mod tables;
 mod task;
 
+pub use arena::{ChildStatistics, Region};
 pub use bedplate_ring0::handlers::set_segv_action;
 pub use forked::Frozen;
-pub use arena::{ChildStatistics, Region};
 
 pub(crate) use background::Background;
 pub(crate) use frames::process;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
-use super::protocol::MOST;
 use super::frames::unavailable;
+use super::protocol::MOST;
 use super::{arena::Region, task};
 use crate::Error;
 
@@ -51,7 +51,7 @@ impl Reaper {
     /// Starts the thread, which never ends.
     pub fn start(region: &'static Region) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name("bedplate-children".into());
-        bedplate_threads::spawn(thread, || region.reaper.run(region)).map(drop).map_err(unavailable)
+        bedplate_threads::spawn(thread, move || region.reaper.run(region)).map(drop).map_err(unavailable)
     }
 
     fn run(&self, region: &'static Region) {

@@ -13,8 +13,8 @@ use bedplate_ring0::shootdown::{Batch, CpuSet};
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, Process, Reserved, Windows};
 
-use super::protocol::{Epochs, Latch, Limbo, MOST};
 use super::frames::{Home, Pool, reserve, unavailable};
+use super::protocol::{Epochs, Latch, Limbo, MOST};
 use super::tables::{TablePool, TableSet, entry_of};
 use super::{calls, fault, native, registry};
 use crate::engine::{Options, Statistics};
@@ -105,8 +105,9 @@ impl Space {
         let range = VirtRange::at(reserved.range().start(), mapped as u64).map_err(unavailable)?;
         let home = Home::new(process, options.bytes, backing)?;
         // None of it is touched before it is used.
-        let frames =
-            most_copies(options) * mapped / PAGE + table_frames(mapped) * (MOST + 2 * options.ahead + 2) + 512;
+        let frames = most_copies(options) * mapped / PAGE
+            + table_frames(mapped) * (MOST + 2 * options.ahead + 2)
+            + 512;
         let pool = Pool::new(process, frames * PAGE, backing)?;
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.

@@ -13,10 +13,10 @@ use bedplate_ring0::shootdown::Batch;
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, InterruptsOff};
 
-use super::protocol::{MOST, Writing};
 use super::frames::unavailable;
+use super::protocol::{MOST, Writing};
 use super::space::{NO_CPU, Space};
-use super::tables::Table;
+use super::tables::TableSet;
 use super::{calls, task};
 use crate::engine::Work;
 use crate::task::Task;

@@ -16,7 +16,7 @@ use super::target::{Target, ViewTarget};
 use super::{CHUNK, SNAPSHOTS};
 use crate::engine::{Arena, Engine, Options, SnapshotId};
 use crate::region::{
-    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Pages, Purpose, Refusal, MmapArray, backing,
+    Accessible, Descriptor, Entries, EventFd, MmapArray, MmapBox, NONE, Pages, Purpose, Refusal, backing,
     exclude_from_dumps, now, protect, region_as_arena, region_as_engine,
 };
 use crate::statistics::page::Page;
@@ -195,8 +195,8 @@ impl Region {
         let bytes = options.reserve;
         let descriptor =
             Descriptor::open(Purpose::WriteProtection).map_err(|refusal| refusal.of(Kind::Uffd))?;
-        let (memory, large_folios) = backing::file(bytes, options.huge_pages)
-            .map_err(|error| backing::no_file(error, Kind::Uffd))?;
+        let (memory, large_folios) =
+            backing::file(bytes, options.huge_pages).map_err(|error| backing::no_file(error, Kind::Uffd))?;
         let base = backing::map(&memory, bytes, NONE).map_err(Error::system("mapping the region"))?;
         // From here on the mapping is the region's, which unmaps it.
         let region = Self::around(base, options, (memory, large_folios), descriptor);
