@@ -1,5 +1,7 @@
 //! The C interface from C: the header is the one in the repository, compiles as C and C++, and the example works.
 
+use std::path::Path;
+
 use bedplate_c_tests::{Interface, compile};
 use bedplate_vm::{Captured, File, Job, Kernel, Machine, Series};
 
