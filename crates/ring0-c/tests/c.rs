@@ -1,48 +1,22 @@
 //! The C interface from C: the header is the one in the repository, compiles as C and C++, and the example works.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
+use bedplate_c_tests::{Interface, compile};
 use bedplate_vm::{Captured, File, Job, Kernel, Machine, Series};
 
-const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
-
-/// Where the library is, built as this test was.
-fn libraries() -> PathBuf {
-    let status =
-        Command::new(env!("CARGO")).args(["build", "--locked", "--quiet", "-p", "bedplate-ring0-c"]).status();
-    assert!(status.unwrap().success());
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
-}
-
-fn compile(compiler: &str, arguments: &[&str]) {
-    let output =
-        Command::new(compiler).args(["-Wall", "-Wextra", "-Werror"]).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
+const C: Interface = bedplate_c_tests::interface!("ring0", "gnu99");
 
 #[test]
 fn the_header_is_up_to_date() {
-    let generated = std::fs::read_to_string(concat!(env!("OUT_DIR"), "/ring0.h")).unwrap();
-    let path = Path::new(FOLDER).join("include/bedplate/ring0.h");
-    if std::env::var_os("BEDPLATE_UPDATE").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, &generated).unwrap();
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == generated, "{} is old: run this test with BEDPLATE_UPDATE=1", path.display());
+    C.check_header();
 }
 
 /// Compiles an example, and runs it in a guest by a shell command in which it is called `/example`.
 fn run_example(name: &str, command: &str, further: &[File]) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join(name);
-    let libraries = libraries();
-    let (include, search) = (format!("-I{FOLDER}/include"), format!("-L{}", libraries.display()));
-    let source = format!("{FOLDER}/examples/{name}.c");
-    let output = program.to_str().unwrap();
-    compile("cc", &["-std=gnu99", "-pthread", &include, &source, &search, "-lbedplate_ring0", "-o", output]);
-    let library = libraries.join("libbedplate_ring0.so");
+    let folder = C.folder();
+    let program = C.program(&format!("examples/{name}.c"), folder.path(), &[]);
+    let library = C.libraries().join("libbedplate_ring0.so");
     let machine = Machine::new(Kernel::get(Series::V6_1).unwrap())
         .file(File { host: program, guest: "/example".into() })
         .file(File { host: library, guest: "/lib/libbedplate_ring0.so".into() });
@@ -56,10 +30,10 @@ fn run_example(name: &str, command: &str, further: &[File]) -> String {
 
 #[test]
 fn the_header_is_cpp_too() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = C.folder();
     let cpp = folder.path().join("header.cpp");
     std::fs::write(&cpp, "#include <bedplate/ring0.h>\n").unwrap();
-    let include = format!("-I{FOLDER}/include");
+    let include = format!("-I{}/include", C.folder);
     compile("c++", &["-std=c++17", "-fsyntax-only", &include, cpp.to_str().unwrap()]);
 }
 

@@ -1,7 +1,7 @@
 //! This library's own memory, apart from the program's: it allocates while the program's allocator has its locks, which
 //! is when that maps memory, and when the program forks.
 //!
-//! Mappings are made by bare system calls, as the C library's functions for that are this library's.
+//! MmapSource are made by bare system calls, as the C library's functions for that are this library's.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
@@ -11,21 +11,20 @@ use dlmalloc::Dlmalloc;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
 #[global_allocator]
-static ALLOCATOR: Own = Own(Mutex::new(Dlmalloc::new_with_allocator(Mappings)));
+static ALLOCATOR: Own = Own(Mutex::new(Dlmalloc::new_with_allocator(MmapSource)));
 
-struct Own(Mutex<Dlmalloc<Mappings>>);
+struct Own(Mutex<Dlmalloc<MmapSource>>);
 
 /// Has the allocator wait until it is dropped.
-pub struct Held(#[expect(dead_code, reason = "dropped")] MutexGuard<'static, Dlmalloc<Mappings>>);
+pub struct Held(#[expect(dead_code, reason = "dropped")] MutexGuard<'static, Dlmalloc<MmapSource>>);
 
 /// Has the allocator wait, so that a child that is forked meanwhile finds it whole.
-#[cfg(target_arch = "x86_64")]
 pub fn hold() -> Held {
     Held(ALLOCATOR.lock())
 }
 
 impl Own {
-    fn lock(&self) -> MutexGuard<'_, Dlmalloc<Mappings>> {
+    fn lock(&self) -> MutexGuard<'_, Dlmalloc<MmapSource>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -54,10 +53,10 @@ unsafe impl GlobalAlloc for Own {
 }
 
 /// Memory of the kernel's.
-struct Mappings;
+struct MmapSource;
 
 // SAFETY: mappings of this allocator's alone, whose results are passed on.
-unsafe impl dlmalloc::Allocator for Mappings {
+unsafe impl dlmalloc::Allocator for MmapSource {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.

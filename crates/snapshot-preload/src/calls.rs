@@ -1,6 +1,6 @@
 //! The C library's functions that map memory, as the program's allocator calls them.
 //!
-//! In the owner's process ranges of the region are claimed, released and emptied instead of mapped and unmapped. In
+//! In the owner's process ranges of the arena are claimed, released and emptied instead of mapped and unmapped. In
 //! others, which inherited it, they are mapped privately; what is given back is replaced by empty memory, never unmapped,
 //! so that the owner's process always finds its pages there.
 //!
@@ -12,11 +12,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_snapshot::PAGE;
+use bedplate_snapshot::engine::Arena;
 
-use crate::engine::Engine;
-use crate::{heap, program_break, provider, say};
+use crate::{arenas, program_break, provider, say};
 
-/// Reservations up to this size are in the region. It is what allocators use; sandboxes reserve more, and rely on that
+/// Reservations up to this size are in the arena. It is what allocators use; sandboxes reserve more, and rely on that
 /// nothing can be read there.
 const LARGEST_RESERVATION: usize = 2 << 30;
 
@@ -72,55 +72,65 @@ mod real {
     }
 }
 
-/// Pages of a region's.
+/// Pages of an arena's.
 struct Inside {
-    region: &'static dyn Engine,
-    pages: std::ops::Range<usize>,
-    /// Whether this process is the region's owner.
+    arena: &'static dyn Arena,
+    pages: Range<usize>,
+    /// Whether this process is the arena's owner.
     owned: bool,
 }
 
-/// A region's pages, if the range begins in one.
+impl Inside {
+    fn parts_have_rights(&self) -> bool {
+        self.arena.kind().abilities().parts_have_rights
+    }
+}
+
+/// An arena's pages, if the range begins in one.
 fn inside(at: *mut c_void, len: usize) -> Option<Inside> {
-    let (region, owned) = heap::region_of(at as usize)?;
-    Some(Inside { region, pages: heap::pages(region, at as usize, len)?, owned })
+    let (arena, owned) = arenas::arena_of(at as usize)?;
+    Some(Inside { arena, pages: arenas::pages(arena, at as usize, len)?, owned })
 }
 
 /// Empties pages in whatever process this is.
-fn empty(Inside { region, pages, owned }: Inside) {
+fn empty(Inside { arena, pages, owned }: Inside) {
     if pages.is_empty() {
         return;
     }
     if owned {
-        region.discard(pages);
+        arena.discard(pages);
         return;
     }
-    region.empty_in_snapshot(pages);
+    // SAFETY: the caller gives them up.
+    unsafe { arena.discard_in_child(pages) };
 }
 
-/// Whether rights of parts of a region were ever changed.
+/// Whether rights of parts of an arena were ever changed.
 static RIGHTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
-/// Gives pages of the owner's region rights, where parts of it have rights of their own.
-fn set_rights(region: &dyn Engine, pages: &Range<usize>, protection: c_int) -> c_int {
+/// Gives pages of the owner's arena rights, where parts of it have rights of their own.
+fn set_rights(arena: &dyn Arena, pages: &Range<usize>, protection: c_int) -> c_int {
     if protection != READ_AND_WRITE {
         RIGHTS_DIFFER.store(true, Ordering::Relaxed);
     }
-    if !region.parts_have_rights() || pages.is_empty() || !RIGHTS_DIFFER.load(Ordering::Relaxed) {
+    if !arena.kind().abilities().parts_have_rights
+        || pages.is_empty()
+        || !RIGHTS_DIFFER.load(Ordering::Relaxed)
+    {
         return 0;
     }
-    let at = (region.base() + pages.start * PAGE) as *mut c_void;
+    let at = (arena.base() + pages.start * PAGE) as *mut c_void;
     // SAFETY: pages of the program's.
     unsafe { real::mprotect(at, pages.len() * PAGE, protection) }
 }
 
 /// Gives pages of the owner's back. Whoever claims them next can read and write them.
-fn release(region: &dyn Engine, pages: Range<usize>) {
-    if set_rights(region, &pages, READ_AND_WRITE) == 0 {
-        region.release(pages);
+fn release(arena: &dyn Arena, pages: Range<usize>) {
+    if set_rights(arena, &pages, READ_AND_WRITE) == 0 {
+        arena.release(pages);
     } else {
         // There can only be so many mappings. Nobody else must get the pages without rights.
-        region.discard(pages);
+        arena.discard(pages);
     }
 }
 
@@ -130,7 +140,7 @@ pub fn unmap(addresses: Range<usize>) {
     unsafe { munmap(addresses.start as *mut c_void, addresses.len()) };
 }
 
-/// Code cannot be in a region whose parts have no rights of their own.
+/// Code cannot be in an arena whose parts have no rights of their own.
 fn refuse_code() -> c_int {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if !IS_SAID.swap(true, Ordering::Relaxed) {
@@ -211,7 +221,7 @@ unsafe extern "C" fn mmap_from(
             fail(libc::EINVAL);
             return FAILED;
         }
-        if protection & libc::PROT_EXEC != 0 && !there.region.parts_have_rights() {
+        if protection & libc::PROT_EXEC != 0 && !there.parts_have_rights() {
             refuse_code();
             return FAILED;
         }
@@ -220,27 +230,27 @@ unsafe extern "C" fn mmap_from(
             empty(there);
             return at;
         }
-        let Inside { region, pages, .. } = there;
-        set_rights(region, &pages, READ_AND_WRITE);
-        if !region.replace(pages.clone()) {
+        let Inside { arena, pages, .. } = there;
+        set_rights(arena, &pages, READ_AND_WRITE);
+        if !arena.replace(pages.clone()) {
             fail(libc::ENOMEM);
             return FAILED;
         }
-        return if set_rights(region, &pages, protection) == 0 { at } else { FAILED };
+        return if set_rights(arena, &pages, protection) == 0 { at } else { FAILED };
     }
     let is_anonymous = flags & KIND == KIND && flags & NOT == 0;
     let is_reservation =
         || protection == libc::PROT_NONE && len <= LARGEST_RESERVATION && provider::contains(caller);
     if is_anonymous
         && (protection == READ_AND_WRITE || is_reservation())
-        && let Some(address) = heap::map(at as usize, len)
+        && let Some(address) = arenas::map(at as usize, len)
     {
         if protection != READ_AND_WRITE
-            && let Some(Inside { region, pages, .. }) =
+            && let Some(Inside { arena, pages, .. }) =
                 inside(address as *mut c_void, len.next_multiple_of(PAGE))
         {
             // Without it there are rights that the program does not expect, and nothing else.
-            set_rights(region, &pages, protection);
+            set_rights(arena, &pages, protection);
         }
         return address as *mut c_void;
     }
@@ -261,7 +271,7 @@ unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
         return -1;
     }
     if there.owned {
-        release(there.region, there.pages);
+        release(there.arena, there.pages);
     } else {
         empty(there);
     }
@@ -279,11 +289,11 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
     match advice {
         // On shared memory the kernel's own would only drop the translations.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => empty(there),
-        // These would split the region's mapping into many, or keep it from snapshots.
+        // These would split the arena's mapping into many, or keep it from snapshots.
         libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
         // SAFETY: the caller's arguments.
-        _ if there.region.parts_have_rights() => return unsafe { real::madvise(at, len, advice) },
+        _ if there.parts_have_rights() => return unsafe { real::madvise(at, len, advice) },
         _ => {}
     }
     0
@@ -297,7 +307,7 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) ->
         // SAFETY: the caller's arguments.
         return unsafe { real::mprotect(at, len, protection) };
     };
-    if !there.region.parts_have_rights() && protection & libc::PROT_EXEC != 0 {
+    if !there.parts_have_rights() && protection & libc::PROT_EXEC != 0 {
         return refuse_code();
     }
     if !(at as usize).is_multiple_of(PAGE) {
@@ -308,7 +318,7 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) ->
         // What is kept for this process is written to it.
         return 0;
     }
-    set_rights(there.region, &there.pages, protection)
+    set_rights(there.arena, &there.pages, protection)
 }
 
 /// # Safety
@@ -321,7 +331,7 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    let Some(Inside { region, pages, owned }) = inside(at, old.next_multiple_of(PAGE)) else {
+    let Some(Inside { arena, pages, owned }) = inside(at, old.next_multiple_of(PAGE)) else {
         // SAFETY: the caller's arguments.
         return unsafe { real::mremap(at, old, new, flags, to) };
     };
@@ -333,14 +343,14 @@ unsafe extern "C" fn mremap(
     if wanted <= pages.len() {
         let rest = pages.start + wanted..pages.end;
         if owned {
-            release(region, rest);
+            release(arena, rest);
         } else {
-            empty(Inside { region, pages: rest, owned });
+            empty(Inside { arena, pages: rest, owned });
         }
         return at;
     }
     let more = pages.end..pages.start + wanted;
-    if owned && more.end <= region.pages() && region.claim_exactly(more) {
+    if owned && more.end <= arena.pages() && arena.claim_exactly(more) {
         return at;
     }
     if flags & libc::MREMAP_MAYMOVE == 0 {

@@ -1,13 +1,13 @@
 //! Servers that make themselves daemons: their parent forks and ends, and the child begins a session of its own.
 //!
-//! Such a child is not to be a snapshot: it is the server. When it begins its session it gets a region of its own, so
+//! Such a child is not to be a snapshot: it is the server. When it begins its session it gets an arena of its own, so
 //! that what it maps from then on is in its own snapshots. What it had before, usually little, is copied by `fork` as
 //! ever. Whether its parent lives on does not matter.
 
 use std::ffi::c_int;
 
 use crate::settings::settings;
-use crate::{CANNOT_EXECUTE, forks, heap, say, statistics};
+use crate::{CANNOT_EXECUTE, arenas, forks, say, statistics};
 
 /// # Safety
 /// As the C library's.
@@ -16,7 +16,7 @@ unsafe extern "C" fn setsid() -> libc::pid_t {
     // SAFETY: a system call without arguments; the C library's function of this name is this one.
     let session = unsafe { libc::syscall(libc::SYS_setsid) } as libc::pid_t;
     if session != -1 && forks::is_snapshot() {
-        match heap::begin_again() {
+        match arenas::begin_again() {
             Ok(()) => forks::is_owner(),
             Err(error) => {
                 say(format_args!("this daemon runs without snapshots: {error}"));

@@ -1,8 +1,8 @@
 //! The C library's functions by which a program gets devices to write into its memory: direct reads (`O_DIRECT`), and
 //! rings of io_uring.
 //!
-//! The region keeps its pages in place (`Region::keep_in_place`) before such a function returns, so that no page moves
-//! while a device may write to it. A file that is only written directly needs nothing, because its device only reads memory.
+//! The arena pins its pages (`Arena::pin`) before such a function returns, so that no page moves while a device may write
+//! to it. A file that is only written directly needs nothing, because its device only reads memory.
 //!
 //! A ring that a program sets up by a system call of its own is noticed at the next fork, by the ring's mapping.
 
@@ -10,10 +10,10 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bedplate_snapshot::engine::Arena;
 use bedplate_snapshot::region::has_mapped_ring;
 
-use crate::engine::Engine;
-use crate::{forks, heap, say};
+use crate::{arenas, forks, say};
 
 /// Whether the program may have devices write into its memory.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
@@ -21,7 +21,7 @@ static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 static FAILURE_IS_SAID: AtomicBool = AtomicBool::new(false);
 
-/// Whether regions of this process are to keep their pages in place.
+/// Whether arenas of this process are to pin their pages.
 pub fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::SeqCst)
 }
@@ -29,37 +29,37 @@ pub fn has_begun() -> bool {
 /// The program is about to let devices write into its memory.
 fn begin() {
     HAS_BEGUN.store(true, Ordering::SeqCst);
-    if heap::is_owner()
-        && let Some(region) = heap::region()
+    if arenas::is_owner()
+        && let Some(arena) = arenas::arena()
     {
-        keep_in_place(region);
+        pin(arena);
     }
 }
 
-/// Has a region keep its pages in place if it must.
-pub fn keep_in_place(region: &dyn Engine) {
+/// Pins the pages of an arena if they must be.
+pub fn pin(arena: &dyn Arena) {
     if has_begun()
-        && let Err(error) = region.keep_in_place()
+        && let Err(error) = arena.pin()
         && !FAILURE_IS_SAID.swap(true, Ordering::Relaxed)
     {
         say(format_args!("direct reads into memory may be lost beside a fork: {error}"));
     }
 }
 
-/// A region is about to be frozen for a `fork`.
-pub fn before_fork(region: &dyn Engine) {
+/// An arena is about to be frozen for a `fork`.
+pub fn before_fork(arena: &dyn Arena) {
     // Without `/proc` there is no answer. The functions below notice most programs.
     if !has_begun() && has_mapped_ring().unwrap_or(false) {
         HAS_BEGUN.store(true, Ordering::SeqCst);
-        if region.moves_pages() && region.statistics().snapshots > 0 {
+        if arena.kind().abilities().moves_pages && arena.statistics().snapshots > 0 {
             say(format_args!(
                 "reads into registered buffers may have been lost: the program set up an io_uring that was not noticed \
                  until now; run it with --engine uffd"
             ));
         }
     }
-    keep_in_place(region);
-    if has_begun() && region.moves_pages() && !IS_SAID.swap(true, Ordering::Relaxed) {
+    pin(arena);
+    if has_begun() && arena.kind().abilities().moves_pages && !IS_SAID.swap(true, Ordering::Relaxed) {
         say(format_args!(
             "snapshots take as long as fork: the program has devices write into its memory (O_DIRECT, io_uring)"
         ));

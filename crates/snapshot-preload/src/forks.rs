@@ -1,23 +1,27 @@
-//! `fork`: the region is frozen just before it, thawed just after it in the parent, and mapped privately in the child.
+//! `fork`: the arena is frozen just before it, thawed just after it in the parent, and mapped privately in the child.
 //!
 //! Handlers that programs register by `pthread_atfork` write to memory (the allocator takes its locks). Those before the
-//! fork must run before the region is frozen, those after it when it is thawed or mapped: so this library's are the
+//! fork must run before the arena is frozen, those after it when it is thawed or mapped: so this library's are the
 //! first ever registered, for the C library runs the first one last before a fork, and first after it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::engine::Engine;
-use crate::{CANNOT_EXECUTE, direct_io, heap, say};
+use bedplate_snapshot::Error;
+use bedplate_snapshot::engine::Arena;
+use bedplate_threads::BlockedSignals;
+
+use crate::pending::{PENDING, Pending};
+use crate::{CANNOT_EXECUTE, arenas, direct_io, say};
 
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// Whether this process sees the latest region as it was when it was forked.
+/// Whether this process sees the latest arena as it was when it was forked.
 static IS_SNAPSHOT: AtomicBool = AtomicBool::new(false);
 
-/// How many of the inherited regions, from the oldest on, are all this process's own.
+/// How many of the inherited arenas, from the oldest on, are all this process's own.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this process is a snapshot's.
@@ -25,7 +29,7 @@ pub fn is_snapshot() -> bool {
     IS_SNAPSHOT.load(Ordering::Relaxed)
 }
 
-/// This process, a snapshot's, has a region of its own now.
+/// This process, a snapshot's, has an arena of its own now.
 pub fn is_owner() {
     IS_SNAPSHOT.store(false, Ordering::Relaxed);
 }
@@ -66,6 +70,8 @@ fn real_register() -> Register {
 /// Registers this library's handlers, if nobody has registered any yet.
 pub fn register() {
     real_register();
+    // What the handlers call is looked up now: when they run, other threads may hold the loader's locks.
+    drop(BlockedSignals::all_but_faults());
 }
 
 /// What `pthread_atfork` calls.
@@ -94,44 +100,55 @@ unsafe extern "C" fn pthread_atfork(before: Handler, parent: Handler, child: Han
     unsafe { real_register()(before, parent, child, std::ptr::null_mut()) }
 }
 
-/// Whether nothing of the program's is in the region yet, or its threads do not run.
-fn active() -> Option<&'static dyn Engine> {
-    heap::region().filter(|region| region.is_served() && heap::is_owner())
+/// The arena of which `fork` takes a snapshot: the one of this process, if its threads run.
+fn active() -> Option<&'static dyn Arena> {
+    arenas::arena().filter(|arena| arena.is_served() && arenas::is_owner())
 }
 
 unsafe extern "C" fn before() {
-    // What this process sees of other processes' regions nobody keeps for its children. So it gets all of its own.
+    // What this process sees of other processes' arenas nobody keeps for its children. So it gets all of its own.
     let own = OWN.load(Ordering::Relaxed);
-    let inherited = heap::inherited().chain(heap::region().filter(|_| is_snapshot()));
-    let all = inherited.skip(own).inspect(|region| region.own_everything()).count();
+    let inherited = arenas::inherited().chain(arenas::arena().filter(|_| is_snapshot()));
+    let all = inherited.skip(own).inspect(|arena| arena.own_everything()).count();
     OWN.store(own + all, Ordering::Relaxed);
     if is_snapshot() {
         return;
     }
-    let Some(region) = active() else { return };
-    direct_io::before_fork(region);
-    if let Err(error) = region.before_fork() {
-        region.count_failure();
-        say(format_args!("no snapshot: {error}"));
+    let Some(arena) = active() else { return };
+    direct_io::before_fork(arena);
+    match Pending::begin(arena) {
+        Ok(pending) => PENDING.put(pending),
+        Err(error) => {
+            arena.count_failure();
+            say(format_args!("no snapshot: {error}"));
+        }
     }
 }
 
 unsafe extern "C" fn in_parent() {
-    if is_snapshot() {
-        return;
+    if let Some(pending) = PENDING.take() {
+        pending.thaw();
     }
-    if let Some(region) = active() {
-        // Without a child the snapshot ends by itself.
-        region.after_fork_in_parent();
+}
+
+/// Has the memory of this child, which was just forked, be the snapshot.
+fn map(arena: &dyn Arena) -> Result<(), Error> {
+    match PENDING.take() {
+        // SAFETY: the child of a fork that froze the arena.
+        Some(pending) => unsafe { pending.map_in_child() },
+        // The arena has no threads, so nobody froze it.
+        // SAFETY: the only thread of a child that has not touched it.
+        None if !arena.is_served() => unsafe { arena.copy_in_child() },
+        None => Err(Error::OfASnapshot),
     }
 }
 
 unsafe extern "C" fn in_child() {
-    let Some(region) = heap::region() else { return };
-    if is_snapshot() && region.lets_snapshots_fork() {
+    let Some(arena) = arenas::arena() else { return };
+    if is_snapshot() && arena.kind().abilities().children_can_fork {
         return;
     }
-    if let Err(error) = region.after_fork_in_child() {
+    if let Err(error) = map(arena) {
         say(format_args!("a child ends: {error}"));
         // Its memory is not there.
         // SAFETY: ends this process, which cannot go on.
@@ -148,23 +165,23 @@ unsafe extern "C" fn in_child() {
 unsafe extern "C" fn fork() -> libc::pid_t {
     static REAL: OnceLock<unsafe extern "C" fn() -> libc::pid_t> = OnceLock::new();
     if !is_snapshot()
-        && let Some(region) = active()
-        && !region.has_room()
+        && let Some(arena) = active()
+        && !arena.has_room()
     {
-        region.count_failure();
+        arena.count_failure();
         say(format_args!("fork: as many snapshots are active as there can be"));
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
     }
-    if is_snapshot() && heap::region().is_some_and(|region| !region.lets_snapshots_fork()) {
+    if is_snapshot() && arenas::arena().is_some_and(|arena| !arena.kind().abilities().children_can_fork) {
         say(format_args!("fork: there are no snapshots of snapshots"));
         // SAFETY: this thread's errno.
         unsafe { *libc::__errno_location() = libc::EAGAIN };
         return -1;
     }
     if !is_snapshot() {
-        heap::before_fork();
+        arenas::before_fork();
     }
     let real = *REAL.get_or_init(|| next(c"fork"));
     // SAFETY: the C library's function.

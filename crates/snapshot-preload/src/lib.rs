@@ -1,15 +1,14 @@
 //! Gives an unmodified program that forks to save its memory, a Redis server say, snapshots by `bedplate-snapshot`:
 //! `LD_PRELOAD=libbedplate_snapshot_preload.so program`, or `bedplate snapshot run -- program`.
 //!
-//! Large anonymous mappings are placed in a region (`heap`), and `fork` takes a snapshot of it (`forks`): the
-//! child sees the same memory at the same addresses, and only what is outside of the region is copied the usual way. A
-//! child that becomes a daemon gets a region of its own (`daemons`).
+//! Large anonymous mappings are placed in an arena (`arenas`), and `fork` takes a snapshot of it (`forks`): the
+//! child sees the same memory at the same addresses, and only what is outside of the arena is copied the usual way. A
+//! child that becomes a daemon gets an arena of its own (`daemons`).
 //! That works for allocators that map memory through the C library: jemalloc, tcmalloc, mimalloc (`calls`, `program_break`).
 //! The C library's own `malloc` does not. A program that uses it runs as before, unless `libbedplate_snapshot_malloc.so` is
 //! preloaded after this library, which gives it another allocator (`provider`).
 //!
-//! `BEDPLATE_SNAPSHOT_ENGINE` chooses the engine: `remap`, `uffd` (`engine::mapped`), or `ring0` (`engine::ring0`), in which the
-//! program then runs; `remap` where it works, else `uffd`, unless told.
+//! `BEDPLATE_SNAPSHOT_ENGINE` chooses the engine: `remap`, `uffd`, or `ring0`, in which the program then runs; `remap` where it works, else `uffd`, unless told.
 //!
 //! Where userfaultfd, or ring 0, is not available the program runs as it would without the library, after one line that says why.
 //!
@@ -19,20 +18,20 @@
 //! Environment, which is read once, before `main` (`settings`):
 //! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
 //! - `BEDPLATE_SNAPSHOT_REQUIRED=1` ends the program with status 126 where the engine is not available.
-//! - `BEDPLATE_SNAPSHOT_BYTES=BYTES` is the region's size in ring 0; the machine's memory's unless told.
-//! - `BEDPLATE_SNAPSHOT_MINIMUM=BYTES` is the size from which mappings are placed in the region (1048576).
-//! - `BEDPLATE_SNAPSHOT_HUGE_PAGES=0` keeps the kernel from backing the region with huge pages.
+//! - `BEDPLATE_SNAPSHOT_BYTES=BYTES` is the arena's size in ring 0; the machine's memory's unless told.
+//! - `BEDPLATE_SNAPSHOT_MINIMUM=BYTES` is the size from which mappings are placed in the arena (1048576).
+//! - `BEDPLATE_SNAPSHOT_HUGE_PAGES=0` keeps the kernel from backing the arena with huge pages.
 
 #![cfg(target_os = "linux")]
 
 mod allocator;
+mod arenas;
 mod calls;
 mod daemons;
 mod direct_io;
-mod engine;
 mod forks;
-mod heap;
 mod owner;
+mod pending;
 mod program_break;
 mod provider;
 mod settings;
@@ -58,7 +57,7 @@ extern "C" fn on_load() {
     direct_io::look_up();
     // Asked before there are threads.
     provider::contains(0);
-    match heap::start() {
+    match arenas::start() {
         Ok(()) => statistics::at_exit(),
         Err(error) => {
             say(format_args!("running without snapshots: {error}"));

@@ -1,4 +1,4 @@
-//! Whether this process owns the latest region.
+//! Whether this process owns the latest arena.
 //!
 //! The memory of a process tells, not its process ID: a child of `vfork` has another ID and the same memory, so what it maps
 //! and unmaps is the owner's. The owner has a page with a mark, which the kernel wipes for forked children, however they were

@@ -1,6 +1,6 @@
-//! `sbrk`, for allocators that get their memory by it, such as tcmalloc. Its memory is in the region.
+//! `sbrk`, for allocators that get their memory by it, such as tcmalloc. Its memory is in the arena.
 //!
-//! The allocator has a program break of its own, in the region. All others have the kernel's. When the break cannot grow any
+//! The allocator has a program break of its own, in the arena. All others have the kernel's. When the break cannot grow any
 //! more, `sbrk` fails as the kernel's does at the next mapping, and allocators map memory instead.
 
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, TryLockError};
 
 use bedplate_snapshot::PAGE;
 
-use crate::{calls, forks, heap, provider};
+use crate::{arenas, calls, forks, provider};
 
 /// Memory below the break.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ fn move_break(increment: isize) -> Option<Result<usize, ()>> {
     let Some(Segment { start, end }) = *segment else {
         let bytes = usize::try_from(increment).ok()?;
         // Nothing but this function moves this break, so nothing is there before.
-        let start = heap::map(0, bytes)?;
+        let start = arenas::map(0, bytes)?;
         *segment = Some(Segment { start, end: start + bytes });
         return Some(Ok(start));
     };
@@ -51,7 +51,8 @@ fn move_break(increment: isize) -> Option<Result<usize, ()>> {
         return Some(Err(()));
     };
     let (old, new) = (Segment { start, end }, Segment { start, end: new });
-    if new.mapped() > old.mapped() && (forks::is_snapshot() || !heap::map_exactly(old.mapped()..new.mapped()))
+    if new.mapped() > old.mapped()
+        && (forks::is_snapshot() || !arenas::map_exactly(old.mapped()..new.mapped()))
     {
         return Some(Err(()));
     }

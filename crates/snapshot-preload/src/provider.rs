@@ -2,7 +2,7 @@
 //!
 //! Some allocators reserve addresses without rights and get the rights later, and some get memory by `sbrk`. Others than
 //! allocators do so, too: a just-in-time compiler reserves addresses for code, and a sandbox reserves addresses that must stay
-//! without rights. So these calls are only about the region if the allocator is their caller.
+//! without rights. So these calls are only about the arena if the allocator is their caller.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use bedplate_snapshot::{Kind, PAGE};
 
-/// Mappings from this size on are placed in the region, unless told otherwise.
+/// Mappings from this size on are placed in the arena, unless told otherwise.
 const MINIMUM: usize = 1 << 20;
 
 /// The variables, which the library's documentation explains.
@@ -20,9 +20,9 @@ pub struct Settings {
     pub engine: Option<Kind>,
     pub is_required: bool,
     pub huge_pages: bool,
-    /// Bytes of the region in ring 0.
-    pub region: Option<usize>,
-    /// Bytes from which on a mapping is placed in the region.
+    /// Bytes of the arena in ring 0.
+    pub arena: Option<usize>,
+    /// Bytes from which on a mapping is placed in the arena.
     pub minimum: usize,
     /// The file to which statistics are appended.
     pub statistics: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub fn settings() -> &'static Settings {
         },
         is_required: variable(c"BEDPLATE_SNAPSHOT_REQUIRED") == Some(b"1"),
         huge_pages: variable(c"BEDPLATE_SNAPSHOT_HUGE_PAGES") != Some(b"0"),
-        region: bytes(c"BEDPLATE_SNAPSHOT_BYTES"),
+        arena: bytes(c"BEDPLATE_SNAPSHOT_BYTES"),
         minimum: bytes(c"BEDPLATE_SNAPSHOT_MINIMUM").unwrap_or(MINIMUM).max(PAGE),
         statistics: variable(c"BEDPLATE_SNAPSHOT_STATISTICS").map(|path| OsStr::from_bytes(path).into()),
     })

@@ -1,4 +1,4 @@
-//! Signals of a program in ring 0: its handlers run where the thread is, because natively there is no region.
+//! Signals of a program in ring 0: its handlers run where the thread is, because natively there is no arena.
 //!
 //! What the program asks for by `sigaction` and `signal` is kept here, and the handler that the kernel knows is
 //! `bedplate-ring0`'s, which calls [`run`]. Signals that an instruction causes are natively handled as ever, SIGSEGV after
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_ring0::handlers::set_signal_handler;
 
-use crate::heap;
+use crate::arenas;
 
 const SIGNALS: usize = 65;
 /// Those that instructions cause, and those that cannot be handled.
@@ -46,30 +46,6 @@ pub fn natively<R>(act: impl FnOnce() -> R) -> R {
     let result = act();
     OURS.set(before);
     result
-}
-
-/// All signals but SIGSEGV are blocked until it is dropped.
-pub struct Blocked(libc::sigset_t);
-
-impl Blocked {
-    pub fn new() -> Self {
-        let mut all = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: writes to the sets.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::sigdelset(all.as_mut_ptr(), libc::SIGSEGV);
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
-            Self(before.assume_init())
-        }
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        // SAFETY: reads the set.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
-    }
 }
 
 fn real() -> Real {
@@ -124,7 +100,7 @@ fn run(signal: i32, info: &libc::siginfo_t) {
 fn is_ours(signal: c_int) -> bool {
     let known =
         (1..SIGNALS as c_int).contains(&signal) && (!NATIVE.contains(&signal) || signal == libc::SIGSEGV);
-    known && heap::runs_in_ring0() && !OURS.get()
+    known && arenas::in_ring0().is_some() && !OURS.get()
 }
 
 /// What a program is told about an action.
@@ -194,7 +170,7 @@ fn block(
     let real = real.get_or_init(|| crate::forks::next(name));
     // SAFETY: the caller's set, or none.
     let new = unsafe { new.as_ref() };
-    let blocks = how != libc::SIG_UNBLOCK && heap::runs_in_ring0();
+    let blocks = how != libc::SIG_UNBLOCK && arenas::in_ring0().is_some();
     let without = new.filter(|_| blocks).map(|set| {
         let mut set = *set;
         // SAFETY: this function's set.

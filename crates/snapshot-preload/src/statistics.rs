@@ -6,7 +6,7 @@ use std::io::Write;
 use bedplate_snapshot::statistics::page::Page;
 
 use crate::settings::settings;
-use crate::{forks, heap, provider};
+use crate::{arenas, forks, provider};
 
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {
@@ -22,10 +22,23 @@ pub fn publish_reason(why: &dyn std::fmt::Display) {
     std::mem::forget(Page::new(None, &why.to_string()));
 }
 
+/// What happened in children that run in ring 0.
+#[cfg(target_arch = "x86_64")]
+fn in_children() -> String {
+    let Some(arena) = arenas::in_ring0() else { return String::new() };
+    let of = arena.children();
+    format!(" children={} child_pages={} child_pages_let_go={}", of.children, of.pages_used, of.pages_let_go)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn in_children() -> String {
+    String::new()
+}
+
 extern "C" fn write() {
     let path = &settings().statistics;
-    let (Some(region), Some(path), false) = (heap::region(), path, forks::is_snapshot()) else { return };
-    let of = region.statistics();
+    let (Some(arena), Some(path), false) = (arenas::arena(), path, forks::is_snapshot()) else { return };
+    let of = arena.statistics();
     let counts = [
         ("snapshots", of.snapshots),
         ("active", of.active),
@@ -42,9 +55,9 @@ extern "C" fn write() {
         ("latest_pause_ns", of.latest_pause_ns),
     ];
     let counts: String = counts.map(|(name, count)| format!(" {name}={count}")).concat();
-    let more = region.more_statistics();
+    let more = in_children();
     let malloc = if provider::is_bundled() { "bundled" } else { "own" };
-    let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), region.kind());
+    let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), arena.kind());
     // At the end of a process there is nobody to tell that it did not work.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all(text.as_bytes());

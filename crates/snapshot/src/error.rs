@@ -60,6 +60,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// A thread could not be started.
+    pub(crate) fn thread(error: std::io::Error) -> Self {
+        let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
+        Self::System { what: "starting a thread", source }
+    }
+
     /// For `map_err`.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |source| Self::System { what, source }

@@ -64,17 +64,17 @@ const STEP: usize = 256 << 10;
 /// ```
 #[derive(Clone)]
 pub struct Heap {
-    shared: Arc<Shared>,
+    state: Arc<State>,
 }
 
-struct Shared {
+struct State {
     memory: Arc<Memory>,
     blocks: Mutex<Dlmalloc<Source>>,
 }
 
 impl std::fmt::Debug for Heap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Heap").field("memory", &self.shared.memory).finish_non_exhaustive()
+        f.debug_struct("Heap").field("memory", &self.state.memory).finish_non_exhaustive()
     }
 }
 
@@ -135,26 +135,26 @@ impl Heap {
         let mut blocks = Dlmalloc::new_with_allocator(Source { memory: memory.clone(), taken: Cell::new(0) });
         let is_set = blocks.set_granularity(STEP);
         debug_assert!(is_set, "it is a power of two");
-        Self { shared: Arc::new(Shared { memory, blocks: Mutex::new(blocks) }) }
+        Self { state: Arc::new(State { memory, blocks: Mutex::new(blocks) }) }
     }
 
     fn blocks(&self) -> MutexGuard<'_, Dlmalloc<Source>> {
-        self.shared.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which engine its memory has.
     pub fn kind(&self) -> Kind {
-        self.shared.memory.kind()
+        self.state.memory.kind()
     }
 
     /// Where its memory begins.
     pub fn base(&self) -> NonNull<u8> {
-        self.shared.memory.base()
+        self.state.memory.base()
     }
 
     /// How many bytes of its memory are accessible: those that the heap has taken, in use or free, and those that it began with.
     pub fn len(&self) -> usize {
-        self.shared.memory.len()
+        self.state.memory.len()
     }
 
     /// Never: a memory has at least one page.
@@ -167,7 +167,7 @@ impl Heap {
     /// # Errors
     /// As [`Memory::snapshot`].
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
-        self.shared.memory.snapshot()
+        self.state.memory.snapshot()
     }
 
     /// Takes a snapshot and runs `task` on it in a child process, as [`Memory::spawn_in_child`]. All blocks are at their
@@ -178,7 +178,7 @@ impl Heap {
     pub fn spawn_in_child(&self, task: impl FnOnce(&View<'_>) -> Vec<u8>) -> Result<Task, Error> {
         let mut lock = ManuallyDrop::new(self.blocks());
         let in_child = &raw mut lock;
-        let result = self.shared.memory.spawn_in_child(|view| {
+        let result = self.state.memory.spawn_in_child(|view| {
             // SAFETY: this is the child, whose only thread has a copy of the caller's stack, and of the lock that it holds. The
             // parent unlocks its own below.
             unsafe { ManuallyDrop::drop(&mut *in_child) };
@@ -190,12 +190,12 @@ impl Heap {
 
     /// As [`Memory::settle`].
     pub fn settle(&self) {
-        self.shared.memory.settle();
+        self.state.memory.settle();
     }
 
     /// As [`Memory::statistics`].
     pub fn statistics(&self) -> Statistics {
-        self.shared.memory.statistics()
+        self.state.memory.statistics()
     }
 }
 

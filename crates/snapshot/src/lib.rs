@@ -39,6 +39,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod child;
 pub mod engine;
 mod error;
 mod heap;

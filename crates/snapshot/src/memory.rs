@@ -1,15 +1,17 @@
 //! Memory that snapshots can be taken of.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-#[cfg(target_arch = "x86_64")]
-use crate::engine::Ring0;
-use crate::engine::{Engine, Fork, Mapped, Shape, Statistics};
-use crate::region::{Region, counts_promises};
-use crate::task::Task;
-use crate::{Choice, Error, Heap, Kind, PAGE, Snapshot, View, remap, uffd};
+use crate::child::{Child, forking, last_error, pipe, run_and_exit};
+use crate::engine::{ChildWork, Engine, Options, Service, Statistics, Work, open};
+use crate::region::counts_promises;
+use crate::task::{Task, Thread};
+use crate::{Choice, Error, Heap, Kind, PAGE, Snapshot, View};
 
 /// Bytes of the largest memory.
 const LARGEST: usize = 1 << 46;
@@ -17,7 +19,7 @@ const LARGEST: usize = 1 << 46;
 /// How a [`Memory`] is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
-    shape: Shape,
+    options: Options,
     choice: Choice,
 }
 
@@ -36,21 +38,21 @@ impl Builder {
     /// The size to which the memory can [grow](Memory::grow); unless told, it cannot. Addresses are reserved for it, and with
     /// `uffd` once more for each snapshot, but no memory. `ring0` has no such memories.
     pub fn reserve(mut self, bytes: usize) -> Self {
-        self.shape.reserve = bytes;
+        self.options.reserve = bytes;
         self
     }
 
     /// Whether the kernel may back it with transparent huge pages; unless told, it may not. For `uffd` that needs
     /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` to be `advise` or more.
     pub fn huge_pages(mut self, allowed: bool) -> Self {
-        self.shape.huge_pages = allowed;
+        self.options.huge_pages = allowed;
         self
     }
 
     /// Whether [tasks](Memory::spawn) run in a child process, where they see the memory at its own address. `fork` always
     /// does so.
     pub fn in_child(mut self, in_child: bool) -> Self {
-        self.shape.in_child = in_child;
+        self.options.in_child = in_child;
         self
     }
 
@@ -59,27 +61,27 @@ impl Builder {
     /// ([`Error::Incomplete`]) that need more. An engine that has fewer is not chosen; if it is asked for,
     /// [`build`](Self::build) fails.
     pub fn snapshots_at_once(mut self, snapshots: usize) -> Self {
-        self.shape.at_once = snapshots;
+        self.options.at_once = snapshots;
         self
     }
 
     /// Whether the memory keeps track of which of its pages change, for [`Snapshot::changed_since`]. Only `uffd` can: it is
     /// chosen then. A writer that walks through memory has more faults with it: each page has its own.
     pub fn track_changes(mut self, track: bool) -> Self {
-        self.shape.track_changes = track;
+        self.options.track_changes = track;
         self
     }
 
     /// For `ring0`: how many snapshots can be taken in a row without copying page tables, two unless told (the
     /// paper's 4.2). Each takes 1/256 of the memory's size. With 0, tables are copied at each snapshot.
     pub fn ahead(mut self, snapshots: usize) -> Self {
-        self.shape.ahead = snapshots;
+        self.options.ahead = snapshots;
         self
     }
 
     /// For `ring0`: how many threads make tables ready for that, one unless told.
     pub fn copiers(mut self, threads: usize) -> Self {
-        self.shape.copiers = threads;
+        self.options.copiers = threads;
         self
     }
 
@@ -89,67 +91,55 @@ impl Builder {
     /// [`Error::Size`]; [`Error::Unavailable`] when the engine that was asked for does not work here;
     /// [`Error::System`].
     pub fn build(self) -> Result<Memory, Error> {
-        let shape = self.shape;
-        let reserve = shape.reserve.max(shape.bytes);
-        if shape.bytes == 0 || reserve > LARGEST {
+        let reserve = self.options.reserve.max(self.options.bytes);
+        if self.options.bytes == 0 || reserve > LARGEST {
             return Err(Error::Size { bytes: reserve });
         }
-        let (bytes, reserve) = (shape.bytes.next_multiple_of(PAGE), reserve.next_multiple_of(PAGE));
-        let shape = Shape { bytes, reserve, ..shape };
-        let (engine, why_not): (Box<dyn Engine>, _) = match self.choice {
-            Choice::Only(Kind::Remap) => (Box::new(Mapped::<remap::Region>::new(shape)?), None),
-            Choice::Only(Kind::Uffd) => (Box::new(Mapped::<uffd::Region>::new(shape)?), None),
-            Choice::Only(Kind::Fork) => (Box::new(Fork::new(shape)?), None),
-            #[cfg(target_arch = "x86_64")]
-            Choice::Only(Kind::Ring0) => (Box::new(Ring0::new(shape)?), None),
-            #[cfg(not(target_arch = "x86_64"))]
-            Choice::Only(Kind::Ring0) => {
-                let reason = "it exists for x86-64 only".to_owned();
-                return Err(Error::Unavailable { engine: Kind::Ring0, reason });
-            }
-            Choice::Auto => Self::best(shape)?,
-        };
-        Ok(Memory { engine, why_not })
+        let bytes = self.options.bytes.next_multiple_of(PAGE);
+        let options = Options { bytes, reserve: reserve.next_multiple_of(PAGE), ..self.options };
+        match self.choice {
+            Choice::Only(kind) => Memory::new(kind, options),
+            Choice::Auto => Self::best(options),
+        }
     }
 
-    /// The best engine that works here, and why there is no better one.
-    fn best(shape: Shape) -> Result<(Box<dyn Engine>, Option<String>), Error> {
-        if shape.track_changes {
-            return Ok((Box::new(Mapped::<uffd::Region>::new(shape)?), None));
+    /// A memory with the best engine that works here, which knows why there is no better one.
+    fn best(options: Options) -> Result<Memory, Error> {
+        if options.track_changes {
+            return Memory::new(Kind::Uffd, options);
         }
         let mut reasons = Vec::new();
-        if counts_promises() {
-            reasons.push("remap: vm.overcommit_memory is 2".to_owned());
-        } else if let Some(remap) = Self::if_available::<remap::Region>(shape, &mut reasons)? {
-            return Ok((remap, None));
-        }
-        let engine = match Self::if_available::<uffd::Region>(shape, &mut reasons)? {
-            Some(uffd) => uffd,
-            None => Box::new(Fork::new(shape)?),
-        };
-        Ok((engine, (!reasons.is_empty()).then(|| reasons.join("; "))))
-    }
-
-    /// An engine, or its reason for not being available is added.
-    fn if_available<R: Region>(
-        shape: Shape,
-        reasons: &mut Vec<String>,
-    ) -> Result<Option<Box<dyn Engine>>, Error> {
-        match Mapped::<R>::new(shape) {
-            Ok(engine) => Ok(Some(Box::new(engine))),
-            Err(Error::Unavailable { engine, reason }) => {
-                reasons.push(format!("{engine}: {reason}"));
-                Ok(None)
+        for kind in [Kind::Remap, Kind::Uffd] {
+            if kind == Kind::Remap && counts_promises() {
+                reasons.push("remap: vm.overcommit_memory is 2".to_owned());
+                continue;
             }
-            Err(error) => Err(error),
+            match Memory::new(kind, options) {
+                Err(Error::Unavailable { engine, reason }) => reasons.push(format!("{engine}: {reason}")),
+                memory => return memory.map(|memory| memory.because(&reasons)),
+            }
         }
+        Memory::new(Kind::Fork, options).map(|memory| memory.because(&reasons))
     }
 }
 
+/// Memories that keep track of changes.
+static TRACKED: AtomicU64 = AtomicU64::new(0);
+
 /// Memory that any thread may write and that snapshots can be taken of at any time.
 pub struct Memory {
-    engine: Box<dyn Engine>,
+    engine: Arc<Service<dyn Engine>>,
+    /// Why the engine is not a better one.
     why_not: Option<String>,
+    /// Whether tasks run in children.
+    in_child: bool,
+    /// If it keeps track of changes: the number by which bookmarks know it.
+    number: Option<u64>,
+    /// Bytes that are accessible. The lock is for the thread that makes more of them so.
+    len: AtomicUsize,
+    growth: Mutex<()>,
+    /// Children with tasks that nobody has waited for yet.
+    children: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -164,19 +154,35 @@ impl std::fmt::Debug for Memory {
 impl Memory {
     /// Begins a memory of so many bytes, rounded up to whole pages.
     pub fn builder(bytes: usize) -> Builder {
-        Builder {
-            shape: Shape {
-                bytes,
-                reserve: 0,
-                huge_pages: false,
-                in_child: false,
-                at_once: 1,
-                track_changes: false,
-                ahead: 2,
-                copiers: 1,
-            },
-            choice: Choice::Auto,
-        }
+        // Until the memory is built, its reserve may be smaller than its size.
+        Builder { options: Options { reserve: 0, ..Options::new(bytes) }, choice: Choice::Auto }
+    }
+
+    fn new(kind: Kind, options: Options) -> Result<Self, Error> {
+        Self::with(open(kind, options)?, options)
+    }
+
+    fn with(engine: Service<dyn Engine>, options: Options) -> Result<Self, Error> {
+        engine.start_threads()?;
+        engine.grow(0..options.bytes / PAGE)?;
+        Ok(Self {
+            engine: Arc::new(engine),
+            why_not: None,
+            in_child: options.in_child,
+            number: options.track_changes.then(|| TRACKED.fetch_add(1, Ordering::Relaxed)),
+            len: AtomicUsize::new(options.bytes),
+            growth: Mutex::new(()),
+            children: Arc::default(),
+        })
+    }
+
+    fn because(self, reasons: &[String]) -> Self {
+        Self { why_not: (!reasons.is_empty()).then(|| reasons.join("; ")), ..self }
+    }
+
+    /// In a child the engine's locks are as they were at the fork, and nobody unlocks them.
+    fn check_owner(&self) -> Result<(), Error> {
+        if self.engine.is_owner() { Ok(()) } else { Err(Error::OfASnapshot) }
     }
 
     /// Which engine it has.
@@ -191,12 +197,13 @@ impl Memory {
 
     /// Where it begins: for data structures of the owner's, who answers for races between its threads.
     pub fn base(&self) -> NonNull<u8> {
-        self.engine.base()
+        NonNull::new(std::ptr::with_exposed_provenance_mut(self.engine.base()))
+            .expect("a mapping is not at address 0")
     }
 
     /// How many bytes of it are accessible: those that it began with and those by which it has grown.
     pub fn len(&self) -> usize {
-        self.engine.bytes()
+        self.len.load(Ordering::Acquire)
     }
 
     /// Never: a memory has at least one page.
@@ -235,7 +242,16 @@ impl Memory {
     /// # }
     /// ```
     pub fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
-        self.engine.grow(bytes)
+        self.check_owner()?;
+        let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        let (len, reserved) = (self.len(), self.engine.pages() * PAGE);
+        let grown = bytes.checked_next_multiple_of(PAGE).and_then(|bytes| len.checked_add(bytes));
+        let grown = grown
+            .filter(|grown| *grown <= reserved)
+            .ok_or(Error::Full { bytes: len.saturating_add(bytes), reserved })?;
+        self.engine.grow(len / PAGE..grown / PAGE)?;
+        self.len.store(grown, Ordering::Release);
+        Ok(len..grown)
     }
 
     /// Makes a heap of it, from which data structures are allocated. The bytes cannot be reached otherwise then, because the
@@ -271,7 +287,8 @@ impl Memory {
     /// # }
     /// ```
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
-        self.engine.snapshot().map_err(|error| match (error, &self.why_not) {
+        self.check_owner()?;
+        Snapshot::take(&self.engine, self.number).map_err(|error| match (error, &self.why_not) {
             (Error::Unavailable { engine, reason }, Some(why_not)) => {
                 Error::Unavailable { engine, reason: format!("{reason}; {why_not}") }
             }
@@ -285,7 +302,63 @@ impl Memory {
     /// # Errors
     /// [`Error::TooManySnapshots`]; [`Error::OfASnapshot`] in a task's process; [`Error::System`].
     pub fn spawn(&self, task: impl FnOnce(&View<'_>) -> Vec<u8> + Send + 'static) -> Result<Task, Error> {
-        self.engine.spawn(Box::new(task))
+        self.check_owner()?;
+        let work: Work = Box::new(task);
+        match self.kind() {
+            Kind::Ring0 => self.engine.spawn(work),
+            Kind::Fork => self.spawn_child(work),
+            Kind::Remap | Kind::Uffd if self.in_child => self.spawn_child(work),
+            Kind::Remap | Kind::Uffd => self.spawn_thread(work),
+        }
+    }
+
+    fn spawn_thread(&self, work: Work) -> Result<Task, Error> {
+        let snapshot = Snapshot::take(&self.engine, self.number)?;
+        let (epoch, pause) = (snapshot.epoch(), snapshot.pause());
+        let run = move || -> Result<Vec<u8>, Error> {
+            let result = catch_unwind(AssertUnwindSafe(|| work(&snapshot)));
+            let bytes = result.map_err(|_| Error::Task("it panicked".into()))?;
+            snapshot.check()?;
+            Ok(bytes)
+        };
+        let thread = std::thread::Builder::new().name("bedplate-view".into()).spawn(run);
+        Ok(Task::new(Box::new(Thread(thread.map_err(Error::thread)?)), epoch, pause))
+    }
+
+    fn spawn_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
+        self.check_owner()?;
+        let forking = forking();
+        let (read, write) = pipe()?;
+        let begin = Instant::now();
+        let frozen = self.engine.freeze()?;
+        // SAFETY: nothing in between touches the memory; the child runs the work and ends without returning.
+        match unsafe { libc::fork() } {
+            -1 => {
+                let source = last_error();
+                frozen.thaw();
+                Err(Error::System { what: "fork", source })
+            }
+            0 => {
+                // SAFETY: the child of the fork above.
+                let mapped = unsafe { frozen.map_in_child() };
+                drop((read, forking));
+                let work = match mapped {
+                    Ok(()) => work,
+                    Err(error) => {
+                        Box::new(move |_: &View<'_>| -> Vec<u8> { panic!("{error}") }) as ChildWork<'_>
+                    }
+                };
+                let base = self.base().as_ptr().cast_const();
+                // SAFETY: the child's mapping, which only this thread, its only one, could change.
+                let view = unsafe { View::new(base, self.len(), base) };
+                run_and_exit(work, &view, &write)
+            }
+            pid => {
+                let epoch = frozen.thaw();
+                let pause = begin.elapsed();
+                Ok(Task::new(Box::new(Child::new(pid, read, self.children.clone())), epoch, pause))
+            }
+        }
     }
 
     /// Takes a snapshot and runs `task` on it in a child process, whatever the builder was told. The child has a copy of all
@@ -309,18 +382,62 @@ impl Memory {
     /// # }
     /// ```
     pub fn spawn_in_child(&self, task: impl FnOnce(&View<'_>) -> Vec<u8>) -> Result<Task, Error> {
-        self.engine.spawn_in_child(Box::new(task))
+        self.spawn_child(Box::new(task))
     }
 
     /// Does what can be done ahead of the next snapshot, or waits until it is done. With `uffd` this write-protects all pages
     /// that were written since the snapshot before, which shortens the next pause; the next write to each of them is slower.
     /// The other engines work ahead by themselves.
     pub fn settle(&self) {
-        self.engine.settle();
+        if self.engine.is_owner() {
+            self.engine.settle();
+        }
     }
 
     /// What has happened so far.
     pub fn statistics(&self) -> Statistics {
-        self.engine.statistics()
+        if !self.engine.is_owner() {
+            return Statistics::default();
+        }
+        let statistics = self.engine.statistics();
+        match self.kind() {
+            // The kernel does not tell the engine when a child ends.
+            Kind::Fork => Statistics { active: self.children.load(Ordering::Relaxed), ..statistics },
+            _ => statistics,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bookmark, uffd};
+
+    #[test]
+    fn numbers_that_begin_anew_make_everything_changed_and_stay_ascending() {
+        let options = Options { track_changes: true, ..Options::new(4 * PAGE) };
+        let region = match uffd::Region::new(options) {
+            Err(Error::Unavailable { engine, reason }) => {
+                println!("skipped: the {engine} engine does not work here: {reason}");
+                return;
+            }
+            region => region.unwrap(),
+        };
+        region.set_epoch(u32::MAX - 2);
+        let memory = Memory::with(Service::new(region.into_engine()), options).unwrap();
+        let mut epochs = Vec::new();
+        let mut bookmarks: Vec<Bookmark> = Vec::new();
+        for number in 0..4 {
+            let snapshot = memory.snapshot().unwrap();
+            epochs.push(snapshot.epoch());
+            // Nothing is written. So nothing has changed since a snapshot of the same era.
+            let changed = bookmarks.iter().map(|earlier| {
+                snapshot.changed_since(earlier).unwrap().map(|run| run.len() / PAGE).sum::<usize>()
+            });
+            let expected: &[usize] = [&[][..], &[0], &[4, 4], &[4, 4, 0]][number];
+            assert_eq!(changed.collect::<Vec<_>>(), expected);
+            bookmarks.push(snapshot.bookmark().unwrap());
+        }
+        assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     }
 }

@@ -5,15 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use crate::engine::{self, Engine, Service, SnapshotId};
 use crate::{Error, PAGE, View};
-
-/// Keeps a snapshot for this process. The snapshot ends when this is dropped.
-pub(crate) trait Kept: Send + Sync {
-    /// Whether every page could be kept so far.
-    fn is_whole(&self) -> bool;
-    /// The first run of bytes, in whole pages, that were written since the earlier snapshot with this number.
-    fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>>;
-}
 
 /// A [`Memory`](crate::Memory) as it was at one moment, for any thread of the owner's process.
 ///
@@ -47,16 +40,38 @@ pub(crate) trait Kept: Send + Sync {
 /// ```
 #[derive(Clone)]
 pub struct Snapshot {
-    shared: Arc<Shared>,
+    pin: Arc<Pin>,
 }
 
-/// The part that all handles of a snapshot share.
-struct Shared {
+/// What all handles of a snapshot share: the snapshot ends when this is dropped.
+struct Pin {
+    engine: Arc<Service<dyn Engine>>,
+    id: SnapshotId,
     view: View<'static>,
-    epoch: u64,
     bookmark: Option<Bookmark>,
-    pause: Duration,
-    kept: Box<dyn Kept>,
+}
+
+impl Pin {
+    /// The first run of bytes, in whole pages, that were written since the earlier snapshot with this number.
+    fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>> {
+        if since >> 32 != u64::from(self.id.era) {
+            // Epochs of another era tell nothing.
+            return (!bytes.is_empty()).then_some(bytes);
+        }
+        let pages = bytes.start / PAGE..bytes.end / PAGE;
+        let changed = self.engine.first_changed(&self.id, since as u32, pages)?;
+        Some(changed.start * PAGE..changed.end * PAGE)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // In a child nobody unlocks the engine's locks, and the snapshot is the parent's.
+        if self.engine.is_owner() {
+            // SAFETY: the view is gone with the snapshot's last handle.
+            unsafe { self.engine.end(self.id) };
+        }
+    }
 }
 
 /// A moment at which a snapshot was taken, for later snapshots to be compared with, also when it has ended itself.
@@ -110,7 +125,7 @@ impl Iterator for Changes<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
-        if let Some(run) = self.snapshot.shared.kept.first_changed(self.since, self.both.clone()) {
+        if let Some(run) = self.snapshot.pin.first_changed(self.since, self.both.clone()) {
             self.both.start = run.end;
             return Some(run);
         }
@@ -127,7 +142,7 @@ impl std::fmt::Debug for Snapshot {
         f.debug_struct("Snapshot")
             .field("epoch", &self.epoch())
             .field("pause", &self.pause())
-            .field("view", &self.shared.view)
+            .field("view", &self.pin.view)
             .finish_non_exhaustive()
     }
 }
@@ -136,31 +151,31 @@ impl Deref for Snapshot {
     type Target = View<'static>;
 
     fn deref(&self) -> &View<'static> {
-        &self.shared.view
+        &self.pin.view
     }
 }
 
 impl Snapshot {
-    /// # Safety
-    /// `kept` keeps the view's memory readable until it is dropped.
-    pub(crate) unsafe fn new(
-        view: View<'static>,
-        epoch: u64,
-        bookmark: Option<Bookmark>,
-        pause: Duration,
-        kept: Box<dyn Kept>,
-    ) -> Self {
-        Self { shared: Arc::new(Shared { view, epoch, bookmark, pause, kept }) }
+    /// Takes a snapshot. `memory` is the number of the memory if it keeps track of changes.
+    pub(crate) fn take(engine: &Arc<Service<dyn Engine>>, memory: Option<u64>) -> Result<Self, Error> {
+        let id = engine.snapshot()?;
+        let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), id.pages * PAGE);
+        let epoch = engine::number(id.era, id.epoch);
+        let bookmark = memory.map(|memory| Bookmark { memory, epoch, bytes });
+        // SAFETY: the snapshot's mapping, which lasts until the pin is dropped. It changes only if the snapshot is given up, of
+        // which `check` tells.
+        let view = unsafe { View::new(base, bytes, std::ptr::with_exposed_provenance(engine.base())) };
+        Ok(Self { pin: Arc::new(Pin { engine: engine.clone(), id, view, bookmark }) })
     }
 
     /// Its number: later snapshots of a memory have greater ones (4.1).
     pub fn epoch(&self) -> u64 {
-        self.shared.epoch
+        engine::number(self.pin.id.era, self.pin.id.epoch)
     }
 
     /// How long the memory's writers stood still for it.
     pub fn pause(&self) -> Duration {
-        self.shared.pause
+        Duration::from_nanos(self.pin.id.pause_ns)
     }
 
     /// Whether all that was read before this call is what the memory was at the snapshot.
@@ -171,7 +186,7 @@ impl Snapshot {
         // The engine marks the snapshot before it lets the owner write to the page. So a thread that has read what the owner
         // wrote finds the mark here.
         fence(Ordering::Acquire);
-        if self.shared.kept.is_whole() { Ok(()) } else { Err(Error::Incomplete) }
+        if self.pin.engine.is_whole(&self.pin.id) { Ok(()) } else { Err(Error::Incomplete) }
     }
 
     /// Gives what `read` makes of the snapshot, if the snapshot was whole until `read` had ended.
@@ -179,7 +194,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Incomplete`] as [`check`](Self::check).
     pub fn read<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> Result<T, Error> {
-        let result = read(&self.shared.view);
+        let result = read(&self.pin.view);
         self.check()?;
         Ok(result)
     }
@@ -189,7 +204,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::NotTracked`] unless the memory was made with [`track_changes`](crate::Builder::track_changes).
     pub fn bookmark(&self) -> Result<Bookmark, Error> {
-        self.shared.bookmark.ok_or(Error::NotTracked)
+        self.pin.bookmark.ok_or(Error::NotTracked)
     }
 
     /// The parts that were written since an earlier snapshot of the same memory: ranges of bytes, in whole pages, in ascending

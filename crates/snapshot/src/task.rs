@@ -1,5 +1,6 @@
 //! A task that runs on a snapshot.
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Error;
@@ -53,5 +54,18 @@ impl Task {
     /// its process was killed: what it returned cannot be had then.
     pub fn join(self) -> Result<Vec<u8>, Error> {
         self.completion.join()
+    }
+}
+
+/// A thread with a task. The task's snapshot has ended when the thread has.
+pub(crate) struct Thread(pub JoinHandle<Result<Vec<u8>, Error>>);
+
+impl Completion for Thread {
+    fn join(self: Box<Self>) -> Result<Vec<u8>, Error> {
+        self.0.join().unwrap_or_else(|_| Err(Error::Task("it panicked".into())))
+    }
+
+    fn is_finished(&self) -> bool {
+        self.0.is_finished()
     }
 }

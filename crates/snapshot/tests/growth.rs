@@ -126,7 +126,7 @@ fn snapshots_beside_a_thread_that_grows_the_memory_are_of_one_moment() {
 #[test]
 fn the_memory_does_not_grow_in_a_tasks_process() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    for setting in that_grow().filter(|setting| setting.kind != Kind::Fork) {
+    for setting in that_grow() {
         let Some(memory) = build(Memory::builder(PAGE).reserve(MIB), setting) else { continue };
         let task = memory.spawn_in_child(|_| {
             let refused = [

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bedplate_snapshot::region::{Options, Region, Service, SnapshotId};
-use bedplate_snapshot::{Error, PAGE, remap, uffd};
+use bedplate_snapshot::engine::{Arena, Options, Service, SnapshotId, open_arena};
+use bedplate_snapshot::{Error, Kind, PAGE};
 use child::{Child, filling};
 use proptest::prelude::*;
 
@@ -84,19 +84,19 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A snapshot, and what it is to be.
 struct Image {
-    place: Place,
+    reader: Reader,
     bytes: Vec<u8>,
     /// Pages that were claimed: nothing is promised of others.
     claimed: Vec<bool>,
 }
 
-enum Place {
+enum Reader {
     View(SnapshotId),
     Child(Child),
 }
 
-struct World<'a, R: Region> {
-    service: &'a Service<R>,
+struct World<'a> {
+    service: &'a Service<dyn Arena>,
     bytes: Vec<u8>,
     claimed: Vec<bool>,
     images: Vec<Image>,
@@ -120,7 +120,7 @@ fn first_difference(seen: &[u8], expected: &[u8], claimed: &[bool]) -> Option<St
     })
 }
 
-impl<R: Region> World<'_, R> {
+impl World<'_> {
     fn address(&self, page: usize) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.service.base() + page * PAGE)
     }
@@ -136,11 +136,11 @@ impl<R: Region> World<'_, R> {
         places.into_iter().find(|pages| pages.end <= PAGES && !self.claimed[pages.clone()].contains(&true))
     }
 
-    fn image(&mut self, place: Result<Place, Error>) {
-        match place {
-            Ok(place) => {
+    fn image(&mut self, reader: Result<Reader, Error>) {
+        match reader {
+            Ok(reader) => {
                 let (bytes, claimed) = (self.bytes.clone(), self.claimed.clone());
-                self.images.push(Image { place, bytes, claimed });
+                self.images.push(Image { reader, bytes, claimed });
             }
             // Of processes that ended some may still be counted.
             Err(Error::TooManySnapshots { .. }) => {}
@@ -150,10 +150,10 @@ impl<R: Region> World<'_, R> {
     }
 
     fn look(&mut self, which: usize) -> Result<(), TestCaseError> {
-        let Image { place, bytes, claimed } = &mut self.images[which];
-        let difference = match place {
-            Place::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
-            Place::Child(child) => first_difference(&child.show(), bytes, claimed),
+        let Image { reader, bytes, claimed } = &mut self.images[which];
+        let difference = match reader {
+            Reader::View(id) => first_difference(bytes_at(id.base), bytes, claimed),
+            Reader::Child(child) => first_difference(&child.show(), bytes, claimed),
         };
         let incomplete = self.service.statistics().incomplete;
         prop_assert_eq!(
@@ -169,12 +169,11 @@ impl<R: Region> World<'_, R> {
 
     fn end(&mut self, which: usize) -> Result<(), TestCaseError> {
         self.look(which)?;
-        let whole = match self.images.remove(which).place {
+        if let Reader::View(id) = self.images.remove(which).reader {
+            prop_assert!(self.service.is_whole(&id));
             // SAFETY: nobody looks at it any more.
-            Place::View(id) => unsafe { self.service.end(id) },
-            Place::Child(_) => true,
-        };
-        prop_assert!(whole);
+            unsafe { self.service.end(id) };
+        }
         Ok(())
     }
 
@@ -224,18 +223,18 @@ impl<R: Region> World<'_, R> {
                     self.bytes[page * PAGE..][..PAGE].fill(value);
                 }
             }
-            Step::Snapshot => self.image(self.service.snapshot().map(Place::View)),
-            Step::Fork => self.image(Child::fork(&**self.service, PAGES * PAGE).map(Place::Child)),
+            Step::Snapshot => self.image(self.service.snapshot().map(Reader::View)),
+            Step::Fork => self.image(Child::fork(&**self.service, PAGES * PAGE).map(Reader::Child)),
             Step::WriteInSnapshot { which, pages, value } if which < self.images.len() => {
-                let Image { place, bytes, .. } = &mut self.images[which];
-                match place {
-                    Place::View(_) if !R::VIEWS_ARE_WRITABLE => return Ok(()),
-                    Place::View(id) => {
+                let Image { reader, bytes, .. } = &mut self.images[which];
+                match reader {
+                    Reader::View(_) if !self.service.kind().abilities().views_are_writable => return Ok(()),
+                    Reader::View(id) => {
                         let at = (id.base + pages.start * PAGE) as *mut u8;
                         // SAFETY: the snapshot's own mapping, which only this test uses.
                         unsafe { at.write_bytes(filling(value), pages.len() * PAGE) };
                     }
-                    Place::Child(child) => child.fill(pages.start, pages.len(), value),
+                    Reader::Child(child) => child.fill(pages.start, pages.len(), value),
                 }
                 bytes[pages.start * PAGE..pages.end * PAGE].fill(filling(value));
             }
@@ -244,7 +243,7 @@ impl<R: Region> World<'_, R> {
             Step::WriteInSnapshot { .. } | Step::Look(_) | Step::End(_) => {}
             Step::Settle => self.service.settle(),
             Step::KeepInPlace => {
-                self.service.keep_in_place().unwrap();
+                self.service.pin().unwrap();
                 self.is_in_place = true;
             }
         }
@@ -254,12 +253,12 @@ impl<R: Region> World<'_, R> {
     }
 }
 
-/// A region with its threads, or `None` after a line that says why it is skipped.
-fn service<R: Region>(claimed: bool, huge_pages: bool, track_changes: bool) -> Option<Service<R>> {
-    match R::new(Options { bytes: PAGES * PAGE, base: None, huge_pages, claimed, track_changes }) {
-        Ok(region) => {
-            let service = Service::new(region);
+/// An arena with its threads, or `None` after a line that says why it is skipped.
+fn arena(kind: Kind, claimed: bool, huge_pages: bool, track_changes: bool) -> Option<Service<dyn Arena>> {
+    match open_arena(kind, Options { huge_pages, track_changes, ..Options::new(PAGES * PAGE) }) {
+        Ok(service) => {
             service.start_threads().unwrap();
+            assert!(!claimed || service.claim_exactly(0..PAGES));
             Some(service)
         }
         Err(Error::Unavailable { engine, reason }) => {
@@ -271,14 +270,15 @@ fn service<R: Region>(claimed: bool, huge_pages: bool, track_changes: bool) -> O
 }
 
 /// Takes the steps, while another thread does what can be done ahead if `hurried`.
-fn run<R: Region>(
+fn run(
+    kind: Kind,
     steps: Vec<Step>,
     claimed: bool,
     huge_pages: bool,
     hurried: bool,
     track_changes: bool,
 ) -> Result<(), TestCaseError> {
-    let Some(service) = service::<R>(claimed, huge_pages, track_changes) else { return Ok(()) };
+    let Some(service) = arena(kind, claimed, huge_pages, track_changes) else { return Ok(()) };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if hurried {
@@ -319,7 +319,7 @@ proptest! {
         hurried in any::<bool>(),
         track_changes in any::<bool>(),
     ) {
-        run::<uffd::Region>(steps, claimed, huge_pages, hurried, track_changes)?;
+        run(Kind::Uffd, steps, claimed, huge_pages, hurried, track_changes)?;
     }
 
     #[test]
@@ -329,6 +329,6 @@ proptest! {
         huge_pages in any::<bool>(),
         hurried in any::<bool>(),
     ) {
-        run::<remap::Region>(steps, claimed, huge_pages, hurried, false)?;
+        run(Kind::Remap, steps, claimed, huge_pages, hurried, false)?;
     }
 }

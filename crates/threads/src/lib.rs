@@ -7,6 +7,7 @@
 #![cfg(target_os = "linux")]
 
 use std::io;
+use std::marker::PhantomData;
 use std::thread::{Builder, JoinHandle};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -26,13 +27,42 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let mut blocked = SigSet::all();
-    OF_INSTRUCTIONS.into_iter().for_each(|signal| blocked.remove(signal));
     // The new thread inherits the mask, so there is no moment at which it takes a signal.
-    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    let thread = builder.spawn(body);
-    before.thread_set_mask()?;
-    thread
+    let _blocked = BlockedSignals::all_but_faults();
+    builder.spawn(body)
+}
+
+/// Signals are blocked in this thread, and in those that it starts meanwhile, until this is dropped.
+#[must_use]
+pub struct BlockedSignals {
+    before: SigSet,
+    _of_this_thread: PhantomData<*mut ()>,
+}
+
+impl BlockedSignals {
+    /// Blocks all signals. An instruction that causes one ends the process.
+    pub fn all() -> Self {
+        Self::block(SigSet::all())
+    }
+
+    /// Blocks all signals but those that an instruction of this thread's causes.
+    pub fn all_but_faults() -> Self {
+        let mut signals = SigSet::all();
+        OF_INSTRUCTIONS.into_iter().for_each(|signal| signals.remove(signal));
+        Self::block(signals)
+    }
+
+    fn block(signals: SigSet) -> Self {
+        let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).expect("the kernel knows SIG_BLOCK");
+        Self { before, _of_this_thread: PhantomData }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // It cannot fail: the kernel gave this set.
+        let _ = self.before.thread_set_mask();
+    }
 }
 
 /// Counts the threads of this process whose names pass `is_such`; Linux keeps 15 bytes of a name. Also gives the set of signals
@@ -89,6 +119,20 @@ mod tests {
         assert_eq!(deliverable(|name| name == "of-a-library").unwrap(), (1, 0));
         drop(end);
         thread.join().unwrap();
+        assert_eq!(mine(), before);
+    }
+
+    #[test]
+    fn signals_are_blocked_until_the_guard_is_dropped() {
+        let before = mine();
+        assert!(!before.contains(Signal::SIGUSR1) && !before.contains(Signal::SIGSEGV));
+        let some = BlockedSignals::all_but_faults();
+        assert!(mine().contains(Signal::SIGUSR1) && !mine().contains(Signal::SIGSEGV));
+        let all = BlockedSignals::all();
+        assert!(mine().contains(Signal::SIGUSR1) && mine().contains(Signal::SIGSEGV));
+        drop(all);
+        assert!(mine().contains(Signal::SIGUSR1) && !mine().contains(Signal::SIGSEGV));
+        drop(some);
         assert_eq!(mine(), before);
     }
 

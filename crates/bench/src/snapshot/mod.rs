@@ -12,5 +12,6 @@ mod machine_memory;
 pub(crate) mod redis;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod ring0;
-
+mod saving;
 mod sides;
+mod valkey;

@@ -1,4 +1,7 @@
 //! Keeping signals away for a moment.
+//!
+//! It makes system calls by itself, because its callers run where the C library's functions may be the program's, which a
+//! preloaded library put in their place, and this crate depends on nothing else of Bedplate's.
 
 use std::marker::PhantomData;
 

@@ -1,301 +1,73 @@
 //! The baseline: `fork`, as databases use it today. The kernel copies the page tables and then page by page what
 //! either side writes.
 
-use std::cell::RefCell;
-use std::io::Read;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
-use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
-use crate::task::{Completion, Task};
-use crate::{Error, View};
+use super::{Engine, Frozen, Kind, Options, Statistics, Threads};
+use crate::{Error, PAGE};
 
 /// A private anonymous mapping.
-pub(crate) struct Fork {
-    base: NonNull<u8>,
-    /// Bytes of the mapping, and how many of them are accessible. The lock is for the thread that makes more of them so.
-    reserve: usize,
-    len: AtomicUsize,
-    growth: Mutex<()>,
+pub(super) struct Fork {
+    base: usize,
+    pages: usize,
     snapshots: AtomicU64,
-    active: Arc<AtomicU64>,
-    /// The process that made it.
-    owner: u32,
 }
 
-// SAFETY: a mapping may be used and unmapped by any thread.
-unsafe impl Send for Fork {}
-// SAFETY: as above.
-unsafe impl Sync for Fork {}
-
 impl Fork {
-    pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
-        super::check_shape(Kind::Fork, shape, usize::MAX, false)?;
+    pub fn new(options: Options) -> Result<Self, Error> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), shape.reserve, ProtFlags::empty(), flags) }
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), options.reserve, ProtFlags::empty(), flags) }
             .map_err(Error::system("mapping the memory"))?;
-        let advice = if shape.huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        let advice = if options.huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: the mapping made above; advice about page sizes changes no content. A kernel without huge pages
         // says no, and has small ones.
-        let _ = unsafe { madvise(at, shape.reserve, advice) };
-        let base = NonNull::new(at.cast()).expect("a mapping is not at address 0");
-        let fork = Self {
-            base,
-            reserve: shape.reserve,
-            len: AtomicUsize::new(0),
-            growth: Mutex::new(()),
-            snapshots: AtomicU64::new(0),
-            active: Arc::default(),
-            owner: std::process::id(),
-        };
-        fork.grow(shape.bytes)?;
-        Ok(fork)
+        let _ = unsafe { madvise(at, options.reserve, advice) };
+        Ok(Self { base: at as usize, pages: options.reserve / PAGE, snapshots: AtomicU64::new(0) })
+    }
+
+    fn at(&self, page: usize) -> *mut std::ffi::c_void {
+        std::ptr::with_exposed_provenance_mut(self.base + page * PAGE)
     }
 }
 
 impl Drop for Fork {
     fn drop(&mut self) {
         // SAFETY: this engine's own mapping, which nothing borrows any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserve) };
+        let _ = unsafe { munmap(self.at(0), self.pages * PAGE) };
     }
 }
+
+impl Threads for Fork {}
 
 impl Engine for Fork {
     fn kind(&self) -> Kind {
         Kind::Fork
     }
 
-    fn base(&self) -> NonNull<u8> {
+    fn base(&self) -> usize {
         self.base
     }
 
-    fn bytes(&self) -> usize {
-        self.len.load(Ordering::Acquire)
+    fn pages(&self) -> usize {
+        self.pages
     }
 
-    fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
-        if std::process::id() != self.owner {
-            return Err(Error::OfASnapshot);
-        }
-        let _growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
-        let len = self.bytes();
-        let grown = super::grown(len, bytes, self.reserve)?;
+    fn grow(&self, pages: Range<usize>) -> Result<(), Error> {
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: a part of this engine's own mapping, which nobody has used yet.
-        unsafe { mprotect(self.base.as_ptr().add(len).cast(), grown - len, access) }
-            .map_err(Error::system("making more of the memory accessible"))?;
-        self.len.store(grown, Ordering::Release);
-        Ok(len..grown)
+        unsafe { mprotect(self.at(pages.start), pages.len() * PAGE, access) }
+            .map_err(Error::system("making more of the memory accessible"))
     }
 
-    fn spawn(&self, work: Work) -> Result<Task, Error> {
-        self.spawn_in_child(work)
+    fn freeze(&self) -> Result<Frozen<'_>, Error> {
+        Ok(Frozen::fork(self.snapshots.fetch_add(1, Ordering::Relaxed) + 1))
     }
-
-    fn spawn_in_child(&self, work: ChildWork<'_>) -> Result<Task, Error> {
-        let forking = forking();
-        let (read, write) = pipe()?;
-        let begin = Instant::now();
-        // SAFETY: the child runs the work and ends without returning.
-        let pid = unsafe { libc::fork() };
-        let pause = begin.elapsed();
-        match pid {
-            -1 => Err(Error::System { what: "fork", source: last_error() }),
-            0 => {
-                drop((read, forking));
-                // SAFETY: the child's copy of the mapping, which only this thread, its only one, could change.
-                let view = unsafe { View::new(self.base.as_ptr(), self.bytes(), self.base.as_ptr()) };
-                run_and_exit(work, &view, &write)
-            }
-            pid => {
-                let epoch = self.snapshots.fetch_add(1, Ordering::Relaxed) + 1;
-                self.active.fetch_add(1, Ordering::Relaxed);
-                Ok(Task::new(Box::new(Child::new(pid, read, Some(self.active.clone()))), epoch, pause))
-            }
-        }
-    }
-
-    fn settle(&self) {}
 
     fn statistics(&self) -> Statistics {
-        Statistics {
-            snapshots: self.snapshots.load(Ordering::Relaxed),
-            active: self.active.load(Ordering::Relaxed),
-            ..Statistics::default()
-        }
-    }
-}
-
-/// Whether this process is a child with a task.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
-
-/// Keeps the panic hook from running in children. The hook prints, and a thread that does not exist in the child may hold the locks
-/// for that. The owner is told of the panic anyway. A child cannot set a hook itself, because a thread that panics during the fork
-/// holds the lock of the hook.
-fn silence_children() {
-    static SILENCED: Once = Once::new();
-    // The hook of a program that panics cannot be changed.
-    if std::thread::panicking() {
-        return;
-    }
-    SILENCED.call_once(|| {
-        let of_the_program = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !IS_CHILD.load(Ordering::Relaxed) {
-                of_the_program(panic);
-            }
-        }));
-    });
-}
-
-/// Is held by a thread that forks, from before it makes the child's pipe until it has closed the child's end of that. So no
-/// other child inherits this end: who reads what a child sends would wait for the other child, too.
-pub(crate) fn forking() -> MutexGuard<'static, ()> {
-    static FORKING: Mutex<()> = Mutex::new(());
-    silence_children();
-    FORKING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A pipe that programs executed by others do not inherit.
-pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
-    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
-}
-
-pub(crate) fn last_error() -> rustix::io::Errno {
-    rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO)
-}
-
-/// The child's life: runs the work, sends what it returns, and ends.
-pub(crate) fn run_and_exit(work: ChildWork<'_>, view: &View<'_>, to: &OwnedFd) -> ! {
-    IS_CHILD.store(true, Ordering::Relaxed);
-    // A panic must not unwind into the owner's code, of which this process has a copy.
-    let status = match catch_unwind(AssertUnwindSafe(|| work(view))) {
-        Ok(bytes) => {
-            let mut rest = &bytes[..];
-            loop {
-                if rest.is_empty() {
-                    break 0;
-                }
-                match rustix::io::write(to, rest) {
-                    Ok(n) => rest = &rest[n..],
-                    Err(rustix::io::Errno::INTR) => {}
-                    Err(_) => break 1,
-                }
-            }
-        }
-        Err(_) => PANICKED,
-    };
-    // SAFETY: ends the process, without running what the owner registered for its own end.
-    unsafe { libc::_exit(status) }
-}
-
-const PANICKED: i32 = 101;
-
-/// Bytes by which the room for what a child sends grows, and how often `is_finished` reads at most, so that it does not stay
-/// with a child that sends without end.
-const READ_BYTES: usize = 64 << 10;
-const READS_AT_ONCE: usize = 64;
-
-/// A child process with a task.
-pub(crate) struct Child {
-    pid: libc::pid_t,
-    from: Option<OwnedFd>,
-    /// The bytes of it that `is_finished` has read.
-    received: RefCell<Vec<u8>>,
-    /// Counts this one.
-    active: Option<Arc<AtomicU64>>,
-    reaped: bool,
-}
-
-impl Child {
-    pub(crate) fn new(pid: libc::pid_t, from: OwnedFd, active: Option<Arc<AtomicU64>>) -> Self {
-        Self { pid, from: Some(from), received: RefCell::default(), active, reaped: false }
-    }
-
-    /// Reads what the child has sent. A pipe has room for little, and a child that waits for room does not end.
-    fn receive(&self) {
-        let Some(from) = &self.from else { return };
-        let mut received = self.received.borrow_mut();
-        for _ in 0..READS_AT_ONCE {
-            let mut ready = [PollFd::new(from, PollFlags::IN)];
-            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-            if poll(&mut ready, Some(&at_once)) != Ok(1) || !ready[0].revents().contains(PollFlags::IN) {
-                return;
-            }
-            received.reserve(READ_BYTES);
-            // Does not wait: there is something.
-            if rustix::io::read(from, rustix::buffer::spare_capacity(&mut received)).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn reap(&mut self) -> libc::c_int {
-        let mut status = 0;
-        // SAFETY: waits for a child of this process that nobody else waits for.
-        while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == -1
-            && last_error() == rustix::io::Errno::INTR
-        {}
-        self.reaped = true;
-        if let Some(active) = self.active.take() {
-            active.fetch_sub(1, Ordering::Relaxed);
-        }
-        status
-    }
-}
-
-impl Completion for Child {
-    fn join(mut self: Box<Self>) -> Result<Vec<u8>, Error> {
-        let mut bytes = self.received.take();
-        let mut from = std::fs::File::from(self.from.take().expect("joined once"));
-        let read = from.read_to_end(&mut bytes);
-        let status = self.reap();
-        if libc::WIFSIGNALED(status) {
-            return Err(Error::Task(format!("its process was killed by signal {}", libc::WTERMSIG(status))));
-        }
-        match libc::WEXITSTATUS(status) {
-            0 => {}
-            PANICKED => return Err(Error::Task("it panicked".into())),
-            other => return Err(Error::Task(format!("its process ended with status {other}"))),
-        }
-        read.map_err(|error| Error::Task(format!("what it returned cannot be read: {error}")))?;
-        Ok(bytes)
-    }
-
-    fn is_finished(&self) -> bool {
-        self.receive();
-        // SAFETY: all zero is a value of it.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: looks at a child of this process without reaping it.
-        let found = unsafe { libc::waitid(libc::P_PID, self.pid as libc::id_t, &raw mut info, flags) };
-        // SAFETY: filled in by the kernel, or zero.
-        found == 0 && unsafe { info.si_pid() } != 0
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        if !self.reaped {
-            // Somebody has to take the child's status; the owner does not want to wait for it.
-            let mut child = Self {
-                pid: self.pid,
-                from: None,
-                received: RefCell::default(),
-                active: self.active.take(),
-                reaped: true,
-            };
-            let builder = std::thread::Builder::new().name("bedplate-reaper".into());
-            drop(bedplate_threads::spawn(builder, move || child.reap()));
-        }
+        Statistics { snapshots: self.snapshots.load(Ordering::Relaxed), ..Statistics::default() }
     }
 }

@@ -1,65 +1,48 @@
-//! The `ring0` engine: page tables of this process's own.
+//! The `ring0` engine of a [`Memory`](crate::Memory): its tasks run in threads of this process, in ring 0. Forked programs
+//! have another one, [`Region`](crate::ring0::Region).
 
-use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bedplate_ring0::Process;
-
-use super::{ChildWork, Engine, Kind, Shape, Statistics, Work};
-use crate::ring0::{Background, Space};
+use super::{Engine, Kind, Options, Statistics, Threads, Work};
+use crate::ring0::{Background, Space, process};
 use crate::task::Task;
-use crate::{Error, ring0};
+use crate::{Error, PAGE, ring0};
 
 /// A memory that only ring 0 can use.
-pub(crate) struct Ring0 {
+pub(super) struct Ring0 {
     // Dropped first: it works on the memory.
     background: Background,
     space: Arc<Space>,
 }
 
 impl Ring0 {
-    pub(crate) fn new(shape: Shape) -> Result<Self, Error> {
-        if shape.reserve > shape.bytes {
+    pub fn new(options: Options) -> Result<Self, Error> {
+        if options.reserve > options.bytes {
             let reason = "its memories do not grow: leave out Builder::reserve".to_owned();
             return Err(Error::Unavailable { engine: Kind::Ring0, reason });
         }
-        super::check_shape(Kind::Ring0, shape, ring0::SNAPSHOTS, false)?;
-        let space = Space::new(process()?, shape)?;
-        Ok(Self { background: Background::start(&space, shape.copiers)?, space })
+        let space = Space::new(process()?, options)?;
+        Ok(Self { background: Background::start(&space, options.copiers)?, space })
     }
 }
 
-/// This process in ring 0, built if it is not.
-pub(crate) fn process() -> Result<&'static Process, Error> {
-    Process::this().map_err(|error| Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() })
-}
+impl Threads for Ring0 {}
 
 impl Engine for Ring0 {
     fn kind(&self) -> Kind {
         Kind::Ring0
     }
 
-    fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.space.base() as *mut u8).expect("no memory is at address 0")
+    fn base(&self) -> usize {
+        self.space.base() as usize
     }
 
-    fn bytes(&self) -> usize {
-        self.space.bytes()
-    }
-
-    fn grow(&self, bytes: usize) -> Result<Range<usize>, Error> {
-        let len = self.bytes();
-        super::grown(len, bytes, len).map(|grown| len..grown)
+    fn pages(&self) -> usize {
+        self.space.bytes() / PAGE
     }
 
     fn spawn(&self, work: Work) -> Result<Task, Error> {
         ring0::spawn(&self.space, work)
-    }
-
-    fn spawn_in_child(&self, _: ChildWork<'_>) -> Result<Task, Error> {
-        let reason = "its tasks run in this process (Memory::spawn)".to_owned();
-        Err(Error::Unavailable { engine: Kind::Ring0, reason })
     }
 
     fn settle(&self) {

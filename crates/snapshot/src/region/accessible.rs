@@ -17,7 +17,7 @@ const GROWTH: usize = 32 * 512;
 pub const NONE: ProtFlags = ProtFlags::empty();
 
 /// Keeps a mapping from core dumps. It is there all the same when that fails.
-pub fn keep_from_dumps(at: usize, len: usize) {
+pub fn exclude_from_dumps(at: usize, len: usize) {
     // SAFETY: an address and a length: this changes what dumps have, not the memory.
     let _ = unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxDontDump) };
 }

@@ -104,20 +104,9 @@ fn of_its_own_instance() -> Result<OwnedFd, Errno> {
     openat(&root, c".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
 }
 
-/// Maps the file shared, at a base if it matters, where nothing may be mapped.
-pub(crate) fn map(
-    file: &OwnedFd,
-    bytes: usize,
-    base: Option<usize>,
-    protection: ProtFlags,
-) -> Result<usize, Errno> {
+/// Maps the file shared.
+pub(crate) fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    if let Some(base) = base {
-        let at = std::ptr::without_provenance_mut(base);
-        // SAFETY: a new mapping that replaces none.
-        return unsafe { mmap(at, bytes, protection, flags | MapFlags::FIXED_NOREPLACE, file, 0) }
-            .map(|at| at as usize);
-    }
     let align = if bytes >= GIANT { GIANT } else { LARGE };
     // SAFETY: a new mapping at an address of the kernel's choice, replaced in part by one in it; the rest is unmapped.
     unsafe {

@@ -4,9 +4,8 @@
 //! A process can ask whether it has a filter, but not which calls the filter permits. So a child tries calls of which a
 //! filter may think ill.
 
+use bedplate_threads::BlockedSignals;
 use libc::c_long;
-
-use super::BlockedSignals;
 
 /// The result of `PR_GET_SECCOMP` for a thread that has filters.
 const MODE_FILTER: libc::c_int = 2;
@@ -27,7 +26,7 @@ pub fn permits(calls: &[c_long]) -> bool {
 
 fn survives(calls: &[c_long]) -> bool {
     // A handler of the program's must not run in the child.
-    let _blocked = BlockedSignals::new();
+    let _blocked = BlockedSignals::all();
     // The program gets no signal at the child's end, and its own `wait` does not find the child. Handlers of
     // `pthread_atfork` do not run.
     // SAFETY: a child with a copy of this process's memory. It makes system calls and ends.
@@ -73,30 +72,46 @@ pub mod tests {
         libc::SECCOMP_RET_ERRNO | error as u32
     }
 
-    /// Runs `f` in a child with a filter that does something about one call. Gives the child's status.
-    pub fn with_filter(call: c_long, action: u32, f: impl FnOnce() -> bool) -> i32 {
-        let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    /// From now on this thread has a filter that does something about a call; or about those calls only whose argument of
+    /// this number has this lower half. Gives whether that worked.
+    pub fn set_filter(call: c_long, argument: Option<(u32, libc::c_int)>, action: u32) -> bool {
+        const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        /// Where the arguments are, after the number of the call, which is the first word.
+        const ARGUMENTS: u32 = 16;
+        let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let unless = |test: u32, k, jf| libc::sock_filter {
+            code: (libc::BPF_JMP | test | libc::BPF_K) as u16,
+            jt: 0,
+            jf,
+            k,
+        };
+        // Every number is at least 0.
+        let (number, test, value) =
+            argument.map_or((0, libc::BPF_JGE, 0), |(number, value)| (number, libc::BPF_JEQ, value as u32));
         let mut program = [
-            // The call's number is the first word.
-            statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
-            libc::sock_filter {
-                code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-                jt: 0,
-                jf: 1,
-                k: call as u32,
-            },
-            statement((libc::BPF_RET | libc::BPF_K) as u16, action),
-            statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
+            statement(LOAD, 0),
+            unless(libc::BPF_JEQ, call as u32, 3),
+            statement(LOAD, ARGUMENTS + 8 * number),
+            unless(test, value, 1),
+            statement(libc::BPF_RET | libc::BPF_K, action),
+            statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
         ];
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: the filter is this function's.
+        unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
+        }
+    }
+
+    /// Runs `f` in a child with a filter that does something about one call. Gives the child's status.
+    pub fn with_filter(call: c_long, action: u32, f: impl FnOnce() -> bool) -> i32 {
         let mut status = -1;
         // SAFETY: a child with a filter of its own, which runs `f` and ends; then its status.
         unsafe {
             let pid = libc::fork();
             if pid == 0 {
-                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-                let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter);
-                let works = set == 0 && is_filtered() && f();
+                let works = set_filter(call, None, action) && is_filtered() && f();
                 libc::_exit(i32::from(!works));
             }
             libc::waitpid(pid, &raw mut status, 0);

@@ -1,10 +1,13 @@
 //! Memory outside of the heap: handlers write to it while writers to the heap, which may be the region, wait for them.
 
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::engine::{Arena, Engine};
 
 fn map(bytes: usize) -> Result<NonNull<u8>, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -15,12 +18,12 @@ fn map(bytes: usize) -> Result<NonNull<u8>, Errno> {
 }
 
 /// A value in a mapping of its own.
-pub struct MmapBox<T>(NonNull<T>);
+pub struct MmapBox<T: ?Sized>(NonNull<T>);
 
 // SAFETY: owns its value like a box.
-unsafe impl<T: Send> Send for MmapBox<T> {}
+unsafe impl<T: Send + ?Sized> Send for MmapBox<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for MmapBox<T> {}
+unsafe impl<T: Sync + ?Sized> Sync for MmapBox<T> {}
 
 impl<T> MmapBox<T> {
     pub fn new(value: T) -> Result<Self, Errno> {
@@ -31,7 +34,19 @@ impl<T> MmapBox<T> {
     }
 }
 
-impl<T> Deref for MmapBox<T> {
+impl<E: Engine> MmapBox<E> {
+    pub fn into_engine(self) -> MmapBox<dyn Engine> {
+        MmapBox(ManuallyDrop::new(self).0)
+    }
+}
+
+impl<A: Arena> MmapBox<A> {
+    pub fn into_arena(self) -> MmapBox<dyn Arena> {
+        MmapBox(ManuallyDrop::new(self).0)
+    }
+}
+
+impl<T: ?Sized> Deref for MmapBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -40,12 +55,13 @@ impl<T> Deref for MmapBox<T> {
     }
 }
 
-impl<T> Drop for MmapBox<T> {
+impl<T: ?Sized> Drop for MmapBox<T> {
     fn drop(&mut self) {
+        let bytes = size_of_val(&**self);
         // SAFETY: written by `new`; dropped and unmapped once.
         unsafe {
             self.0.drop_in_place();
-            let _ = munmap(self.0.as_ptr().cast(), size_of::<T>());
+            let _ = munmap(self.0.as_ptr().cast(), bytes);
         }
     }
 }
@@ -61,17 +77,17 @@ unsafe impl Zero for std::sync::atomic::AtomicU32 {}
 unsafe impl Zero for std::sync::atomic::AtomicU64 {}
 
 /// A table that takes memory where it was written. Forked children have the same, or none.
-pub struct Table<T> {
+pub struct MmapArray<T> {
     at: NonNull<T>,
     len: usize,
 }
 
 // SAFETY: owns its elements like a vector.
-unsafe impl<T: Send> Send for Table<T> {}
+unsafe impl<T: Send> Send for MmapArray<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Table<T> {}
+unsafe impl<T: Sync> Sync for MmapArray<T> {}
 
-impl<T: Zero> Table<T> {
+impl<T: Zero> MmapArray<T> {
     /// All zero.
     pub fn new(len: usize, for_children: bool) -> Result<Self, Errno> {
         let bytes = (len * size_of::<T>()).next_multiple_of(crate::PAGE);
@@ -84,7 +100,7 @@ impl<T: Zero> Table<T> {
     }
 }
 
-impl<T> Deref for Table<T> {
+impl<T> Deref for MmapArray<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -93,7 +109,7 @@ impl<T> Deref for Table<T> {
     }
 }
 
-impl<T> Drop for Table<T> {
+impl<T> Drop for MmapArray<T> {
     fn drop(&mut self) {
         let bytes = (self.len * size_of::<T>()).next_multiple_of(crate::PAGE);
         // SAFETY: this table's own mapping.

@@ -5,19 +5,19 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::mmap_box::Table;
+use super::mmap_box::MmapArray;
 use super::words::AtomicU64;
 
 const BITS: usize = 64;
 
 /// Which pages.
 pub struct Pages {
-    words: Table<AtomicU64>,
+    words: MmapArray<AtomicU64>,
 }
 
 impl Pages {
     pub fn new(pages: usize, for_children: bool) -> Result<Self, Errno> {
-        Ok(Self { words: Table::new(pages.div_ceil(BITS), for_children)? })
+        Ok(Self { words: MmapArray::new(pages.div_ceil(BITS), for_children)? })
     }
 
     /// Address and length of what it is in, for handlers of faults.

@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::keep_from_dumps;
+use crate::region::exclude_from_dumps;
 
 /// Of the C library's `mremap`: the old mapping stays, empty.
 const DONTUNMAP: libc::c_int = 4;
@@ -20,7 +20,7 @@ const DONTUNMAP: libc::c_int = 4;
 /// As [`Region::move_tables`].
 unsafe fn move_mapping(from: usize, to: To, len: usize) -> Result<usize, Errno> {
     let (fixed, to) = match to {
-        To::Place(to) => (libc::MREMAP_FIXED, to),
+        To::Address(to) => (libc::MREMAP_FIXED, to),
         To::Anywhere(hint) => (0, hint),
     };
     let flags = libc::MREMAP_MAYMOVE | DONTUNMAP | fixed;
@@ -37,7 +37,7 @@ unsafe fn move_mapping(from: usize, to: To, len: usize) -> Result<usize, Errno> 
 /// Where page tables are moved.
 enum To {
     /// To this address. Its mapping is unmapped first, even if the move fails then.
-    Place(usize),
+    Address(usize),
     /// To an address without a mapping; to this one if it has none.
     Anywhere(usize),
 }
@@ -69,10 +69,10 @@ impl Region {
     pub(super) unsafe fn move_tables(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
         let mut moved = 0;
         while moved < len {
-            let end = self.mappings.end_of(from + moved)?;
+            let end = self.maps.end_of(from + moved)?;
             let part = end.min(from + len) - from - moved;
             // SAFETY: as the caller says.
-            unsafe { move_mapping(from + moved, To::Place(to + moved), part) }?;
+            unsafe { move_mapping(from + moved, To::Address(to + moved), part) }?;
             moved += part;
         }
         Ok(())
@@ -100,7 +100,7 @@ impl Region {
 
     /// Everything in use becomes private: the file keeps what it was. Gives whether that took moving tables only.
     pub(super) fn make_private(&self, state: &mut State) -> Result<bool, Errno> {
-        if self.is_in_place() {
+        if self.is_pinned() {
             return Ok(false);
         }
         let used = self.used().next_multiple_of(CHUNK).min(self.pages);
@@ -139,7 +139,7 @@ impl Region {
         match unsafe { self.map_privately(&part) } {
             Ok(()) => {
                 // A dump has nothing twice.
-                keep_from_dumps(aside, len);
+                exclude_from_dumps(aside, len);
                 Ok(moved.is_ok())
             }
             Err(error) => {

@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use super::children::Anchor;
 use super::region::{Region, State};
-use crate::region::{keep_from_dumps, now};
+use crate::region::{exclude_from_dumps, now};
 use crate::{Error, PAGE};
 
 /// A region that a child is about to inherit. Whoever holds this must not claim or give back anything of it.
@@ -26,7 +26,7 @@ impl Region {
     /// # Safety
     /// The child has one thread.
     unsafe fn map_rest(&self, from: usize) -> Result<(), Error> {
-        if self.is_in_place() {
+        if self.is_pinned() {
             return self.make_rest_accessible().map_err(Error::system("mapping the region in the child"));
         }
         if from == self.pages {
@@ -45,7 +45,7 @@ impl Region {
             )
         }
         .map_err(Error::system("mapping the region in the child"))?;
-        keep_from_dumps(at, len);
+        exclude_from_dumps(at, len);
         Ok(())
     }
 }
@@ -60,15 +60,10 @@ impl<'a> Frozen<'a> {
     }
 }
 
-impl crate::region::Frozen for Frozen<'_> {
-    fn cancel(self) {
-        self.thaw();
-    }
-
-    // When there is no child after all, the snapshot ends by itself.
-    fn thaw(mut self) -> u32 {
+impl Frozen<'_> {
+    pub(crate) fn thaw(mut self) -> u32 {
         let epoch = self.state.epoch;
-        if self.state.task.is_none() && !self.region.is_in_place() {
+        if self.state.task.is_none() && !self.region.is_pinned() {
             self.state.detached = self.state.private.clone();
         }
         drop(self.anchor);
@@ -79,7 +74,9 @@ impl crate::region::Frozen for Frozen<'_> {
         epoch
     }
 
-    unsafe fn map_in_child(self) -> Result<(), Error> {
+    /// # Safety
+    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, state, anchor, .. } = self;
         let to = state.private.end;
         // The lock's state is a copy of the parent's: nobody uses it here.

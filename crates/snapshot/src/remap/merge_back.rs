@@ -9,6 +9,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use bedplate_threads::BlockedSignals;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, munmap};
 use rustix::thread::nanosleep;
@@ -17,7 +18,7 @@ use rustix::time::Timespec;
 use super::CHUNK;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::{BlockedSignals, backing, now};
+use crate::region::{backing, now};
 
 /// Most chunks that are merged in one step. Threads that use these chunks wait for the end of the step.
 const CHUNKS: usize = 16;
@@ -46,7 +47,7 @@ impl Region {
         if state.private.is_empty() {
             return Ok(Merged::All);
         }
-        if self.is_in_place() {
+        if self.is_pinned() {
             return self.give_up_some(&mut state);
         }
         if state.has_snapshots() {
@@ -82,7 +83,7 @@ impl Region {
     /// The pages to merge next, which are a part of one mapping.
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
         let Range { start, end } = state.private;
-        let end = end.min((self.mappings.end_of(self.address(start))? - self.base) / PAGE);
+        let end = end.min((self.maps.end_of(self.address(start))? - self.base) / PAGE);
         let (mut at, mut copies) = (start, 0);
         while at < end.min(start + CHUNKS * CHUNK) {
             let chunk = at..end.min((at / CHUNK + 1) * CHUNK);

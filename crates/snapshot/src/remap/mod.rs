@@ -17,7 +17,7 @@
 //! place (4.4). That keeps everything out of user space that a write waits for. And what is shared is found again by
 //! merging: a snapshot in a child that begins before that is over copies the page tables of the rest.
 //!
-//! A program that has devices write into its memory gets a region that stays private (`in_place`).
+//! A program that has devices write into its memory gets a region that stays private (`pinned`).
 //!
 //! Two locks, in this order: *space*, for the search of free pages and for changes of what can be accessed; and the *state*. A
 //! thread that holds the state's lock does not write to the region, which may be the process's heap, and does not allocate.
@@ -25,15 +25,15 @@
 //! Invariants, when the state is not locked:
 //! - Chunks of `State::private` are mapped privately in the owner, all others shared. Nobody writes to the file's part of
 //!   private ones but the thread that merges, and that only while no snapshot is active.
-//! - In a region that is in place all chunks are private, and stay so.
+//! - In a pinned region all chunks are private, and stay so.
 //! - A snapshot that began at some moment reads only what was in use then, which is private until it ends.
 //! - Pages in `gone` were given back while they were private: what the file has of them is nobody's but snapshots'.
 
 mod children;
 mod detach_tables;
 mod freeze;
-mod in_place;
 mod merge_back;
+mod pinned;
 mod region;
 mod space;
 mod worker;
@@ -41,5 +41,7 @@ mod worker;
 pub use freeze::Frozen;
 pub use region::Region;
 
+/// How many snapshots there can be at once in the owner's process. Of children there can be any number.
+pub(crate) const TASKS: usize = 1;
 /// Pages of a last-level page table, which is what can be moved as a whole.
 const CHUNK: usize = 512;

@@ -5,24 +5,25 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
+use bedplate_threads::BlockedSignals;
 use rustix::io::Errno;
 use rustix::mm::munmap;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 
+use super::TASKS;
 use super::children::Children;
 use super::freeze::Frozen;
 use super::merge_back::Merged;
+use crate::engine::{Arena, Engine, Options, SnapshotId};
 use crate::region::{
-    Accessible, BlockedSignals, Descriptor, Entries, EventFd, Mappings, MmapBox, NONE, Options, Pages,
-    Purpose, Refusal, SnapshotId, backing, common_methods, keep_from_dumps, now,
+    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Pages, ProcMaps, Purpose, Refusal, backing,
+    exclude_from_dumps, now, region_as_arena, region_as_engine,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
 use crate::{Error, Kind, PAGE};
 
-/// How many tasks of the owner's process can have snapshots at once. Of children there can be any number.
-const TASKS: usize = 1;
 /// What fails when there is no memory for what is known of the region.
 const TABLES: &str = "mapping the region's tables";
 
@@ -49,9 +50,9 @@ pub(super) struct State {
     pub private: Range<usize>,
     /// Pages whose tables were detached for a child and are not dropped yet.
     pub detached: Range<usize>,
-    /// In a region that is in place: the file's pages before this one have been tried.
+    /// In a pinned region: the file's pages before this one have been tried.
     pub given_up: usize,
-    /// In a region that is in place: pages from this one on are anonymous.
+    /// In a pinned region: pages from this one on are anonymous.
     pub anonymous: usize,
     /// When merging began, since the latest snapshot.
     pub merge_begin: Option<u64>,
@@ -92,7 +93,7 @@ pub struct Region {
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
     /// Used with the state's lock held.
-    pub(super) mappings: Mappings,
+    pub(super) maps: ProcMaps,
     state: Mutex<State>,
     /// Threads that wait for the state's lock.
     waiting: AtomicUsize,
@@ -106,7 +107,7 @@ pub struct Region {
     pub(super) wake_up: EventFd,
     pub(super) counters: Counters,
     /// The region stays private. Changed with the state's lock held.
-    pub(super) in_place: AtomicBool,
+    pub(super) pinned: AtomicBool,
     /// Where other processes can read the statistics. Only the thread that holds the state's lock writes to it.
     pub(super) published: OnceLock<Page>,
     /// Its thread ends.
@@ -115,24 +116,19 @@ pub struct Region {
 
 impl Region {
     /// Nothing can be accessed yet.
-    fn map(&mut self, options: Options) -> Result<(), Errno> {
-        self.base = backing::map(&self.file, options.bytes, options.base, NONE)?;
-        self.aside = backing::map(&self.file, options.bytes, None, NONE)?;
+    fn map(&mut self) -> Result<(), Errno> {
+        self.base = backing::map(&self.file, self.pages * PAGE, NONE)?;
+        self.aside = backing::map(&self.file, self.pages * PAGE, NONE)?;
         Ok(())
     }
 
-    fn set_up(&self, options: Options) -> Result<(), Error> {
+    fn set_up(&self) -> Result<(), Error> {
+        let bytes = self.pages * PAGE;
         for at in [self.base, self.aside] {
-            self.advise(at, options.bytes).map_err(Error::system("keeping the region from children"))?;
-            keep_from_dumps(at, options.bytes);
+            self.advise(at, bytes).map_err(Error::system("keeping the region from children"))?;
+            exclude_from_dumps(at, bytes);
         }
-        self.try_to_move().map_err(|error| Refusal::Other("moving page tables", error).of(Kind::Remap))?;
-        if options.claimed {
-            let extended = self.accessible.extend(self.base, self.pages, self.pages);
-            extended.map_err(Error::system("making the region accessible"))?;
-            self.claim(0..self.pages);
-        }
-        Ok(())
+        self.try_to_move().map_err(|error| Refusal::Other("moving page tables", error).of(Kind::Remap))
     }
 
     pub(super) fn address(&self, page: usize) -> usize {
@@ -207,66 +203,55 @@ impl Region {
     }
 }
 
-impl crate::region::Region for Region {
-    const KIND: Kind = Kind::Remap;
-
-    const AT_ONCE: usize = TASKS;
-    const CHILDREN_AT_ONCE: usize = usize::MAX;
-
-    /// They are the file itself.
-    const VIEWS_ARE_WRITABLE: bool = false;
-
-    const TRACKS_CHANGES: bool = false;
-
-    fn new(options: Options) -> Result<MmapBox<Self>, Error> {
+impl Region {
+    /// Maps it, with addresses for the reserve.
+    pub(crate) fn new(options: Options) -> Result<MmapBox<Self>, Error> {
+        let (bytes, pages) = (options.reserve, options.reserve / PAGE);
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
-        let (file, _) = backing::file(options.bytes, options.huge_pages)
-            .map_err(|error| backing::no_file(error, Kind::Remap))?;
+        let (file, _) =
+            backing::file(bytes, options.huge_pages).map_err(|error| backing::no_file(error, Kind::Remap))?;
         let entries = Entries::open().map_err(|error| {
             Refusal::Other("it takes /proc: opening /proc/self/pagemap", error).of(Kind::Remap)
         })?;
-        let mappings = Mappings::open().map_err(|error| {
+        let maps = ProcMaps::open().map_err(|error| {
             Refusal::Other("it takes /proc: opening /proc/self/maps", error).of(Kind::Remap)
         })?;
         let mut region = Self {
             base: 0,
             aside: 0,
-            pages: options.bytes / PAGE,
+            pages,
             huge_pages: options.huge_pages,
             file,
             descriptor,
             entries,
-            mappings,
+            maps,
             state: Mutex::new(State::new().map_err(Error::system("making files for children"))?),
             waiting: AtomicUsize::new(0),
             accessible: Accessible::default(),
-            claimed: Pages::new(options.bytes / PAGE, true).map_err(Error::system(TABLES))?,
-            gone: Pages::new(options.bytes / PAGE, false).map_err(Error::system(TABLES))?,
+            claimed: Pages::new(pages, true).map_err(Error::system(TABLES))?,
+            gone: Pages::new(pages, false).map_err(Error::system(TABLES))?,
             used: AtomicUsize::new(0),
             space: Mutex::new(()),
             wake_up: EventFd::new().map_err(Error::system(TABLES))?,
             counters: Counters::default(),
-            in_place: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
             published: OnceLock::new(),
             over: AtomicBool::new(false),
         };
-        region.map(options).map_err(Error::system("mapping the region"))?;
-        region.set_up(options)?;
+        region.map().map_err(Error::system("mapping the region"))?;
+        region.set_up()?;
         MmapBox::new(region).map_err(Error::system(TABLES))
     }
+}
 
-    common_methods!();
-
-    /// A region that is in place has none: its page tables would have to be copied.
-    fn keep_in_place(&self) -> Result<(), Error> {
-        self.keep_all_in_place()
-    }
+impl Engine for Region {
+    region_as_engine!(Kind::Remap);
 
     /// One at a time: when the one before has ended, and has been merged.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         loop {
             let mut state = self.lock();
-            if self.is_in_place() {
+            if self.is_pinned() {
                 let reason = "devices may write into the memory".to_owned();
                 return Err(Error::Unavailable { engine: Kind::Remap, reason });
             }
@@ -275,7 +260,7 @@ impl crate::region::Region for Region {
             }
             if !state.private.is_empty() {
                 drop(state);
-                self.merge_some(&BlockedSignals::new())
+                self.merge_some(&BlockedSignals::all())
                     .map_err(Error::system("merging the snapshot before"))?;
                 continue;
             }
@@ -290,31 +275,33 @@ impl crate::region::Region for Region {
         }
     }
 
-    unsafe fn end(&self, id: SnapshotId) -> bool {
+    unsafe fn end(&self, id: SnapshotId) {
         let mut state = self.lock();
         if state.task.take_if(|epoch| *epoch == id.epoch).is_some() && state.children.living() > 0 {
             state.detached = state.private.clone();
         }
         drop(state);
         self.wake_up.notify();
-        // The file has all of it.
-        true
-    }
-
-    fn is_whole(&self, _: &SnapshotId) -> bool {
-        // The file has all of it.
-        true
     }
 
     /// Merges what can be.
     fn settle(&self) {
-        while self.merge_some(&BlockedSignals::new()) == Ok(Merged::Some) {}
+        while self.merge_some(&BlockedSignals::all()) == Ok(Merged::Some) {}
     }
 
     fn statistics(&self) -> Statistics {
         let mut state = self.lock();
         let children = state.children.living();
         self.statistics_with(&state, children)
+    }
+}
+
+impl Arena for Region {
+    region_as_arena!();
+
+    /// A pinned region has no snapshots in this process: its page tables would have to be copied.
+    fn pin(&self) -> Result<(), Error> {
+        self.pin_all()
     }
 }
 

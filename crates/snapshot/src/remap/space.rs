@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use bedplate_threads::BlockedSignals;
 use rustix::io::Errno;
 
 use super::detach_tables::drop_pages;
 use super::region::{Region, State};
 use crate::PAGE;
-use crate::region::{BlockedSignals, backing};
+use crate::region::backing;
 
 impl Region {
     /// Pages are in use from now on, and accessible already. They are zero if they never were before, or were released.
@@ -58,10 +59,10 @@ impl Region {
         }
         self.gone.insert(private.clone());
         // A handler of a signal that used these pages would wait for this thread.
-        let _blocked = BlockedSignals::new();
+        let _blocked = BlockedSignals::all();
         let (mut at, end) = (self.address(private.start), self.address(private.end));
         while at < end {
-            let part = self.mappings.end_of(at).unwrap_or(end).min(end) - at;
+            let part = self.maps.end_of(at).unwrap_or(end).min(end) - at;
             if self.make_zero(at, part).is_err() {
                 // There are as many mappings as there can be, or there is no memory for page tables.
                 let pages = std::ptr::with_exposed_provenance_mut::<u8>(at);

@@ -2,21 +2,26 @@
 
 use std::sync::atomic::Ordering;
 
+use bedplate_threads::BlockedSignals;
 use rustix::event::poll;
 use rustix::time::Timespec;
 
 use super::merge_back::Merged;
 use super::region::Region;
-use crate::region::{BlockedSignals, Thread, Threaded};
+use crate::engine::Threads;
 
 /// The time between two looks at whether a child has ended.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// The time after which it is tried again when there was no memory.
 const LATER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-impl Threaded for Region {
-    fn threads(&self) -> Vec<Thread<Self>> {
-        vec![Thread { name: "bedplate-merge", life: Box::new(Self::work) }]
+impl Threads for Region {
+    fn names(&self) -> &'static [&'static str] {
+        &["bedplate-merge"]
+    }
+
+    fn run_thread(&self, _number: usize) {
+        self.work();
     }
 
     fn end_threads(&self) {
@@ -29,7 +34,7 @@ impl Region {
     /// The thread's life.
     fn work(&self) {
         // As it was started.
-        let blocked = BlockedSignals::new();
+        let blocked = BlockedSignals::all();
         let mut rest = None;
         loop {
             let _ = poll(&mut [self.wake_up.poll()], rest);
@@ -80,9 +85,9 @@ impl Region {
         while !self.is_over() {
             match self.merge_some(blocked) {
                 Ok(Merged::Some) => self.give_way(),
-                // Children may live, and nothing of the memory was in use when they were forked. In a region that is in place, a
+                // Children may live, and nothing of the memory was in use when they were forked. In a pinned region, a
                 // page that is used for the first time may get a page of the file.
-                Ok(Merged::All) => return (self.lives_on() || self.is_in_place()).then_some(&LATER),
+                Ok(Merged::All) => return (self.lives_on() || self.is_pinned()).then_some(&LATER),
                 Ok(Merged::Waits) => return Some(&LOOK),
                 Err(_) => return Some(&LATER),
             }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use super::protocol::Waiting;
 use super::space::Space;
-use super::tables::Stock;
+use super::tables::PooledTables;
 use crate::{Error, PAGE};
 
 /// The threads of a memory.
@@ -33,30 +33,27 @@ impl Background {
         let space = self.space.clone();
         let thread =
             bedplate_threads::spawn(std::thread::Builder::new().name(name.into()), move || work(&space));
-        self.threads.push(thread.map_err(|error| Error::System {
-            what: "starting a thread",
-            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN),
-        })?);
+        self.threads.push(thread.map_err(Error::thread)?);
         Ok(())
     }
 
     /// Waits until there is nothing to do for now.
     pub fn settle(&self) {
         let space = &self.space;
-        let mut stock = space.shelf.lock();
-        while stock.is_reclaimed_soon()
-            || stock.copying > 0
-            || (wants(space, stock.ready.len()) && !stock.short)
+        let mut pooled = space.table_pool.lock();
+        while pooled.is_reclaimed_soon()
+            || pooled.copying > 0
+            || (wants(space, pooled.ready.len()) && !pooled.short)
         {
-            stock = space.shelf.wait(stock);
+            pooled = space.table_pool.wait(pooled);
         }
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.space.shelf.lock().closing = true;
-        self.space.shelf.notify();
+        self.space.table_pool.lock().closing = true;
+        self.space.table_pool.notify();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -70,65 +67,65 @@ fn wants(space: &Space, ready: usize) -> bool {
 
 fn reclaim(space: &Space) {
     let mut waiting = Waiting::default();
-    let mut stock = space.shelf.lock();
-    while !stock.closing {
-        if !stock.ended {
-            stock = space.shelf.wait(stock);
+    let mut pooled = space.table_pool.lock();
+    while !pooled.closing {
+        if !pooled.ended {
+            pooled = space.table_pool.wait(pooled);
             continue;
         }
-        stock.ended = false;
-        stock.looking = true;
-        drop(stock);
+        pooled.ended = false;
+        pooled.looking = true;
+        drop(pooled);
         let first = space.pool.frames.first();
         space.limbo.reclaim(&mut waiting, &space.epochs, |number| {
             // A frame of this pool that was handed out is never refused.
             let _ = space.pool.frames.give(0, first.offset(u64::from(number)));
         });
-        stock = space.shelf.lock();
-        stock.looking = false;
-        stock.waiting = waiting.pages();
-        trim(space, &mut stock);
-        space.shelf.notify();
+        pooled = space.table_pool.lock();
+        pooled.looking = false;
+        pooled.waiting = waiting.pages();
+        trim(space, &mut pooled);
+        space.table_pool.notify();
     }
 }
 
 /// Frees tables that a burst of snapshots has left behind.
-fn trim(space: &Space, stock: &mut Stock) {
-    let missing = (2 * space.ahead).saturating_sub(stock.ready.len() + stock.copying);
+fn trim(space: &Space, pooled: &mut PooledTables) {
+    let missing = (2 * space.ahead).saturating_sub(pooled.ready.len() + pooled.copying);
     // Without any made ahead, the next snapshot's copy goes over an old one.
-    let keep = if space.ahead == 0 { 1 } else { missing };
-    while stock.used.len() > keep
-        && let Some(table) = stock.used.pop()
+    let most = if space.ahead == 0 { 1 } else { missing };
+    while pooled.used.len() > most
+        && let Some(table) = pooled.used.pop()
     {
-        // SAFETY: nobody uses it: it was on the shelf.
+        // SAFETY: nobody uses it: it was in the pool.
         unsafe { table.free(space.all(), &mut space.pool.frames.cpu(0)) };
     }
 }
 
 fn copy(space: &Space) {
-    let mut stock = space.shelf.lock();
-    while !stock.closing {
-        if !wants(space, stock.ready.len() + stock.copying) || stock.short {
-            stock = space.shelf.wait(stock);
+    let mut pooled = space.table_pool.lock();
+    while !pooled.closing {
+        if !wants(space, pooled.ready.len() + pooled.copying) || pooled.short {
+            pooled = space.table_pool.wait(pooled);
             continue;
         }
-        stock.copying += 1;
-        let used = stock.used.pop();
-        drop(stock);
+        pooled.copying += 1;
+        let used = pooled.used.pop();
+        drop(pooled);
         let made = used.map_or_else(|| space.new_table(), Ok);
         if let Ok(table) = &made {
             table.protect(|page| space.home.frame(page));
         }
-        stock = space.shelf.lock();
-        stock.copying -= 1;
+        pooled = space.table_pool.lock();
+        pooled.copying -= 1;
         match made {
             Ok(table) => {
                 let pages = (space.bytes() / PAGE) as u64;
                 space.counters.protected_ahead.fetch_add(pages, Ordering::Relaxed);
-                stock.ready.push(table);
+                pooled.ready.push(table);
             }
-            Err(_) => stock.short = true,
+            Err(_) => pooled.short = true,
         }
-        space.shelf.notify();
+        space.table_pool.notify();
     }
 }

@@ -3,7 +3,7 @@
 //! Linux has nothing at a memory's addresses. For main, the handler passes on where the same frames are for Linux, which
 //! costs no copy, because main's frames are always the same. If Linux is to write there, the pages are made writable
 //! before, as a store would; and a snapshot that is taken while Linux writes gets copies of those pages
-//! ([`keep_what_is_being_written`]), because what Linux does there is noticed by nobody.
+//! ([`copy_pages_being_written`]), because what Linux does there is noticed by nobody.
 //!
 //! For a task on a snapshot, buffers are copied to and from a staging buffer of its processor's. Longer ones are used in
 //! parts where the call may do less than was asked; `write` and `pwrite64` go on until they are done.
@@ -14,7 +14,7 @@
 use bedplate_ring0::{Answer, Cpu, SyscallFrame, handlers};
 
 use super::fault::{self, Page};
-use super::region::unavailable;
+use super::frames::unavailable;
 use super::shapes::{self, Access, Buffer, Length};
 use super::space::Space;
 use super::staging::{self, MOST_PIECES, Piece, STAGING, Scratch};
@@ -33,7 +33,7 @@ pub fn install(process: &bedplate_ring0::Process) -> Result<(), Error> {
 }
 
 /// With the latch held for writing: snapshots get the pages that Linux is writing to for main.
-pub fn keep_what_is_being_written(space: &Space, cpu: Cpu) {
+pub fn copy_pages_being_written(space: &Space, cpu: Cpu) {
     for number in 0..space.process.cpus() as u32 {
         let Some(scratch) = staging::of(number) else { continue };
         for (address, bytes) in scratch.writing.ranges() {
@@ -58,7 +58,7 @@ fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
         return Answer::Return(-i64::from(libc::EAGAIN));
     }
     let asked = frame.arguments;
-    let masks = frame.number as i64 == libc::SYS_rt_sigprocmask && keep_segv(cpu, frame);
+    let masks = frame.number as i64 == libc::SYS_rt_sigprocmask && leave_segv_unblocked(cpu, frame);
     let near = frame.arguments.iter().any(|argument| registry::is_near(*argument));
     if !near && !shapes::is_indirect(frame.number) {
         if !masks {
@@ -91,7 +91,7 @@ fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
 
 /// A call that blocks signals does not block SIGSEGV, by which threads that touch a memory natively come to ring 0: this
 /// one, if it loses ring 0, and those that it starts. Whether the call was changed.
-fn keep_segv(cpu: Cpu, frame: &mut SyscallFrame) -> bool {
+fn leave_segv_unblocked(cpu: Cpu, frame: &mut SyscallFrame) -> bool {
     const SEGV: u64 = 1 << (libc::SIGSEGV - 1);
     let [how, set, ..] = frame.arguments;
     let Some(scratch) = staging::of(cpu.number()).filter(|_| set != 0 && how != libc::SIG_UNBLOCK as u64)

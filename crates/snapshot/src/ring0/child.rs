@@ -22,10 +22,10 @@ use bedplate_ring0::paging::{PageSize, Pte, PteFlags};
 use bedplate_ring0::shootdown::Batch;
 use bedplate_ring0::{Cpu, InterruptsOff, Outcome, Process, TrapFrame, handlers};
 
-use super::heap::Region;
-use super::region::{Pool, unavailable};
+use super::arena::Region;
+use super::frames::{Pool, unavailable};
 use super::space::{Space, table_frames};
-use super::tables::{Table, entry_of};
+use super::tables::{TableSet, entry_of};
 use super::{registry, staging};
 use crate::region::Pages;
 use crate::{Error, PAGE};
@@ -41,11 +41,11 @@ pub struct Child {
     region: &'static Region,
     space: &'static Space,
     process: &'static Process,
-    place: usize,
+    slot: usize,
     epoch: u64,
     /// The snapshot's tables, which are in memory shared with the parent.
-    source: &'static Table,
-    table: Table,
+    source: &'static TableSet,
+    table: TableSet,
     pool: Pool,
     /// Pages that are zero when they are touched.
     emptied: Pages,
@@ -68,24 +68,24 @@ pub fn is_child() -> bool {
     !CURRENT.load(Ordering::Relaxed).is_null()
 }
 
-/// Makes this process, which has just been forked, one that sees the snapshot at this place, and enters ring 0.
-pub fn enter(region: &'static Region, place: usize, epoch: u64) -> Result<(), Error> {
+/// Makes this process, which has just been forked, one that sees the snapshot in this slot, and enters ring 0.
+pub fn enter(region: &'static Region, slot: usize, epoch: u64) -> Result<(), Error> {
     let space: &'static Space = region.space;
     let process = Process::builder().build().map_err(unavailable)?;
-    let (slot, range) = (space.slot(), space.range());
-    process.keep_private(slot.start(), slot.bytes()).map_err(unavailable)?;
+    let (addresses, range) = (space.addresses(), space.range());
+    process.keep_private(addresses.start(), addresses.bytes()).map_err(unavailable)?;
     let pages = range.bytes() as usize / PAGE;
     let pool =
         Pool::new(process, (pages + table_frames(range.bytes() as usize) + 512) * PAGE, Backing::Small)?;
     // SAFETY: only the entry of the reserved range is changed.
     let own = unsafe { process.page_tables() };
-    let table = Table::new(&own, space.all(), range, &mut pool.frames.cpu(0)).map_err(unavailable)?;
-    let source = space.snapshot(place).ok_or_else(|| unavailable("there is no snapshot"))?;
+    let table = TableSet::new(&own, space.all(), range, &mut pool.frames.cpu(0)).map_err(unavailable)?;
+    let source = space.snapshot(slot).ok_or_else(|| unavailable("there is no snapshot"))?;
     let child = Box::leak(Box::new(Child {
         region,
         space,
         process,
-        place,
+        slot,
         epoch,
         source,
         table,
@@ -142,8 +142,8 @@ impl Child {
     /// Makes a page present.
     fn bring(&self, cpu: Cpu, address: u64) -> Outcome {
         self.locked(cpu, |clean| {
-            let Some(slot) = self.table.directory().slot(address) else { return Outcome::Pass };
-            if slot.load().is_present() {
+            let Some(entry) = self.table.directory().slot(address) else { return Outcome::Pass };
+            if entry.load().is_present() {
                 // Another thread was faster.
                 return Outcome::Handled;
             }
@@ -160,7 +160,7 @@ impl Child {
                 self.read(address, to);
                 clean.push_back(page as u32);
             }
-            slot.store_exclusive(Pte::leaf(own, PageSize::Size4K, PteFlags::WRITABLE));
+            entry.store_exclusive(Pte::leaf(own, PageSize::Size4K, PteFlags::WRITABLE));
             self.region.control.brought.fetch_add(1, Ordering::Relaxed);
             Outcome::Handled
         })
@@ -168,8 +168,8 @@ impl Child {
 
     /// Copies what the snapshot has at a page.
     fn read(&self, address: u64, to: *mut u8) {
-        let Some(slot) = self.source.directory().slot(address) else { end("a page is missing") };
-        let mut frame: Frame = slot.load().frame();
+        let Some(entry) = self.source.directory().slot(address) else { end("a page is missing") };
+        let mut frame: Frame = entry.load().frame();
         loop {
             if self.space.is_garbage(frame) {
                 end("there was no memory to keep it");
@@ -179,13 +179,13 @@ impl Child {
             // meanwhile, the copy is not used.
             unsafe { copy_frame(to, from) };
             fence(Ordering::SeqCst);
-            let now = slot.load().frame();
+            let now = entry.load().frame();
             if now == frame {
                 break;
             }
             frame = now;
         }
-        if self.region.control.is_over(self.place, self.epoch) {
+        if self.region.control.is_over(self.slot, self.epoch) {
             end("it has closed the file that keeps it");
         }
     }
@@ -194,8 +194,8 @@ impl Child {
     fn let_go(&self, cpu: Cpu, clean: &mut VecDeque<u32>) {
         let Some(page) = clean.pop_front() else { return };
         let address = self.space.base() + u64::from(page) * PAGE as u64;
-        let Some(slot) = self.table.directory().slot(address) else { return };
-        let unused = slot.update(|pte| (pte.is_present() && !pte.is_dirty()).then_some(Pte::EMPTY));
+        let Some(entry) = self.table.directory().slot(address) else { return };
+        let unused = entry.update(|pte| (pte.is_present() && !pte.is_dirty()).then_some(Pte::EMPTY));
         if let Ok(pte) = unused {
             self.forget(cpu, address, pte);
             self.region.control.dropped.fetch_add(1, Ordering::Relaxed);
@@ -217,8 +217,8 @@ impl Child {
             let emptied = self.process.run(|cpu| {
                 self.locked(cpu, |_| {
                     self.emptied.insert(page..page + 1);
-                    let Some(slot) = self.table.directory().slot(address) else { return };
-                    if let Ok(pte) = slot.update(|pte| pte.is_present().then_some(Pte::EMPTY)) {
+                    let Some(entry) = self.table.directory().slot(address) else { return };
+                    if let Ok(pte) = entry.update(|pte| pte.is_present().then_some(Pte::EMPTY)) {
                         self.forget(cpu, address, pte);
                     }
                 });

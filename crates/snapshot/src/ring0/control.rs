@@ -14,7 +14,7 @@ use crate::Error;
 /// See the module.
 #[derive(Debug)]
 pub struct Control {
-    /// For each place, the epoch of the latest snapshot of a child's that is over.
+    /// For each slot, the epoch of the latest snapshot of a child's that is over.
     over: [AtomicU64; MOST],
     /// Children that entered ring 0.
     pub children: AtomicU64,
@@ -26,27 +26,27 @@ pub struct Control {
 
 impl Control {
     /// A snapshot's pages are not kept any more.
-    pub fn set_over(&self, place: usize, epoch: u64) {
-        self.over[place].store(epoch, Ordering::SeqCst);
+    pub fn set_over(&self, slot: usize, epoch: u64) {
+        self.over[slot].store(epoch, Ordering::SeqCst);
     }
 
     /// Whether that has happened.
     #[inline]
-    pub fn is_over(&self, place: usize, epoch: u64) -> bool {
-        self.over[place].load(Ordering::SeqCst) >= epoch
+    pub fn is_over(&self, slot: usize, epoch: u64) -> bool {
+        self.over[slot].load(Ordering::SeqCst) >= epoch
     }
 }
 
 /// The mapping, for as long as the process lives.
 #[derive(Debug)]
-pub struct Shared(NonNull<Control>);
+pub struct ControlMapping(NonNull<Control>);
 
 // SAFETY: a reference to atomics that stay.
-unsafe impl Send for Shared {}
+unsafe impl Send for ControlMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for ControlMapping {}
 
-impl Shared {
+impl ControlMapping {
     pub fn new() -> Result<Self, Error> {
         let (bytes, access) = (size_of::<Control>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -56,7 +56,7 @@ impl Shared {
     }
 }
 
-impl Deref for Shared {
+impl Deref for ControlMapping {
     type Target = Control;
 
     fn deref(&self) -> &Control {

@@ -9,8 +9,8 @@ use bedplate_ring0::paging::{Slot, VirtRange};
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, TrapFrame, handlers};
 
+use super::frames::unavailable;
 use super::protocol::{self, Outcome, World};
-use super::region::unavailable;
 use super::registry;
 use super::space::Space;
 use crate::{Error, PAGE};
@@ -42,8 +42,8 @@ pub fn write(space: &Space, cpu: Cpu, address: u64) -> Option<()> {
         None => {
             page.write_by_main()?;
         }
-        Some((number, place)) if number == space.number() => {
-            count(space, protocol::write_by_snapshot(&page, place, space.epochs.of(place)));
+        Some((number, slot)) if number == space.number() => {
+            count(space, protocol::write_by_snapshot(&page, slot, space.epochs.of(slot)));
         }
         // A task on another memory's snapshot.
         Some(_) => return None,
@@ -78,8 +78,8 @@ impl Page<'_> {
 
 impl World<Native> for Page<'_> {
     #[inline]
-    fn entry(&self, place: usize) -> Option<&Slot> {
-        self.space.snapshot(place)?.directory().slot(self.address)
+    fn entry(&self, slot: usize) -> Option<&Slot> {
+        self.space.snapshot(slot)?.directory().slot(self.address)
     }
 
     #[inline(always)]
@@ -103,8 +103,8 @@ impl World<Native> for Page<'_> {
         self.space.limbo.push(self.space.pool.number(copy), end_epoch);
     }
 
-    fn tear(&self, place: usize) -> Frame {
-        self.space.tear(place)
+    fn tear(&self, slot: usize) -> Frame {
+        self.space.tear(slot)
     }
 
     fn flush(&self, snapshots: u64) {

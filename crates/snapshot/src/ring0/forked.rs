@@ -7,17 +7,17 @@ use std::time::Instant;
 use bedplate_ring0::word::Native;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::frames::unavailable;
 use super::protocol::{MOST, Writing};
-use super::region::unavailable;
 use super::spawn::{take, take_tables};
-use super::{child, heap::Region};
+use super::{arena::Region, child};
 use crate::Error;
 
 /// A snapshot without a child. Nobody writes to protected pages, which all are: whoever holds this must not write to
 /// the region, nor let signals be handled on top of it.
 pub struct Frozen {
     region: &'static Region,
-    place: usize,
+    slot: usize,
     epoch: u64,
     latch: Writing<'static, Native>,
     read: OwnedFd,
@@ -25,52 +25,48 @@ pub struct Frozen {
     begin: Instant,
 }
 
-impl Region {
-    /// Takes a snapshot for a `fork` that is the next thing this thread does. Signals are blocked.
-    ///
-    /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`]: nothing has happened.
-    pub fn freeze(&'static self) -> Result<Frozen, Error> {
+impl Frozen {
+    /// Takes a snapshot. Signals are blocked.
+    pub(super) fn new(region: &'static Region) -> Result<Self, Error> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
         let begin = Instant::now();
-        let place = self.space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
-        let taken = take_tables(self.space).and_then(|tables| {
-            let taken = self.space.process.run(|cpu| take(self.space, cpu, place, tables, |latch| latch));
+        let space = region.space;
+        let slot = space.epochs.take_slot().ok_or(Error::TooManySnapshots { limit: MOST })?;
+        let taken = take_tables(space).and_then(|tables| {
+            let taken = space.process.run(|cpu| take(space, cpu, slot, tables, |latch| latch));
             taken.map_err(unavailable).flatten()
         });
         match taken {
-            Ok((epoch, _, latch)) => Ok(Frozen { region: self, place, epoch, latch, read, write, begin }),
+            Ok((epoch, _, latch)) => Ok(Self { region, slot, epoch, latch, read, write, begin }),
             Err(error) => {
-                self.space.epochs.give_place(place);
+                space.epochs.give_slot(slot);
                 Err(error)
             }
         }
     }
-}
 
-impl Frozen {
-    /// In the parent: all go on. When there is no child after all, the snapshot ends by itself.
-    pub fn thaw(self) {
-        let Self { region, place, latch, read, write, begin, .. } = self;
+    pub(crate) fn thaw(self) -> u64 {
+        let Self { region, slot, epoch, latch, read, write, begin } = self;
         drop(latch);
         let pause = begin.elapsed().as_nanos() as u64;
         region.pauses.record(pause);
         // Only the child has the other end now: when it ends, so does the pipe.
         drop(write);
-        region.reaper.watch(place, read);
+        region.reaper.watch(slot, read);
+        epoch
     }
 
-    /// In the child, before anything touches the region: it enters ring 0, where the region is as it was.
+    /// Enters ring 0, where the region is as it was.
     ///
     /// # Safety
-    /// This is the child of a `fork` that followed [`Region::freeze`] immediately, and has one thread.
-    pub unsafe fn enter_in_child(self) -> Result<(), Error> {
-        let Self { region, place, epoch, latch, read, write, .. } = self;
+    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
+        let Self { region, slot, epoch, latch, read, write, .. } = self;
         // The latch is a copy of the parent's: nobody uses it here.
         std::mem::forget(latch);
         drop(read);
         // Open until this process ends.
         std::mem::forget(write);
-        child::enter(region, place, epoch)
+        child::enter(region, slot, epoch)
     }
 }

@@ -5,7 +5,7 @@
 
 use bedplate_ring0::handlers;
 
-use super::region::unavailable;
+use super::frames::unavailable;
 use super::space::Space;
 use super::{registry, task};
 use crate::Error;

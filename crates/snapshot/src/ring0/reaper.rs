@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
+use super::frames::unavailable;
 use super::protocol::MOST;
-use super::region::unavailable;
-use super::{heap::Region, task};
+use super::{arena::Region, task};
 use crate::Error;
 
 const NONE: i32 = -1;
@@ -22,7 +22,7 @@ const PUBLISH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// See the module.
 #[derive(Debug)]
 pub struct Reaper {
-    /// The pipes of children, by the places of their snapshots.
+    /// The pipes of children, by the slots of their snapshots.
     pipes: [AtomicI32; MOST],
     wake_up: OwnedFd,
 }
@@ -34,16 +34,16 @@ impl Reaper {
         Ok(Self { pipes: [const { AtomicI32::new(NONE) }; MOST], wake_up })
     }
 
-    /// Waits for the end of the child that has this place, from now on.
-    pub fn watch(&self, place: usize, pipe: OwnedFd) {
-        self.pipes[place].store(pipe.into_raw_fd(), Ordering::Release);
+    /// Waits for the end of the child that has this slot, from now on.
+    pub fn watch(&self, slot: usize, pipe: OwnedFd) {
+        self.pipes[slot].store(pipe.into_raw_fd(), Ordering::Release);
         // It cannot be full.
         let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
-    /// The pipe of a place, if there is one.
-    fn pipe(&self, place: usize) -> Option<BorrowedFd<'_>> {
-        let pipe = self.pipes[place].load(Ordering::Acquire);
+    /// The pipe of a slot, if there is one.
+    fn pipe(&self, slot: usize) -> Option<BorrowedFd<'_>> {
+        let pipe = self.pipes[slot].load(Ordering::Acquire);
         // SAFETY: the reaper's thread, which is the caller, is the only one to close it.
         (pipe != NONE).then(|| unsafe { BorrowedFd::borrow_raw(pipe) })
     }
@@ -51,20 +51,20 @@ impl Reaper {
     /// Starts the thread, which never ends.
     pub fn start(region: &'static Region) -> Result<(), Error> {
         let thread = std::thread::Builder::new().name("bedplate-children".into());
-        bedplate_threads::spawn(thread, || region.reaper.run(region)).map(drop).map_err(unavailable)
+        bedplate_threads::spawn(thread, move || region.reaper.run(region)).map(drop).map_err(unavailable)
     }
 
-    fn run(&self, region: &Region) {
+    fn run(&self, region: &'static Region) {
         loop {
             let mut waits: [PollFd<'_>; 1 + MOST] =
                 std::array::from_fn(|_| PollFd::new(&self.wake_up, PollFlags::IN));
-            let mut places = [0; 1 + MOST];
+            let mut slots = [0; 1 + MOST];
             let mut count = 1;
-            for place in 0..MOST {
-                if let Some(pipe) = self.pipe(place) {
+            for slot in 0..MOST {
+                if let Some(pipe) = self.pipe(slot) {
                     // The end of the other side is reported in any case.
                     waits[count] = PollFd::from_borrowed_fd(pipe, PollFlags::empty());
-                    places[count] = place;
+                    slots[count] = slot;
                     count += 1;
                 }
             }
@@ -77,17 +77,17 @@ impl Reaper {
             }
             let gone: [bool; 1 + MOST] = std::array::from_fn(|n| n > 0 && !waits[n].revents().is_empty());
             for number in (1..count).filter(|number| gone[*number]) {
-                self.end(region, places[number]);
+                self.end(region, slots[number]);
             }
         }
     }
 
-    fn end(&self, region: &Region, place: usize) {
-        let pipe = self.pipes[place].swap(NONE, Ordering::AcqRel);
+    fn end(&self, region: &Region, slot: usize) {
+        let pipe = self.pipes[slot].swap(NONE, Ordering::AcqRel);
         // SAFETY: it was given to `watch`, and is known to nobody any more.
         drop(unsafe { OwnedFd::from_raw_fd(pipe) });
         // A child that closed its end, but still lives, is to notice.
-        region.control.set_over(place, region.space.epochs.of(place));
-        task::end(region.space, place);
+        region.control.set_over(slot, region.space.epochs.of(slot));
+        task::end(region.space, slot);
     }
 }

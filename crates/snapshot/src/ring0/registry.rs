@@ -19,7 +19,7 @@ const ENTRY_SHIFT: u32 = 39;
 static SPACES: [AtomicPtr<Space>; ENTRIES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ENTRIES];
 /// Held while memories are made or dropped.
 pub static CHANGING: Mutex<()> = Mutex::new(());
-/// For each processor, the snapshot it is on: 0, or `1 + memory * 256 + place`.
+/// For each processor, the snapshot it is on: 0, or `1 + memory * 256 + slot`.
 static ON: [AtomicU64; MOST_CPUS] = [const { AtomicU64::new(0) }; MOST_CPUS];
 
 /// The addresses of all memories that there can be. Tables of a snapshot have nothing there but its own memory.
@@ -53,9 +53,9 @@ pub fn is_free(number: usize) -> bool {
     SPACES[number].load(Ordering::Acquire).is_null()
 }
 
-/// Says which snapshot a processor is on: the memory's number and the place.
+/// Says which snapshot a processor is on: the memory's number and the slot.
 pub fn set_snapshot(cpu: u32, on: Option<(usize, usize)>) {
-    let value = on.map_or(0, |(space, place)| 1 + (space * 256 + place) as u64);
+    let value = on.map_or(0, |(space, slot)| 1 + (space * 256 + slot) as u64);
     ON[cpu as usize].store(value, Ordering::SeqCst);
 }
 

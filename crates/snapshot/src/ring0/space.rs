@@ -1,7 +1,7 @@
 //! One memory: everything that handlers, snapshots and the threads in the background share.
 //!
 //! Main's tables are those that the process's own topmost table leads to; [`Space::main`] says which they are, and
-//! changes with the latch held for writing. A snapshot's place ([`Place`]) belongs to its task from the moment it is
+//! changes with the latch held for writing. A snapshot's slot ([`SnapshotSlot`]) belongs to its task from the moment it is
 //! taken to the moment it is given back.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use bedplate_ring0::shootdown::{Batch, CpuSet};
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, Process, Reserved, Windows};
 
+use super::frames::{Home, Pool, reserve, unavailable};
 use super::protocol::{Epochs, Latch, Limbo, MOST};
-use super::region::{Home, Pool, reserve, unavailable};
-use super::tables::{Shelf, Table, entry_of};
+use super::tables::{TablePool, TableSet, entry_of};
 use super::{calls, fault, native, registry};
-use crate::engine::{Shape, Statistics};
+use crate::engine::{Options, Statistics};
 use crate::{Error, PAGE};
 
 /// No processor.
@@ -25,15 +25,15 @@ pub const NO_CPU: u32 = u32::MAX;
 
 /// How many copies of all pages there is room for: one for each snapshot that may be active, and one for what those that
 /// have ended leave behind until it is reclaimed. If snapshots need more, some are lost ([`Error::Incomplete`]).
-fn most_copies(shape: Shape) -> usize {
-    shape.at_once + 1
+fn most_copies(options: Options) -> usize {
+    options.at_once + 1
 }
 
 /// A snapshot, as long as it is active.
 #[derive(Debug)]
-pub struct Place {
+pub struct SnapshotSlot {
     /// Its tables.
-    pub table: AtomicPtr<Table>,
+    pub table: AtomicPtr<TableSet>,
     /// The processor that uses them.
     pub cpu: AtomicU32,
     /// Pages of it were lost.
@@ -70,9 +70,9 @@ pub struct Space {
     pub latch: Latch<Native>,
     pub epochs: Epochs<Native>,
     pub limbo: Limbo<Native>,
-    pub places: [Place; MOST],
-    main: AtomicPtr<Table>,
-    pub shelf: Shelf,
+    pub slots: [SnapshotSlot; MOST],
+    main: AtomicPtr<TableSet>,
+    pub table_pool: TablePool,
     /// Stands for pages that were lost.
     garbage: Frame,
     /// How many snapshots can be taken in a row without copying.
@@ -88,40 +88,41 @@ pub fn table_frames(bytes: usize) -> usize {
 
 impl Space {
     /// A memory filled with zeros, and main's tables, in use.
-    pub fn new(process: &'static Process, shape: Shape) -> Result<Arc<Self>, Error> {
-        let backing = if shape.huge_pages { Backing::Transparent } else { Backing::Small };
-        Self::with(process, shape, backing)
+    pub fn new(process: &'static Process, options: Options) -> Result<Arc<Self>, Error> {
+        let backing = if options.huge_pages { Backing::Transparent } else { Backing::Small };
+        Self::with(process, options, backing)
     }
 
     /// The same, backed in this way.
-    pub fn with(process: &'static Process, shape: Shape, backing: Backing) -> Result<Arc<Self>, Error> {
+    pub fn with(process: &'static Process, options: Options, backing: Backing) -> Result<Arc<Self>, Error> {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;
         let (number, reserved) = (0..registry::ENTRIES)
             .filter(|number| registry::is_free(*number))
             .find_map(|number| Some((number, reserve(process, number).ok()?)))
             .ok_or_else(|| unavailable(format_args!("there are {} memories already", registry::ENTRIES)))?;
-        let mapped = shape.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
+        let mapped = options.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
         let range = VirtRange::at(reserved.range().start(), mapped as u64).map_err(unavailable)?;
-        let home = Home::new(process, shape.bytes, backing)?;
+        let home = Home::new(process, options.bytes, backing)?;
         // None of it is touched before it is used.
-        let frames =
-            most_copies(shape) * mapped / PAGE + table_frames(mapped) * (MOST + 2 * shape.ahead + 2) + 512;
+        let frames = most_copies(options) * mapped / PAGE
+            + table_frames(mapped) * (MOST + 2 * options.ahead + 2)
+            + 512;
         let pool = Pool::new(process, frames * PAGE, backing)?;
         let frames = &mut pool.frames.cpu(0);
         // SAFETY: only the entry of the reserved range is changed.
         let own = unsafe { process.page_tables() };
-        let main = Table::new(&own, all, range, frames).map_err(unavailable)?;
+        let main = TableSet::new(&own, all, range, frames).map_err(unavailable)?;
         for (page, address) in range.pages().enumerate() {
-            if let Some(slot) = main.directory().slot(address) {
-                slot.store_exclusive(Pte::leaf(home.frame(page), PageSize::Size4K, PteFlags::WRITABLE));
+            if let Some(entry) = main.directory().slot(address) {
+                entry.store_exclusive(Pte::leaf(home.frame(page), PageSize::Size4K, PteFlags::WRITABLE));
             }
         }
         let garbage = pool.frames.take(0).ok_or_else(|| unavailable("no frames"))?;
         let limbo = Limbo::new(pool.count());
         let before = own.top().slots[entry_of(range)].load();
         let entry = main.entry;
-        let place = || Place {
+        let slot = || SnapshotSlot {
             table: AtomicPtr::default(),
             cpu: AtomicU32::new(NO_CPU),
             incomplete: AtomicBool::new(false),
@@ -129,18 +130,18 @@ impl Space {
         let space = Arc::new(Self {
             process,
             number,
-            bytes: shape.bytes,
+            bytes: options.bytes,
             range,
             all,
             before,
             latch: Latch::new(),
             epochs: Epochs::new(),
             limbo,
-            places: std::array::from_fn(|_| place()),
+            slots: std::array::from_fn(|_| slot()),
             main: AtomicPtr::new(Box::into_raw(Box::new(main))),
-            shelf: Shelf::default(),
+            table_pool: TablePool::default(),
             garbage,
-            ahead: shape.ahead,
+            ahead: options.ahead,
             counters: Counters::default(),
             pool,
             home,
@@ -196,14 +197,14 @@ impl Space {
 
     /// Main's tables.
     #[inline]
-    pub fn main(&self) -> &Table {
+    pub fn main(&self) -> &TableSet {
         // SAFETY: tables are freed with the memory only.
         unsafe { &*self.main.load(Ordering::Acquire) }
     }
 
     /// Lets main use other tables, and returns those it used. With the latch held for writing; who uses the old ones
     /// is flushed by the caller.
-    pub fn replace_main(&self, table: Box<Table>) -> Box<Table> {
+    pub fn replace_main(&self, table: Box<TableSet>) -> Box<TableSet> {
         self.process_tables().top().slots[entry_of(self.range)].store_exclusive(table.entry);
         let old = self.main.swap(Box::into_raw(table), Ordering::AcqRel);
         // SAFETY: it was made of a box, and nobody but main knows it.
@@ -212,15 +213,15 @@ impl Space {
 
     /// Tables of an active snapshot.
     #[inline]
-    pub fn snapshot(&self, place: usize) -> Option<&Table> {
+    pub fn snapshot(&self, slot: usize) -> Option<&TableSet> {
         // SAFETY: they stay as long as the snapshot is active, which the latch, held by the caller, keeps it.
-        unsafe { self.places.get(place)?.table.load(Ordering::Acquire).as_ref() }
+        unsafe { self.slots.get(slot)?.table.load(Ordering::Acquire).as_ref() }
     }
 
     /// New tables.
-    pub fn new_table(&self) -> Result<Box<Table>, Error> {
+    pub fn new_table(&self) -> Result<Box<TableSet>, Error> {
         let frames = &mut self.pool.frames.cpu(0);
-        let table = Table::new(&self.process_tables(), self.all, self.range, frames);
+        let table = TableSet::new(&self.process_tables(), self.all, self.range, frames);
         let table = table.map_err(|_| Error::System {
             what: "frames for page tables",
             source: rustix::io::Errno::NOMEM,
@@ -233,8 +234,8 @@ impl Space {
     /// The processors that are on main's tables: all that are not on a snapshot of this memory.
     pub fn processors_of_main(&self) -> CpuSet {
         let mut cpus = CpuSet::first(self.process.cpus());
-        for (place, _) in self.epochs.active() {
-            cpus.remove(self.places[place].cpu.load(Ordering::Acquire) as usize);
+        for (slot, _) in self.epochs.active() {
+            cpus.remove(self.slots[slot].cpu.load(Ordering::Acquire) as usize);
         }
         cpus
     }
@@ -242,8 +243,8 @@ impl Space {
     /// Has a processor of each of these snapshots forget a page.
     pub fn flush_snapshots(&self, cpu: Cpu, snapshots: u64, address: u64) {
         let mut cpus = CpuSet::new();
-        for place in (0..MOST).filter(|place| snapshots & 1 << place != 0) {
-            cpus.insert(self.places[place].cpu.load(Ordering::SeqCst) as usize);
+        for slot in (0..MOST).filter(|slot| snapshots & 1 << slot != 0) {
+            cpus.insert(self.slots[slot].cpu.load(Ordering::SeqCst) as usize);
         }
         // An error would mean that this is not ring 0, where no processor is.
         let _ = cpu.shoot_down(&cpus, &Batch::page(address, PageSize::Size4K));
@@ -255,7 +256,7 @@ impl Space {
     }
 
     /// The addresses kept for it.
-    pub fn slot(&self) -> VirtRange {
+    pub fn addresses(&self) -> VirtRange {
         self.reserved.range()
     }
 
@@ -266,8 +267,8 @@ impl Space {
 
     /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.
     #[cold]
-    pub fn tear(&self, place: usize) -> Frame {
-        self.places[place].incomplete.store(true, Ordering::Release);
+    pub fn tear(&self, slot: usize) -> Frame {
+        self.slots[slot].incomplete.store(true, Ordering::Release);
         self.garbage
     }
 

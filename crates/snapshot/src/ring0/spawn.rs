@@ -13,10 +13,10 @@ use bedplate_ring0::shootdown::Batch;
 use bedplate_ring0::word::Native;
 use bedplate_ring0::{Cpu, InterruptsOff};
 
+use super::frames::unavailable;
 use super::protocol::{MOST, Writing};
-use super::region::unavailable;
 use super::space::{NO_CPU, Space};
-use super::tables::Table;
+use super::tables::TableSet;
 use super::{calls, task};
 use crate::engine::Work;
 use crate::task::Task;
@@ -25,9 +25,9 @@ use crate::{Error, PAGE};
 /// Tables for a snapshot.
 pub enum Tables {
     /// Both are ready.
-    Ready { snapshot: Box<Table>, main: Box<Table> },
+    Ready { snapshot: Box<TableSet>, main: Box<TableSet> },
     /// To be copied.
-    Empty(Box<Table>),
+    Empty(Box<TableSet>),
 }
 
 /// Takes a snapshot and runs `work` on it.
@@ -35,37 +35,37 @@ pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Task, Error> {
     if task::running_on().is_some() {
         return Err(Error::OfASnapshot);
     }
-    let place = space.epochs.take_place().ok_or(Error::TooManySnapshots { limit: MOST })?;
+    let slot = space.epochs.take_slot().ok_or(Error::TooManySnapshots { limit: MOST })?;
     let taken = take_tables(space).and_then(|tables| {
-        let taken = space.process.run(|cpu| take(space, cpu, place, tables, drop));
+        let taken = space.process.run(|cpu| take(space, cpu, slot, tables, drop));
         taken.map_err(unavailable).flatten()
     });
     let (epoch, pause) = match taken {
         Ok((epoch, pause, ())) => (epoch, pause),
         Err(error) => {
-            space.epochs.give_place(place);
+            space.epochs.give_slot(slot);
             return Err(error);
         }
     };
-    let task = task::start(space, place, work)?;
+    let task = task::start(space, slot, work)?;
     Ok(Task::new(Box::new(task), epoch, pause))
 }
 
 /// Tables for the next snapshot. Waits for the frames that ended snapshots leave behind, if there may be too few without
 /// them.
 pub fn take_tables(space: &Space) -> Result<Tables, Error> {
-    let mut stock = space.shelf.lock();
-    while stock.is_reclaimed_soon() && space.pool.free() < space.bytes() / PAGE {
-        stock = space.shelf.wait(stock);
+    let mut pooled = space.table_pool.lock();
+    while pooled.is_reclaimed_soon() && space.pool.free() < space.bytes() / PAGE {
+        pooled = space.table_pool.wait(pooled);
     }
-    if stock.ready.len() >= 2
-        && let (Some(snapshot), Some(main)) = (stock.ready.pop(), stock.ready.pop())
+    if pooled.ready.len() >= 2
+        && let (Some(snapshot), Some(main)) = (pooled.ready.pop(), pooled.ready.pop())
     {
-        space.shelf.notify();
+        space.table_pool.notify();
         return Ok(Tables::Ready { snapshot, main });
     }
-    let some = stock.ready.pop().or_else(|| stock.used.pop());
-    drop(stock);
+    let some = pooled.ready.pop().or_else(|| pooled.used.pop());
+    drop(pooled);
     match some {
         Some(table) => Ok(Tables::Empty(table)),
         None => space.new_table().map(Tables::Empty),
@@ -77,7 +77,7 @@ pub fn take_tables(space: &Space) -> Result<Tables, Error> {
 pub fn take<'s, R>(
     space: &'s Space,
     cpu: Cpu,
-    place: usize,
+    slot: usize,
     tables: Tables,
     then: impl FnOnce(Writing<'s, Native>) -> R,
 ) -> Result<(u64, Duration, R), Error> {
@@ -101,7 +101,7 @@ pub fn take<'s, R>(
                 // Some of main's pages are write-protected without need, which the next write to them undoes.
                 flush_main(space, cpu)?;
                 drop((writing, off));
-                space.shelf.lock().used.push(snapshot);
+                space.table_pool.lock().used.push(snapshot);
                 return Err(Error::System {
                     what: "frames for page tables",
                     source: rustix::io::Errno::NOMEM,
@@ -109,14 +109,14 @@ pub fn take<'s, R>(
             }
         }
     }
-    let here = &space.places[place];
+    let here = &space.slots[slot];
     here.cpu.store(NO_CPU, Ordering::Relaxed);
     here.incomplete.store(false, Ordering::Relaxed);
     here.table.store(Box::into_raw(snapshot), Ordering::Release);
-    let epoch = space.epochs.begin(place);
+    let epoch = space.epochs.begin(slot);
     let flushed = flush_main(space, cpu);
-    calls::keep_what_is_being_written(space, cpu);
-    let kept = then(writing);
+    calls::copy_pages_being_written(space, cpu);
+    let result = then(writing);
     drop(off);
     let pause = begin.elapsed();
     flushed?;
@@ -127,10 +127,10 @@ pub fn take<'s, R>(
         space.counters.without_copying.fetch_add(1, Ordering::Relaxed);
     }
     if let Some(old) = old_main {
-        space.shelf.lock().used.push(old);
-        space.shelf.notify();
+        space.table_pool.lock().used.push(old);
+        space.table_pool.notify();
     }
-    Ok((epoch, pause, kept))
+    Ok((epoch, pause, result))
 }
 
 /// Main's processors use no entry any more that has lost the right to write.

@@ -12,7 +12,7 @@ use bedplate_ring0::Process;
 use bedplate_ring0::shootdown::MOST_CPUS;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use super::region::unavailable;
+use super::frames::unavailable;
 use crate::Error;
 
 /// Bytes of the staging buffer.

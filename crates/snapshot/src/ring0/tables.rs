@@ -1,6 +1,6 @@
 //! Page tables of a memory: main's, snapshots', and those that wait to be one or the other.
 //!
-//! A [`Table`] is a whole set: a topmost table, which a snapshot's processor uses, and an entry of it that leads to the
+//! A [`TableSet`] is a whole set: a topmost table, which a snapshot's processor uses, and an entry of it that leads to the
 //! memory, which can also be put into the process's own topmost table: then it is main's.
 //!
 //! Taking a snapshot without copying (4.2) takes two that are ready: one becomes the snapshot's, and one, which is
@@ -23,14 +23,14 @@ const STEP: u64 = 128 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Table {
+pub struct TableSet {
     tables: PageTables<'static, Windows>,
     directory: Directory<'static>,
     /// What a topmost table has at the memory's place.
     pub entry: Pte,
 }
 
-impl Table {
+impl TableSet {
     /// Tables that share everything with the process's but the memories, and can map `range`; they do not yet.
     pub fn new(
         process: &PageTables<'static, Windows>,
@@ -65,8 +65,8 @@ impl Table {
     /// cached.
     pub fn protect(&self, frame: impl Fn(usize) -> Frame) {
         for (page, address) in self.directory.range().pages().enumerate() {
-            if let Some(slot) = self.directory.slot(address) {
-                slot.store_exclusive(Pte::leaf(frame(page), PageSize::Size4K, PteFlags::empty()));
+            if let Some(entry) = self.directory.slot(address) {
+                entry.store_exclusive(Pte::leaf(frame(page), PageSize::Size4K, PteFlags::empty()));
             }
         }
     }
@@ -75,7 +75,7 @@ impl Table {
     /// processors that use them: their accessed and dirty bits may be lost, which nobody looks at. `between` is called from time to time.
     pub fn copy(
         &self,
-        main: &Table,
+        main: &TableSet,
         frames: &mut impl TableSource,
         between: impl Fn(),
     ) -> Result<(), PagingError> {
@@ -117,11 +117,11 @@ pub fn entry_of(range: VirtRange) -> usize {
 /// Tables that nobody uses.
 #[derive(Debug, Default)]
 #[expect(clippy::vec_box, reason = "put into use with the latch held, where nothing may be allocated")]
-pub struct Stock {
+pub struct PooledTables {
     /// Copies of main's, write-protected.
-    pub ready: Vec<Box<Table>>,
+    pub ready: Vec<Box<TableSet>>,
     /// To be copied again.
-    pub used: Vec<Box<Table>>,
+    pub used: Vec<Box<TableSet>>,
     /// How many somebody is copying.
     pub copying: usize,
     /// Pages in limbo, as of the last look.
@@ -136,27 +136,27 @@ pub struct Stock {
     pub closing: bool,
 }
 
-impl Stock {
+impl PooledTables {
     /// Whether the thread that reclaims frames looks, or will look, for those of snapshots that have ended; it then says
-    /// that the stock has changed.
+    /// that the pool has changed.
     pub fn is_reclaimed_soon(&self) -> bool {
         !self.closing && (self.ended || self.looking)
     }
 }
 
-/// The stock, and those who wait for it to change.
+/// The tables that nobody uses, and the threads that wait for them to change.
 #[derive(Debug, Default)]
-pub struct Shelf {
-    stock: Mutex<Stock>,
+pub struct TablePool {
+    pooled: Mutex<PooledTables>,
     changed: Condvar,
 }
 
-impl Shelf {
-    pub fn lock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+impl TablePool {
+    pub fn lock(&self) -> MutexGuard<'_, PooledTables> {
+        self.pooled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub fn wait<'a>(&'a self, guard: MutexGuard<'a, Stock>) -> MutexGuard<'a, Stock> {
+    pub fn wait<'a>(&'a self, guard: MutexGuard<'a, PooledTables>) -> MutexGuard<'a, PooledTables> {
         self.changed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

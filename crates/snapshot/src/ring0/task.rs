@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use bedplate_ring0::{Cpu, InterruptsOff};
 
-use super::region::unavailable;
+use super::frames::unavailable;
 use super::registry;
 use super::space::{NO_CPU, Space};
 use crate::engine::Work;
@@ -31,30 +31,29 @@ pub struct Running {
     incomplete: Arc<AtomicBool>,
 }
 
-/// Starts the task of the snapshot at this place, which was just taken.
-pub fn start(space: &Arc<Space>, place: usize, work: Work) -> Result<Running, Error> {
+/// Starts the task of the snapshot in this slot, which was just taken.
+pub fn start(space: &Arc<Space>, slot: usize, work: Work) -> Result<Running, Error> {
     let incomplete = Arc::new(AtomicBool::new(false));
     let (its_space, its_incomplete) = (space.clone(), incomplete.clone());
-    let run = move || run(&its_space, place, work, &its_incomplete);
+    let run = move || run(&its_space, slot, work, &its_incomplete);
     match std::thread::Builder::new().name("bedplate-snapshot".into()).spawn(run) {
         Ok(thread) => Ok(Running { thread, incomplete }),
         Err(error) => {
-            end(space, place);
-            let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
-            Err(Error::System { what: "starting a thread", source })
+            end(space, slot);
+            Err(Error::thread(error))
         }
     }
 }
 
-fn run(space: &Arc<Space>, place: usize, work: Work, incomplete: &AtomicBool) -> Result<Vec<u8>, Error> {
+fn run(space: &Arc<Space>, slot: usize, work: Work, incomplete: &AtomicBool) -> Result<Vec<u8>, Error> {
     ON_SNAPSHOT.set(Some(space.number()));
     let done = space.process.run(|cpu| {
-        let here = &space.places[place];
-        registry::set_snapshot(cpu.number(), Some((space.number(), place)));
+        let here = &space.slots[slot];
+        registry::set_snapshot(cpu.number(), Some((space.number(), slot)));
         here.cpu.store(cpu.number(), Ordering::SeqCst);
         // A handler that has changed an entry has seen this processor, or changed it before it is used here.
         fence(Ordering::SeqCst);
-        let root = space.snapshot(place).map_or(0, super::tables::Table::root);
+        let root = space.snapshot(slot).map_or(0, super::tables::TableSet::root);
         // SAFETY: the tables share all but the memory with the process's, and stay until this has left them.
         let result = unsafe { cpu.set_root(root) }.map_err(unavailable).and_then(|()| {
             // SAFETY: the memory as this processor sees it does not change until `end`.
@@ -68,7 +67,7 @@ fn run(space: &Arc<Space>, place: usize, work: Work, incomplete: &AtomicBool) ->
         unsafe { cpu.set_root(space.process.root()) }.map_err(unavailable)?;
         registry::set_snapshot(cpu.number(), None);
         incomplete.store(here.incomplete.load(Ordering::Acquire), Ordering::Release);
-        end(space, place);
+        end(space, slot);
         result
     });
     ON_SNAPSHOT.set(None);
@@ -76,15 +75,15 @@ fn run(space: &Arc<Space>, place: usize, work: Work, incomplete: &AtomicBool) ->
         Ok(result) => result,
         Err(error) => {
             // It could not enter ring 0, so nobody has used the tables.
-            end(space, place);
+            end(space, slot);
             Err(unavailable(error))
         }
     }
 }
 
 /// Ends a snapshot whose tables no processor uses any more.
-pub fn end(space: &Space, place: usize) {
-    let here = &space.places[place];
+pub fn end(space: &Space, slot: usize) {
+    let here = &space.slots[slot];
     let table = {
         // SAFETY: in ring 0, and dropped there.
         let _off = Cpu::current().map(|_| unsafe { InterruptsOff::new() });
@@ -92,21 +91,21 @@ pub fn end(space: &Space, place: usize) {
             Some(cpu) => cpu.relax(),
             None => std::thread::yield_now(),
         });
-        space.epochs.end(place);
+        space.epochs.end(slot);
         here.cpu.store(NO_CPU, Ordering::Relaxed);
         here.table.swap(std::ptr::null_mut(), Ordering::AcqRel)
     };
-    space.epochs.give_place(place);
+    space.epochs.give_slot(slot);
     space.counters.ended.fetch_add(1, Ordering::Relaxed);
-    let mut stock = space.shelf.lock();
+    let mut pooled = space.table_pool.lock();
     if !table.is_null() {
         // SAFETY: made of a box when the snapshot was taken; nobody knows it any more.
-        stock.used.push(unsafe { Box::from_raw(table) });
+        pooled.used.push(unsafe { Box::from_raw(table) });
     }
-    stock.ended = true;
-    stock.short = false;
-    drop(stock);
-    space.shelf.notify();
+    pooled.ended = true;
+    pooled.short = false;
+    drop(pooled);
+    space.table_pool.notify();
 }
 
 impl Completion for Running {

@@ -29,7 +29,7 @@ use rustix::process::{Resource, getpid, getrlimit};
 
 use super::{FIGURES, Statistics};
 use crate::region::backing::memory_file;
-use crate::region::keep_from_dumps;
+use crate::region::exclude_from_dumps;
 use crate::{Kind, PAGE};
 
 /// The name of the file in memory.
@@ -85,7 +85,7 @@ impl Page {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe { mmap(std::ptr::null_mut(), PAGE, access, MapFlags::SHARED, &file, 0) }?;
-        keep_from_dumps(at as usize, PAGE);
+        exclude_from_dumps(at as usize, PAGE);
         let words = NonNull::new(at.cast()).expect("a mapping is not at address 0");
         let page = Self { words, _file: file };
         page.describe(engine, why);

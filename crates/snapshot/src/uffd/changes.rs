@@ -2,7 +2,7 @@
 //!
 //! A page is armed at every snapshot, so the owner changes it between two snapshots only after it was exposed between
 //! them. Each page has the epoch of its newest exposure. That is the newest one before a snapshot, too, until the page is
-//! exposed again: then the older epoch is kept here, for each snapshot that there is.
+//! exposed again: then the older epoch is stored here, for each snapshot that there is.
 //!
 //! Entries of a slot are read only for pages that were exposed since its snapshot began, for which they were written. So a
 //! slot's next snapshot needs no new table.
@@ -11,17 +11,17 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::tables::{AtomicU32, Table};
+use super::tables::{AtomicU32, MmapArray};
 
 /// For each slot and page, the epoch of the page's newest exposure before the slot's snapshot.
 pub(super) struct Changes {
-    before: Table<AtomicU32>,
+    before: MmapArray<AtomicU32>,
     pages: usize,
 }
 
 impl Changes {
     pub fn new(slots: usize, pages: usize) -> Result<Self, Errno> {
-        Ok(Self { before: Table::new(slots * pages, false)?, pages })
+        Ok(Self { before: MmapArray::new(slots * pages, false)?, pages })
     }
 
     /// A page is about to be exposed for the first time since a slot's snapshot. The caller then stores the page's new epoch.

@@ -15,7 +15,8 @@ use super::page_map;
 use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use super::target::{ChildTarget, Target};
-use crate::region::{keep_from_dumps, now};
+use crate::engine::number;
+use crate::region::{exclude_from_dumps, now};
 use crate::{Error, PAGE};
 
 /// A region all of whose pages are armed and whose faults wait. Whoever holds this must not write to it.
@@ -48,7 +49,7 @@ impl Region {
         }
         .map_err(Error::system("mapping the region in the child"))?;
         let used = self.used.load(Ordering::Acquire);
-        keep_from_dumps(self.address(used), (self.pages - used) * PAGE);
+        exclude_from_dumps(self.address(used), (self.pages - used) * PAGE);
         Ok(())
     }
 
@@ -77,24 +78,23 @@ impl<'a> Frozen<'a> {
     }
 }
 
-impl crate::region::Frozen for Frozen<'_> {
-    fn cancel(self) {
-        drop(self);
-    }
-
-    // When there is no child after all, the snapshot ends by itself.
-    fn thaw(mut self) -> u32 {
+impl Frozen<'_> {
+    /// Without a child nobody has the other end of the channel, so that the snapshot ends.
+    pub(crate) fn thaw(mut self) -> u64 {
         // Only the child has the other end now, which is closed when the child ends.
         drop(self.childs_end);
         let target = Target::Child(ChildTarget::new(self.owners_end));
         self.snapshots.slots[self.slot] = Some(Slot { epoch: self.epoch, target });
+        let number = number(self.snapshots.era, self.epoch);
         drop(self.snapshots);
         self.region.counters.pauses.record(now() - self.begin);
         self.region.wake_up.notify();
-        self.epoch
+        number
     }
 
-    unsafe fn map_in_child(self) -> Result<(), Error> {
+    /// # Safety
+    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, snapshots, owners_end, childs_end, .. } = self;
         // The lock's state is a copy of the parent's: nobody uses it here.
         std::mem::forget(snapshots);

@@ -2,7 +2,7 @@
 //!
 //! A [`Region`] is a memory file mapped shared at one address: the owner's memory. Its pages are either *armed*,
 //! write-protected by userfaultfd, or not. A snapshot is a private mapping of the same file, in the same process
-//! ([`snapshot`](crate::region::Region::snapshot)) or in a forked child ([`freeze`](crate::region::Region::freeze)).
+//! ([`snapshot`](crate::engine::Engine::snapshot)) or in a forked child ([`freeze`](crate::engine::Engine::freeze)).
 //!
 //! 1. When a snapshot begins, it shares every page with the owner. The engine arms all pages (`states`). Most of them are still
 //!    armed, because only pages that were written since the snapshot before are not. They are armed in long runs.
@@ -47,6 +47,6 @@ pub use child::Frozen;
 pub use region::Region;
 
 /// How many snapshots can be active at once.
-const SNAPSHOTS: usize = 16;
+pub(crate) const SNAPSHOTS: usize = 16;
 /// Pages that a latch covers: those of one last-level page table.
 const CHUNK: usize = 512;

@@ -14,9 +14,10 @@ use super::snapshots::Snapshots;
 use super::states::{GAP, LARGE_GAP};
 use super::target::{Target, ViewTarget};
 use super::{CHUNK, SNAPSHOTS};
+use crate::engine::{Arena, Engine, Options, SnapshotId};
 use crate::region::{
-    Accessible, Descriptor, Entries, EventFd, MmapBox, NONE, Options, Pages, Purpose, Refusal, SnapshotId,
-    Table, backing, common_methods, keep_from_dumps, now, protect,
+    Accessible, Descriptor, Entries, EventFd, MmapArray, MmapBox, NONE, Pages, Purpose, Refusal, backing,
+    exclude_from_dumps, now, protect, region_as_arena, region_as_engine,
 };
 use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
@@ -53,8 +54,8 @@ pub struct Region {
     pub(super) claimed: Pages,
     pub(super) unarmed: Pages,
     pub(super) unarmed_count: AtomicUsize,
-    /// The newest epoch for which a page was kept.
-    pub(super) epochs: Table<AtomicU32>,
+    /// The newest epoch for which a page was copied.
+    pub(super) epochs: MmapArray<AtomicU32>,
     /// If it keeps track of changes.
     pub(super) changes: Option<Changes>,
     /// No page from this one on was ever claimed.
@@ -86,7 +87,7 @@ impl Region {
         (memory, large_folios): (OwnedFd, bool),
         descriptor: Descriptor,
     ) -> Result<MmapBox<Self>, Error> {
-        let pages = options.bytes / PAGE;
+        let pages = options.reserve / PAGE;
         let tables = Error::system("mapping the region's tables");
         let entries = (options.huge_pages && protect::needs_a_look()).then(Entries::open).transpose();
         let entries = entries.map_err(|error| {
@@ -110,7 +111,7 @@ impl Region {
                 claimed: Pages::new(pages, true)?,
                 unarmed: Pages::new(pages, false)?,
                 unarmed_count: AtomicUsize::new(0),
-                epochs: Table::new(pages, false)?,
+                epochs: MmapArray::new(pages, false)?,
                 changes: options.track_changes.then(|| Changes::new(SNAPSHOTS, pages)).transpose()?,
                 used: AtomicUsize::new(0),
                 nothing: nothing as usize,
@@ -126,26 +127,21 @@ impl Region {
         make().map_err(tables)
     }
 
-    fn set_up(&self, options: Options) -> Result<(), Error> {
-        let at = std::ptr::without_provenance_mut(self.base);
-        if options.huge_pages {
+    fn set_up(&self, huge_pages: bool) -> Result<(), Error> {
+        let (at, bytes) = (std::ptr::without_provenance_mut(self.base), self.pages * PAGE);
+        if huge_pages {
             // SAFETY: the region's mapping; a kernel that has no huge pages for it says no.
-            let _ = unsafe { madvise(at, options.bytes, Advice::LinuxHugepage) };
+            let _ = unsafe { madvise(at, bytes, Advice::LinuxHugepage) };
         }
         // SAFETY: the region's mapping. Children must not share it: they map the file privately, or not at all.
-        unsafe { madvise(at, options.bytes, Advice::LinuxDontFork) }
+        unsafe { madvise(at, bytes, Advice::LinuxDontFork) }
             .map_err(Error::system("keeping the region from children"))?;
         // SAFETY: nothing is protected before there are threads that serve faults.
-        unsafe { self.descriptor.register(self.base, options.bytes) }.map_err(|error| match error {
+        unsafe { self.descriptor.register(self.base, bytes) }.map_err(|error| match error {
             Errno::INVAL => Refusal::Kernel(Purpose::WriteProtection).of(Kind::Uffd),
             error => Error::System { what: "registering the region", source: error },
         })?;
-        keep_from_dumps(self.base, options.bytes);
-        if options.claimed {
-            let extended = self.accessible.extend(self.base, self.pages, self.pages);
-            extended.map_err(Error::system("making the region accessible"))?;
-            self.claim(0..self.pages);
-        }
+        exclude_from_dumps(self.base, bytes);
         Ok(())
     }
 
@@ -182,7 +178,7 @@ impl Region {
     /// Brings the page up to date.
     pub(super) fn publish(&self) {
         if let Some(page) = self.published.get() {
-            page.publish(&crate::region::Region::statistics(self));
+            page.publish(&Engine::statistics(self));
         }
     }
 
@@ -193,34 +189,28 @@ impl Region {
     }
 }
 
-impl crate::region::Region for Region {
-    const KIND: Kind = Kind::Uffd;
-
-    const AT_ONCE: usize = SNAPSHOTS;
-    const CHILDREN_AT_ONCE: usize = SNAPSHOTS;
-
-    const VIEWS_ARE_WRITABLE: bool = true;
-
-    const TRACKS_CHANGES: bool = true;
-
-    fn new(options: Options) -> Result<MmapBox<Self>, Error> {
+impl Region {
+    /// Maps it, with addresses for the reserve.
+    pub(crate) fn new(options: Options) -> Result<MmapBox<Self>, Error> {
+        let bytes = options.reserve;
         let descriptor =
             Descriptor::open(Purpose::WriteProtection).map_err(|refusal| refusal.of(Kind::Uffd))?;
-        let (memory, large_folios) = backing::file(options.bytes, options.huge_pages)
-            .map_err(|error| backing::no_file(error, Kind::Uffd))?;
-        let base = backing::map(&memory, options.bytes, options.base, NONE)
-            .map_err(Error::system("mapping the region"))?;
+        let (memory, large_folios) =
+            backing::file(bytes, options.huge_pages).map_err(|error| backing::no_file(error, Kind::Uffd))?;
+        let base = backing::map(&memory, bytes, NONE).map_err(Error::system("mapping the region"))?;
         // From here on the mapping is the region's, which unmaps it.
         let region = Self::around(base, options, (memory, large_folios), descriptor);
         let region = region.inspect_err(|_| {
             // SAFETY: the mapping made above.
-            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), options.bytes) };
+            let _ = unsafe { munmap(std::ptr::without_provenance_mut(base), bytes) };
         })?;
-        region.set_up(options)?;
+        region.set_up(options.huge_pages)?;
         Ok(region)
     }
+}
 
-    common_methods!();
+impl Engine for Region {
+    region_as_engine!(Kind::Uffd);
 
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         // Private from the start: what it shares with the owner is what it has not got itself.
@@ -255,14 +245,10 @@ impl crate::region::Region for Region {
         }
     }
 
-    unsafe fn end(&self, id: SnapshotId) -> bool {
-        let slot = {
-            let mut snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            snapshots.slots[id.slot].take()
-        };
+    unsafe fn end(&self, id: SnapshotId) {
+        self.close().slots[id.slot] = None;
         // SAFETY: the snapshot's mapping, which nobody uses any more: the target was the last to know it.
         let _ = unsafe { munmap(std::ptr::without_provenance_mut(id.base), self.pages * PAGE) };
-        slot.is_some_and(|slot| slot.epoch == id.epoch && slot.target.is_whole())
     }
 
     fn is_whole(&self, id: &SnapshotId) -> bool {
@@ -276,25 +262,6 @@ impl crate::region::Region for Region {
         let start = pages.clone().find(|&page| newest(page) >= since)?;
         let end = (start..pages.end).find(|&page| newest(page) < since);
         Some(start..end.unwrap_or(pages.end))
-    }
-
-    fn has_room(&self) -> bool {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner).free().is_ok()
-    }
-
-    fn is_served(&self) -> bool {
-        self.served.load(Ordering::Acquire)
-    }
-
-    unsafe fn share_in_child(&self) -> Result<(), Error> {
-        // SAFETY: as the caller says.
-        unsafe { self.map_privately() }?;
-        self.make_own();
-        Ok(())
-    }
-
-    fn own_everything(&self) {
-        self.make_own();
     }
 
     fn settle(&self) {
@@ -322,6 +289,29 @@ impl crate::region::Region for Region {
         };
         counters.pauses.fill(&mut statistics);
         statistics
+    }
+}
+
+impl Arena for Region {
+    region_as_arena!();
+
+    fn has_room(&self) -> bool {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner).free().is_ok()
+    }
+
+    fn is_served(&self) -> bool {
+        self.served.load(Ordering::Acquire)
+    }
+
+    unsafe fn copy_in_child(&self) -> Result<(), Error> {
+        // SAFETY: as the caller says.
+        unsafe { self.map_privately() }?;
+        self.make_own();
+        Ok(())
+    }
+
+    fn own_everything(&self) {
+        self.make_own();
     }
 }
 

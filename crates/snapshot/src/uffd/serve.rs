@@ -1,4 +1,4 @@
-//! The way of a write fault: keep the page for the snapshots that share it, then let the write go on.
+//! The way of a write fault: the page is copied for the snapshots that share it, then the write goes on.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -49,14 +49,14 @@ impl Region {
         page..self.claimed.first(page + 1..end, false).unwrap_or(end)
     }
 
-    /// Keeps pages for the snapshots that share them, and makes them writable. They are in one chunk, whose latch is
+    /// Copies pages for the snapshots that share them, and makes them writable. They are in one chunk, whose latch is
     /// held; those that are not armed stay as they are.
     pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) {
         let mut at = pages.start;
         while let Some(run) = self.unarmed.run(at..pages.end, false) {
             at = run.end;
             for (number, slot) in open.numbered() {
-                self.keep(number, slot, run.clone());
+                self.copy_for(number, slot, run.clone());
             }
             for page in run.clone() {
                 self.epochs[page].store(open.epoch, Ordering::Release);
@@ -69,13 +69,13 @@ impl Region {
     }
 
     /// Gives a snapshot its own copy of the pages that it still shares.
-    fn keep(&self, number: usize, slot: &Slot, run: Range<usize>) {
+    fn copy_for(&self, number: usize, slot: &Slot, run: Range<usize>) {
         let shares = |page: &usize| self.epochs[*page].load(Ordering::Relaxed) < slot.epoch;
         let mut page = run.start;
         while let Some(start) = (page..run.end).find(shares) {
             let end = (start..run.end).find(|page| !shares(page)).unwrap_or(run.end);
-            let kept = slot.target.keep(self, start..end);
-            if kept.is_err() {
+            let copied = slot.target.copy_pages(self, start..end);
+            if copied.is_err() {
                 self.counters.incomplete.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(changes) = &self.changes {

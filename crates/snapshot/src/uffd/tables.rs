@@ -2,4 +2,4 @@
 
 pub(super) use std::sync::atomic::AtomicU32;
 
-pub(super) use crate::region::Table;
+pub(super) use crate::region::MmapArray;

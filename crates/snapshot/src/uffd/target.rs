@@ -22,7 +22,7 @@ use crate::region::entries::{OF_A_FILE, PRESENT, SWAPPED};
 /// The most pages of one step.
 pub const MOST: usize = 64;
 
-/// A page could not be kept: the snapshot is given up.
+/// A page could not be copied: the snapshot is given up.
 #[derive(Debug)]
 pub struct Incomplete;
 
@@ -36,14 +36,14 @@ pub enum Target {
 
 impl Target {
     /// Gives the snapshot its own copy of pages. An error is given once.
-    pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
+    pub fn copy_pages(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
         match self {
-            Self::View(view) => view.keep(pages),
-            Self::Child(child) => child.keep(region, pages),
+            Self::View(view) => view.copy_pages(pages),
+            Self::Child(child) => child.copy_pages(region, pages),
         }
     }
 
-    /// Whether every page was kept.
+    /// Whether every page was copied that had to be.
     pub fn is_whole(&self) -> bool {
         match self {
             Self::View(view) => !view.incomplete.load(Ordering::Acquire),
@@ -63,7 +63,7 @@ impl ViewTarget {
         Self { base, incomplete: AtomicBool::new(false) }
     }
 
-    fn keep(&self, pages: Range<usize>) -> Result<(), Incomplete> {
+    fn copy_pages(&self, pages: Range<usize>) -> Result<(), Incomplete> {
         let at = std::ptr::without_provenance_mut(self.base + pages.start * PAGE);
         loop {
             // SAFETY: the snapshot's mapping; faults pages in as if written, which changes no content.
@@ -99,7 +99,7 @@ impl ChildTarget {
         Self { channel, link: Mutex::new(Link::Waiting) }
     }
 
-    fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
+    fn copy_pages(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Link::Waiting = *link {
             *link = establish(&self.channel);
@@ -145,7 +145,7 @@ fn establish(channel: &OwnedFd) -> Link {
     match page_map::wait(channel) {
         Some(Introduced { pid, page_map: Some(pagemap) }) => Link::Alive { pid, pagemap },
         Some(Introduced { pid, page_map: None }) => {
-            // What cannot be watched cannot be kept.
+            // Whether pages of a child were copied cannot be known without its page map.
             let _ = kill_process(pid, Signal::KILL);
             Link::Gone
         }

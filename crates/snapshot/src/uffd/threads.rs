@@ -8,19 +8,20 @@ use rustix::time::Timespec;
 
 use super::region::Region;
 use super::target::Target;
-use crate::region::{Thread, Threaded};
+use crate::engine::Threads;
 
 /// The time between two looks at whether a child has ended, while there are children.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The time between two updates of the statistics page, while there are none.
 const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-impl Threaded for Region {
-    fn threads(&self) -> Vec<Thread<Self>> {
-        vec![
-            Thread { name: "bedplate-fault", life: Box::new(Self::handle_faults) },
-            Thread { name: "bedplate-ends", life: Box::new(Self::watch_children) },
-        ]
+impl Threads for Region {
+    fn names(&self) -> &'static [&'static str] {
+        &["bedplate-fault", "bedplate-ends"]
+    }
+
+    fn run_thread(&self, number: usize) {
+        if number == 0 { self.handle_faults() } else { self.watch_children() }
     }
 
     fn threads_run(&self) {

@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 
-use bedplate_snapshot::region::{Frozen, Region};
+use bedplate_snapshot::engine::Arena;
 use bedplate_snapshot::{Error, PAGE};
 
 const SHOW: u8 = b's';
@@ -19,7 +19,7 @@ pub struct Child {
 }
 
 impl Child {
-    pub fn fork(region: &impl Region, bytes: usize) -> Result<Self, Error> {
+    pub fn fork(region: &dyn Arena, bytes: usize) -> Result<Self, Error> {
         let (mine, orders) = std::io::pipe().unwrap();
         let (answers, theirs) = std::io::pipe().unwrap();
         let base = region.base();

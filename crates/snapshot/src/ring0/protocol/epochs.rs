@@ -15,9 +15,9 @@ pub const MOST: usize = 64;
 pub struct Epochs<A: Atomics> {
     /// The epoch of the latest snapshot.
     global: A::U64,
-    /// A bit for each place that somebody has.
+    /// A bit for each slot that somebody has.
     taken: A::U64,
-    /// A bit for each place whose snapshot is active.
+    /// A bit for each slot whose snapshot is active.
     active: A::U64,
     /// The epochs of active snapshots.
     of: [A::U64; MOST],
@@ -29,8 +29,8 @@ impl<A: Atomics> Epochs<A> {
         Self { global: zero(), taken: zero(), active: zero(), of: std::array::from_fn(|_| zero()) }
     }
 
-    /// A place for a snapshot, if there is one; it is not active yet.
-    pub fn take_place(&self) -> Option<usize> {
+    /// A slot for a snapshot, if there is one; it is not active yet.
+    pub fn take_slot(&self) -> Option<usize> {
         loop {
             let free = (!self.taken.load(Relaxed)).trailing_zeros() as usize;
             if free >= MOST {
@@ -42,22 +42,22 @@ impl<A: Atomics> Epochs<A> {
         }
     }
 
-    /// Gives a place back, whose snapshot is not active.
-    pub fn give_place(&self, place: usize) {
-        self.taken.fetch_and(!(1 << place), Release);
+    /// Gives a slot back, whose snapshot is not active.
+    pub fn give_slot(&self, slot: usize) {
+        self.taken.fetch_and(!(1 << slot), Release);
     }
 
     /// A snapshot becomes active, with an epoch greater than all before.
-    pub fn begin(&self, place: usize) -> u64 {
+    pub fn begin(&self, slot: usize) -> u64 {
         let epoch = self.global.fetch_add(1, AcqRel) + 1;
-        self.of[place].store(epoch, Relaxed);
-        self.active.fetch_or(1 << place, AcqRel);
+        self.of[slot].store(epoch, Relaxed);
+        self.active.fetch_or(1 << slot, AcqRel);
         epoch
     }
 
     /// A snapshot's pages are used no more, by no processor.
-    pub fn end(&self, place: usize) {
-        self.active.fetch_and(!(1 << place), AcqRel);
+    pub fn end(&self, slot: usize) {
+        self.active.fetch_and(!(1 << slot), AcqRel);
     }
 
     /// Places and epochs of active snapshots.
@@ -65,15 +65,15 @@ impl<A: Atomics> Epochs<A> {
     pub fn active(&self) -> impl Iterator<Item = (usize, u64)> {
         let mut left = self.active.load(Acquire);
         std::iter::from_fn(move || {
-            let place = left.trailing_zeros() as usize;
+            let slot = left.trailing_zeros() as usize;
             left &= left.wrapping_sub(1);
-            (place < MOST).then(|| (place, self.of[place].load(Relaxed)))
+            (slot < MOST).then(|| (slot, self.of[slot].load(Relaxed)))
         })
     }
 
     /// The epoch of an active snapshot.
-    pub fn of(&self, place: usize) -> u64 {
-        self.of[place].load(Relaxed)
+    pub fn of(&self, slot: usize) -> u64 {
+        self.of[slot].load(Relaxed)
     }
 
     /// The least epoch of an active snapshot. One that begins meanwhile may be left out: its epoch is greater than

@@ -52,9 +52,9 @@ impl Machine {
             free: U32::new(0b110),
             using: U32::new(0),
         };
-        let place = machine.epochs.take_place();
+        let slot = machine.epochs.take_slot();
         if active {
-            machine.epochs.begin(place.unwrap());
+            machine.epochs.begin(slot.unwrap());
         }
         machine
     }

@@ -18,7 +18,7 @@ use super::Epochs;
 /// What the protocol needs from the machine, about the page that was written to.
 pub trait World<A: Atomics> {
     /// The entry in the tables of an active snapshot.
-    fn entry(&self, place: usize) -> Option<&RawSlot<A::U64>>;
+    fn entry(&self, slot: usize) -> Option<&RawSlot<A::U64>>;
     /// A new frame with the contents of this one, if there is one.
     fn copy(&self, of: Frame) -> Option<Frame>;
     /// Takes a copy back that nobody has seen.
@@ -26,8 +26,8 @@ pub trait World<A: Atomics> {
     /// Puts a copy into limbo.
     fn leave_in_limbo(&self, copy: Frame, end_epoch: u64);
     /// Marks a snapshot as lost for want of memory, and says which frame stands for what it lost.
-    fn tear(&self, place: usize) -> Frame;
-    /// Returns when no processor on these snapshots (a bit for each place) uses what it has cached of the page.
+    fn tear(&self, slot: usize) -> Frame;
+    /// Returns when no processor on these snapshots (a bit for each slot) uses what it has cached of the page.
     fn flush(&self, snapshots: u64);
     /// One turn of a loop that waits for another processor.
     fn relax(&self);
@@ -66,8 +66,8 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
     }
     let shared = pte.frame();
     let (mut copy, mut end_epoch, mut cached, mut incomplete) = (None, 0, 0u64, false);
-    for (place, epoch) in epochs.active() {
-        let Some(entry) = world.entry(place) else { continue };
+    for (slot, epoch) in epochs.active() {
+        let Some(entry) = world.entry(slot) else { continue };
         if entry.load().frame() != shared {
             continue;
         }
@@ -78,14 +78,14 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
             Some(copy) => copy,
             None => {
                 incomplete = true;
-                world.tear(place)
+                world.tear(slot)
             }
         };
         // It fails if the snapshot has just made a copy of its own.
         if let Ok(old) = entry.update(|pte| (pte.frame() == shared).then(|| pte.at(new))) {
             end_epoch = end_epoch.max(epoch);
             // What has not been used is in no TLB.
-            cached |= u64::from(old.is_accessed()) << place;
+            cached |= u64::from(old.is_accessed()) << slot;
         }
     }
     if cached != 0 {
@@ -104,15 +104,15 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
 
 /// A snapshot writes: it gets a page of its own, whomever it shared it with. Its processor, which is the caller's,
 /// flushes the page afterwards.
-pub fn write_by_snapshot<A: Atomics, W: World<A>>(world: &W, place: usize, epoch: u64) -> Outcome {
-    let Some(entry) = world.entry(place) else { return Outcome::Nothing };
+pub fn write_by_snapshot<A: Atomics, W: World<A>>(world: &W, slot: usize, epoch: u64) -> Outcome {
+    let Some(entry) = world.entry(slot) else { return Outcome::Nothing };
     loop {
         let pte = entry.load();
         if pte.is_writable() {
             return Outcome::Nothing;
         }
         let copy = world.copy(pte.frame());
-        let new = copy.unwrap_or_else(|| world.tear(place));
+        let new = copy.unwrap_or_else(|| world.tear(slot));
         match (entry.compare_exchange(pte, pte.at(new).with(WRITABLE)), copy) {
             (Ok(()), Some(copy)) => {
                 world.leave_in_limbo(copy, epoch);

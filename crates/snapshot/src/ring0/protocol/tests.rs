@@ -46,21 +46,21 @@ impl Machine {
     }
 
     fn begin(&self) -> Option<usize> {
-        let place = self.epochs.take_place()?;
+        let slot = self.epochs.take_slot()?;
         let entries = self.main.iter().enumerate().map(|(page, main)| {
             main.update(|pte| Some(pte.without(PteFlags::WRITABLE))).unwrap();
             &*Box::leak(Box::new(Slot::new(pte(page, PteFlags::empty()))))
         });
-        self.snapshots.borrow_mut().insert(place, entries.collect());
-        self.epochs.begin(place);
-        Some(place)
+        self.snapshots.borrow_mut().insert(slot, entries.collect());
+        self.epochs.begin(slot);
+        Some(slot)
     }
 
-    fn end(&self, place: usize) {
-        self.epochs.end(place);
-        self.snapshots.borrow_mut().remove(&place);
-        self.incomplete.borrow_mut().retain(|incomplete| *incomplete != place);
-        self.epochs.give_place(place);
+    fn end(&self, slot: usize) {
+        self.epochs.end(slot);
+        self.snapshots.borrow_mut().remove(&slot);
+        self.incomplete.borrow_mut().retain(|incomplete| *incomplete != slot);
+        self.epochs.give_slot(slot);
     }
 
     fn reclaim(&self, waiting: &mut Waiting) -> u64 {
@@ -75,8 +75,8 @@ impl Machine {
 struct At<'a>(&'a Machine, usize);
 
 impl World<Native> for At<'_> {
-    fn entry(&self, place: usize) -> Option<&Slot> {
-        self.0.snapshots.borrow().get(&place).map(|entries| entries[self.1])
+    fn entry(&self, slot: usize) -> Option<&Slot> {
+        self.0.snapshots.borrow().get(&slot).map(|entries| entries[self.1])
     }
     fn copy(&self, of: Frame) -> Option<Frame> {
         let copy = self.0.free.borrow_mut().pop()?;
@@ -90,8 +90,8 @@ impl World<Native> for At<'_> {
     fn leave_in_limbo(&self, copy: Frame, end_epoch: u64) {
         self.0.limbo.push(copy.number() as u32, end_epoch);
     }
-    fn tear(&self, place: usize) -> Frame {
-        self.0.incomplete.borrow_mut().push(place);
+    fn tear(&self, slot: usize) -> Frame {
+        self.0.incomplete.borrow_mut().push(slot);
         Frame::new(GARBAGE as u64)
     }
     fn flush(&self, snapshots: u64) {
@@ -139,27 +139,27 @@ proptest! {
         for step in steps {
             match step {
                 Step::Begin => {
-                    if let Some(place) = machine.begin() {
-                        let epoch = machine.epochs.of(place);
+                    if let Some(slot) = machine.begin() {
+                        let epoch = machine.epochs.of(slot);
                         prop_assert!(seen.values().all(|(before, _)| *before < epoch));
-                        seen.insert(place, (epoch, main.clone()));
+                        seen.insert(slot, (epoch, main.clone()));
                     }
                 }
-                Step::End(n) => if let Some(place) = nth(&seen, n) {
-                    machine.end(place);
-                    seen.remove(&place);
+                Step::End(n) => if let Some(slot) = nth(&seen, n) {
+                    machine.end(slot);
+                    seen.remove(&slot);
                 }
                 Step::Main(page, value) => {
                     *machine.flushed.borrow_mut() = 0;
                     let entries: Vec<_> = machine.snapshots.borrow().iter()
-                        .map(|(place, entries)| (*place, entries[page], entries[page].load())).collect();
+                        .map(|(slot, entries)| (*slot, entries[page], entries[page].load())).collect();
                     let outcome = write_by_main(&At(&machine, page), &machine.main[page], &machine.epochs);
                     let entry = machine.main[page].load();
                     prop_assert!(entry.is_writable() && !entry.is_locked());
                     prop_assert_eq!(entry.frame().number(), page as u64, "main's frames never change");
-                    for (place, entry, before) in entries {
+                    for (slot, entry, before) in entries {
                         let changed = entry.load().frame() != before.frame();
-                        let flushed = *machine.flushed.borrow() & 1 << place != 0;
+                        let flushed = *machine.flushed.borrow() & 1 << slot != 0;
                         prop_assert_eq!(flushed, changed && before.is_accessed());
                         prop_assert!(entry.load().frame().number() != page as u64);
                     }
@@ -167,15 +167,15 @@ proptest! {
                     machine.contents.borrow_mut()[page] = value;
                     main[page] = value;
                 }
-                Step::Snapshot(n, page, value) => if let Some(place) = nth(&seen, n) {
-                    write_by_snapshot(&At(&machine, page), place, machine.epochs.of(place));
-                    let entry = machine.snapshots.borrow()[&place][page].load();
+                Step::Snapshot(n, page, value) => if let Some(slot) = nth(&seen, n) {
+                    write_by_snapshot(&At(&machine, page), slot, machine.epochs.of(slot));
+                    let entry = machine.snapshots.borrow()[&slot][page].load();
                     prop_assert!(entry.is_writable());
                     machine.contents.borrow_mut()[entry.frame().number() as usize] = value;
-                    seen.get_mut(&place).unwrap().1[page] = value;
+                    seen.get_mut(&slot).unwrap().1[page] = value;
                 }
-                Step::Use(n, page) => if let Some(place) = nth(&seen, n) {
-                    let entry = machine.snapshots.borrow()[&place][page];
+                Step::Use(n, page) => if let Some(slot) = nth(&seen, n) {
+                    let entry = machine.snapshots.borrow()[&slot][page];
                     entry.update(|pte| Some(pte.with(PteFlags::ACCESSED))).unwrap();
                 }
                 Step::Reclaim => {
@@ -188,19 +188,19 @@ proptest! {
             let contents = machine.contents.borrow();
             prop_assert_eq!(&contents[..PAGES], &main[..]);
             let free = machine.free.borrow();
-            for (place, (_, expected)) in &seen {
-                if machine.incomplete.borrow().contains(place) {
+            for (slot, (_, expected)) in &seen {
+                if machine.incomplete.borrow().contains(slot) {
                     continue;
                 }
                 for (page, expected) in expected.iter().enumerate() {
-                    let frame = machine.snapshots.borrow()[place][page].load().frame().number() as usize;
-                    prop_assert_eq!(contents[frame], *expected, "page {} of the snapshot at {}", page, place);
+                    let frame = machine.snapshots.borrow()[slot][page].load().frame().number() as usize;
+                    prop_assert_eq!(contents[frame], *expected, "page {} of the snapshot at {}", page, slot);
                     prop_assert!(!free.contains(&frame), "a copy was given back too early");
                 }
             }
         }
-        for place in seen.keys() {
-            machine.end(*place);
+        for slot in seen.keys() {
+            machine.end(*slot);
         }
         machine.reclaim(&mut waiting);
         prop_assert_eq!((machine.free.borrow().len(), waiting.pages()), (COPIES, 0), "copies are lost");
@@ -208,12 +208,12 @@ proptest! {
 }
 
 #[test]
-fn places_run_out_and_come_back() {
+fn slots_run_out_and_come_back() {
     let epochs = Epochs::<Native>::new();
-    let places: Vec<_> = std::iter::from_fn(|| epochs.take_place()).collect();
-    assert_eq!(places, (0..MOST).collect::<Vec<_>>());
-    epochs.give_place(17);
-    assert_eq!((epochs.take_place(), epochs.take_place()), (Some(17), None));
+    let slots: Vec<_> = std::iter::from_fn(|| epochs.take_slot()).collect();
+    assert_eq!(slots, (0..MOST).collect::<Vec<_>>());
+    epochs.give_slot(17);
+    assert_eq!((epochs.take_slot(), epochs.take_slot()), (Some(17), None));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn one_copy_is_shared_by_all_snapshots_that_need_it() {
     let (one, other) = (machine.begin().unwrap(), machine.begin().unwrap());
     assert_eq!(write_by_main(&At(&machine, 0), &machine.main[0], &machine.epochs), Outcome::Copied);
     assert_eq!(write_by_main(&At(&machine, 0), &machine.main[0], &machine.epochs), Outcome::Nothing);
-    let frame = |place| machine.snapshots.borrow()[&place][0].load().frame();
+    let frame = |slot| machine.snapshots.borrow()[&slot][0].load().frame();
     assert_eq!(frame(one), frame(other));
     assert_eq!(machine.free.borrow().len(), COPIES - 1);
     let mut waiting = Waiting::default();
@@ -235,10 +235,10 @@ fn one_copy_is_shared_by_all_snapshots_that_need_it() {
 #[test]
 fn without_frames_the_snapshot_is_lost_and_main_goes_on() {
     let machine = Machine::new();
-    let place = machine.begin().unwrap();
+    let slot = machine.begin().unwrap();
     machine.free.borrow_mut().clear();
     assert_eq!(write_by_main(&At(&machine, 1), &machine.main[1], &machine.epochs), Outcome::Incomplete);
     assert!(machine.main[1].load().is_writable());
-    assert_eq!(*machine.incomplete.borrow(), [place]);
-    assert_eq!(machine.snapshots.borrow()[&place][1].load().frame().number(), GARBAGE as u64);
+    assert_eq!(*machine.incomplete.borrow(), [slot]);
+    assert_eq!(machine.snapshots.borrow()[&slot][1].load().frame().number(), GARBAGE as u64);
 }

@@ -124,7 +124,7 @@ pub mod target {
     pub struct Incomplete;
 
     impl Target {
-        pub fn keep(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
+        pub fn copy_pages(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
             let mut memory = region.descriptor.memory();
             for page in pages {
                 // Copy-on-write copies once.
@@ -142,15 +142,15 @@ pub mod mmap_box {
 
     use rustix::io::Errno;
 
-    pub struct Table<T>(Box<[T]>);
+    pub struct MmapArray<T>(Box<[T]>);
 
-    impl<T: Default> Table<T> {
+    impl<T: Default> MmapArray<T> {
         pub fn new(len: usize, _: bool) -> Result<Self, Errno> {
             Ok(Self((0..len).map(|_| T::default()).collect()))
         }
     }
 
-    impl<T> Deref for Table<T> {
+    impl<T> Deref for MmapArray<T> {
         type Target = [T];
 
         fn deref(&self) -> &[T] {
@@ -162,7 +162,7 @@ pub mod mmap_box {
 pub mod tables {
     pub use loom::sync::atomic::AtomicU32;
 
-    pub use super::mmap_box::Table;
+    pub use super::mmap_box::MmapArray;
 }
 
 pub mod words {

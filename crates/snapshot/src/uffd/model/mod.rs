@@ -80,7 +80,7 @@ fn a_snapshot_that_begins_beside_a_writer_is_of_one_moment() {
 }
 
 #[test]
-fn two_writers_of_a_page_have_it_kept_once() {
+fn two_writers_of_a_page_have_it_copied_once() {
     check(|region| {
         region.write(0, 7);
         let expected = region.snapshot(0);
@@ -88,11 +88,11 @@ fn two_writers_of_a_page_have_it_kept_once() {
         region.write(0, 2);
         assert_eq!(region.seen(0), expected);
         one.join().unwrap();
-        // Nor is it kept again when it was armed meanwhile.
+        // Nor is it copied again when it was armed meanwhile.
         region.settle();
         region.write(0, 3);
         assert_eq!(region.seen(0), expected);
-        assert_eq!(region.kept(), 1);
+        assert_eq!(region.copied(), 1);
     });
 }
 
@@ -116,9 +116,9 @@ fn settling_harms_neither_writers_nor_snapshots() {
     });
 }
 
-/// What was armed again since the first of two snapshots is kept for the second one only.
+/// What was armed again since the first of two snapshots is copied for the second one only.
 #[test]
-fn snapshots_keep_what_each_of_them_shares() {
+fn pages_are_copied_for_snapshots_that_share_them() {
     check(|region| {
         region.write(0, 1);
         let first = region.snapshot(0);
@@ -134,7 +134,7 @@ fn snapshots_keep_what_each_of_them_shares() {
 }
 
 #[test]
-fn a_snapshot_may_end_while_pages_are_kept_for_it() {
+fn a_snapshot_may_end_while_pages_are_copied_for_it() {
     check(|region| {
         region.snapshot(0);
         let second = region.snapshot(1);

@@ -10,7 +10,7 @@ use loom::sync::{Mutex, MutexGuard, RwLock};
 use super::PAGES;
 use super::changes::Changes;
 use super::machine::Machine;
-use super::mmap_box::Table;
+use super::mmap_box::MmapArray;
 use super::sets::Pages;
 use super::snapshots::Snapshots;
 use super::target::Target;
@@ -37,7 +37,7 @@ pub struct Region {
     pub claimed: Pages,
     pub unarmed: Pages,
     pub unarmed_count: AtomicUsize,
-    pub epochs: Table<AtomicU32>,
+    pub epochs: MmapArray<AtomicU32>,
     pub changes: Option<Changes>,
     pub used: AtomicUsize,
     pub counters: Counters,
@@ -60,7 +60,7 @@ impl Region {
             claimed: Pages::new(PAGES, true).unwrap(),
             unarmed: Pages::new(PAGES, false).unwrap(),
             unarmed_count: AtomicUsize::new(0),
-            epochs: Table::new(PAGES, false).unwrap(),
+            epochs: MmapArray::new(PAGES, false).unwrap(),
             changes: None,
             used: AtomicUsize::new(0),
             counters: Counters::default(),
@@ -115,8 +115,8 @@ impl Region {
         self.descriptor.store(page, value);
     }
 
-    /// How many pages were kept for snapshots.
-    pub fn kept(&self) -> u64 {
+    /// How many pages were copied for snapshots.
+    pub fn copied(&self) -> u64 {
         self.counters.copied.load(std::sync::atomic::Ordering::Relaxed)
     }
 

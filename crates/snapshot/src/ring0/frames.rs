@@ -13,6 +13,11 @@ pub fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() }
 }
 
+/// This process in ring 0, built if it is not.
+pub fn process() -> Result<&'static Process, Error> {
+    Process::this().map_err(unavailable)
+}
+
 /// Keeps the entry of the topmost page table that a memory of this number has, unless something is mapped there.
 pub fn reserve(process: &'static Process, number: usize) -> Result<Reserved, Error> {
     let range = VirtRange::top_level_slot(FIRST_ENTRY + number).map_err(unavailable)?;

@@ -25,7 +25,7 @@ const RING: &[u8] = b"anon_inode:[io_uring]";
 /// # Errors
 /// `/proc` is not there.
 pub fn has_mapped_ring() -> Result<bool, Errno> {
-    Mappings::open()?.have_ring()
+    ProcMaps::open()?.have_ring()
 }
 
 fn memmem(text: &[u8], wanted: &[u8]) -> bool {
@@ -53,9 +53,9 @@ fn query(address: usize, flags: u64) -> procmap_query {
 }
 
 /// `/proc/self/maps`.
-pub struct Mappings(OwnedFd);
+pub struct ProcMaps(OwnedFd);
 
-impl Mappings {
+impl ProcMaps {
     pub fn open() -> Result<Self, Errno> {
         open(c"/proc/self/maps").map(Self)
     }
@@ -100,19 +100,19 @@ impl Mappings {
 
     /// The same for kernels without that ioctl.
     fn have_ring_in_text(&self) -> Result<bool, Errno> {
-        let (mut text, mut kept, mut read) = ([0; 4096], 0, 0);
+        let (mut text, mut carried, mut read) = ([0; 4096], 0, 0);
         loop {
-            match rustix::io::pread(&self.0, &mut text[kept..], read) {
+            match rustix::io::pread(&self.0, &mut text[carried..], read) {
                 Ok(0) => return Ok(false),
                 Ok(bytes) => {
                     read += bytes as u64;
-                    let end = kept + bytes;
+                    let end = carried + bytes;
                     if memmem(&text[..end], RING) {
                         return Ok(true);
                     }
                     // The next part may begin within the name.
-                    kept = end.min(RING.len() - 1);
-                    text.copy_within(end - kept..end, 0);
+                    carried = end.min(RING.len() - 1);
+                    text.copy_within(end - carried..end, 0);
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn both_ways_find_rings() {
-        let mappings = Mappings::open().unwrap();
-        assert_eq!((mappings.have_ring(), mappings.have_ring_in_text()), (Ok(false), Ok(false)));
+        let maps = ProcMaps::open().unwrap();
+        assert_eq!((maps.have_ring(), maps.have_ring_in_text()), (Ok(false), Ok(false)));
         let params = &mut [0u32; 30];
         // SAFETY: sets up a ring of which the kernel describes the parts in 120 bytes.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
@@ -199,7 +199,7 @@ mod tests {
             libc::mmap(std::ptr::null_mut(), PAGE, access, flags, ring as i32, 0)
         };
         assert_ne!(at, libc::MAP_FAILED);
-        assert_eq!((mappings.have_ring(), mappings.have_ring_in_text()), (Ok(true), Ok(true)));
+        assert_eq!((maps.have_ring(), maps.have_ring_in_text()), (Ok(true), Ok(true)));
         // SAFETY: the mapping above, and its descriptor.
         unsafe {
             libc::munmap(at, PAGE);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn both_ways_give_the_ends_of_mappings() {
-        let mappings = Mappings::open().unwrap();
+        let maps = ProcMaps::open().unwrap();
         // SAFETY: new mappings, used by this test only.
         let at = unsafe {
             let at = mmap_anonymous(
@@ -223,8 +223,8 @@ mod tests {
             munmap(at.byte_add(2 * PAGE), PAGE).unwrap();
             at as usize
         };
-        let in_text = |page: usize| mappings.end_in_text(at + page * PAGE + 1);
-        let asked = |page: usize| mappings.end_of(at + page * PAGE + 1);
+        let in_text = |page: usize| maps.end_in_text(at + page * PAGE + 1);
+        let asked = |page: usize| maps.end_of(at + page * PAGE + 1);
         for ends in [&in_text as &dyn Fn(usize) -> Result<usize, Errno>, &asked] {
             assert_eq!(ends(0), Ok(at + PAGE));
             assert_eq!(ends(1), Ok(at + 2 * PAGE));
@@ -232,6 +232,6 @@ mod tests {
             // The kernel may have merged the page with a mapping behind it.
             assert!(ends(3).unwrap() >= at + 4 * PAGE);
         }
-        assert_eq!(mappings.end_in_text(usize::MAX), Err(Errno::NOENT));
+        assert_eq!(maps.end_in_text(usize::MAX), Err(Errno::NOENT));
     }
 }

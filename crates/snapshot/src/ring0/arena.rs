@@ -1,5 +1,4 @@
-//! A program's memory of which snapshots are taken by `fork`, as [`region::Region`](crate::region::Region) is, for
-//! programs that run in ring 0: [`Region`].
+//! The [`Arena`] of programs that run in ring 0 and have their snapshots in forked children: [`Region`].
 //!
 //! It is a [`Space`] whose frames forked children share, so that `fork` copies no page tables of it. Parts of it are
 //! claimed and released as the program's allocator asks for them. It exists as long as the process.
@@ -17,13 +16,13 @@ use bedplate_ring0::paging::PageSize;
 use rustix::mm::{Advice, madvise};
 
 use super::background::Background;
-use super::control::Shared;
+use super::control::ControlMapping;
 use super::fault::Page;
+use super::frames::{process, unavailable};
 use super::reaper::Reaper;
-use super::region::unavailable;
 use super::space::Space;
-use super::{child, protocol};
-use crate::engine::Shape;
+use super::{child, forked, protocol};
+use crate::engine::{Arena, Engine, Frozen, Options, Threads};
 use crate::region::Pages;
 use crate::statistics::page::Page as StatisticsPage;
 use crate::statistics::{PauseCounters, Statistics};
@@ -31,13 +30,11 @@ use crate::{Error, Kind, PAGE};
 
 /// Pages that are given up between two moments in which snapshots can be taken: those of a table.
 const STEP: usize = 512;
-/// Snapshots that can be taken in a row without copying page tables.
-const AHEAD: usize = 2;
 
 /// See the module.
 pub struct Region {
     pub(super) space: &'static Arc<Space>,
-    pub(super) control: Shared,
+    pub(super) control: ControlMapping,
     pub(super) reaper: Reaper,
     _background: Background,
     claimed: Mutex<Pages>,
@@ -70,22 +67,13 @@ impl Region {
     /// [`Error::Unavailable`] where there is no ring 0; [`Error::System`].
     pub fn new(bytes: usize) -> Result<&'static Self, Error> {
         let bytes = bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
-        let shape = Shape {
-            bytes,
-            reserve: bytes,
-            huge_pages: false,
-            in_child: true,
-            at_once: 1,
-            track_changes: false,
-            ahead: AHEAD,
-            copiers: 1,
-        };
-        let space = Space::with(crate::engine::ring0_process()?, shape, Backing::Shared)?;
-        let background = Background::start(&space, shape.copiers)?;
+        let options = Options::new(bytes);
+        let space = Space::with(process()?, options, Backing::Shared)?;
+        let background = Background::start(&space, options.copiers)?;
         let claimed = Pages::new(bytes / PAGE, true).map_err(Error::system("mapping the region's tables"))?;
         let region = Box::leak(Box::new(Self {
             space: Box::leak(Box::new(space)),
-            control: Shared::new()?,
+            control: ControlMapping::new()?,
             reaper: Reaper::new()?,
             _background: background,
             claimed: Mutex::new(claimed),
@@ -99,16 +87,6 @@ impl Region {
         Ok(region)
     }
 
-    /// Where it begins.
-    pub fn base(&self) -> usize {
-        self.space.base() as usize
-    }
-
-    /// Its size in pages.
-    pub fn pages(&self) -> usize {
-        self.space.bytes() / PAGE
-    }
-
     /// Has this thread enter ring 0.
     ///
     /// # Errors
@@ -117,54 +95,10 @@ impl Region {
         self.space.process.enter().map(drop).map_err(unavailable)
     }
 
-    /// Claims so many pages at the lowest free place that is aligned to `align` pages. They are zero.
-    pub fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
-        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        let pages = claimed.gap(self.used.load(Ordering::Relaxed), self.pages(), count, align)?;
-        self.claim(&claimed, pages.clone());
-        Some(pages)
-    }
-
-    /// Claims these pages if they are all free.
-    pub fn claim_exactly(&self, pages: Range<usize>) -> bool {
-        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = pages.end <= self.pages() && claimed.first(pages.clone(), true).is_none();
-        if free {
-            self.claim(&claimed, pages);
-        }
-        free
-    }
-
     fn claim(&self, claimed: &Pages, pages: Range<usize>) {
         self.used.fetch_max(pages.end, Ordering::Relaxed);
         let new = claimed.insert(pages);
         self.claimed_count.fetch_add(new as u64, Ordering::Relaxed);
-    }
-
-    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
-    pub fn release(&self, pages: Range<usize>) {
-        self.discard(pages.clone());
-        let gone = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(pages);
-        self.claimed_count.fetch_sub(gone as u64, Ordering::Relaxed);
-    }
-
-    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them. In a child,
-    /// they become zero for the child.
-    pub fn discard(&self, pages: Range<usize>) {
-        if let Some(child) = child::current() {
-            return child.empty(pages);
-        }
-        let mut start = pages.start;
-        while start < pages.end {
-            let end = pages.end.min((start / STEP + 1) * STEP);
-            if self.discard_some(start..end).is_err() {
-                // Not in ring 0, and no way in: it is zeroed as any program would.
-                let at = (self.base() + start * PAGE) as *mut u8;
-                // SAFETY: memory that its owner has given up.
-                unsafe { at.write_bytes(0, (end - start) * PAGE) };
-            }
-            start = end;
-        }
     }
 
     fn discard_some(&self, pages: Range<usize>) -> Result<(), Error> {
@@ -188,42 +122,114 @@ impl Region {
         discarded.map_err(unavailable).flatten()
     }
 
-    /// Whether there can be one more snapshot now.
-    pub fn has_room(&self) -> bool {
-        self.space.epochs.active().count() < protocol::MOST
-    }
-
-    /// What happened until now.
-    pub fn statistics(&self) -> (Statistics, ChildStatistics) {
+    /// What happened in children until now.
+    pub fn children(&self) -> ChildStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let children = ChildStatistics {
+        ChildStatistics {
             children: read(&self.control.children),
             pages_used: read(&self.control.brought),
             pages_let_go: read(&self.control.dropped),
-        };
+        }
+    }
+
+    /// Brings the page up to date.
+    pub(super) fn publish(&'static self) {
+        if let Some(page) = self.published.get() {
+            page.publish(&self.statistics());
+        }
+    }
+}
+
+impl Threads for &'static Region {}
+
+/// A region exists as long as the process, which forked children rely on.
+impl Engine for &'static Region {
+    fn kind(&self) -> Kind {
+        Kind::Ring0
+    }
+
+    fn base(&self) -> usize {
+        self.space.base() as usize
+    }
+
+    fn pages(&self) -> usize {
+        self.space.bytes() / PAGE
+    }
+
+    fn freeze(&self) -> Result<Frozen<'_>, Error> {
+        forked::Frozen::new(self).map(Into::into)
+    }
+
+    fn statistics(&self) -> Statistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut statistics = self.space.statistics();
         statistics.failed = read(&self.failed);
         statistics.pages_claimed = read(&self.claimed_count);
         self.pauses.fill(&mut statistics);
-        (statistics, children)
+        statistics
+    }
+}
+
+impl Arena for &'static Region {
+    fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>> {
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = claimed.gap(self.used.load(Ordering::Relaxed), self.pages(), count, align)?;
+        self.claim(&claimed, pages.clone());
+        Some(pages)
     }
 
-    /// Keeps the statistics on a page from now on, as [`region::Region`](crate::region::Region) does.
-    pub fn publish_statistics(&self, why: &str) {
+    fn claim_exactly(&self, pages: Range<usize>) -> bool {
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = pages.end <= self.pages() && claimed.first(pages.clone(), true).is_none();
+        if free {
+            self.claim(&claimed, pages);
+        }
+        free
+    }
+
+    fn replace(&self, pages: Range<usize>) -> bool {
+        self.release(pages.clone());
+        self.claim_exactly(pages)
+    }
+
+    fn release(&self, pages: Range<usize>) {
+        self.discard(pages.clone());
+        let gone = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).remove(pages);
+        self.claimed_count.fetch_sub(gone as u64, Ordering::Relaxed);
+    }
+
+    fn discard(&self, pages: Range<usize>) {
+        if let Some(child) = child::current() {
+            return child.empty(pages);
+        }
+        let mut start = pages.start;
+        while start < pages.end {
+            let end = pages.end.min((start / STEP + 1) * STEP);
+            if self.discard_some(start..end).is_err() {
+                // Not in ring 0, and no way in: it is zeroed as any program would.
+                let at = (self.base() + start * PAGE) as *mut u8;
+                // SAFETY: memory that its owner has given up.
+                unsafe { at.write_bytes(0, (end - start) * PAGE) };
+            }
+            start = end;
+        }
+    }
+
+    unsafe fn discard_in_child(&self, pages: Range<usize>) {
+        self.discard(pages);
+    }
+
+    fn has_room(&self) -> bool {
+        self.space.epochs.active().count() < protocol::MOST
+    }
+
+    fn publish_statistics(&self, why: &str) {
         if let Ok(page) = StatisticsPage::new(Some(Kind::Ring0), why) {
             let _ = self.published.set(page);
         }
     }
 
-    /// Counts a snapshot that could not be taken.
-    pub fn count_failure(&self) {
+    fn count_failure(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Brings the page up to date.
-    pub(super) fn publish(&self) {
-        if let Some(page) = self.published.get() {
-            page.publish(&self.statistics().0);
-        }
     }
 }
