@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use bedplate_scan::{Channel, Daemon, Error, FRAME, MAX_PAGES_HELD, Options, OwnedPage, PoolOptions, Scan, Service};
+use bedplate_scan::{
+    Channel, Daemon, Error, FRAME, MAX_PAGES_HELD, Options, OwnedPage, PoolOptions, Scan, Service,
+};
 use common::{folder, is_right, write};
 
 const FRAMES: usize = 40;
@@ -70,7 +72,13 @@ fn readers_that_hold_pages_go_on() {
         let scan = |most: usize| {
             // As little memory as may be.
             let frames = if most == 1 { 2 } else { most + 2 };
-            Scan::of([&path]).page_size(page).unwrap().ring_bytes(frames * FRAME).unwrap().pages_held(most).unwrap()
+            Scan::of([&path])
+                .page_size(page)
+                .unwrap()
+                .ring_bytes(frames * FRAME)
+                .unwrap()
+                .pages_held(most)
+                .unwrap()
         };
         check(|most| service.open(scan(most)).unwrap(), page);
         check(
@@ -100,7 +108,8 @@ fn pages_are_returned_by_other_threads() {
     let folder = folder();
     let path = write(folder.path(), 0, FRAMES * FRAME);
     let service = Service::start().unwrap();
-    let scan = Scan::of([&path]).page_size(16 << 10).unwrap().ring_bytes(10 * FRAME).unwrap().pages_held(8).unwrap();
+    let scan =
+        Scan::of([&path]).page_size(16 << 10).unwrap().ring_bytes(10 * FRAME).unwrap().pages_held(8).unwrap();
     let mut channel = service.open(scan).unwrap();
     let mut count = 0;
     std::thread::scope(|scope| {
@@ -139,13 +148,16 @@ fn pages_outlive_their_channel() {
     let path = write(folder.path(), 0, FRAMES * FRAME);
     let other = write(folder.path(), 1, FRAMES * FRAME);
     let service = Service::start().unwrap();
-    let pool = service.make_pool(PoolOptions::of([&path]).memory_bytes(8 * FRAME).pages_held(3).unwrap()).unwrap();
+    let pool =
+        service.make_pool(PoolOptions::of([&path]).memory_bytes(8 * FRAME).pages_held(3).unwrap()).unwrap();
     let mut channels = [
         service.open(Scan::of([&path]).ring_bytes(6 * FRAME).unwrap().pages_held(3).unwrap()).unwrap(),
         service.join(pool.key(), FRAME).unwrap(),
     ];
-    let mut pages: Vec<OwnedPage> =
-        channels.iter_mut().flat_map(|channel| [(); 3].map(|()| channel.next_owned().unwrap().unwrap())).collect();
+    let mut pages: Vec<OwnedPage> = channels
+        .iter_mut()
+        .flat_map(|channel| [(); 3].map(|()| channel.next_owned().unwrap().unwrap()))
+        .collect();
     drop((channels, pool));
     // Another scan whose memory is as large, of another file.
     for _ in 0..3 {

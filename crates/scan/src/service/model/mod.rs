@@ -296,3 +296,57 @@ fn old_frames_become_errors_while_a_worker_reads() {
     });
     assert!(HAD.load(Relaxed) > 0 && FAILED.load(Relaxed) > 0, "it was always the same");
 }
+
+/// A worker gives its page to another thread, which returns it, and takes the next when it may. The loop never takes that for
+/// two pages of a worker that has one at a time.
+fn returned_elsewhere(
+    give_back: impl Fn(&board::Entry, &loom::sync::atomic::AtomicUsize) + Copy + Send + Sync + 'static,
+) {
+    use loom::sync::atomic::{AtomicUsize as Count, Ordering::Acquire};
+    check(move || {
+        let mut control = Loop::new();
+        let mut worker = control.join(1, 2);
+        control.round();
+        control.round();
+        let page = worker.get().expect("it is there");
+        let (board, slot) = (worker.board.clone(), page.slot());
+        worker.had.insert(page.chunk());
+        let out = loom::sync::Arc::new(Count::new(1));
+        let returned = out.clone();
+        let other = thread::spawn(move || give_back(&board.entries()[slot], &returned));
+        let taker = thread::spawn(move || {
+            if out.load(Acquire) == 0 {
+                worker.ingest(1);
+            }
+            worker
+        });
+        control.round();
+        other.join().unwrap();
+        let mut worker = taker.join().unwrap();
+        assert!(
+            worker.board.service().closed.load(std::sync::atomic::Ordering::Relaxed) == 0,
+            "taken for a breach"
+        );
+        control.finish(&mut [&mut worker]);
+        control.leave(1);
+        control.over();
+    });
+}
+
+#[test]
+fn pages_that_other_threads_return_are_no_breach() {
+    returned_elsewhere(|entry, out| {
+        entry.word.finish();
+        out.fetch_sub(1, loom::sync::atomic::Ordering::Release);
+    });
+}
+
+/// The model sees a page that is counted as returned before it is.
+#[test]
+#[should_panic(expected = "taken for a breach")]
+fn a_page_that_counts_as_returned_too_early_is_a_breach() {
+    returned_elsewhere(|entry, out| {
+        out.fetch_sub(1, loom::sync::atomic::Ordering::Release);
+        entry.word.finish();
+    });
+}

@@ -24,6 +24,16 @@ pub struct Held {
     frame: usize,
 }
 
+impl Held {
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub fn chunk(&self) -> usize {
+        self.chunk
+    }
+}
+
 impl Worker {
     /// Takes the next chunk, if there is one; errors are counted.
     pub fn get(&mut self) -> Option<Held> {
