@@ -315,14 +315,15 @@ fn returned_elsewhere(
         let returned = out.clone();
         let other = thread::spawn(move || give_back(&board.entries()[slot], &returned));
         let taker = thread::spawn(move || {
-            if out.load(Acquire) == 0 {
-                worker.ingest(1);
-            }
-            worker
+            let next = if out.load(Acquire) == 0 { worker.get() } else { None };
+            (worker, next)
         });
+        let (mut worker, next) = taker.join().unwrap();
         control.round();
         other.join().unwrap();
-        let mut worker = taker.join().unwrap();
+        if let Some(page) = next {
+            worker.put(page);
+        }
         assert!(
             worker.board.service().closed.load(std::sync::atomic::Ordering::Relaxed) == 0,
             "taken for a breach"

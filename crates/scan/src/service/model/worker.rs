@@ -65,7 +65,7 @@ impl Worker {
     }
 
     /// Reads it once more, and returns it.
-    fn put(&mut self, page: Held) {
+    pub fn put(&mut self, page: Held) {
         self.read(&page);
         assert!(self.had.insert(page.chunk), "chunk {} came twice", page.chunk);
         self.board.entries()[page.slot].word.finish();
