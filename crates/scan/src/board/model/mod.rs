@@ -547,11 +547,13 @@ fn pages_returned_by_two_threads_are_heard() {
     });
 }
 
+/// What is to be published, how many chunks were, which value is to be cancelled, and before which chunk that was.
+type Told = (Vec<u64>, u64, Option<u64>, Option<u64>);
+
 /// A service that publishes while its worker asks it to cancel a chunk, and to announce it again later.
 struct Scan {
     board: Arc<Board<4>>,
-    /// What is to be published, how many were, the question and its answer.
-    told: Mutex<(Vec<u64>, u64, Option<u64>, Option<u64>)>,
+    told: Mutex<Told>,
     total: loom::sync::atomic::AtomicU64,
 }
 
