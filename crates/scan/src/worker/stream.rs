@@ -31,7 +31,7 @@ struct Reactor {
 impl Reactor {
     /// The process's own.
     fn get() -> Result<&'static Self> {
-        static REACTOR: OnceLock<Reactor> = OnceLock::new();
+        static REACTOR: OnceLock<&Reactor> = OnceLock::new();
         static STARTING: Mutex<()> = Mutex::new(());
         if let Some(reactor) = REACTOR.get() {
             return Ok(reactor);
@@ -41,12 +41,14 @@ impl Reactor {
             return Ok(reactor);
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("creating an epoll"))?;
-        let reactor = REACTOR.get_or_init(|| Self { epoll, wakers: Mutex::default() });
+        // It stays as long as the process, as its thread does.
+        let reactor: &'static Self = Box::leak(Box::new(Self { epoll, wakers: Mutex::default() }));
         let builder = std::thread::Builder::new().name("scan-tasks".into());
-        let started = bedplate_threads::spawn(builder, || reactor.run());
-        // Without it tasks would wait for ever; there is no second attempt, because the reactor cannot be taken back.
-        started.expect("a thread can be started");
-        Ok(reactor)
+        bedplate_threads::spawn(builder, || reactor.run()).map_err(|_| Error::System {
+            what: "starting the thread that wakes tasks",
+            source: Errno::AGAIN,
+        })?;
+        Ok(REACTOR.get_or_init(|| reactor))
     }
 
     fn wakers(&self) -> MutexGuard<'_, HashMap<u64, Waker>> {
