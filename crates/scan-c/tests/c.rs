@@ -50,6 +50,9 @@ fn the_examples_work() {
     let output = C.run(Command::new(C.program("examples/share.c", folder.path(), &[])).arg(&lines));
     let expected = format!("4 workers, {} bytes each, equal sums\n", content.len());
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", text(&output));
+    let output = C.run(Command::new(C.program("examples/judge.c", folder.path(), &[])).arg(&lines));
+    let expected = format!("{} pages: ", content.len().div_ceil(8192));
+    assert!(output.status.success() && text(&output).contains(&expected), "{}", text(&output));
     let output = C.run(Command::new(folder.path().join("count")).arg(folder.path().join("none")));
     assert!(!output.status.success() && text(&output).contains("No such file"), "{}", text(&output));
 }

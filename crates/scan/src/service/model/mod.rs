@@ -49,7 +49,7 @@ const TRIES: u32 = 1;
 
 /// What the loop does after it published something; workers of the model do not sleep.
 fn wake(board: &Board) {
-    assert!(!board.service().sleeper.must_wake());
+    assert_eq!(board.service().sleeper.must_wake(), board::Wake::Nothing);
 }
 
 fn check(body: impl Fn() + Send + Sync + 'static) {
@@ -84,7 +84,7 @@ impl Loop {
         let everything = plan.everything();
         assert_eq!(plan.add(&everything).unwrap(), CHUNKS as u64);
         Self {
-            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, plan, 0),
+            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, plan, 1, 0),
             cells: Cells::new((0..FRAMES).map(|_| UnsafeCell::new(usize::MAX)).collect()),
             device: Device::default(),
             now: 1,
@@ -109,7 +109,7 @@ impl Loop {
             self.write(order.frame, chunk);
             let fault = Fault { code: error::READ, detail: 5 };
             let faults = (self.bad == Some(chunk)).then(|| Rc::new(Faults::everywhere(fault)));
-            let outcome = Outcome { stamps: vec![(0, Stamp::numbered(self.stamp))], faults };
+            let outcome = Outcome { stamps: vec![(0, Stamp::numbered(self.stamp))], faults, reading: None };
             let loaded = Loaded { order, outcome, took_ns: 1, bytes_read: FRAME as u64, again: 0 };
             self.loads += 1;
             if self.pool.loaded(loaded, self.now, &self.device).is_some() {
@@ -295,4 +295,59 @@ fn old_frames_become_errors_while_a_worker_reads() {
         control.over();
     });
     assert!(HAD.load(Relaxed) > 0 && FAILED.load(Relaxed) > 0, "it was always the same");
+}
+
+/// A worker gives its page to another thread, which returns it, and takes the next when it may. The loop never takes that for
+/// two pages of a worker that has one at a time.
+fn returned_elsewhere(
+    give_back: impl Fn(&board::Entry, &loom::sync::atomic::AtomicUsize) + Copy + Send + Sync + 'static,
+) {
+    use loom::sync::atomic::{AtomicUsize as Count, Ordering::Acquire};
+    check(move || {
+        let mut control = Loop::new();
+        let mut worker = control.join(1, 2);
+        control.round();
+        control.round();
+        let page = worker.get().expect("it is there");
+        let (board, slot) = (worker.board.clone(), page.slot());
+        worker.had.insert(page.chunk());
+        let out = loom::sync::Arc::new(Count::new(1));
+        let returned = out.clone();
+        let other = thread::spawn(move || give_back(&board.entries()[slot], &returned));
+        let taker = thread::spawn(move || {
+            let next = if out.load(Acquire) == 0 { worker.get() } else { None };
+            (worker, next)
+        });
+        let (mut worker, next) = taker.join().unwrap();
+        control.round();
+        other.join().unwrap();
+        if let Some(page) = next {
+            worker.put(page);
+        }
+        assert!(
+            worker.board.service().closed.load(std::sync::atomic::Ordering::Relaxed) == 0,
+            "taken for a breach"
+        );
+        control.finish(&mut [&mut worker]);
+        control.leave(1);
+        control.over();
+    });
+}
+
+#[test]
+fn pages_that_other_threads_return_are_no_breach() {
+    returned_elsewhere(|entry, out| {
+        entry.word.finish();
+        out.fetch_sub(1, loom::sync::atomic::Ordering::Release);
+    });
+}
+
+/// The model sees a page that is counted as returned before it is.
+#[test]
+#[should_panic(expected = "taken for a breach")]
+fn a_page_that_counts_as_returned_too_early_is_a_breach() {
+    returned_elsewhere(|entry, out| {
+        out.fetch_sub(1, loom::sync::atomic::Ordering::Release);
+        entry.word.finish();
+    });
 }

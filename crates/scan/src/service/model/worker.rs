@@ -24,6 +24,16 @@ pub struct Held {
     frame: usize,
 }
 
+impl Held {
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub fn chunk(&self) -> usize {
+        self.chunk
+    }
+}
+
 impl Worker {
     /// Takes the next chunk, if there is one; errors are counted.
     pub fn get(&mut self) -> Option<Held> {
@@ -35,7 +45,7 @@ impl Worker {
             return None;
         };
         self.cursor = (slot + 1) % count;
-        let Content { frame, segments, faulty } = entries[slot].content();
+        let Content { frame, segments, faulty, .. } = entries[slot].content();
         assert_eq!(segments, 1);
         let segment = self.board.segments(slot)[0].get();
         let chunk = (segment.offset / FRAME as u64) as usize;
@@ -55,7 +65,7 @@ impl Worker {
     }
 
     /// Reads it once more, and returns it.
-    fn put(&mut self, page: Held) {
+    pub fn put(&mut self, page: Held) {
         self.read(&page);
         assert!(self.had.insert(page.chunk), "chunk {} came twice", page.chunk);
         self.board.entries()[page.slot].word.finish();
