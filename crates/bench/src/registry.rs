@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::limits::THREADS_MAX;
 use crate::{
-    Error, Report, Result, checkpoint, local, memory, net, partitions, pool, postgres, restart, scan, shootdown,
-    snapshot, versions, voter, wal,
+    Error, Report, Result, checkpoint, local, memory, net, partitions, pool, postgres, restart, scan,
+    shootdown, snapshot, versions, voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};

@@ -96,7 +96,14 @@ impl Cluster {
     pub fn create(installation: &Installation, settings: &Settings) -> Result<Self> {
         let mut cluster = Self::folder(installation, settings)?;
         let mut initdb = cluster.program("initdb");
-        initdb.args(["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust", "--username", DATABASE_USER]);
+        initdb.args([
+            "--no-sync",
+            "--no-locale",
+            "--encoding=UTF8",
+            "--auth=trust",
+            "--username",
+            DATABASE_USER,
+        ]);
         match settings.checksums {
             true => _ = initdb.arg("--data-checksums"),
             // Since 18 they are there unless they are declined.
@@ -113,8 +120,20 @@ impl Cluster {
     pub fn standby(primary: &Self, settings: &Settings) -> Result<Self> {
         let mut cluster = Self::folder(&primary.installation, settings)?;
         let mut backup = cluster.program("pg_basebackup");
-        backup.args(["--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync", "--host"]);
-        backup.arg(primary.path()).args(["--port", &PORT.to_string(), "--username", DATABASE_USER, "--pgdata"]);
+        backup.args([
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--write-recovery-conf",
+            "--no-sync",
+            "--host",
+        ]);
+        backup.arg(primary.path()).args([
+            "--port",
+            &PORT.to_string(),
+            "--username",
+            DATABASE_USER,
+            "--pgdata",
+        ]);
         run(backup.arg(cluster.data()))?;
         cluster.configure(settings)?;
         cluster.start()?;
@@ -128,11 +147,17 @@ impl Cluster {
         let place = fs::canonicalize(&place).map_err(|e| format!("{}: {e}", place.display()))?;
         let folder = tempfile::Builder::new().prefix("bedplate-pg-").tempdir_in(&place);
         let folder = folder.map_err(|e| format!("no folder in {}: {e}", place.display()))?;
-        let cluster =
-            Self { folder, installation: installation.clone(), user: User::ordinary()?, server: None, options: Vec::new() };
+        let cluster = Self {
+            folder,
+            installation: installation.clone(),
+            user: User::ordinary()?,
+            server: None,
+            options: Vec::new(),
+        };
         // Where they were built, other users may not be able to read them.
         let copies = [(&settings.module, cluster.module_path()), (&settings.program, cluster.program_path())];
-        for (original, copy) in copies.iter().filter_map(|(original, copy)| Some((original.as_ref()?, copy))) {
+        for (original, copy) in copies.iter().filter_map(|(original, copy)| Some((original.as_ref()?, copy)))
+        {
             fs::copy(original, copy).map_err(|e| format!("copying {}: {e}", original.display()))?;
         }
         cluster.give(cluster.folder.path())?;
@@ -166,7 +191,8 @@ impl Cluster {
         }
         let path = self.data().join("postgresql.conf");
         let file = OpenOptions::new().append(true).open(&path);
-        file.and_then(|mut file| file.write_all(lines.as_bytes())).map_err(|e| format!("{}: {e}", path.display()))
+        file.and_then(|mut file| file.write_all(lines.as_bytes()))
+            .map_err(|e| format!("{}: {e}", path.display()))
     }
 
     /// The cluster's folder. The server can write there.
@@ -277,7 +303,10 @@ impl Cluster {
         while !processes::inside(self.path()).is_empty() {
             if start.elapsed() > STOP_LIMIT {
                 let left = processes::kill_inside(self.path());
-                return Err(format!("processes outlived the server; still there: {left:?}\n{}", self.log_end()));
+                return Err(format!(
+                    "processes outlived the server; still there: {left:?}\n{}",
+                    self.log_end()
+                ));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -386,4 +415,3 @@ pub fn run(command: &mut Command) -> Result<String> {
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
-

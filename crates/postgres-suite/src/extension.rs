@@ -92,7 +92,9 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
 /// The static library of `crates/scan-c`, built by cargo as the calling test was.
 pub fn build_library() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(Command::new(cargo).args(["build", "--locked", "--quiet", "-p", "bedplate-scan-c"]).stdin(Stdio::null()))?;
+    run(Command::new(cargo)
+        .args(["build", "--locked", "--quiet", "-p", "bedplate-scan-c"])
+        .stdin(Stdio::null()))?;
     let test = std::env::current_exe().map_err(|e| format!("the path of this test: {e}"))?;
     // target/debug/deps/test-0123
     let folder = test.ancestors().nth(2).unwrap_or(Path::new("."));
@@ -106,7 +108,9 @@ pub fn build_program() -> Result<PathBuf> {
     let program = test.ancestors().nth(2).unwrap_or(Path::new(".")).join("bedplate");
     if !program.exists() {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        run(Command::new(cargo).args(["build", "--locked", "--quiet", "-p", "bedplate-cli"]).stdin(Stdio::null()))?;
+        run(Command::new(cargo)
+            .args(["build", "--locked", "--quiet", "-p", "bedplate-cli"])
+            .stdin(Stdio::null()))?;
     }
     Ok(program)
 }

@@ -91,7 +91,8 @@ mod tests {
         let path = folder.path().join("gate");
         let gate = Gate::close(&path, Step::AfterRead).unwrap();
         assert_eq!(gate.wait(|| Err("ended".into())), Err("ended".into()));
-        fs::rename(folder.path().join("gate.after_read"), folder.path().join("gate.after_read.reached")).unwrap();
+        fs::rename(folder.path().join("gate.after_read"), folder.path().join("gate.after_read.reached"))
+            .unwrap();
         gate.wait(|| Err("ended".into())).unwrap();
         gate.open();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

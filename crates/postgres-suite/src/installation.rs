@@ -35,7 +35,9 @@ impl Installation {
     /// The one of a major version, or why there is none.
     pub fn of_version(version: u32) -> Result<Self> {
         let found = Self::all().into_iter().find(|installation| installation.version == version);
-        found.ok_or_else(|| format!("PostgreSQL {version} with its headers is not installed; run `make setup`"))
+        found.ok_or_else(|| {
+            format!("PostgreSQL {version} with its headers is not installed; run `make setup`")
+        })
     }
 
     /// The one that a `pg_config` belongs to. It must have a server, and headers for extensions.

@@ -80,6 +80,9 @@ mod tests {
             "Plans": [scan(false, 5), {"Node Type": "Gather", "Plans": [scan(true, 7)]}, {"Node Type": "Seq Scan"}]}}]);
         let mut counters = Counters::default();
         add(&plan, &mut counters);
-        assert_eq!(counters, Counters { nodes: 2, parallel_nodes: 1, direct: 12, buffered: 4, shared_bytes: 6 });
+        assert_eq!(
+            counters,
+            Counters { nodes: 2, parallel_nodes: 1, direct: 12, buffered: 4, shared_bytes: 6 }
+        );
     }
 }

@@ -26,7 +26,9 @@ impl User {
         }
         let users = fs::read_to_string("/etc/passwd").map_err(|e| format!("/etc/passwd: {e}"))?;
         let found = ["postgres", "nobody"].iter().find_map(|name| Self::find(&users, name));
-        found.map(Some).ok_or_else(|| "no user postgres or nobody, and PostgreSQL refuses to run as root".into())
+        found
+            .map(Some)
+            .ok_or_else(|| "no user postgres or nobody, and PostgreSQL refuses to run as root".into())
     }
 
     /// A user in the text of `/etc/passwd`.
@@ -52,7 +54,8 @@ mod tests {
 
     #[test]
     fn a_user_is_found_by_its_whole_name() {
-        let users = "root:x:0:0:root:/root:/bin/bash\npostgres2:x:7:7::/:/bin/sh\npostgres:x:105:111::/:/bin/sh\n";
+        let users =
+            "root:x:0:0:root:/root:/bin/bash\npostgres2:x:7:7::/:/bin/sh\npostgres:x:105:111::/:/bin/sh\n";
         assert_eq!(User::find(users, "postgres"), Some(User { user: 105, group: 111 }));
         assert_eq!(User::find(users, "nobody"), None);
     }

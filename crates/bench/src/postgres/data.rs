@@ -42,7 +42,8 @@ pub fn load(cluster: &Cluster, scale: f64) -> Result<()> {
 /// Copies rows into a table. Their text has a bar behind every column, the last one too.
 fn copy<T: Display>(client: &mut Client, table: &str, rows: impl Iterator<Item = T>) -> Result<()> {
     let statement = format!("copy {table} from stdin with (delimiter '|')");
-    let writer = client.copy_in(statement.as_str()).map_err(|e| failed(format!("{statement}: {}", text_of(&e))))?;
+    let writer =
+        client.copy_in(statement.as_str()).map_err(|e| failed(format!("{statement}: {}", text_of(&e))))?;
     let mut writer = BufWriter::with_capacity(1 << 20, writer);
     for row in rows {
         let row = row.to_string();

@@ -62,9 +62,13 @@ impl Plan {
             Mode::Quick => {
                 Self { scale, q6_rounds: 3, query_rounds: 1, share_rounds: 1, cold: COLD_QUICK.to_vec() }
             }
-            Mode::Full => {
-                Self { scale, q6_rounds: 7, query_rounds: 3, share_rounds: 3, cold: (0..QUERIES.len()).collect() }
-            }
+            Mode::Full => Self {
+                scale,
+                q6_rounds: 7,
+                query_rounds: 3,
+                share_rounds: 3,
+                cold: (0..QUERIES.len()).collect(),
+            },
         })
     }
 }
@@ -101,7 +105,10 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         }
     }
     if installations.is_empty() {
-        return Err(Error::Missing { what: "there is no PostgreSQL 15 or 18".to_owned(), hint: "run `make setup`" });
+        return Err(Error::Missing {
+            what: "there is no PostgreSQL 15 or 18".to_owned(),
+            hint: "run `make setup`",
+        });
     }
     let oracle = oracle::answers(plan.scale);
     match &oracle {
@@ -151,7 +158,11 @@ impl Answers {
     /// Checks the rows that a side gave to a query. The first ones are those of PostgreSQL as it is.
     fn check(&mut self, index: usize, side: &str, rows: &[Vec<String>]) -> Result<()> {
         let wrong = |whose: &str| {
-            failed(format!("{side} answers query {} at scale factor {} unlike {whose}", index + 1, self.scale))
+            failed(format!(
+                "{side} answers query {} at scale factor {} unlike {whose}",
+                index + 1,
+                self.scale
+            ))
         };
         if let Some(known) = self.vanilla.get(&index) {
             // Rows that compare equal in the query's order may come in any order.

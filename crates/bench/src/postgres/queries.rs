@@ -3,7 +3,10 @@
 /// The tables in the order in which they are loaded.
 pub const TABLES: [(&str, &str); 8] = [
     ("region", "r_regionkey int not null, r_name char(25) not null, r_comment varchar(152)"),
-    ("nation", "n_nationkey int not null, n_name char(25) not null, n_regionkey int not null, n_comment varchar(152)"),
+    (
+        "nation",
+        "n_nationkey int not null, n_name char(25) not null, n_regionkey int not null, n_comment varchar(152)",
+    ),
     (
         "supplier",
         "s_suppkey int not null, s_name char(25) not null, s_address varchar(40) not null, s_nationkey int not null, \

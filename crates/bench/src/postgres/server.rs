@@ -80,7 +80,8 @@ impl Server {
             ..Settings::default()
         };
         // Loading writes no log, and nothing but the queries runs.
-        let settings = settings.with("wal_level", "minimal").with("max_wal_senders", "0").with("autovacuum", "off");
+        let settings =
+            settings.with("wal_level", "minimal").with("max_wal_senders", "0").with("autovacuum", "off");
         let settings = settings.with("checkpoint_timeout", "1d").with("jit", "off").with("fsync", "off");
         let mut cluster = Cluster::create(installation, &settings).map_err(failed)?;
         data::load(&cluster, scale)?;

@@ -16,7 +16,10 @@ fn output(cluster: &Cluster, setup: &str) -> String {
     fs::write(&script, SCRIPT).unwrap();
     cluster.give(&script).unwrap();
     // Errors are a part of what is compared, so they go where rows go.
-    let command = format!("exec {} -X -a -q -d postgres -v setup=\"$SETUP\" -f edges.sql 2>&1", cluster.installation().program("psql").display());
+    let command = format!(
+        "exec {} -X -a -q -d postgres -v setup=\"$SETUP\" -f edges.sql 2>&1",
+        cluster.installation().program("psql").display()
+    );
     let mut shell = cluster.program("/bin/sh");
     run(shell.args(["-c", &command]).env("SETUP", setup)).unwrap()
 }
@@ -29,7 +32,8 @@ fn a_session_sees_what_it_would_see_without_the_extension() {
             let plain = output(&cluster, &format!("{PLAIN}; {how};"));
             let direct = output(&cluster, &format!("{FORCE}; {how};"));
             // The settings are printed with the statements.
-            let (plain, direct) = (plain.replace(PLAIN, ""), direct.replace(FORCE, ""));
+            let bare = |output: &str| output.replace(PLAIN, "").replace(FORCE, "");
+            let (plain, direct) = (bare(&plain), bare(&direct));
             assert!(plain.lines().count() > 300 && plain.contains("division by zero"), "{plain}");
             assert!(plain == direct, "{}", first_difference(&plain, &direct));
         }

@@ -9,43 +9,43 @@ use crate::common::{FORCE, PARALLEL, Pair, SERIAL, each_installation, rows, sett
 /// Tables of kinds that a scan meets: rows that were never hinted, updated, deleted, frozen; long values; no logging; views.
 const TABLES: &str = "
     create table fresh(id int, k int, pad text) with (autovacuum_enabled = off);
-    insert into fresh select g, g % 100, repeat('x', 100 + g % 50) from generate_series(1, 60000) g;
+    insert into fresh select g, g % 100, repeat('x', 100 + g % 50) from generate_series(1, 30000) g;
 
     create table used(id int primary key, k int, pad text) with (fillfactor = 80);
-    insert into used select g, g % 100, repeat('y', 100 + g % 50) from generate_series(1, 60000) g;
+    insert into used select g, g % 100, repeat('y', 100 + g % 50) from generate_series(1, 30000) g;
     update used set k = k + 1 where id % 3 = 0;
     delete from used where id % 7 = 0;
     begin; update used set k = -1 where id % 5 = 0; rollback;
     begin; savepoint a; delete from used where id % 11 = 0; rollback to a; insert into used values (100000, 1, 'kept'); commit;
 
     create table frozen(id int, k int, pad text);
-    insert into frozen select g, g % 100, repeat('z', 100) from generate_series(1, 60000) g;
+    insert into frozen select g, g % 100, repeat('z', 100) from generate_series(1, 30000) g;
     vacuum (freeze) frozen;
 
     create table pruned(id int, k int, pad text);
-    insert into pruned select g, g % 100, repeat('z', 100) from generate_series(1, 60000) g;
-    delete from pruned where id % 2 = 0 or id > 50000;
+    insert into pruned select g, g % 100, repeat('z', 100) from generate_series(1, 30000) g;
+    delete from pruned where id % 2 = 0 or id > 25000;
     vacuum pruned;
 
     create table long(id int, k int, pad text);
     alter table long alter pad set storage external;
-    insert into long select g, g % 100, repeat(md5(g::text), case when g % 20 = 0 then 200 else 3 end) from generate_series(1, 20000) g;
+    insert into long select g, g % 100, repeat(md5(g::text), case when g % 20 = 0 then 200 else 3 end) from generate_series(1, 10000) g;
 
     create unlogged table unlogged(id int, k int, pad text);
-    insert into unlogged select g, g % 100, repeat('u', 100) from generate_series(1, 60000) g;
+    insert into unlogged select g, g % 100, repeat('u', 100) from generate_series(1, 30000) g;
 
     create materialized view matview as select * from fresh where id % 2 = 0;
 
     create table wide(id int, k int, pad text, c int[], d numeric, e timestamptz);
     insert into wide select g, null, null, array[g, g + 1], g / 7.0, '2020-01-01'::timestamptz + g * interval '1 hour'
-        from generate_series(1, 40000) g;
+        from generate_series(1, 20000) g;
     alter table wide add column added int default 42;
     alter table wide drop column e;
 
     create table parted(id int, k int, pad text) partition by range (id);
-    create table parted1 partition of parted for values from (0) to (30000);
-    create table parted2 partition of parted for values from (30000) to (200000);
-    insert into parted select g, g % 100, repeat('p', 100) from generate_series(1, 60000) g;
+    create table parted1 partition of parted for values from (0) to (15000);
+    create table parted2 partition of parted for values from (15000) to (200000);
+    insert into parted select g, g % 100, repeat('p', 100) from generate_series(1, 30000) g;
 
     create table tiny(id int, k int, pad text);
     insert into tiny values (1, 1, 'one');
@@ -175,17 +175,23 @@ fn a_table_of_two_files_is_scanned_across_the_seam() {
         eprintln!("skipped: no PostgreSQL with its headers is installed; `make setup` installs it");
         return;
     };
-    let settings = settings(&installation, Build::Product).with("wal_level", "minimal").with("max_wal_senders", "0");
+    let settings =
+        settings(&installation, Build::Product).with("wal_level", "minimal").with("max_wal_senders", "0");
     let mut cluster = Cluster::create(&installation, &settings).unwrap();
     let seam = 131_072;
     let create = "create unlogged table large(id int, pad text) with (autovacuum_enabled = off)";
     cluster.run(create).unwrap();
     cluster.run("alter table large alter pad set storage plain").unwrap();
-    let fill = format!("insert into large select g, repeat('x', 7000) from generate_series(1, {seam} + 2000) g");
+    let fill =
+        format!("insert into large select g, repeat('x', 7000) from generate_series(1, {seam} + 2000) g");
     cluster.run(&fill).unwrap();
     cluster.stop(Stop::Fast).unwrap();
     cluster.start().unwrap();
-    assert_eq!(rows(&mut cluster.client().unwrap(), "select pg_relation_size('large') > 1024 * 1024 * 1024").unwrap(), ["t"]);
+    assert_eq!(
+        rows(&mut cluster.client().unwrap(), "select pg_relation_size('large') > 1024 * 1024 * 1024")
+            .unwrap(),
+        ["t"]
+    );
     let mut pair = Pair::new(&cluster);
     let query = "select count(*), sum(id::bigint), sum(hashtid(ctid)::bigint) from large";
     for how in [SERIAL, PARALLEL] {
@@ -199,7 +205,8 @@ fn a_table_of_two_files_is_scanned_across_the_seam() {
     // Rows on both sides of the seam, in their order.
     execute(&mut pair.direct, SERIAL).unwrap();
     pair.begin(None).unwrap();
-    pair.compare(&format!("select id, ctid from large where id between {seam} - 300 and {seam} + 300")).unwrap();
+    pair.compare(&format!("select id, ctid from large where id between {seam} - 300 and {seam} + 300"))
+        .unwrap();
     pair.end().unwrap();
 }
 
@@ -211,8 +218,15 @@ fn settings_have_bounds() {
         }
         let cluster = crate::common::cluster(installation);
         let mut client = cluster.client().unwrap();
-        let bounds = [("ring_size", "8MB", "7MB"), ("ring_size", "1GB", "1025MB"), ("cache_share", "0", "-0.1"),
-            ("cache_share", "1", "1.1"), ("min_table_size", "0", "-1"), ("sharing", "off", "on"), ("sharing", "/run/s", "run/s")];
+        let bounds = [
+            ("ring_size", "8MB", "7MB"),
+            ("ring_size", "1GB", "1025MB"),
+            ("cache_share", "0", "-0.1"),
+            ("cache_share", "1", "1.1"),
+            ("min_table_size", "0", "-1"),
+            ("sharing", "off", "on"),
+            ("sharing", "/run/s", "run/s"),
+        ];
         for (name, within, beyond) in bounds {
             execute(&mut client, &format!("set bedplate_scan.{name} = '{within}'")).unwrap();
             let error = execute(&mut client, &format!("set bedplate_scan.{name} = '{beyond}'")).unwrap_err();
@@ -224,7 +238,10 @@ fn settings_have_bounds() {
         // The smallest ring is enough.
         execute(&mut client, "set bedplate_scan.sharing = 'off'; create table t as select g id from generate_series(1, 300000) g").unwrap();
         execute(&mut client, &format!("{FORCE}; {SERIAL}; set bedplate_scan.ring_size = '8MB'")).unwrap();
-        assert_eq!(rows(&mut client, "select count(*), sum(id::bigint) from t").unwrap(), ["300000|45000150000"]);
+        assert_eq!(
+            rows(&mut client, "select count(*), sum(id::bigint) from t").unwrap(),
+            ["300000|45000150000"]
+        );
         // Only superusers may force.
         execute(&mut client, "create role ordinary; set role ordinary").unwrap();
         assert!(execute(&mut client, "set bedplate_scan.force = off").is_err());

@@ -16,7 +16,9 @@ fn cluster(installation: &Installation) -> Cluster {
 /// Makes the table, which is in no buffer then.
 fn fill(cluster: &mut Cluster) {
     cluster.run("create table t(id int, k int, pad text)").unwrap();
-    cluster.run("insert into t select g, g % 100, repeat('x', 100) from generate_series(1, 50000) g").unwrap();
+    cluster
+        .run("insert into t select g, g % 100, repeat('x', 100) from generate_series(1, 50000) g")
+        .unwrap();
     cluster.stop(Stop::Fast).unwrap();
     cluster.start().unwrap();
 }
@@ -46,13 +48,18 @@ fn a_backend_that_is_killed_in_a_scan_leaves_nothing_behind() {
         for step in [Step::BeforeRead, Step::AfterRead] {
             let path = cluster.make_folder("gates").unwrap().join("gate");
             let mut client = cluster.client().unwrap();
-            execute(&mut client, &format!("{FORCE}; {SERIAL}; set bedplate_scan.fault_gate = '{}'", path.display())).unwrap();
+            execute(
+                &mut client,
+                &format!("{FORCE}; {SERIAL}; set bedplate_scan.fault_gate = '{}'", path.display()),
+            )
+            .unwrap();
             let backend = pid(&mut client);
             let gate = Gate::close(&path, step).unwrap();
             cluster.give(&path.with_extension(step.name())).unwrap();
             let scan = std::thread::spawn(move || rows(&mut client, QUERY));
             if !is_stock() {
-                gate.wait(|| if scan.is_finished() { Err("the scan has ended".into()) } else { Ok(()) }).unwrap();
+                gate.wait(|| if scan.is_finished() { Err("the scan has ended".into()) } else { Ok(()) })
+                    .unwrap();
             }
             kill(backend);
             assert!(scan.join().unwrap().is_err() || is_stock());
@@ -89,7 +96,8 @@ fn a_daemon_that_is_killed_does_not_show() {
         if is_stock() {
             return;
         }
-        let mut cluster = Cluster::create(installation, &shared(settings(installation, Build::Faults))).unwrap();
+        let mut cluster =
+            Cluster::create(installation, &shared(settings(installation, Build::Faults))).unwrap();
         fill(&mut cluster);
         let daemon = wait_for_daemon(&cluster, None);
         let path = cluster.make_folder("gates").unwrap().join("gate");
@@ -119,7 +127,8 @@ fn a_daemon_that_is_killed_does_not_show() {
 fn wait_for_daemon(cluster: &Cluster, gone: Option<i32>) -> i32 {
     let start = std::time::Instant::now();
     loop {
-        let text = std::fs::read_to_string(cluster.data().join("pg_stat_tmp/bedplate_scan.pid")).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(cluster.data().join("pg_stat_tmp/bedplate_scan.pid")).unwrap_or_default();
         let pid = text.trim().parse().ok().filter(|pid| Some(*pid) != gone);
         if let Some(pid) = pid
             && cluster.data().join("pg_stat_tmp/bedplate_scan.sock").exists()
@@ -137,7 +146,8 @@ fn scans_can_be_cancelled_at_any_time() {
     each_installation(|installation| {
         let cluster = cluster(installation);
         let mut pair = Pair::new(&cluster);
-        for setup in ["set statement_timeout = 1", "set statement_timeout = 3", "set statement_timeout = 10"] {
+        for setup in ["set statement_timeout = 1", "set statement_timeout = 3", "set statement_timeout = 10"]
+        {
             execute(&mut pair.direct, setup).unwrap();
             for _ in 0..20 {
                 let _ = rows(&mut pair.direct, "select count(*) from t a join t b using (k)");
@@ -151,7 +161,8 @@ fn scans_can_be_cancelled_at_any_time() {
         let mut victim = cluster.client().unwrap();
         execute(&mut victim, FORCE).unwrap();
         let backend = pid(&mut victim);
-        let scan = std::thread::spawn(move || rows(&mut victim, "select count(*) from t a join t b using (k)"));
+        let scan =
+            std::thread::spawn(move || rows(&mut victim, "select count(*) from t a join t b using (k)"));
         rows(&mut client, &format!("select pg_terminate_backend({backend})")).unwrap();
         assert!(scan.join().unwrap().is_err());
         compare(&cluster);

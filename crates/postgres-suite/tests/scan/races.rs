@@ -33,7 +33,8 @@ impl Scene {
         let mut writer = cluster.client().unwrap();
         for filler in 0..FILLERS {
             let create = format!("create table filler{filler}(pad text) with (autovacuum_enabled = off)");
-            let fill = format!("insert into filler{filler} select repeat('f', 1000) from generate_series(1, 700)");
+            let fill =
+                format!("insert into filler{filler} select repeat('f', 1000) from generate_series(1, 700)");
             execute(&mut writer, &format!("{create}; {fill}")).unwrap();
         }
         drop(writer);
@@ -42,7 +43,11 @@ impl Scene {
         cluster.stop(Stop::Fast).unwrap();
         cluster.start().unwrap();
         let mut writer = cluster.client().unwrap();
-        execute(&mut writer, "set bedplate_scan.enabled = off; create extension if not exists pg_buffercache").unwrap();
+        execute(
+            &mut writer,
+            "set bedplate_scan.enabled = off; create extension if not exists pg_buffercache",
+        )
+        .unwrap();
         Self { cluster, writer }
     }
 
@@ -68,7 +73,10 @@ impl Scene {
     /// Writes the table out and takes it from the buffers.
     fn evict(&mut self) {
         execute(&mut self.writer, "checkpoint").unwrap();
-        let scans = (0..FILLERS).map(|filler| format!("select count(*) from filler{filler}")).collect::<Vec<_>>().join(";");
+        let scans = (0..FILLERS)
+            .map(|filler| format!("select count(*) from filler{filler}"))
+            .collect::<Vec<_>>()
+            .join(";");
         for _ in 0..50 {
             if self.buffers() == 0 {
                 return;
@@ -105,8 +113,11 @@ impl Scene {
     fn pair(&self, setup: &str) -> Pair {
         let mut pair = Pair::new(&self.cluster);
         let gate = self.gate();
-        execute(&mut pair.direct, &format!("{SERIAL}; set bedplate_scan.fault_gate = '{}'; {setup}", gate.display()))
-            .unwrap();
+        execute(
+            &mut pair.direct,
+            &format!("{SERIAL}; set bedplate_scan.fault_gate = '{}'; {setup}", gate.display()),
+        )
+        .unwrap();
         execute(&mut pair.plain, SERIAL).unwrap();
         pair
     }
@@ -171,19 +182,23 @@ fn what_happens_at_any_step_of_a_scan_does_not_show() {
                 // Written out, and in no buffer any more, by the time that the scan goes on.
                 scene.prepare(before);
                 let pair = scene.pair("");
-                scene.race(pair, step, |scene| {
-                    scene.change();
-                    scene.evict();
-                }).unwrap_or_else(|error| panic!("{step:?}, {before:?}, evicted: {error}"));
+                scene
+                    .race(pair, step, |scene| {
+                        scene.change();
+                        scene.evict();
+                    })
+                    .unwrap_or_else(|error| panic!("{step:?}, {before:?}, evicted: {error}"));
                 // In buffers, and not written out.
                 scene.prepare(before);
                 let pair = scene.pair("");
-                scene.race(pair, step, Scene::change)
+                scene
+                    .race(pair, step, Scene::change)
                     .unwrap_or_else(|error| panic!("{step:?}, {before:?}, dirty: {error}"));
                 // Nothing but what was there before is written out.
                 scene.prepare(before);
                 let pair = scene.pair("");
-                scene.race(pair, step, Scene::evict)
+                scene
+                    .race(pair, step, Scene::evict)
                     .unwrap_or_else(|error| panic!("{step:?}, {before:?}, only evicted: {error}"));
             }
         }
@@ -198,13 +213,15 @@ fn vacuum_beside_a_scan_does_not_show() {
         for step in Step::ALL {
             scene.prepare(Before::Absent);
             let pair = scene.pair("");
-            scene.race(pair, step, |scene| {
-                execute(&mut scene.writer, "delete from t where id % 11 = 0").unwrap();
-                execute(&mut scene.writer, "vacuum (freeze, truncate off) t").unwrap();
-                scene.evict();
-                execute(&mut scene.writer, "update t set k = 77").unwrap();
-                scene.evict();
-            }).unwrap_or_else(|error| panic!("{step:?}: {error}"));
+            scene
+                .race(pair, step, |scene| {
+                    execute(&mut scene.writer, "delete from t where id % 11 = 0").unwrap();
+                    execute(&mut scene.writer, "vacuum (freeze, truncate off) t").unwrap();
+                    scene.evict();
+                    execute(&mut scene.writer, "update t set k = 77").unwrap();
+                    scene.evict();
+                })
+                .unwrap_or_else(|error| panic!("{step:?}: {error}"));
         }
     });
 }
@@ -247,7 +264,8 @@ fn frames_that_are_older_than_the_scan_are_noticed() {
             let gate = Gate::close(&scene.gate(), Step::BeforeUse).unwrap();
             scene.cluster.give(&scene.gate().with_extension(Step::BeforeUse.name())).unwrap();
             let first = std::thread::spawn(move || rows(&mut direct, QUERY));
-            gate.wait(|| if first.is_finished() { Err("the first scan has ended".into()) } else { Ok(()) }).unwrap();
+            gate.wait(|| if first.is_finished() { Err("the first scan has ended".into()) } else { Ok(()) })
+                .unwrap();
             scene.change();
             scene.evict();
             let mut second = scene.pair(setup);

@@ -88,21 +88,37 @@ fn write(client: &mut Client, random: &mut SmallRng, thread: u64) -> Result<(), 
         // An indexed column, so new places in the index.
         4 => format!("begin; update accounts set branch = branch + 1 where id = {a}; commit"),
         // Rows that become longer and move.
-        5 => format!("begin; update accounts set pad = repeat('{}', {}) where id between {a} and {a} + 20; commit", a % 10, 40 + b % 300),
-        6 => format!("begin; delete from accounts where id = {} ; insert into accounts values ({}, 1, 0, 'new'); commit", ROWS + a % 500, ROWS + b % 500),
+        5 => format!(
+            "begin; update accounts set pad = repeat('{}', {}) where id between {a} and {a} + 20; commit",
+            a % 10,
+            40 + b % 300
+        ),
+        6 => format!(
+            "begin; delete from accounts where id = {} ; insert into accounts values ({}, 1, 0, 'new'); commit",
+            ROWS + a % 500,
+            ROWS + b % 500
+        ),
         7 => format!("begin; update accounts set balance = 99 where id between {a} and {a} + 50; rollback"),
         8 if low != high => format!(
             "begin; savepoint s; update accounts set balance = balance + 1000 where id = {a}; rollback to s; savepoint t; {transfer} release t; savepoint u; delete from accounts where id = {b}; rollback to u; commit"
         ),
         // Lockers and an updater: multixacts.
-        9 => format!("begin; select 1 from accounts where id between {a} and {a} + 5 for key share; update accounts set pad = 'locked' where id = {a}; commit"),
+        9 => format!(
+            "begin; select 1 from accounts where id between {a} and {a} + 5 for key share; update accounts set pad = 'locked' where id = {a}; commit"
+        ),
         10 => format!("begin; select 1 from accounts where id between {a} and {a} + 30 for share; commit"),
-        11 if low != high => format!("begin; {transfer} prepare transaction '{name}'; commit prepared '{name}'"),
-        12 => format!("begin; update accounts set balance = balance + 5 where id = {a}; prepare transaction '{name}'; rollback prepared '{name}'"),
+        11 if low != high => {
+            format!("begin; {transfer} prepare transaction '{name}'; commit prepared '{name}'")
+        }
+        12 => format!(
+            "begin; update accounts set balance = balance + 5 where id = {a}; prepare transaction '{name}'; rollback prepared '{name}'"
+        ),
         // The table grows by many pages, and shrinks when it is vacuumed.
         13 => {
             let first = 1_000_000 + thread as u32 * 100_000;
-            format!("begin; insert into accounts select g, 2, 0, repeat('g', 200) from generate_series({first}, {first} + 2000) g on conflict do nothing; commit; delete from accounts where id between {first} and {first} + 2000")
+            format!(
+                "begin; insert into accounts select g, 2, 0, repeat('g', 200) from generate_series({first}, {first} + 2000) g on conflict do nothing; commit; delete from accounts where id between {first} and {first} + 2000"
+            )
         }
         _ => return Ok(()),
     };
@@ -119,7 +135,8 @@ fn maintain(client: &mut Client, random: &mut SmallRng) -> Result<(), String> {
         8 => try_execute(client, "vacuum full accounts"),
         9 => {
             // The whole table goes away and comes back, in new files.
-            let again = "insert into churn select g, g % 50, 0, repeat('c', 120) from generate_series(1, 8000) g";
+            let again =
+                "insert into churn select g, g % 50, 0, repeat('c', 120) from generate_series(1, 8000) g";
             try_execute(client, "truncate churn")?;
             try_execute(client, again)
         }
@@ -159,7 +176,10 @@ fn scan(pair: &mut Pair, random: &mut SmallRng, build: Build) -> Result<(), Stri
 
 /// A cursor whose rows are fetched with pauses.
 fn held_cursor(pair: &mut Pair, table: &str) -> Result<(), String> {
-    execute(&mut pair.direct, &format!("declare c no scroll cursor for select id, balance, length(pad) from {table}"))?;
+    execute(
+        &mut pair.direct,
+        &format!("declare c no scroll cursor for select id, balance, length(pad) from {table}"),
+    )?;
     let mut direct = rows(&mut pair.direct, "fetch 3000 from c")?;
     std::thread::sleep(Duration::from_millis(100));
     direct.extend(rows(&mut pair.direct, "fetch 3000 from c")?);
@@ -174,14 +194,23 @@ fn held_cursor(pair: &mut Pair, table: &str) -> Result<(), String> {
 }
 
 fn torture(installation: &Installation, checksums: bool, build: Build, time: Duration, seed: u64) {
-    let settings = settings(installation, build).checksums(checksums).with("fsync", "on").with("synchronous_commit", "off");
+    let settings = settings(installation, build)
+        .checksums(checksums)
+        .with("fsync", "on")
+        .with("synchronous_commit", "off");
     let cluster = Cluster::create(installation, &settings).unwrap();
     for table in ["accounts", "churn"] {
         cluster.run(&format!("create table {table}(id int primary key, branch int, balance int, pad text) with (fillfactor = 85)")).unwrap();
         cluster.run(&format!("create index on {table}(branch)")).unwrap();
-        cluster.run(&format!("insert into {table} select g, g % 50, 0, repeat('x', 100) from generate_series(1, {ROWS}) g")).unwrap();
+        cluster
+            .run(&format!(
+                "insert into {table} select g, g % 50, 0, repeat('x', 100) from generate_series(1, {ROWS}) g"
+            ))
+            .unwrap();
     }
-    cluster.run("create table evictor as select g id, repeat('e', 1000) pad from generate_series(1, 3000) g").unwrap();
+    cluster
+        .run("create table evictor as select g id, repeat('e', 1000) pad from generate_series(1, 3000) g")
+        .unwrap();
     cluster.run("create index on evictor(id)").unwrap();
     cluster.run("vacuum (analyze)").unwrap();
     let run = Run {
@@ -229,11 +258,17 @@ fn torture(installation: &Installation, checksums: bool, build: Build, time: Dur
     });
     let (compared, writes) = (compared.into_inner(), run.writes.into_inner());
     if let Some(failure) = run.failure.into_inner().unwrap() {
-        panic!("seed {seed}, checksums {checksums}, {build:?}, after {compared} comparisons: {failure}\n{}", cluster.log_end());
+        panic!(
+            "seed {seed}, checksums {checksums}, {build:?}, after {compared} comparisons: {failure}\n{}",
+            cluster.log_end()
+        );
     }
     let mut pair = Pair::new(&cluster);
     let direct = pair.counters(QUERIES[0]).direct;
-    println!("checksums {checksums}, {build:?}: {compared} comparisons beside {writes} transactions in {:?}", start.elapsed());
+    println!(
+        "checksums {checksums}, {build:?}: {compared} comparisons beside {writes} transactions in {:?}",
+        start.elapsed()
+    );
     assert!(is_stock() || direct > 0, "the last scan was not direct");
 }
 
