@@ -1,27 +1,43 @@
 //! Channels: one worker's stream of pages.
 //!
 //! Rust's borrows make sure that a page is returned once, to its channel, and not used afterwards; here every page has a
-//! number, its *ticket*, and the channel knows which one is out.
+//! number, its *ticket*, and the channel knows which ones are out.
 
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
 
 use bedplate_c_support::input::{Sized, sized};
 use bedplate_c_support::output;
 use bedplate_c_support::table::{Entered, Table};
-use bedplate_scan::{Channel, Error, Got, Pages, Scan};
+use bedplate_scan::{Channel, Delivered, Error, OwnedGot, OwnedPage, Pages, Scan};
 
 use crate::code::bp_scan_code::*;
 use crate::code::{Answer, Refusal, answer};
-use crate::input::{bp_scan_range, bp_scan_source, null, ranges, sources};
+use crate::input::{bp_scan_range, bp_scan_source, held, is_unwatched, null, ranges, sources};
 use crate::service::{bp_scan_service, service};
 
 struct Open {
     channel: Channel,
     tickets: u64,
-    /// The ticket of the page that is out.
-    out: Option<u64>,
+    /// The pages that are out, by their tickets.
+    out: Vec<(u64, OwnedPage)>,
+}
+
+impl Open {
+    /// Where a page of the program's is among those that are out.
+    fn find(&self, handle: u64, page: &bp_scan_page) -> Result<usize, Refusal> {
+        if page.channel != handle {
+            return Err(Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not of this channel"));
+        }
+        if self.out.is_empty() {
+            return Err(Error::NotHeld.into());
+        }
+        let of_page = |(ticket, _): &(u64, OwnedPage)| *ticket == page.ticket;
+        let found = self.out.iter().position(of_page);
+        found.ok_or_else(|| Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not one that is out"))
+    }
 }
 
 static CHANNELS: Table<Open> = Table::new(b'C');
@@ -50,8 +66,13 @@ pub struct bp_scan_options {
     pub range_count: usize,
     /// The size of pages: a power of two from 4 KiB to 2 MiB; 0: 2 MiB. A page never crosses a multiple of it in its file.
     pub page_size: usize,
-    /// The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB.
+    /// The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB. If several pages may be out it has to have 2 MiB for each of them,
+    /// and 4 MiB.
     pub ring_bytes: usize,
+    /// 0 or BP_SCAN_UNWATCHED.
+    pub flags: u32,
+    /// How many pages may be out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+    pub pages_held: u32,
 }
 
 // SAFETY: pointers and integers, without gaps.
@@ -71,8 +92,10 @@ pub struct bp_scan_page {
     pub offset: u64,
     /// Which file of the scan, counted from 0.
     pub file: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 0 or BP_SCAN_PAGE_STABLE.
+    pub flags: u32,
+    /// When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files.
+    pub read_began_ns: u64,
     /// The library's: by what a page is known when it is returned.
     pub channel: u64,
     /// Likewise.
@@ -127,6 +150,12 @@ pub struct bp_scan_statistics {
     pub unread: u64,
     /// How many there may be as things are.
     pub watermark: u64,
+    /// Bytes that were cancelled.
+    pub cancelled: u64,
+    /// Pages that the worker got without BP_SCAN_PAGE_STABLE, in a channel that does not watch its files.
+    pub unstable: u64,
+    /// How many pages may be out at a time.
+    pub pages_held: u64,
 }
 
 /// Makes a handle of a channel.
@@ -135,7 +164,7 @@ pub struct bp_scan_statistics {
 /// `place` is writable.
 pub unsafe fn give(channel: Channel, place: *mut bp_scan_channel) -> Answer {
     let full = |_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many channels");
-    let handle = CHANNELS.insert(Open { channel, tickets: 0, out: None }).map_err(full)?;
+    let handle = CHANNELS.insert(Open { channel, tickets: 0, out: Vec::new() }).map_err(full)?;
     // SAFETY: as the caller promised.
     unsafe { place.write_unaligned(bp_scan_channel { handle }) };
     Ok(BP_SCAN_OK)
@@ -169,26 +198,30 @@ pub unsafe extern "C" fn bp_scan_open(
         if options.ring_bytes != 0 {
             scan = scan.ring_bytes(options.ring_bytes)?;
         }
+        if is_unwatched(options.flags)? {
+            scan = scan.unwatched();
+        }
+        scan = scan.pages_held(held(options.pages_held))?;
         let channel = self::service(service)?.open(scan)?;
         // SAFETY: as the caller promised.
         unsafe { give(channel, opened) }
     })
 }
 
-/// Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while its page is out, of which the memory would go away.
+/// Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while a page is out, of which the memory would go away.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_close(channel: bp_scan_channel) -> c_int {
     answer(|| {
-        let held = |open: &Open| match open.out {
-            Some(_) => Err(Refusal::from(Error::Held)),
-            None => Ok(()),
+        let held = |open: &Open| match open.out.as_slice() {
+            [] => Ok(()),
+            _ => Err(Refusal::from(Error::Held)),
         };
         drop(CHANNELS.remove(channel.handle, held)?);
         Ok(BP_SCAN_OK)
     })
 }
 
-/// Closes a channel even if its page is out, for cleaning up after errors. Nobody may look at that page any more.
+/// Closes a channel even if pages are out, for cleaning up after errors. Nobody may look at them any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
     answer(|| {
@@ -198,7 +231,7 @@ pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
 }
 
 /// The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
-/// it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
+/// it is, return it by bp_scan_put_page(); BP_SCAN_ERROR_HELD while as many are out as may be. BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
 /// system call, by which the service knows that the page is wanted. If a page cannot be had, `page` says which one, and the
 /// next call is about the one after it. With other errors `page` stays as it is.
 ///
@@ -241,32 +274,44 @@ unsafe fn next(channel: bp_scan_channel, place: *mut bp_scan_page, most: Option<
         return Err(null("no place for the page"));
     }
     let mut open = CHANNELS.enter(channel.handle)?;
-    let mut page =
-        bp_scan_page { data: ptr::null(), len: 0, offset: 0, file: 0, reserved: 0, channel: 0, ticket: 0 };
+    let mut page = bp_scan_page {
+        data: ptr::null(),
+        len: 0,
+        offset: 0,
+        file: 0,
+        flags: 0,
+        read_began_ns: 0,
+        channel: 0,
+        ticket: 0,
+    };
     let answer = match got(&mut open, most) {
-        Ok(Got::Page(piece)) => {
+        Ok(OwnedGot::Page(owned)) => {
+            /// BP_SCAN_PAGE_STABLE
+            const STABLE: u32 = 1;
+            let piece = owned.piece();
             open.tickets += 1;
-            open.out = Some(open.tickets);
             page = bp_scan_page {
                 data: piece.start,
                 len: piece.len,
                 offset: piece.offset,
                 file: piece.file,
-                reserved: 0,
+                flags: if piece.is_stable() { STABLE } else { 0 },
+                read_began_ns: piece.read_began_ns,
                 channel: channel.handle,
                 ticket: open.tickets,
             };
+            open.out.push((page.ticket, owned));
             Ok(BP_SCAN_OK)
         }
-        Ok(Got::NotYet) => Ok(BP_SCAN_NOT_YET),
-        Ok(Got::End) => Ok(BP_SCAN_END),
+        Ok(OwnedGot::NotYet) => Ok(BP_SCAN_NOT_YET),
+        Ok(OwnedGot::End) => Ok(BP_SCAN_END),
         Err(error) => {
             (page.file, page.offset) = match error {
                 Error::Read { file, offset, .. }
                 | Error::Truncated { file, offset }
                 | Error::Changing { file, offset }
                 | Error::Replaced { file, offset } => (file, offset),
-                // Maybe the page that is out is kept there.
+                // Maybe a page that is out is kept there.
                 error => return Err(error.into()),
             };
             Err(error.into())
@@ -277,14 +322,14 @@ unsafe fn next(channel: bp_scan_channel, place: *mut bp_scan_page, most: Option<
     answer
 }
 
-fn got(open: &mut Open, most: Option<u64>) -> Result<Got, Error> {
+fn got(open: &mut Open, most: Option<u64>) -> Result<OwnedGot, Error> {
     match most {
-        Some(0) => open.channel.get_page(),
-        most => open.channel.wait_for_page(most.map(Duration::from_nanos)),
+        Some(0) => open.channel.get_owned(),
+        most => open.channel.wait_for_owned(most.map(Duration::from_nanos)),
     }
 }
 
-/// Returns a page (zicio_put_page).
+/// Returns a page (zicio_put_page). If several are out they are returned in any order.
 ///
 /// # Safety
 /// `page` is readable or NULL.
@@ -297,20 +342,79 @@ pub unsafe extern "C" fn bp_scan_put_page(channel: bp_scan_channel, page: *const
         // SAFETY: as the caller promised.
         let page = unsafe { page.read_unaligned() };
         let mut open = CHANNELS.enter(channel.handle)?;
-        if page.channel != channel.handle {
-            return Err(Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not of this channel"));
+        let place = open.find(channel.handle, &page)?;
+        drop(open.out.swap_remove(place));
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
+/// since. One statx(). Of a channel that does not watch its files; the page is out. If it is not known it is false: of block
+/// devices, and of files that were changed so shortly before they were read that their stamps prove nothing.
+///
+/// # Safety
+/// `page` is readable or NULL, and `unchanged` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_unchanged(
+    channel: bp_scan_channel,
+    page: *const bp_scan_page,
+    unchanged: *mut bool,
+) -> c_int {
+    answer(|| {
+        if page.is_null() || unchanged.is_null() {
+            return Err(null("no page, or no place for the answer"));
         }
-        match open.out {
-            None => Err(Error::NotHeld.into()),
-            Some(out) if out != page.ticket => {
-                Err(Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not the one that is out"))
-            }
-            Some(_) => {
-                open.channel.put_page()?;
-                open.out = None;
-                Ok(BP_SCAN_OK)
-            }
+        // SAFETY: as the caller promised.
+        let page = unsafe { page.read_unaligned() };
+        let open = CHANNELS.enter(channel.handle)?;
+        let place = open.find(channel.handle, &page)?;
+        let is_unchanged = open.out[place].1.unchanged()?;
+        // SAFETY: as the caller promised.
+        unsafe { unchanged.write(is_unchanged) };
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// Takes back ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be
+/// NULL, gets how many bytes that are. Ranges that are announced again afterwards come. Not in a pool.
+///
+/// # Safety
+/// `ranges` points to so many, or is NULL, and `cancelled` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_cancel_ranges(
+    channel: bp_scan_channel,
+    ranges: *const bp_scan_range,
+    range_count: usize,
+    cancelled: *mut u64,
+) -> c_int {
+    answer(|| {
+        // SAFETY: as the caller promised.
+        let ranges = unsafe { self::ranges(ranges, range_count) }?;
+        let bytes = CHANNELS.enter(channel.handle)?.channel.cancel_ranges(&ranges)?;
+        if !cancelled.is_null() {
+            // SAFETY: as the caller promised.
+            unsafe { cancelled.write_unaligned(bytes) };
         }
+        Ok(BP_SCAN_OK)
+    })
+}
+
+/// A descriptor that poll(), epoll and what is made of them find readable when bp_scan_get_page() would return something else than
+/// BP_SCAN_NOT_YET. It may be readable in vain once, until bp_scan_get_page() has returned that. It stays the channel's, and is
+/// closed with it: do not read from it or close it.
+///
+/// # Safety
+/// `descriptor` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_descriptor(channel: bp_scan_channel, descriptor: *mut c_int) -> c_int {
+    answer(|| {
+        if descriptor.is_null() {
+            return Err(null("no place for the descriptor"));
+        }
+        let number = CHANNELS.enter(channel.handle)?.channel.descriptor()?.as_raw_fd();
+        // SAFETY: as the caller promised.
+        unsafe { descriptor.write_unaligned(number) };
+        Ok(BP_SCAN_OK)
     })
 }
 
@@ -397,5 +501,8 @@ fn of(open: &Entered<Open>) -> bp_scan_statistics {
         reclaimed: now.reclaimed,
         unread: now.unread,
         watermark: now.watermark,
+        cancelled: now.cancelled,
+        unstable: now.unstable,
+        pages_held: channel.pages_held() as u64,
     }
 }

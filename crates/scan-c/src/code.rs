@@ -55,11 +55,11 @@ pub enum bp_scan_code {
     BP_SCAN_ERROR_CLOSED = -35,
     /// Another thread is in this channel.
     BP_SCAN_ERROR_BUSY = -36,
-    /// A page is out and has to be returned first: a worker has one page at a time.
+    /// As many pages are out as may be, or some are that have to be returned first.
     BP_SCAN_ERROR_HELD = -37,
     /// No page is out: this one was returned before.
     BP_SCAN_ERROR_NOT_HELD = -38,
-    /// The page is not the one that is out: an earlier one, or another channel's.
+    /// The page is not one that is out: an earlier one, or another channel's.
     BP_SCAN_ERROR_PAGE = -39,
     /// The handle is the parent process's: nothing reads for this one. Open anew.
     BP_SCAN_ERROR_FORKED = -40,
@@ -88,9 +88,9 @@ impl bp_scan_code {
         (BP_SCAN_ERROR_HANDLE, c"there is no such handle"),
         (BP_SCAN_ERROR_CLOSED, c"the handle was closed"),
         (BP_SCAN_ERROR_BUSY, c"another thread is in this channel"),
-        (BP_SCAN_ERROR_HELD, c"the channel's page has not been returned"),
+        (BP_SCAN_ERROR_HELD, c"pages of the channel have not been returned"),
         (BP_SCAN_ERROR_NOT_HELD, c"the channel has no page to return"),
-        (BP_SCAN_ERROR_PAGE, c"this is not the page that is out"),
+        (BP_SCAN_ERROR_PAGE, c"this is not a page that is out"),
         (BP_SCAN_ERROR_FORKED, c"the handle is the parent process's"),
         (BP_SCAN_ERROR_INTERNAL, c"something went wrong within the library"),
     ];

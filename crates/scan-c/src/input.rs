@@ -37,6 +37,22 @@ pub struct bp_scan_range {
     pub reserved: u32,
 }
 
+/// Whether the flags of options say that files are not watched.
+pub fn is_unwatched(flags: u32) -> Result<bool, Refusal> {
+    /// BP_SCAN_UNWATCHED
+    const UNWATCHED: u32 = 1;
+    match flags {
+        0 => Ok(false),
+        UNWATCHED => Ok(true),
+        _ => Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("flags {flags:#x} of the options"))),
+    }
+}
+
+/// How many pages may be out, where 0 is 1.
+pub fn held(pages: u32) -> usize {
+    pages.max(1) as usize
+}
+
 pub fn null(what: &'static str) -> Refusal {
     Refusal::new(BP_SCAN_ERROR_NULL, what)
 }
@@ -55,9 +71,11 @@ pub unsafe fn sources(pointer: *const bp_scan_source, count: usize) -> Result<Ve
     sources.into_iter().map(|source| unsafe { opened(source) }).collect()
 }
 
+/// A file.
+///
 /// # Safety
-/// The name is a C string or NULL.
-unsafe fn opened(source: bp_scan_source) -> Result<Source, Refusal> {
+/// Its name is a C string or NULL.
+pub unsafe fn opened(source: bp_scan_source) -> Result<Source, Refusal> {
     const FD: u32 = 1;
     let bp_scan_source { path, fd, flags } = source;
     match flags {

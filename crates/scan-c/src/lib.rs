@@ -10,6 +10,7 @@ mod channel;
 mod code;
 mod input;
 mod pool;
+mod residency;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use channel::*;
 pub use code::{bp_scan_code, bp_scan_error, bp_scan_error_number, bp_scan_strerror};
 pub use input::{bp_scan_range, bp_scan_source};
 pub use pool::*;
+pub use residency::*;
 pub use service::*;
 
 /// The library's version, as in "0.1.0".

@@ -4,12 +4,12 @@ use std::ffi::c_int;
 
 use bedplate_c_support::input::{Sized, sized};
 use bedplate_c_support::table::{Bad, Table};
-use bedplate_scan::{AccessKey, Pool};
+use bedplate_scan::{AccessKey, Pool, PoolOptions};
 
 use crate::channel::{bp_scan_channel, give};
 use crate::code::bp_scan_code::*;
 use crate::code::{Refusal, answer};
-use crate::input::{bp_scan_source, null, sources};
+use crate::input::{bp_scan_source, held, is_unwatched, null, sources};
 use crate::service::{bp_scan_service, service};
 
 static POOLS: Table<Pool> = Table::new(b'P');
@@ -40,8 +40,12 @@ pub struct bp_scan_pool_options {
     pub sources: *const bp_scan_source,
     /// How many there are.
     pub source_count: usize,
-    /// How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers.
+    /// How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers that have one page at a time.
     pub memory_bytes: usize,
+    /// 0 or BP_SCAN_UNWATCHED: each worker judges its pages for itself.
+    pub flags: u32,
+    /// How many pages each worker may have out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+    pub pages_held: u32,
 }
 
 // SAFETY: pointers and integers, without gaps.
@@ -68,7 +72,11 @@ pub unsafe extern "C" fn bp_scan_create_pool(
         // SAFETY: as the caller promised.
         let sources = unsafe { sources(options.sources, options.source_count) }?;
         let memory = if options.memory_bytes == 0 { 64 << 20 } else { options.memory_bytes };
-        let pool = self::service(service)?.create_pool(sources, memory)?;
+        let mut pool = PoolOptions::of(sources).memory_bytes(memory).pages_held(held(options.pages_held))?;
+        if is_unwatched(options.flags)? {
+            pool = pool.unwatched();
+        }
+        let pool = self::service(service)?.make_pool(pool)?;
         let full = |_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many pools");
         let handle = POOLS.insert(pool).map_err(full)?;
         // SAFETY: as the caller promised.

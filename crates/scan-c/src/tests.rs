@@ -37,6 +37,8 @@ fn pages_that_are_missing_are_named() {
         range_count: 0,
         page_size: PAGE as usize,
         ring_bytes: 0,
+        flags: 0,
+        pages_held: 0,
     };
     let mut channel = bp_scan_channel { handle: 0 };
     let own = bp_scan_service { handle: 0 };
@@ -50,7 +52,8 @@ fn pages_that_are_missing_are_named() {
         len: 0,
         offset: 0,
         file: 0,
-        reserved: 0,
+        flags: 0,
+        read_began_ns: 0,
         channel: 0,
         ticket: 0,
     };

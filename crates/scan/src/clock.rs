@@ -50,7 +50,8 @@ impl Clock {
     }
 }
 
-fn monotonic() -> u64 {
+/// The kernel's monotonic clock, in nanoseconds.
+pub(crate) fn monotonic() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

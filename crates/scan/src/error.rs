@@ -79,8 +79,8 @@ pub enum Error {
     /// What was asked for cannot be.
     #[error("{0}")]
     Invalid(String),
-    /// A page was asked for before the last one was returned.
-    #[error("the channel's page has not been returned: a worker has one page at a time")]
+    /// A page was asked for while as many are out as may be.
+    #[error("pages of the channel have not been returned: as many are out as it was opened for (pages_held)")]
     Held,
     /// A page was returned and there is none.
     #[error("the channel has no page to return")]

@@ -29,8 +29,10 @@ mod daemon;
 mod engine;
 mod error;
 mod extents;
+mod limits;
 mod memory;
 mod plan;
+mod ranges;
 mod remote;
 mod residency;
 mod scan;
@@ -43,13 +45,14 @@ pub use clock::Clock;
 pub use daemon::{Daemon, Limits, Options, Stopper};
 pub use engine::{Bell, Choice, Completion, Engine, Kind, Read};
 pub use error::{Error, Result};
+pub use limits::{MAX_PAGES_HELD, SPARE_FRAMES};
 pub use memory::{FRAME, Frames, Pages};
 pub use plan::Range;
 pub use residency::resident_bytes;
 pub use scan::{MIN_PAGE, Scan};
-pub use service::{AccessKey, Builder, Pool, Service, Statistics as ServiceStatistics};
+pub use service::{AccessKey, Builder, Pool, PoolOptions, Service, Statistics as ServiceStatistics};
 pub use source::Source;
-pub use worker::{Channel, Got, Page, Piece, Statistics};
+pub use worker::{Channel, Delivered, Got, OwnedGot, OwnedPage, Page, PageStream, Piece, Statistics};
 
 /// For the fuzzer: every message that another process may send.
 #[cfg(fuzzing)]

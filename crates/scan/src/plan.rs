@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use crate::board::{SEGMENTS, Segment};
 use crate::memory::FRAME;
+use crate::ranges::RangeSet;
 use crate::source::File;
 use crate::{Error, Result};
 
@@ -119,6 +120,32 @@ impl Plan {
         Ok(count)
     }
 
+    /// Takes back a chunk, the last that was put together.
+    pub fn give_back(&mut self, chunk: &Chunk) {
+        for part in chunk.parts.iter().rev() {
+            let Segment { file, len, offset, .. } = part.segment;
+            let end = offset + u64::from(len);
+            match self.ranges.front_mut() {
+                Some(next) if next.file == file && next.start == end => next.start = offset,
+                _ => self.ranges.push_front(Range { file, start: offset, end }),
+            }
+        }
+    }
+
+    /// Bytes of these are not put into frames any more. How many they were.
+    pub fn cancel(&mut self, ranges: &RangeSet) -> u64 {
+        let (mut left, mut cancelled) = (VecDeque::with_capacity(self.ranges.len()), 0);
+        for range in self.ranges.drain(..) {
+            if range.start == range.end {
+                left.push_back(range);
+            } else {
+                cancelled += ranges.take_from(range, |range| left.push_back(range));
+            }
+        }
+        self.ranges = left;
+        cancelled
+    }
+
     /// The next chunk; `None` if there is no more.
     pub fn next_chunk(&mut self) -> Option<Chunk> {
         let mut chunk = Chunk::default();
@@ -224,6 +251,56 @@ mod tests {
     }
 
     proptest! {
+        /// Chunks are taken, given back, and what is not taken is cancelled: every other byte comes once, in order.
+        #[test]
+        fn what_is_cancelled_does_not_come(
+            ranges in prop::collection::vec((0u32..2, 0u64..9 << 20, 0u64..5 << 20), 0..20),
+            cancelled in prop::collection::vec((0u32..2, 0u64..9 << 20, 0u64..5 << 20), 0..20),
+            taken in 0usize..6,
+        ) {
+            let of = |ranges: Vec<(u32, u64, u64)>| -> Vec<Range> {
+                ranges.iter().map(|&(file, start, len)| Range { file, start, end: start + len }).collect()
+            };
+            let bytes = |chunk: Chunk| -> Vec<Range> {
+                let range = |part: &Part| {
+                    let Segment { file, len, offset, .. } = part.segment;
+                    Range { file, start: offset, end: offset + u64::from(len) }
+                };
+                chunk.parts.iter().map(range).collect()
+            };
+            let (ranges, set) = (of(ranges), RangeSet::new(&of(cancelled)));
+            let mut plan = Plan::of_sizes(&[16 << 20; 2], 8192);
+            plan.add(&ranges).unwrap();
+            let mut seen: Vec<Range> = (0..taken).filter_map(|_| plan.next_chunk()).flat_map(bytes).collect();
+            // What the worker is to see: what it has, and the rest without what is cancelled.
+            let count: u64 = seen.iter().map(|range| range.end - range.start).sum();
+            let (mut skip, mut expected, mut expected_cancelled) = (count, Vec::new(), 0);
+            for range in ranges.iter().filter(|range| range.start < range.end) {
+                let had = skip.min(range.end - range.start);
+                skip -= had;
+                expected.push(Range { end: range.start + had, ..*range });
+                let rest = Range { start: range.start + had, ..*range };
+                expected_cancelled += set.take_from(rest, |range| expected.push(range));
+            }
+            if let Some(chunk) = plan.next_chunk() {
+                plan.give_back(&chunk);
+            }
+            prop_assert_eq!(plan.cancel(&set), expected_cancelled);
+            prop_assert_eq!(plan.cancel(&set), 0);
+            seen.extend(chunks(&mut plan).into_iter().flat_map(bytes));
+            let merged = |ranges: Vec<Range>| {
+                let mut all: Vec<Range> = Vec::new();
+                for range in ranges.into_iter().filter(|range| range.start < range.end) {
+                    match all.last_mut() {
+                        Some(last) if last.file == range.file && last.end == range.start => last.end = range.end,
+                        _ => all.push(range),
+                    }
+                }
+                all
+            };
+            prop_assert_eq!(merged(seen), merged(expected));
+        }
+
         /// Every byte once and in order, within frames, aligned, pages whole.
         #[test]
         fn chunks_are_the_ranges(

@@ -1,6 +1,7 @@
 //! What to scan, and how.
 
 use crate::board::UNIT;
+use crate::limits::{MAX_PAGES_HELD, SPARE_FRAMES};
 use crate::memory::FRAME;
 use crate::plan::Range;
 use crate::source::Source;
@@ -13,6 +14,8 @@ pub struct Scan {
     pub(crate) ranges: Option<Vec<Range>>,
     pub(crate) page_size: usize,
     pub(crate) ring_bytes: usize,
+    pub(crate) is_watched: bool,
+    pub(crate) pages_held: usize,
 }
 
 /// The smallest page, in bytes.
@@ -22,7 +25,14 @@ impl Scan {
     /// All of these files, one after the other, in pages of 2 MiB.
     pub fn of<S: Into<Source>>(sources: impl IntoIterator<Item = S>) -> Self {
         let sources = sources.into_iter().map(Into::into).collect();
-        Self { sources, ranges: None, page_size: FRAME, ring_bytes: 16 * FRAME }
+        Self {
+            sources,
+            ranges: None,
+            page_size: FRAME,
+            ring_bytes: 16 * FRAME,
+            is_watched: true,
+            pages_held: 1,
+        }
     }
 
     /// These ranges only, in this order; more may be added later.
@@ -58,8 +68,70 @@ impl Scan {
         Ok(self)
     }
 
-    /// As many frames.
-    pub(crate) fn frames(&self) -> usize {
-        self.ring_bytes.div_ceil(FRAME).max(2)
+    /// Files that change are not watched: each byte is read once and delivered once, and nothing is taken back. Each page says
+    /// when its read began and whether it is [stable](crate::Page::is_stable), and
+    /// [`Channel::unchanged`](crate::Channel::unchanged) says whether its file is what it was: the reader judges. A file that is
+    /// replaced or deleted by name is read on. Pages that a truncated file does not have are errors.
+    #[must_use]
+    pub fn unwatched(mut self) -> Self {
+        self.is_watched = false;
+        self
+    }
+
+    /// So many pages may be out at a time: 1 by default. The channel's memory has to have two frames more than that, of 2 MiB
+    /// each, because each of these pages may be in another frame.
+    ///
+    /// # Errors
+    /// It is 0, or more than [`MAX_PAGES_HELD`].
+    pub fn pages_held(mut self, pages: usize) -> Result<Self> {
+        check_pages_held(pages)?;
+        self.pages_held = pages;
+        Ok(self)
+    }
+
+    /// How many frames it has; they must be enough for the pages that may be held.
+    pub(crate) fn frames(&self) -> Result<usize> {
+        let frames = self.ring_bytes.div_ceil(FRAME).max(2);
+        let needed = self.pages_held + SPARE_FRAMES;
+        if self.pages_held > 1 && frames < needed {
+            return Err(Error::Invalid(format!(
+                "a ring of {} bytes, of which {} pages may be held: it has {frames} frames of 2 MiB and needs {needed}, \
+                 so ask for {} bytes or hold fewer pages",
+                self.ring_bytes,
+                self.pages_held,
+                needed * FRAME
+            )));
+        }
+        Ok(frames)
+    }
+}
+
+/// Whether so many pages may be held, of a channel or of each worker of a pool.
+pub(crate) fn check_pages_held(pages: usize) -> Result<()> {
+    if (1..=MAX_PAGES_HELD).contains(&pages) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("{pages} pages to be held at a time: 1 to {MAX_PAGES_HELD}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_pages_held_are_refused_one_past_them() {
+        let scan = || Scan::of(["x"]);
+        assert!(scan().pages_held(0).is_err() && scan().pages_held(MAX_PAGES_HELD + 1).is_err());
+        assert!(scan().pages_held(MAX_PAGES_HELD).is_ok());
+        let ring = |frames: usize, held| {
+            scan().ring_bytes(frames * FRAME).unwrap().pages_held(held).unwrap().frames()
+        };
+        assert_eq!(ring(2, 1).unwrap(), 2);
+        assert_eq!(ring(4, 2).unwrap(), 4);
+        assert_eq!(ring(512, 510).unwrap(), 512);
+        for (frames, held) in [(3, 2), (512, 511), (512, MAX_PAGES_HELD)] {
+            let error = ring(frames, held).unwrap_err().to_string();
+            assert!(error.contains(&format!("needs {}", held + SPARE_FRAMES)), "{error}");
+        }
     }
 }

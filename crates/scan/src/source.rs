@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, ope
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
+use crate::board::StampWords;
 use crate::memory::FRAME;
 use crate::{Error, Result};
 
@@ -112,6 +113,30 @@ impl Stamp {
     /// later is not racy if it is equal.
     pub fn is_racy(&self) -> bool {
         self.is_racy
+    }
+
+    /// As numbers, for a board.
+    pub fn to_words(self) -> StampWords {
+        let times = u64::from(self.modified.1) << 32 | u64::from(self.changed.1);
+        let links = u64::from(self.links) << 1 | u64::from(self.is_racy);
+        [self.size, self.modified.0 as u64, self.changed.0 as u64, times, links]
+    }
+
+    /// From these.
+    pub fn from_words([size, modified, changed, times, links]: StampWords) -> Self {
+        Self {
+            size,
+            modified: (modified as i64, (times >> 32) as u32),
+            changed: (changed as i64, times as u32),
+            links: (links >> 1) as u32,
+            is_racy: links & 1 != 0,
+        }
+    }
+
+    /// Whether a file that has the stamp `now` was not changed since this one was taken, as far as stamps tell. A racy stamp
+    /// tells nothing.
+    pub fn proves_unchanged(&self, now: &Stamp) -> bool {
+        !self.is_racy && self == now
     }
 
     /// Whether the file lost a name since `earlier`: it was deleted, or another took its place.
@@ -342,6 +367,12 @@ mod tests {
         let (racy, sound) =
             (Stamp::new(&stat, changed, changed, false), Stamp::new(&stat, later, later, false));
         assert_eq!(racy, sound, "of the same change");
+        assert!(sound.proves_unchanged(&racy) && sound.proves_unchanged(&sound));
+        assert!(!racy.proves_unchanged(&racy) && !racy.proves_unchanged(&sound));
+        for stamp in [racy, sound, Stamp { modified: (-1, 999_999_999), links: u32::MAX, ..racy }] {
+            let again = Stamp::from_words(stamp.to_words());
+            assert_eq!((again, again.is_racy()), (stamp, stamp.is_racy()));
+        }
     }
 
     #[test]

@@ -27,6 +27,15 @@
 
 /* Of bp_scan_source: the file is `fd`. */
 #define BP_SCAN_FD UINT32_C(0x1)
+/* Of bp_scan_options and bp_scan_pool_options: files that change are not watched. Each byte of the scan is read and delivered
+   once, whatever happens to the file meanwhile; nothing is taken back. The reader judges each page by read_began_ns,
+   BP_SCAN_PAGE_STABLE and bp_scan_unchanged(). */
+#define BP_SCAN_UNWATCHED UINT32_C(0x1)
+/* Of bp_scan_page: the file's stamp was equal, and proves something, before and after the read of this page. So it is not
+   torn. */
+#define BP_SCAN_PAGE_STABLE UINT32_C(0x1)
+/* The most pages that may be out at a time. */
+#define BP_SCAN_PAGES_HELD_MAX UINT32_C(4096)
 /* Of bp_scan_next_page(): as long as it takes. */
 #define BP_SCAN_FOREVER INT64_C(-1)
 
@@ -116,7 +125,7 @@ enum bp_scan_code
    */
   BP_SCAN_ERROR_BUSY = -36,
   /*
-   A page is out and has to be returned first: a worker has one page at a time.
+   As many pages are out as may be, or some are that have to be returned first.
    */
   BP_SCAN_ERROR_HELD = -37,
   /*
@@ -124,7 +133,7 @@ enum bp_scan_code
    */
   BP_SCAN_ERROR_NOT_HELD = -38,
   /*
-   The page is not the one that is out: an earlier one, or another channel's.
+   The page is not one that is out: an earlier one, or another channel's.
    */
   BP_SCAN_ERROR_PAGE = -39,
   /*
@@ -263,9 +272,18 @@ struct bp_scan_options {
    */
   size_t page_size;
   /*
-   The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB.
+   The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB. If several pages may be out it has to have 2 MiB for each of them,
+   and 4 MiB.
    */
   size_t ring_bytes;
+  /*
+   0 or BP_SCAN_UNWATCHED.
+   */
+  uint32_t flags;
+  /*
+   How many pages may be out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+   */
+  uint32_t pages_held;
 };
 
 /*
@@ -299,9 +317,13 @@ struct bp_scan_page {
    */
   uint32_t file;
   /*
-   0.
+   0 or BP_SCAN_PAGE_STABLE.
    */
-  uint32_t reserved;
+  uint32_t flags;
+  /*
+   When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files.
+   */
+  uint64_t read_began_ns;
   /*
    The library's: by what a page is known when it is returned.
    */
@@ -376,6 +398,18 @@ struct bp_scan_statistics {
    How many there may be as things are.
    */
   uint64_t watermark;
+  /*
+   Bytes that were cancelled.
+   */
+  uint64_t cancelled;
+  /*
+   Pages that the worker got without BP_SCAN_PAGE_STABLE, in a channel that does not watch its files.
+   */
+  uint64_t unstable;
+  /*
+   How many pages may be out at a time.
+   */
+  uint64_t pages_held;
 };
 
 /*
@@ -395,9 +429,17 @@ struct bp_scan_pool_options {
    */
   size_t source_count;
   /*
-   How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers.
+   How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers that have one page at a time.
    */
   size_t memory_bytes;
+  /*
+   0 or BP_SCAN_UNWATCHED: each worker judges its pages for itself.
+   */
+  uint32_t flags;
+  /*
+   How many pages each worker may have out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+   */
+  uint32_t pages_held;
 };
 
 /*
@@ -469,18 +511,18 @@ int bp_scan_open(struct bp_scan_service service,
                  struct bp_scan_channel *opened);
 
 /*
- Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while its page is out, of which the memory would go away.
+ Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while a page is out, of which the memory would go away.
  */
 int bp_scan_close(struct bp_scan_channel channel);
 
 /*
- Closes a channel even if its page is out, for cleaning up after errors. Nobody may look at that page any more.
+ Closes a channel even if pages are out, for cleaning up after errors. Nobody may look at them any more.
  */
 int bp_scan_abandon(struct bp_scan_channel channel);
 
 /*
  The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
- it is, return it by bp_scan_put_page(). BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
+ it is, return it by bp_scan_put_page(); BP_SCAN_ERROR_HELD while as many are out as may be. BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
  system call, by which the service knows that the page is wanted. If a page cannot be had, `page` says which one, and the
  next call is about the one after it. With other errors `page` stays as it is.
 
@@ -501,12 +543,47 @@ int bp_scan_next_page(struct bp_scan_channel channel,
                       int64_t timeout_ns);
 
 /*
- Returns a page (zicio_put_page).
+ Returns a page (zicio_put_page). If several are out they are returned in any order.
 
  # Safety
  `page` is readable or NULL.
  */
 int bp_scan_put_page(struct bp_scan_channel channel, const struct bp_scan_page *page);
+
+/*
+ Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
+ since. One statx(). Of a channel that does not watch its files; the page is out. If it is not known it is false: of block
+ devices, and of files that were changed so shortly before they were read that their stamps prove nothing.
+
+ # Safety
+ `page` is readable or NULL, and `unchanged` is writable or NULL.
+ */
+int bp_scan_unchanged(struct bp_scan_channel channel,
+                      const struct bp_scan_page *page,
+                      bool *unchanged);
+
+/*
+ Takes back ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be
+ NULL, gets how many bytes that are. Ranges that are announced again afterwards come. Not in a pool.
+
+ # Safety
+ `ranges` points to so many, or is NULL, and `cancelled` is writable or NULL.
+ */
+int bp_scan_cancel_ranges(struct bp_scan_channel channel,
+                          const struct bp_scan_range *ranges,
+                          size_t range_count,
+                          uint64_t *cancelled);
+
+/*
+ A descriptor that poll(), epoll and what is made of them find readable when bp_scan_get_page() would return something else than
+ BP_SCAN_NOT_YET. It may be readable in vain once, until bp_scan_get_page() has returned that. It stays the channel's, and is
+ closed with it: do not read from it or close it.
+
+ # Safety
+ `descriptor` is writable or NULL.
+ */
+int bp_scan_descriptor(struct bp_scan_channel channel,
+                       int *descriptor);
 
 /*
  Adds ranges to the scan (zicio_notify_ranges), to come after those it has. Not in a pool.
@@ -585,6 +662,19 @@ int bp_scan_join(struct bp_scan_service service,
                  const struct bp_scan_key *key,
                  size_t page_size,
                  struct bp_scan_channel *joined);
+
+/*
+ How many bytes of a range of a file are in the page cache, in whole pages of 4 KiB but never more than the range has. What is
+ there is read faster through it than past it. Nothing is read. The kernel says it to who may write the file or owns it; to
+ others it is BP_SCAN_ERROR_SYSTEM, with EPERM.
+
+ # Safety
+ `source` is readable or NULL, with a name that is a C string or NULL, and `bytes` is writable or NULL.
+ */
+int bp_scan_resident_bytes(const struct bp_scan_source *source,
+                           uint64_t start,
+                           uint64_t end,
+                           uint64_t *bytes);
 
 /*
  Starts a service of its own. `options` may be NULL. A process needs one at most: BP_SCAN_DEFAULT.

@@ -44,6 +44,18 @@ impl Faults {
     }
 }
 
+/// A file's stamp, as numbers.
+pub type StampWords = [u64; 5];
+
+/// What a worker judges the bytes of a segment by, in a scan that does not watch its files. In others it is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judgment {
+    /// The file's stamp from before the bytes were read.
+    pub stamp: Option<StampWords>,
+    /// The file had that stamp after they were read, too, and it proves that nobody wrote in between.
+    pub is_stable: bool,
+}
+
 /// Bytes of a file that are in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {

@@ -45,8 +45,8 @@ impl Bell {
     }
 }
 
-/// The worker's side of the handshake: it sleeps on the word by futex, the service wakes it; or it polls, and the service
-/// only has to know.
+/// The worker's side of the handshake: it sleeps on the word by futex, the service wakes it; it waits for a descriptor, which
+/// the service makes readable; or it polls, and the service only has to know.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Sleeper(AtomicU32);
@@ -55,6 +55,19 @@ pub struct Sleeper(AtomicU32);
 pub const SLEEPS: u32 = 1;
 /// The worker does not sleep, and wants a page as one that does: it asks again and again.
 const POLLS: u32 = 2;
+/// The worker waits for its descriptor to become readable.
+const WATCHES: u32 = 3;
+
+/// What the service does for a worker after it published something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// Nothing.
+    Nothing,
+    /// It wakes the worker, which sleeps.
+    Sleeper,
+    /// It makes the worker's descriptor readable.
+    Descriptor,
+}
 
 impl Sleeper {
     /// The worker is awake.
@@ -80,16 +93,36 @@ impl Sleeper {
         news
     }
 
+    /// Worker, before it looks at the board for the last time and waits for its descriptor. `false`: it said so before, and the
+    /// service has not made the descriptor readable since. Only the service takes this back, once, and makes the descriptor
+    /// readable once for it; a worker that watches neither polls nor sleeps.
+    pub fn watch(&self) -> bool {
+        let news = self.0.load(Ordering::Relaxed) != WATCHES;
+        if news {
+            // The service must see the descriptor, which the worker asked for before.
+            self.0.store(WATCHES, Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+        news
+    }
+
     /// Worker: it found something, or is awake again.
     pub fn awake(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Service, after it published something: whether it must wake the worker. One that polls has what it wanted either
+    /// Service, after it published something: what it must do for the worker. One that polls has what it wanted either
     /// way, and says so anew when it wants more: if it stops to ask, nothing is read for it for ever.
-    pub fn must_wake(&self) -> bool {
+    pub fn must_wake(&self) -> Wake {
         fence(Ordering::SeqCst);
-        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) == SLEEPS
+        if self.0.load(Ordering::Relaxed) == 0 {
+            return Wake::Nothing;
+        }
+        match self.0.swap(0, Ordering::Acquire) {
+            SLEEPS => Wake::Sleeper,
+            WATCHES => Wake::Descriptor,
+            _ => Wake::Nothing,
+        }
     }
 
     /// Service, after it said what it wants ([`Bell::want`]): whether the worker has nothing to read.

@@ -1,9 +1,11 @@
 //! The layout of a board in its memfd.
 
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::content::UNITS;
 use super::entry::{Entry, FaultWord, SegmentWords};
@@ -18,7 +20,7 @@ pub const SEGMENTS: usize = 128;
 const SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"bp-memsb");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a board begins with. The first fields are written once, before anybody else has the board, and read once, by who
 /// gets it; they are atomic because nothing keeps a worker from writing there.
@@ -41,6 +43,8 @@ pub struct Board {
     mapping: Mapping,
     slots: usize,
     clock: Clock,
+    /// Service: the other end of the worker's descriptor, if it asked for one.
+    notifier: OnceLock<OwnedFd>,
 }
 
 /// Why no page comes any more.
@@ -79,7 +83,7 @@ impl Board {
             // file is.
             unsafe { mapping.start().add(table()).cast::<Entry>().add(slot).write(Entry::new()) };
         }
-        Ok(Self { file, mapping, slots, clock })
+        Ok(Self { file, mapping, slots, clock, notifier: OnceLock::new() })
     }
 
     /// Maps a board that somebody else made.
@@ -98,7 +102,7 @@ impl Board {
             return Err(wrong());
         }
         let clock = Clock::from_multiplier(head.clock.load(Ordering::Relaxed));
-        Ok(Self { file, mapping, slots, clock })
+        Ok(Self { file, mapping, slots, clock, notifier: OnceLock::new() })
     }
 
     fn head(&self) -> &Head {
@@ -158,6 +162,31 @@ impl Board {
         }
     }
 
+    /// Service: makes the descriptor that the worker waits for. It is readable from the beginning, by one packet. A board has
+    /// one.
+    ///
+    /// It is a socket and no eventfd because another process may have it. Whatever that does with it, sending to it never waits,
+    /// and it is readable for good when this process ends.
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        let failed = "making a descriptor for a channel";
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (mine, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(Error::system(failed))?;
+        self.notifier
+            .set(mine)
+            .map_err(|_| Error::Invalid("the channel has its descriptor already".into()))?;
+        self.notify();
+        Ok(other)
+    }
+
+    /// Service: makes the worker's descriptor readable.
+    pub fn notify(&self) {
+        if let Some(notifier) = self.notifier.get() {
+            // If there is no room for it, the descriptor is readable already.
+            let _ = send(notifier, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    }
+
     /// What a worker in another process maps.
     pub fn file(&self) -> &OwnedFd {
         &self.file
@@ -183,16 +212,16 @@ fn bytes(slots: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{Content, Fault, Segment, State};
+    use crate::board::{Content, Fault, Judgment, Segment, State};
 
     /// The layout is a protocol between processes: it changes only together with the version.
     #[test]
-    fn the_layout_is_that_of_version_2() {
+    fn the_layout_is_that_of_version_3() {
         assert_eq!((size_of::<Head>(), align_of::<Head>()), (384, 128));
         assert_eq!((size_of::<Entry>(), align_of::<Entry>()), (64, 64));
-        assert_eq!((size_of::<SegmentWords>(), align_of::<SegmentWords>()), (24, 8));
+        assert_eq!((size_of::<SegmentWords>(), align_of::<SegmentWords>()), (64, 8));
         assert_eq!((size_of::<FaultWord>(), align_of::<FaultWord>()), (4, 4));
-        assert_eq!((table(), segments(16), faults(16), bytes(16)), (384, 1408, 50_560, 86_016));
+        assert_eq!((table(), segments(16), faults(16), bytes(16)), (384, 1408, 132_480, 167_936));
     }
 
     #[test]
@@ -200,8 +229,11 @@ mod tests {
         let service = Board::new(16, Clock::monotonic()).unwrap();
         let worker = Board::open(service.file.try_clone().unwrap()).unwrap();
         let segment = Segment { file: 3, len: 4096, offset: 1 << 40, at: 8192 };
-        service.segments(15)[127].set(segment);
-        let content = Content { frame: 7, segments: 128, faulty: true };
+        let judgment = Judgment { stamp: Some([1, 2, 3, 4, u64::MAX]), is_stable: true };
+        service.segments(15)[127].set(segment, judgment);
+        service.segments(15)[126].set(segment, Judgment::default());
+        let content = Content { frame: 7, segments: 128, faulty: true, read_began_ns: u64::MAX };
+        service.entries()[3].set_turn(19, 15);
         service.entries()[15].describe(content);
         let fault = Fault { code: 255, detail: (1 << 24) - 1 };
         service.faults(15)[UNITS - 1].set(Some(fault));
@@ -210,6 +242,10 @@ mod tests {
         assert_eq!(worker.entries()[15].content(), content);
         assert_eq!((worker.faults(15)[UNITS - 1].get(), worker.faults(15)[0].get()), (Some(fault), None));
         assert_eq!(worker.segments(15)[127].get(), segment);
+        assert_eq!(worker.segments(15)[127].judgment(), judgment);
+        assert_eq!(worker.segments(15)[126].judgment(), Judgment::default());
+        assert_eq!((worker.entries()[3].turn(19), worker.entries()[3].turn(35)), (Some(15), None));
+        assert_eq!(worker.entries()[4].turn(0), None);
         worker.entries()[15].word.finish();
         assert_eq!(service.entries()[15].word.state(), State::Done);
         assert!(service.entries()[15].word.recycle());

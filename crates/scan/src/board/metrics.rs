@@ -2,6 +2,8 @@
 //!
 //! Each is written by one side only. They are hints: the service makes sense of any values, and nothing but pace depends
 //! on what the worker writes.
+//!
+//! Pages are returned by any thread of the worker's process, so what is written then is added to atomically.
 
 use super::doorbell::{Bell, Sleeper};
 use super::words::{AtomicU32, AtomicU64};
@@ -34,7 +36,7 @@ pub struct WorkerWords {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ServiceWords {
-    /// How many pages the scan has in all.
+    /// How many chunks the scan has at least: as many as have been begun, and one more if there are more. All of them in a pool.
     pub total: AtomicU64,
     /// How many bytes they are.
     pub total_bytes: AtomicU64,
@@ -46,6 +48,8 @@ pub struct ServiceWords {
     pub read_again: AtomicU64,
     /// Pages that were taken back before the worker used them.
     pub reclaimed: AtomicU64,
+    /// Bytes that were cancelled before the worker had any page of their frames.
+    pub cancelled: AtomicU64,
     /// No page comes any more, and why; 0: pages come.
     pub closed: AtomicU32,
     /// The worker waits on it.

@@ -23,8 +23,8 @@ pub mod state;
 mod words;
 
 pub use audit::Audit;
-pub use content::{Fault, Faults, Segment, UNIT};
-pub use doorbell::{SLEEPS, Want};
+pub use content::{Fault, Faults, Judgment, Segment, StampWords, UNIT};
+pub use doorbell::{SLEEPS, Wake, Want};
 pub use entry::{Content, Entry};
 pub use head::{Board, Closed, SEGMENTS};
 pub use state::State;

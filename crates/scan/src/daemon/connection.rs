@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::{Limits, files};
 use crate::engine::Kind;
 use crate::memory::{FRAME, Pages};
-use crate::service::{AccessKey, Opened, Shared};
+use crate::service::{AccessKey, Opened, Shared, Terms};
 use crate::source::File;
 use crate::wire::{DESCRIPTORS, Received, Reply, Request, Socket, malformed};
 use crate::{Error, Result, Scan};
@@ -56,24 +56,31 @@ impl Connection {
             match message {
                 Request::About => self.about()?,
                 Request::Names { key } => self.names(AccessKey::from_bytes(key))?,
-                Request::Open { page_size, ring_bytes, ranges, files } => {
+                Request::Open { page_size, ring_bytes, terms, ranges, files } => {
                     // What is out of bounds is refused before anything is done for it.
                     let wrong = || Error::Invalid("a number is too large".into());
                     let (page, ring) = (page_size.try_into(), ring_bytes.try_into());
                     let scan = Scan::of::<&str>([]).page_size(page.map_err(|_| wrong())?)?;
-                    let scan = scan.ring_bytes(ring.map_err(|_| wrong())?)?;
-                    let _share = self.budget.take((scan.frames() * FRAME) as u64)?;
+                    let scan = scan.ring_bytes(ring.map_err(|_| wrong())?)?.pages_held(terms.pages_held)?;
+                    let frames = scan.frames()?;
+                    let _share = self.budget.take((frames * FRAME) as u64)?;
                     let (files, _) = files::receive(&self.socket, files, self.limits.files)?;
                     files::check_size(&files, ranges.as_deref())?;
-                    let opened = self.shared.open(files, ranges, scan.page_size, scan.frames(), |_| None)?;
+                    let opened = self.shared.open(files, ranges, scan.page_size, frames, terms, |_| None)?;
                     return self.hold(opened);
                 }
-                Request::Found { memory_bytes, files } => return self.found(memory_bytes, files),
+                Request::Found { memory_bytes, terms, files } => {
+                    return self.found(memory_bytes, terms, files);
+                }
                 Request::Join { key, page_size, files } => {
                     let (proof, _) = files::receive(&self.socket, files, self.limits.files)?;
                     return self.join(AccessKey::from_bytes(key), page_size, proof);
                 }
-                Request::Ring | Request::Files(_) | Request::Ranges(_) => {
+                Request::Ring
+                | Request::Files(_)
+                | Request::Ranges(_)
+                | Request::Cancel(_)
+                | Request::Watch => {
                     return Err(malformed("is not one to begin with"));
                 }
             }
@@ -100,11 +107,11 @@ impl Connection {
         parts.try_for_each(|names| self.socket.send(&Reply::Names { names: names.to_vec(), of }, &[]))
     }
 
-    fn found(&self, memory_bytes: u64, count: u32) -> Result<()> {
+    fn found(&self, memory_bytes: u64, terms: Terms, count: u32) -> Result<()> {
         let _share = self.budget.take(memory_bytes)?;
         let (files, names) = files::receive(&self.socket, count, self.limits.files)?;
         files::check_size(&files, None)?;
-        let founded = self.shared.found(files, names, memory_bytes as usize)?;
+        let founded = self.shared.found(files, names, memory_bytes as usize, terms)?;
         let reply = Reply::Pool { key: founded.key.to_bytes(), memory_bytes: founded.memory_bytes() as u64 };
         self.socket.send(&reply, &[])?;
         self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
@@ -123,14 +130,14 @@ impl Connection {
     }
 
     /// Hands a channel over, and keeps it until the client is gone.
-    fn hold(&self, mut opened: Opened) -> Result<()> {
+    fn hold(&self, opened: Opened) -> Result<()> {
         let pages = match opened.frames.pages() {
             Pages::Reserved => 0,
             Pages::Transparent => 1,
             Pages::Normal => 2,
         };
         let descriptors = [opened.board.file().as_fd(), opened.frames.lend().as_fd()];
-        self.socket.send(&Reply::Channel { pages }, &descriptors)?;
+        self.socket.send(&Reply::Channel { pages, terms: opened.terms }, &descriptors)?;
         self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
         loop {
             let Received { message, descriptors } = self.socket.receive::<Request>()?;
@@ -145,6 +152,21 @@ impl Connection {
                     };
                     self.socket.send(&reply, &[])?;
                 }
+                Request::Cancel(ranges) if descriptors.is_empty() => {
+                    let reply = match opened.link.cancel_ranges(&ranges) {
+                        Ok(cancelled) => Reply::Cancelled(cancelled),
+                        Err(Error::Gone) => return Err(Error::Gone),
+                        Err(error) => Reply::Failed { invalid: true, text: error.to_string() },
+                    };
+                    self.socket.send(&reply, &[])?;
+                }
+                Request::Watch if descriptors.is_empty() => match opened.link.descriptor(&opened.board) {
+                    Ok(descriptor) => self.socket.send(&Reply::Done, &[descriptor.as_fd()])?,
+                    Err(error) => {
+                        let invalid = matches!(error, Error::Invalid(_));
+                        self.socket.send(&Reply::Failed { invalid, text: error.to_string() }, &[])?;
+                    }
+                },
                 _ => return Err(malformed("is none of a channel's")),
             }
         }

@@ -4,7 +4,7 @@
 //! Everything that is opened has a connection of its own, which ends with it, and with this process, however that ends.
 //! Files are opened here, by this process's rights, and handed over as descriptors.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +16,10 @@ use crate::board::Board;
 use crate::engine::Kind;
 use crate::memory::{FRAME, Mapping, Pages};
 use crate::plan::{Plan, Range};
-use crate::service::{AccessKey, Statistics};
+use crate::service::{AccessKey, Statistics, Terms};
 use crate::source::{File, Source};
 use crate::wire::{DESCRIPTORS, RANGES, Received, Reply, Request, Socket, malformed};
-use crate::worker::{Channel, Link, Memory};
+use crate::worker::{Cancelled, Channel, Link, Memory};
 use crate::{Error, Result, Scan};
 
 /// How long an answer may take: most of it is for memory to be found.
@@ -80,6 +80,8 @@ impl Remote {
 
     /// As [`Service::open`](crate::Service::open).
     pub fn open(&self, scan: Scan) -> Result<Channel> {
+        // Said here, in the words of who asks.
+        scan.frames()?;
         let files = scan.sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
         let (first, more) = match scan.ranges {
             None => (None, Vec::new()),
@@ -89,10 +91,12 @@ impl Remote {
             }
         };
         let (page_size, ring_bytes) = (scan.page_size as u64, scan.ring_bytes as u64);
-        let request = Request::Open { page_size, ring_bytes, ranges: first, files: files.len() as u32 };
+        let terms = Terms { is_watched: scan.is_watched, pages_held: scan.pages_held };
+        let request =
+            Request::Open { page_size, ring_bytes, terms, ranges: first, files: files.len() as u32 };
         let socket = self.socket()?;
         hand_over(&socket, &request, &files, &vec![Vec::new(); files.len()])?;
-        let mut channel = channel(socket, &files, true, scan.page_size)?;
+        let mut channel = channel(socket, files, true, scan.page_size)?;
         if !more.is_empty() {
             channel.notify_ranges(&more)?;
         }
@@ -100,10 +104,10 @@ impl Remote {
     }
 
     /// As [`Service::create_pool`](crate::Service::create_pool).
-    pub fn found(&self, sources: &[Source], memory_bytes: usize) -> Result<Founded> {
+    pub fn found(&self, sources: &[Source], memory_bytes: usize, terms: Terms) -> Result<Founded> {
         let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
         let names: Vec<_> = sources.iter().map(Source::name).collect();
-        let request = Request::Found { memory_bytes: memory_bytes as u64, files: files.len() as u32 };
+        let request = Request::Found { memory_bytes: memory_bytes as u64, terms, files: files.len() as u32 };
         let socket = self.socket()?;
         hand_over(&socket, &request, &files, &names)?;
         match answer(&socket)?.message {
@@ -128,7 +132,7 @@ impl Remote {
         let request =
             Request::Join { key: key.to_bytes(), page_size: page_size as u64, files: files.len() as u32 };
         hand_over(&socket, &request, &files, &vec![Vec::new(); files.len()])?;
-        channel(socket, &files, false, page_size)
+        channel(socket, files, false, page_size)
     }
 }
 
@@ -197,8 +201,8 @@ fn ask_about(socket: &Socket) -> Result<(Kind, String, Statistics)> {
 }
 
 /// The channel that was asked for on a connection.
-fn channel(socket: Socket, files: &[File], in_order: bool, page_size: usize) -> Result<Channel> {
-    let Received { message: Reply::Channel { pages }, descriptors } = answer(&socket)? else {
+fn channel(socket: Socket, files: Vec<File>, in_order: bool, page_size: usize) -> Result<Channel> {
+    let Received { message: Reply::Channel { pages, terms }, descriptors } = answer(&socket)? else {
         return Err(malformed("is not the answer to what was asked"));
     };
     let Ok([board, frames]) = <[_; 2]>::try_from(descriptors) else {
@@ -215,8 +219,10 @@ fn channel(socket: Socket, files: &[File], in_order: bool, page_size: usize) -> 
         _ => Pages::Normal,
     };
     let direct = files.iter().map(|file| file.direct).collect();
-    let memory = Memory { frames: Arc::new(Mapping::view(frames, bytes)?), pages, direct, in_order };
-    let plan = Plan::new(files, page_size);
+    let plan = Plan::new(&files, page_size);
+    let files = if terms.is_watched { Vec::new() } else { files };
+    let memory =
+        Memory { frames: Arc::new(Mapping::view(frames, bytes)?), pages, direct, in_order, terms, files };
     Ok(Channel::new(board, memory, Box::new(Connection { socket, plan, in_order }), page_size))
 }
 
@@ -229,7 +235,7 @@ struct Connection {
 }
 
 impl Link for Connection {
-    fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+    fn notify_ranges(&self, ranges: &[Range]) -> Result<()> {
         if self.in_order {
             self.plan.check(ranges)?;
         }
@@ -240,7 +246,32 @@ impl Link for Connection {
         Ok(())
     }
 
-    fn is_alive(&mut self) -> bool {
+    fn cancel_ranges(&self, ranges: &[Range]) -> Result<Cancelled> {
+        if self.in_order {
+            self.plan.check(ranges)?;
+        }
+        let mut all = Cancelled::default();
+        for ranges in ranges.chunks(RANGES) {
+            self.socket.send(&Request::Cancel(ranges.to_vec()), &[])?;
+            let Reply::Cancelled(Cancelled { bytes, before }) = answer(&self.socket)?.message else {
+                return Err(malformed("is not the answer to what was asked"));
+            };
+            all = Cancelled { bytes: all.bytes + bytes, before };
+        }
+        Ok(all)
+    }
+
+    fn descriptor(&self, _: &Board) -> Result<OwnedFd> {
+        self.socket.send(&Request::Watch, &[])?;
+        let Received { message: Reply::Done, descriptors } = answer(&self.socket)? else {
+            return Err(malformed("is not the answer to what was asked"));
+        };
+        let [descriptor] = <[_; 1]>::try_from(descriptors)
+            .map_err(|_| malformed("does not have the descriptor that was asked for"))?;
+        Ok(descriptor)
+    }
+
+    fn is_alive(&self) -> bool {
         self.socket.is_alive()
     }
 

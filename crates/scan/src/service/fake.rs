@@ -112,7 +112,7 @@ impl Folder {
     pub fn files(&self, count: usize) -> Rc<Files> {
         let files = self.open(count);
         let extents = Extents::of_all(&files);
-        Rc::new(Files::add(&mut Fake::default(), files, extents).unwrap())
+        Rc::new(Files::add(&mut Fake::default(), files, extents, true).unwrap())
     }
 
     /// Changes a file.

@@ -10,11 +10,17 @@ pub struct Files {
     files: Vec<File>,
     ids: Vec<usize>,
     extents: Vec<Extents>,
+    is_watched: bool,
 }
 
 impl Files {
     /// Makes the engine know files: all of them, or none.
-    pub fn add(engine: &mut dyn Engine, files: Vec<File>, extents: Vec<Extents>) -> Result<Self> {
+    pub fn add(
+        engine: &mut dyn Engine,
+        files: Vec<File>,
+        extents: Vec<Extents>,
+        is_watched: bool,
+    ) -> Result<Self> {
         let mut ids = Vec::with_capacity(files.len());
         for file in &files {
             match engine.add_file(file.descriptor().clone()) {
@@ -25,13 +31,13 @@ impl Files {
                 }
             }
         }
-        Ok(Self { files, ids, extents })
+        Ok(Self { files, ids, extents, is_watched })
     }
 
     /// None, for tests that read nothing.
     #[cfg(test)]
     pub fn none() -> Self {
-        Self { files: Vec::new(), ids: Vec::new(), extents: Vec::new() }
+        Self { files: Vec::new(), ids: Vec::new(), extents: Vec::new(), is_watched: true }
     }
 
     /// Makes the engine forget them.
@@ -59,6 +65,22 @@ impl Files {
         let file = &self.files[file as usize];
         // Of an open file it cannot fail but for want of memory; the one of the beginning then differs if anything changed.
         file.stamp_now().unwrap_or(file.stamp)
+    }
+
+    /// Whether what is read of files that change meanwhile, or later, is read again.
+    pub fn are_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Its stamp now; `None` also if that cannot be had.
+    pub fn known_stamp(&self, file: u32) -> Option<Stamp> {
+        self.files[file as usize].stamp_now().ok().flatten()
+    }
+
+    /// Whether a stamp that is the same before and after a read proves that nobody wrote meanwhile. Reads through the page
+    /// cache do not wait for writes that go on.
+    pub fn is_direct(&self, file: u32) -> bool {
+        self.files[file as usize].direct.is_ok()
     }
 
     /// Whether it lost a name since the scan began.

@@ -12,6 +12,7 @@ use crate::extents::Extents;
 use crate::memory::Frames;
 use crate::plan::{Plan, Range};
 use crate::source::File;
+use crate::worker::Cancelled;
 
 /// A channel to be opened. Who asks for it has asked the file system what it can say: the loop waits for nobody.
 pub struct Opening {
@@ -20,6 +21,16 @@ pub struct Opening {
     pub files: Vec<File>,
     pub extents: Vec<Extents>,
     pub plan: Plan,
+    pub terms: Terms,
+}
+
+/// What a scan agreed with its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// What is read of files that change is read again.
+    pub is_watched: bool,
+    /// Pages that may be out at a time.
+    pub pages_held: usize,
 }
 
 /// A pool to be made. All of its files are in the plan.
@@ -28,6 +39,7 @@ pub struct Founding {
     pub files: Vec<File>,
     pub extents: Vec<Extents>,
     pub plan: Plan,
+    pub terms: Terms,
 }
 
 /// What the loop is told to do.
@@ -41,6 +53,7 @@ pub enum Command {
     /// A pool that nobody can join any more.
     Dissolve(usize),
     Ranges(usize, Vec<Range>, Sender<Result<()>>),
+    Cancel(usize, Vec<Range>, Sender<Result<Cancelled>>),
     Close(usize),
 }
 

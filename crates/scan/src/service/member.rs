@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::TRIES;
 use super::bits::Bits;
 use super::board::{Audit, Board, Closed, Faults, State, Want};
+use super::loads::{Outcome, Reading};
 use super::publish::publish;
 use super::rates::Rate;
 use crate::plan::Chunk;
@@ -39,6 +40,7 @@ pub struct Member {
     pub passed: usize,
     slots: Vec<Option<Given>>,
     audit: Audit,
+    /// The slot after the one that was filled last.
     next: usize,
     /// How often the worker had starved when something was taken back from it.
     paused: Option<u64>,
@@ -49,10 +51,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// One that was given nothing.
-    pub fn new(board: Arc<Board>, chunks: usize) -> Self {
+    /// One that was given nothing, and may have so many pages out.
+    pub fn new(board: Arc<Board>, chunks: usize, pages_held: usize) -> Self {
         let slots = vec![None; board.entries().len()];
-        let audit = Audit::new(slots.len());
+        let audit = Audit::new(slots.len(), pages_held);
         Self {
             board,
             seen: Bits::new(chunks),
@@ -115,20 +117,27 @@ impl Member {
 
     /// Whether another chunk can be given to it.
     pub fn has_room(&self) -> bool {
-        self.slots[self.next].is_none()
+        self.free_slot().is_some()
     }
 
-    /// Gives it a chunk in a frame.
-    pub fn give(&mut self, number: usize, chunk: &Chunk, frame: usize, faults: &Option<Rc<Faults>>) {
-        let slot = self.next;
+    /// The next slot that is free. The worker may keep others for as long as it likes.
+    fn free_slot(&self) -> Option<usize> {
+        let count = self.slots.len();
+        (0..count).map(|step| (self.next + step) % count).find(|slot| self.slots[*slot].is_none())
+    }
+
+    /// Gives it a chunk in a frame. There must be room.
+    pub fn give(&mut self, number: usize, chunk: &Chunk, frame: usize, outcome: &Outcome) {
+        let slot = self.free_slot().expect("there is room");
         self.next = (slot + 1) % self.slots.len();
         self.seen.set(number);
-        self.put(slot, chunk, Given { chunk: number, frame, faults: faults.clone() });
+        let given = Given { chunk: number, frame, faults: outcome.faults.clone() };
+        self.put(slot, chunk, given, outcome.reading.as_deref());
     }
 
-    fn put(&mut self, slot: usize, chunk: &Chunk, given: Given) {
+    fn put(&mut self, slot: usize, chunk: &Chunk, given: Given, reading: Option<&Reading>) {
         let Given { frame, faults, .. } = self.slots[slot].insert(given);
-        publish(&self.board, &mut self.audit, slot, *frame, chunk, faults.as_deref());
+        publish(&self.board, &mut self.audit, slot, *frame, chunk, faults.as_deref(), reading);
     }
 
     /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Whether it had it so, and has it no
@@ -155,7 +164,8 @@ impl Member {
         self.audit.take_back(slot);
         self.board.service().reclaimed.fetch_add(1, Relaxed);
         if let Some((chunk, faults)) = keeps {
-            self.put(slot, chunk, Given { chunk: number, frame, faults });
+            // Only what is watched is ever old.
+            self.put(slot, chunk, Given { chunk: number, frame, faults }, None);
             return false;
         }
         self.slots[slot] = None;

@@ -32,6 +32,7 @@ mod statistics;
 mod stream;
 mod wheel;
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, mpsc};
@@ -40,7 +41,7 @@ use std::thread::JoinHandle;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::board::{self, Board};
+use crate::board::{self, Board, Wake};
 use crate::clock::Clock;
 use crate::engine::Kind;
 use crate::extents::Extents;
@@ -48,12 +49,13 @@ use crate::memory::Frames;
 use crate::plan::{Plan, Range};
 use crate::remote::Remote;
 use crate::source::File;
-use crate::worker::{Channel, Link, Memory};
+use crate::worker::{Cancelled, Channel, Link, Memory};
 use crate::{Error, Result, Scan};
 pub use builder::Builder;
+pub(crate) use inbox::Terms;
 use inbox::{Command, Inbox, Opening};
 use shared::Registry;
-pub use shared::{AccessKey, Pool};
+pub use shared::{AccessKey, Pool, PoolOptions};
 pub use statistics::Statistics;
 
 /// How often a chunk is taken back because its file has changed, and read again, until it is an error.
@@ -154,8 +156,9 @@ impl Service {
             Side::Here(shared) => {
                 let files = scan.sources.iter().map(File::open).collect::<Result<_>>()?;
                 let reuse = |count| shared.inbox.reuse(count);
-                let count = scan.frames();
-                shared.open(files, scan.ranges, scan.page_size, count, reuse)?.channel()
+                let count = scan.frames()?;
+                let terms = Terms { is_watched: scan.is_watched, pages_held: scan.pages_held };
+                shared.open(files, scan.ranges, scan.page_size, count, terms, reuse)?.channel()
             }
             Side::Daemon(remote) => remote.open(scan),
         }
@@ -178,13 +181,16 @@ pub(crate) struct Opened {
     direct: Vec<std::result::Result<(), Errno>>,
     in_order: bool,
     page_size: usize,
+    pub terms: Terms,
+    /// The files, if they are not watched, for the worker to judge what it has of them.
+    files: Vec<File>,
 }
 
 impl Opened {
     /// For a worker in this process.
     fn channel(self) -> Result<Channel> {
-        let Self { board, frames, link, direct, in_order, page_size } = self;
-        let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order };
+        let Self { board, frames, link, direct, in_order, page_size, terms, files } = self;
+        let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order, terms, files };
         Ok(Channel::new(board, memory, link, page_size))
     }
 }
@@ -197,14 +203,18 @@ impl Shared {
         ranges: Option<Vec<Range>>,
         page_size: usize,
         count: usize,
+        terms: Terms,
         spare: impl FnOnce(usize) -> Option<Arc<Frames>>,
     ) -> Result<Opened> {
         let board = Arc::new(Board::new(count, self.clock)?);
         let mut plan = Plan::new(&files, page_size);
         let ranges = ranges.unwrap_or_else(|| plan.everything());
-        let bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        let bytes: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
         board.service().total_bytes.store(bytes, Release);
-        board.service().total.store(plan.add(&ranges)?, Release);
+        plan.add(&ranges)?;
+        // Whether there is anything; the loop says how much as it comes to it.
+        board.service().total.store(u64::from(bytes > 0), Release);
+        let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let direct = files.iter().map(|file| file.direct).collect();
         let extents = Extents::of_all(&files);
         // At last: the engine knows spare ones, so they must not be lost before the loop has them.
@@ -212,10 +222,10 @@ impl Shared {
             Some(frames) => frames,
             None => Arc::new(Frames::new(count)?),
         };
-        let opening = Opening { board: board.clone(), frames: frames.clone(), files, extents, plan };
+        let opening = Opening { board: board.clone(), frames: frames.clone(), files, extents, plan, terms };
         let id = self.ask(|answer| Command::Open(opening, answer))?;
         let link = Box::new(Local { shared: self.clone(), id });
-        Ok(Opened { board, frames, link, direct, in_order: true, page_size })
+        Ok(Opened { board, frames, link, direct, in_order: true, page_size, terms, files: judged })
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
@@ -250,11 +260,19 @@ struct Local {
 }
 
 impl Link for Local {
-    fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+    fn notify_ranges(&self, ranges: &[Range]) -> Result<()> {
         self.shared.ask(|answer| Command::Ranges(self.id, ranges.to_vec(), answer))
     }
 
-    fn is_alive(&mut self) -> bool {
+    fn cancel_ranges(&self, ranges: &[Range]) -> Result<Cancelled> {
+        self.shared.ask(|answer| Command::Cancel(self.id, ranges.to_vec(), answer))
+    }
+
+    fn descriptor(&self, board: &Board) -> Result<OwnedFd> {
+        board.descriptor()
+    }
+
+    fn is_alive(&self) -> bool {
         self.shared.is_alive()
     }
 
@@ -269,11 +287,13 @@ impl Drop for Local {
     }
 }
 
-/// Wakes a board's worker if it sleeps.
+/// Wakes a board's worker if it sleeps, or waits for its descriptor.
 fn wake(board: &Board) {
     let sleeper = &board.service().sleeper;
-    if sleeper.must_wake() {
+    match sleeper.must_wake() {
+        Wake::Nothing => {}
         // Not private: it may be in another process.
-        let _ = futex::wake(sleeper.word(), futex::Flags::empty(), 1);
+        Wake::Sleeper => drop(futex::wake(sleeper.word(), futex::Flags::empty(), 1)),
+        Wake::Descriptor => board.notify(),
     }
 }

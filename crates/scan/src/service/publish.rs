@@ -1,6 +1,7 @@
 //! How a worker gets a frame, in a private channel and in a pool alike.
 
-use super::board::{Audit, Board, Content, Faults};
+use super::board::{Audit, Board, Content, Faults, Judgment};
+use super::loads::Reading;
 use super::wake;
 use crate::plan::Chunk;
 
@@ -12,16 +13,19 @@ pub fn publish(
     frame: usize,
     chunk: &Chunk,
     faults: Option<&Faults>,
+    reading: Option<&Reading>,
 ) {
     for (words, part) in board.segments(slot).iter().zip(&chunk.parts) {
-        words.set(part.segment);
+        let judgment = reading.map_or_else(Judgment::default, |reading| reading.of(part.segment.file));
+        words.set(part.segment, judgment);
     }
     if let Some(faults) = faults {
         board.faults(slot).iter().zip(faults.units()).for_each(|(word, fault)| word.set(*fault));
     }
     let (segments, faulty) = (chunk.parts.len() as u32, faults.is_some());
     let entry = &board.entries()[slot];
-    entry.describe(Content { frame: frame as u32, segments, faulty });
+    let read_began_ns = reading.map_or(0, |reading| reading.began_ns);
+    entry.describe(Content { frame: frame as u32, segments, faulty, read_began_ns });
     audit.give(slot);
     entry.word.publish();
     wake(board);

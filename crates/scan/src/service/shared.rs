@@ -1,21 +1,25 @@
 //! Pools as others see them: made once for a group of files, joined by whoever has the access key (paper 4.2.3).
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::inbox::{Command, Founding};
+use super::inbox::{Command, Founding, Terms};
+use super::pool::LEAST;
 use super::{Opened, Service, Shared, Side};
 use crate::board::Board;
 use crate::extents::Extents;
+use crate::limits::SPARE_FRAMES;
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
 use crate::remote;
+use crate::scan::check_pages_held;
 use crate::source::{File, Identity, Source};
-use crate::worker::{Channel, Link};
+use crate::worker::{Cancelled, Channel, Link};
 use crate::{Error, Result};
 
 /// Entries of a member's board: as many chunks can be ready for it.
@@ -58,6 +62,9 @@ struct Known {
     bytes: u64,
     direct: Vec<std::result::Result<(), Errno>>,
     files: Vec<Identity>,
+    terms: Terms,
+    /// The files, if they are not watched, for members of this process to judge what they have of them.
+    judged: Vec<File>,
     /// Of the files, for those who join from elsewhere.
     names: Vec<Vec<u8>>,
 }
@@ -125,6 +132,47 @@ impl Drop for Founded {
     }
 }
 
+/// A pool to be made by [`Service::make_pool`].
+#[derive(Debug)]
+pub struct PoolOptions {
+    sources: Vec<Source>,
+    memory_bytes: usize,
+    terms: Terms,
+}
+
+impl PoolOptions {
+    /// For all of these files, with 64 MiB.
+    pub fn of<S: Into<Source>>(sources: impl IntoIterator<Item = S>) -> Self {
+        let terms = Terms { is_watched: true, pages_held: 1 };
+        Self { sources: sources.into_iter().map(Into::into).collect(), memory_bytes: 64 << 20, terms }
+    }
+
+    /// How much memory it has: 16 MiB to 1 GiB. Whether it is enough is checked when the pool is made.
+    #[must_use]
+    pub fn memory_bytes(mut self, bytes: usize) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// As [`Scan::unwatched`](crate::Scan::unwatched), for all members; each judges its pages for itself.
+    #[must_use]
+    pub fn unwatched(mut self) -> Self {
+        self.terms.is_watched = false;
+        self
+    }
+
+    /// So many pages may each worker have out at a time: 1 by default. The pool's memory has to have as many frames of 2 MiB for
+    /// each worker, and three more.
+    ///
+    /// # Errors
+    /// It is 0, or more than [`MAX_PAGES_HELD`](crate::MAX_PAGES_HELD).
+    pub fn pages_held(mut self, pages: usize) -> Result<Self> {
+        check_pages_held(pages)?;
+        self.terms.pages_held = pages;
+        Ok(self)
+    }
+}
+
 impl Service {
     /// Makes a pool for the workers that scan all of these files: `memory_bytes` of frames, of which the workers may hold
     /// one each. 64 MiB are enough for 28 workers.
@@ -136,19 +184,27 @@ impl Service {
         sources: impl IntoIterator<Item = S>,
         memory_bytes: usize,
     ) -> Result<Pool> {
-        check_memory(memory_bytes)?;
-        let sources: Vec<Source> = sources.into_iter().map(Into::into).collect();
+        self.make_pool(PoolOptions::of(sources).memory_bytes(memory_bytes))
+    }
+
+    /// Makes a pool, with choices.
+    ///
+    /// # Errors
+    /// As [`create_pool`](Self::create_pool); there is not enough memory for the pages that one worker may hold.
+    pub fn make_pool(&self, options: PoolOptions) -> Result<Pool> {
+        let PoolOptions { sources, memory_bytes, terms } = options;
+        check_memory(memory_bytes, terms)?;
         match &self.side {
             Side::Here(shared) => {
                 let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
                 // For those who join by a daemon that serves this.
                 let names = sources.iter().map(Source::name).collect();
-                let founded = shared.found(files, names, memory_bytes)?;
+                let founded = shared.found(files, names, memory_bytes, terms)?;
                 let (key, memory_bytes) = (founded.key, founded.memory_bytes());
                 Ok(Pool { key, memory_bytes, _founded: Keeper::Here { _founded: founded } })
             }
             Side::Daemon(remote) => {
-                let founded = remote.found(&sources, memory_bytes)?;
+                let founded = remote.found(&sources, memory_bytes, terms)?;
                 let (key, memory_bytes) = (founded.key, founded.memory_bytes);
                 Ok(Pool { key, memory_bytes, _founded: Keeper::Daemon { _founded: founded } })
             }
@@ -188,11 +244,21 @@ impl Service {
     }
 }
 
-fn check_memory(memory_bytes: usize) -> Result<()> {
-    if (8 * FRAME..=512 * FRAME).contains(&memory_bytes) {
-        return Ok(());
+fn check_memory(memory_bytes: usize, terms: Terms) -> Result<()> {
+    if !(8 * FRAME..=512 * FRAME).contains(&memory_bytes) {
+        return Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")));
     }
-    Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")))
+    check_pages_held(terms.pages_held)?;
+    let (frames, needed) = (memory_bytes / FRAME, terms.pages_held + LEAST - 1);
+    if frames < needed {
+        return Err(Error::Invalid(format!(
+            "a pool of {memory_bytes} bytes, whose workers may hold {} pages: it has {frames} frames of 2 MiB and needs {needed} for \
+             one worker, so ask for {} bytes or hold fewer pages",
+            terms.pages_held,
+            needed * FRAME
+        )));
+    }
+    Ok(())
 }
 
 /// What is said of a key that is none, or is none any more.
@@ -207,8 +273,9 @@ impl Shared {
         files: Vec<File>,
         names: Vec<Vec<u8>>,
         memory_bytes: usize,
+        terms: Terms,
     ) -> Result<Founded> {
-        check_memory(memory_bytes)?;
+        check_memory(memory_bytes, terms)?;
         let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
         let mut plan = Plan::new(&files, FRAME);
         let everything = plan.everything();
@@ -216,14 +283,15 @@ impl Shared {
         let bytes = everything.iter().map(|range| range.end).sum();
         let direct = files.iter().map(|file| file.direct).collect();
         let identities = files.iter().map(|file| file.identity).collect();
+        let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let key = AccessKey::new()?;
         let extents = Extents::of_all(&files);
-        let founding = Founding { frames: frames.clone(), files, extents, plan };
+        let founding = Founding { frames: frames.clone(), files, extents, plan, terms };
         let id = self.ask(|answer| Command::Found(founding, answer))?;
         // Nothing fails from here on: the pool ends with this.
         let founded = Founded { shared: self.clone(), frames, id, key };
         let frames = Arc::downgrade(&founded.frames);
-        let known = Known { id, frames, chunks, bytes, direct, files: identities, names };
+        let known = Known { id, frames, chunks, bytes, direct, files: identities, terms, judged, names };
         self.pools.pools().insert(founded.key, known);
         Ok(founded)
     }
@@ -241,7 +309,7 @@ impl Shared {
         proof: Option<&[File]>,
     ) -> Result<Opened> {
         let page_size = crate::Scan::of::<Source>([]).page_size(page_size)?.page_size;
-        let (pool, frames, chunks, bytes, direct) = {
+        let (pool, frames, chunks, bytes, direct, terms, files) = {
             let pools = self.pools.pools();
             let known = pools.get(&key).ok_or_else(unknown)?;
             if proof
@@ -253,14 +321,15 @@ impl Shared {
                 ));
             }
             let frames = known.frames.upgrade().ok_or_else(unknown)?;
-            (known.id, frames, known.chunks, known.bytes, known.direct.clone())
+            let (direct, files) = (known.direct.clone(), known.judged.clone());
+            (known.id, frames, known.chunks, known.bytes, direct, known.terms, files)
         };
-        let board = Arc::new(Board::new(SLOTS, self.clock)?);
+        let board = Arc::new(Board::new(SLOTS.max(terms.pages_held + SPARE_FRAMES), self.clock)?);
         board.service().total.store(chunks, Release);
         board.service().total_bytes.store(bytes, Release);
         let member = self.ask(|answer| Command::Join(pool, board.clone(), answer))?;
         let link = Box::new(Membership { shared: self.clone(), pool, member });
-        Ok(Opened { board, frames, link, direct, in_order: false, page_size })
+        Ok(Opened { board, frames, link, direct, in_order: false, page_size, terms, files })
     }
 }
 
@@ -272,11 +341,19 @@ struct Membership {
 }
 
 impl Link for Membership {
-    fn notify_ranges(&mut self, _: &[Range]) -> Result<()> {
+    fn notify_ranges(&self, _: &[Range]) -> Result<()> {
         Err(Error::Invalid("a pool is for scans of whole files".into()))
     }
 
-    fn is_alive(&mut self) -> bool {
+    fn cancel_ranges(&self, _: &[Range]) -> Result<Cancelled> {
+        Err(Error::Invalid("a pool is for scans of whole files: nothing of it can be cancelled".into()))
+    }
+
+    fn descriptor(&self, board: &Board) -> Result<OwnedFd> {
+        board.descriptor()
+    }
+
+    fn is_alive(&self) -> bool {
         self.shared.is_alive()
     }
 

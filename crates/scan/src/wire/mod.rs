@@ -15,10 +15,13 @@ pub use socket::{Received, Socket};
 
 use crate::Result;
 use crate::plan::Range;
+use crate::scan::check_pages_held;
+use crate::service::Terms;
+use crate::worker::Cancelled;
 use bytes::{Reader, Writer};
 
 /// The protocol's version. Boards have their own.
-const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of a packet at most.
 pub const MESSAGE: usize = 64 << 10;
@@ -40,12 +43,13 @@ pub enum Request {
     Open {
         page_size: u64,
         ring_bytes: u64,
+        terms: Terms,
         /// None: all of every file. More than [`RANGES`] follow in [`Request::Ranges`] of their own.
         ranges: Option<Vec<Range>>,
         files: u32,
     },
     /// A pool for files, which follow. → [`Reply::Pool`]
-    Found { memory_bytes: u64, files: u32 },
+    Found { memory_bytes: u64, terms: Terms, files: u32 },
     /// Which files does a pool have? → [`Reply::Names`], until there are as many as it says
     Names { key: [u8; 16] },
     /// A member's channel; the files follow as a proof that the client can read them. → [`Reply::Channel`]
@@ -54,6 +58,10 @@ pub enum Request {
     Files(Vec<Vec<u8>>),
     /// More ranges for the connection's channel. → [`Reply::Done`]
     Ranges(Vec<Range>),
+    /// Ranges of the connection's channel that are not wanted any more. → [`Reply::Cancelled`]
+    Cancel(Vec<Range>),
+    /// A descriptor that is readable when there is a page for the connection's channel. → [`Reply::Done`], with the descriptor
+    Watch,
 }
 
 /// What the daemon says.
@@ -62,13 +70,15 @@ pub enum Reply {
     /// Its engine, and what it did.
     About { engine: u8, about: String, statistics: [u64; 5] },
     /// A channel, with the descriptors of its board and its frames.
-    Channel { pages: u8 },
+    Channel { pages: u8, terms: Terms },
     /// A pool.
     Pool { key: [u8; 16], memory_bytes: u64 },
     /// Some names of the files of a pool, and how many there are in all.
     Names { names: Vec<Vec<u8>>, of: u32 },
     /// It is done.
     Done,
+    /// How many bytes, and of the chunks before which the client passes over them.
+    Cancelled(Cancelled),
     /// It cannot be: what was asked for is wrong, or something else is.
     Failed { invalid: bool, text: String },
 }
@@ -92,15 +102,20 @@ impl Message for Request {
         match self {
             Self::Ring => to.u8(0),
             Self::About => to.u8(1),
-            Self::Open { page_size, ring_bytes, ranges, files } => {
-                to.u8(2).u64(*page_size).u64(*ring_bytes).u32(*files).u8(ranges.is_some().into());
+            Self::Open { page_size, ring_bytes, terms, ranges, files } => {
+                to.u8(2).u64(*page_size).u64(*ring_bytes);
+                write_terms(&mut to, *terms).u32(*files).u8(ranges.is_some().into());
                 write_ranges(&mut to, ranges.as_deref().unwrap_or_default())
             }
-            Self::Found { memory_bytes, files } => to.u8(3).u64(*memory_bytes).u32(*files),
+            Self::Found { memory_bytes, terms, files } => {
+                write_terms(to.u8(3).u64(*memory_bytes), *terms).u32(*files)
+            }
             Self::Names { key } => to.u8(4).raw(key),
             Self::Join { key, page_size, files } => to.u8(5).raw(key).u64(*page_size).u32(*files),
             Self::Files(names) => write_names(to.u8(6), names),
             Self::Ranges(ranges) => write_ranges(to.u8(7), ranges),
+            Self::Cancel(ranges) => write_ranges(to.u8(8), ranges),
+            Self::Watch => to.u8(9),
         }
         .finish()
     }
@@ -111,16 +126,19 @@ impl Message for Request {
             0 => Self::Ring,
             1 => Self::About,
             2 => {
-                let (page_size, ring_bytes, files) = (from.u64()?, from.u64()?, from.u32()?);
+                let (page_size, ring_bytes) = (from.u64()?, from.u64()?);
+                let (terms, files) = (read_terms(&mut from)?, from.u32()?);
                 let some = from.u8()? != 0;
                 let ranges = read_ranges(&mut from)?;
-                Self::Open { page_size, ring_bytes, ranges: some.then_some(ranges), files }
+                Self::Open { page_size, ring_bytes, terms, ranges: some.then_some(ranges), files }
             }
-            3 => Self::Found { memory_bytes: from.u64()?, files: from.u32()? },
+            3 => Self::Found { memory_bytes: from.u64()?, terms: read_terms(&mut from)?, files: from.u32()? },
             4 => Self::Names { key: from.raw()? },
             5 => Self::Join { key: from.raw()?, page_size: from.u64()?, files: from.u32()? },
             6 => Self::Files(read_names(&mut from)?),
             7 => Self::Ranges(read_ranges(&mut from)?),
+            8 => Self::Cancel(read_ranges(&mut from)?),
+            9 => Self::Watch,
             _ => return Err(malformed("is of no kind that there is")),
         };
         from.finish()?;
@@ -137,10 +155,11 @@ impl Message for Reply {
                 to.u8(0).u8(*engine).bytes(about.as_bytes());
                 statistics.iter().fold(&mut to, |to, number| to.u64(*number))
             }
-            Self::Channel { pages } => to.u8(1).u8(*pages),
+            Self::Channel { pages, terms } => write_terms(to.u8(1).u8(*pages), *terms),
             Self::Pool { key, memory_bytes } => to.u8(2).raw(key).u64(*memory_bytes),
             Self::Names { names, of } => write_names(to.u8(3).u32(*of), names),
             Self::Done => to.u8(4),
+            Self::Cancelled(Cancelled { bytes, before }) => to.u8(6).u64(*bytes).u64(*before),
             Self::Failed { invalid, text } => to.u8(5).u8((*invalid).into()).bytes(text.as_bytes()),
         }
         .finish()
@@ -158,7 +177,7 @@ impl Message for Reply {
                 }
                 Self::About { engine, about, statistics }
             }
-            1 => Self::Channel { pages: from.u8()? },
+            1 => Self::Channel { pages: from.u8()?, terms: read_terms(&mut from)? },
             2 => Self::Pool { key: from.raw()?, memory_bytes: from.u64()? },
             3 => {
                 let of = from.u32()?;
@@ -166,11 +185,27 @@ impl Message for Reply {
             }
             4 => Self::Done,
             5 => Self::Failed { invalid: from.u8()? != 0, text: text(from.bytes()?) },
+            6 => Self::Cancelled(Cancelled { bytes: from.u64()?, before: from.u64()? }),
             _ => return Err(malformed("is of no kind that there is")),
         };
         from.finish()?;
         Ok(message)
     }
+}
+
+fn write_terms(to: &mut Writer, terms: Terms) -> &mut Writer {
+    to.u8((!terms.is_watched).into()).u32(terms.pages_held as u32)
+}
+
+fn read_terms(from: &mut Reader<'_>) -> Result<Terms> {
+    let is_watched = match from.u8()? {
+        0 => true,
+        1 => false,
+        _ => return Err(malformed("has flags that are none")),
+    };
+    let pages_held = from.u32()? as usize;
+    check_pages_held(pages_held)?;
+    Ok(Terms { is_watched, pages_held })
 }
 
 fn begin(packet: &[u8]) -> Result<(u8, Reader<'_>)> {

@@ -22,15 +22,30 @@ fn names() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..=DESCRIPTORS)
 }
 
+fn terms() -> impl Strategy<Value = Terms> {
+    (any::<bool>(), 1..=crate::MAX_PAGES_HELD)
+        .prop_map(|(is_watched, pages_held)| Terms { is_watched, pages_held })
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let ranges = || prop::collection::vec(range(), 0..50);
     prop_oneof![
         Just(Request::Ring),
         Just(Request::About),
-        (any::<u64>(), any::<u64>(), prop::option::of(ranges()), any::<u32>()).prop_map(
-            |(page_size, ring_bytes, ranges, files)| Request::Open { page_size, ring_bytes, ranges, files }
+        (any::<u64>(), any::<u64>(), terms(), prop::option::of(ranges()), any::<u32>()).prop_map(
+            |(page_size, ring_bytes, terms, ranges, files)| Request::Open {
+                page_size,
+                ring_bytes,
+                terms,
+                ranges,
+                files
+            }
         ),
-        (any::<u64>(), any::<u32>()).prop_map(|(memory_bytes, files)| Request::Found { memory_bytes, files }),
+        (any::<u64>(), terms(), any::<u32>()).prop_map(|(memory_bytes, terms, files)| Request::Found {
+            memory_bytes,
+            terms,
+            files
+        }),
         any::<[u8; 16]>().prop_map(|key| Request::Names { key }),
         (any::<[u8; 16]>(), any::<u64>(), any::<u32>()).prop_map(|(key, page_size, files)| Request::Join {
             key,
@@ -39,6 +54,8 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         names().prop_map(Request::Files),
         ranges().prop_map(Request::Ranges),
+        ranges().prop_map(Request::Cancel),
+        Just(Request::Watch),
     ]
 }
 
@@ -49,7 +66,9 @@ fn reply() -> impl Strategy<Value = Reply> {
             about,
             statistics
         }),
-        any::<u8>().prop_map(|pages| Reply::Channel { pages }),
+        (any::<u8>(), terms()).prop_map(|(pages, terms)| Reply::Channel { pages, terms }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(bytes, before)| Reply::Cancelled(Cancelled { bytes, before })),
         (any::<[u8; 16]>(), any::<u64>()).prop_map(|(key, memory_bytes)| Reply::Pool { key, memory_bytes }),
         (names(), any::<u32>()).prop_map(|(names, of)| Reply::Names { names, of }),
         Just(Reply::Done),
@@ -94,13 +113,32 @@ proptest! {
     }
 }
 
+const TERMS: Terms = Terms { is_watched: false, pages_held: crate::MAX_PAGES_HELD };
+
+/// A number of pages that no client may hold is no message.
+#[test]
+fn limits_are_checked_when_a_message_is_read() {
+    for (pages_held, is_right) in
+        [(0, false), (1, true), (TERMS.pages_held, true), (TERMS.pages_held + 1, false)]
+    {
+        let request = Request::Found { memory_bytes: 1, terms: Terms { pages_held, ..TERMS }, files: 1 };
+        assert_eq!(Request::decode(&request.encode()).is_ok(), is_right, "{pages_held}");
+    }
+}
+
 #[test]
 fn the_longest_messages_fit() {
     let (one, other) = pair();
     let range = Range { file: 1, start: 2, end: u64::MAX };
     let longest = [
         Request::Files(vec![vec![b'n'; NAME]; DESCRIPTORS]),
-        Request::Open { page_size: 1, ring_bytes: 2, ranges: Some(vec![range; RANGES]), files: 3 },
+        Request::Open {
+            page_size: 1,
+            ring_bytes: 2,
+            terms: TERMS,
+            ranges: Some(vec![range; RANGES]),
+            files: 3,
+        },
     ];
     for request in longest {
         one.send(&request, &[]).unwrap();

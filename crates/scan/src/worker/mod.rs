@@ -4,24 +4,48 @@
 //! the board, and read where the device put them.
 
 mod channel;
+mod lender;
+mod owned;
 mod page;
 mod pieces;
+mod stream;
 
 pub(crate) use channel::Memory;
-pub use channel::{Channel, Got, Statistics};
-pub use page::Page;
+pub use channel::{Channel, Got, OwnedGot, Statistics};
+pub use owned::OwnedPage;
+pub use page::{Delivered, Page};
 pub use pieces::Piece;
+pub use stream::PageStream;
+
+use std::os::fd::OwnedFd;
 
 use crate::Result;
+use crate::board::Board;
 use crate::plan::Range;
 
-/// A channel's way to its service; dropping it closes the channel.
-pub(crate) trait Link: Send {
+/// What became of ranges that were cancelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cancelled {
+    /// How many bytes of them the worker had no frame of.
+    pub bytes: u64,
+    /// Of the chunks before this number the worker must pass over them.
+    pub before: u64,
+}
+
+/// A channel's way to its service; dropping it closes the channel. Any thread that returns a page may ring. The other questions
+/// only the channel's worker asks, one at a time.
+pub(crate) trait Link: Send + Sync {
     /// Adds ranges to the scan.
-    fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()>;
+    fn notify_ranges(&self, ranges: &[Range]) -> Result<()>;
+
+    /// Cancels ranges of it.
+    fn cancel_ranges(&self, ranges: &[Range]) -> Result<Cancelled>;
+
+    /// What the service makes readable for a worker that watches; readable at first.
+    fn descriptor(&self, board: &Board) -> Result<OwnedFd>;
 
     /// Whether the service still reads.
-    fn is_alive(&mut self) -> bool;
+    fn is_alive(&self) -> bool;
 
     /// Wakes the control loop.
     fn ring(&self);

@@ -1,6 +1,25 @@
 //! A page that is safe to read: it is returned when it is dropped.
 
 use super::{Channel, Piece};
+use crate::Result;
+
+/// A page, however it was handed out.
+pub trait Delivered {
+    /// Which bytes it is.
+    fn piece(&self) -> &Piece;
+}
+
+impl Delivered for Piece {
+    fn piece(&self) -> &Piece {
+        self
+    }
+}
+
+impl Delivered for Page<'_> {
+    fn piece(&self) -> &Piece {
+        &self.piece
+    }
+}
 
 /// Some bytes of a file, in the memory that the device wrote them to. Dropping it returns it.
 #[derive(Debug)]
@@ -22,6 +41,26 @@ impl<'a> Page<'a> {
     /// Where the bytes are in the file.
     pub fn offset(&self) -> u64 {
         self.piece.offset
+    }
+
+    /// When the read of these bytes began, in nanoseconds of the kernel's monotonic clock: before it was submitted. 0 in a scan
+    /// that watches its files.
+    pub fn read_began(&self) -> u64 {
+        self.piece.read_began_ns
+    }
+
+    /// Whether the file had the same time stamps before and after the read, and these prove that nobody wrote in between: so the
+    /// page is not torn. `false` in a scan that watches its files, where no page is.
+    pub fn is_stable(&self) -> bool {
+        self.piece.is_stable()
+    }
+
+    /// As [`Channel::unchanged`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn unchanged(&self) -> Result<bool> {
+        self.channel.unchanged(self)
     }
 }
 

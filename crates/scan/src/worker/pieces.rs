@@ -1,6 +1,6 @@
 //! Sub-pages: a frame's segments, cut at multiples of the page size in their files.
 
-use crate::board::Segment;
+use crate::board::{Judgment, Segment};
 
 /// A page as it is handed out: some bytes of a file, where they are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,16 @@ pub struct Piece {
     pub start: *const u8,
     /// How many there are.
     pub len: usize,
+    /// When their read began, by the kernel's monotonic clock; 0 in a scan that watches its files.
+    pub read_began_ns: u64,
+    pub(crate) judgment: Judgment,
+}
+
+impl Piece {
+    /// As [`Page::is_stable`](crate::Page::is_stable).
+    pub fn is_stable(&self) -> bool {
+        self.judgment.is_stable
+    }
 }
 
 /// Where a worker is in a segment.
@@ -26,6 +36,11 @@ impl Rest {
     /// All of a segment, by pages of a size.
     pub fn new(segment: Segment, page: usize) -> Self {
         Self { segment, page: page as u64 }
+    }
+
+    /// What is left of the segment.
+    pub fn left(&self) -> Segment {
+        self.segment
     }
 
     /// The next piece; its `at` is where it is in the frame.

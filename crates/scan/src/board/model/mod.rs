@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::content;
 use content::Fault;
-use doorbell::{Bell, SLEEPS, Sleeper, Want};
+use doorbell::{Bell, SLEEPS, Sleeper, Wake, Want};
 use entry::{Content, Entry, FaultWord};
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -36,6 +36,9 @@ struct Board<const N: usize> {
     woken: Condvar,
     rung: Mutex<bool>,
     ring: Condvar,
+    /// What is in the worker's descriptor.
+    packets: Mutex<usize>,
+    readable: Condvar,
     /// How often it was rung.
     rings: AtomicUsize,
 }
@@ -52,6 +55,8 @@ impl<const N: usize> Board<N> {
             woken: Condvar::new(),
             rung: Mutex::new(false),
             ring: Condvar::new(),
+            packets: Mutex::new(1),
+            readable: Condvar::new(),
             rings: AtomicUsize::new(0),
         })
     }
@@ -61,11 +66,23 @@ impl<const N: usize> Board<N> {
         assert_eq!(self.entries[slot].word.state(), State::Empty);
         // SAFETY: loom checks that nobody else has it.
         self.frames[slot].with_mut(|frame| unsafe { *frame = value });
-        self.entries[slot].describe(Content { frame: slot as u32, segments: 1, faulty: false });
+        self.entries[slot].describe(Content {
+            frame: slot as u32,
+            segments: 1,
+            faulty: false,
+            read_began_ns: 0,
+        });
         self.entries[slot].word.publish();
-        if self.sleeper.must_wake() {
-            let _futex = self.futex.lock().unwrap();
-            self.woken.notify_all();
+        match self.sleeper.must_wake() {
+            Wake::Nothing => {}
+            Wake::Sleeper => {
+                let _futex = self.futex.lock().unwrap();
+                self.woken.notify_all();
+            }
+            Wake::Descriptor => {
+                *self.packets.lock().unwrap() += 1;
+                self.readable.notify_all();
+            }
         }
     }
 
@@ -75,7 +92,7 @@ impl<const N: usize> Board<N> {
         if !entry.word.take() {
             return None;
         }
-        let Content { frame, segments, faulty } = entry.content();
+        let Content { frame, segments, faulty, .. } = entry.content();
         assert_eq!((segments, faulty), (1, false));
         // SAFETY: loom checks that nobody writes to it.
         let value = self.frames[frame as usize].with(|frame| unsafe { *frame });
@@ -355,7 +372,7 @@ fn faults_are_seen_whole() {
                 .then(|| (worker.entries[0].content().faulty, worker.faults[0].get()))
         });
         board.faults[0].set(Some(fault));
-        board.entries[0].describe(Content { frame: 0, segments: 1, faulty: true });
+        board.entries[0].describe(Content { frame: 0, segments: 1, faulty: true, read_began_ns: 0 });
         board.entries[0].word.publish();
         let seen = worker.join().unwrap();
         assert!(seen.is_none() || seen == Some((true, Some(fault))));

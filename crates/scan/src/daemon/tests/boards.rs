@@ -33,7 +33,10 @@ impl Vandal {
     }
 
     fn private(scene: &Scene) -> Self {
-        Self::new(scene, &Request::Open { page_size: 4096, ring_bytes: 4 << 20, ranges: None, files: 1 })
+        Self::new(
+            scene,
+            &Request::Open { page_size: 4096, ring_bytes: 4 << 20, terms: TERMS, ranges: None, files: 1 },
+        )
     }
 
     /// Writes something somewhere: often small numbers, which are states, and often to the first words.

@@ -13,7 +13,8 @@ use super::*;
 use crate::plan::Range;
 use crate::{Error, Scan};
 
-const OPEN: Request = Request::Open { page_size: 4096, ring_bytes: 4 << 20, ranges: None, files: 1 };
+const OPEN: Request =
+    Request::Open { page_size: 4096, ring_bytes: 4 << 20, terms: TERMS, ranges: None, files: 1 };
 
 fn open(path: impl rustix::path::Arg, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap()
@@ -36,7 +37,7 @@ fn garbage_ends_its_own_connection() {
     let packet = || {
         (
             prop::collection::vec(any::<u8>(), 1..200),
-            0u8..9,
+            0u8..11,
             any::<bool>(),
             prop_oneof![Just(0usize), 0usize..200],
         )
@@ -50,7 +51,7 @@ fn garbage_ends_its_own_connection() {
         }
         for (mut bytes, kind, valid, count) in packets {
             if valid {
-                bytes.splice(..1, [1, kind]);
+                bytes.splice(..1, [crate::wire::VERSION, kind]);
             }
             // It may be over by now.
             let _ = send(&socket, &bytes, &file, count);
@@ -101,18 +102,24 @@ fn what_does_not_belong_together_is_refused() {
     let socket = scene.client();
     socket.send(&OPEN, &[]).unwrap();
     assert!(refused(&socket, &Request::About, &[]).contains("should follow"));
-    for request in [Request::Ring, Request::Files(Vec::new()), Request::Ranges(Vec::new())] {
+    for request in [
+        Request::Ring,
+        Request::Files(Vec::new()),
+        Request::Ranges(Vec::new()),
+        Request::Cancel(Vec::new()),
+        Request::Watch,
+    ] {
         assert!(refused(&scene.client(), &request, &[]).contains("to begin with"));
     }
     assert!(refused(&scene.client(), &Request::About, &[file.as_fd()]).contains("descriptors"));
     let socket = scene.client();
-    send(&socket, &[1, 6, 1, 0, 0, 0, 0, 0, 0, 0], &file, 60).unwrap();
+    send(&socket, &[crate::wire::VERSION, 6, 1, 0, 0, 0, 0, 0, 0, 0], &file, 60).unwrap();
     assert!(
         matches!(socket.receive::<Reply>().unwrap().message, Reply::Failed { text, .. } if text.contains("too many"))
     );
     // Nor is there anything to say about a pool.
     let socket = scene.client();
-    let reply = begin(&socket, &Request::Found { memory_bytes: 16 << 20, files: 1 }, &file);
+    let reply = begin(&socket, &Request::Found { memory_bytes: 16 << 20, terms: TERMS, files: 1 }, &file);
     let Reply::Pool { key, .. } = reply.message else { panic!("{reply:?}") };
     let other =
         begin(&scene.client(), &Request::Join { key: [7; 16], page_size: 4096, files: 1 }, &file).message;
@@ -128,21 +135,33 @@ fn too_much_is_refused() {
     let mut options = Options::default();
     options.limits.memory = 64 << 20;
     let scene = Scene::with(1, &options);
-    let open = |page_size, ring_bytes, files| Request::Open { page_size, ring_bytes, ranges: None, files };
+    let open = |page_size, ring_bytes, files| Request::Open {
+        page_size,
+        ring_bytes,
+        terms: TERMS,
+        ranges: None,
+        files,
+    };
     for request in [
         open(u64::MAX, 4 << 20, 1),
         open(4096, u64::MAX, 1),
         open(4096, 128 << 20, 1),
         open(4096, 4 << 20, u32::MAX),
-        Request::Found { memory_bytes: u64::MAX, files: 1 },
-        Request::Found { memory_bytes: 128 << 20, files: 1 },
+        Request::Found { memory_bytes: u64::MAX, terms: TERMS, files: 1 },
+        Request::Found { memory_bytes: 128 << 20, terms: TERMS, files: 1 },
         Request::Join { key: [0; 16], page_size: u64::MAX, files: u32::MAX },
     ] {
         refused(&scene.client(), &request, &[]);
     }
     let file = super::clients::open(scene.file(), OFlags::RDONLY);
     let all = Range { file: 0, start: 0, end: u64::MAX };
-    let request = Request::Open { page_size: 4096, ring_bytes: 4 << 20, ranges: Some(vec![all]), files: 1 };
+    let request = Request::Open {
+        page_size: 4096,
+        ring_bytes: 4 << 20,
+        terms: TERMS,
+        ranges: Some(vec![all]),
+        files: 1,
+    };
     assert!(matches!(begin(&scene.client(), &request, &file).message, Reply::Failed { .. }));
     // What is a channel's is there again when it is over.
     let service = Service::connect(scene.socket()).unwrap();

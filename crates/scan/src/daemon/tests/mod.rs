@@ -13,6 +13,8 @@ use super::{Daemon, Options, Stopper};
 use crate::wire::{Received, Reply, Request, Socket};
 use crate::{FRAME, Pool, Result, Service};
 
+const TERMS: crate::service::Terms = crate::service::Terms { is_watched: true, pages_held: 1 };
+
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A daemon in a thread, and a file.

@@ -13,13 +13,15 @@ use crate::board::Board;
 use crate::extents::Extents;
 use crate::memory::Frames;
 use crate::plan::Range;
+use crate::ranges::RangeSet;
 use crate::service::files::Files;
-use crate::service::inbox::{Command, Founding, Opening};
+use crate::service::inbox::{Command, Founding, Opening, Terms};
 use crate::service::loads::Owner;
 use crate::service::pool::Pool;
 use crate::service::shared::unknown;
 use crate::service::stream::Stream;
 use crate::source::File;
+use crate::worker::Cancelled;
 use crate::{Error, Result};
 
 impl Control {
@@ -36,6 +38,9 @@ impl Control {
                 }
                 Command::Ranges(id, ranges, answer) => {
                     let _ = answer.send(self.add_ranges(id, &ranges));
+                }
+                Command::Cancel(id, ranges, answer) => {
+                    let _ = answer.send(self.cancel(id, &ranges));
                 }
                 Command::Found(founding, answer) => {
                     let founded = self.found(founding);
@@ -67,18 +72,18 @@ impl Control {
     }
 
     fn open(&mut self, opening: Opening) -> Result<usize> {
-        let Opening { board, frames, files, extents, plan } = opening;
-        let (files, memory) = self.add(files, extents, &frames)?;
+        let Opening { board, frames, files, extents, plan, terms } = opening;
+        let (files, memory) = self.add(files, extents, terms, &frames)?;
         let (id, now) = (self.number(), self.clock.now());
-        self.streams.insert(id, Stream::new(id, board, files, frames, memory, plan, now));
+        self.streams.insert(id, Stream::new(id, board, files, frames, memory, plan, terms.pages_held, now));
         Ok(id)
     }
 
     fn found(&mut self, founding: Founding) -> Result<usize> {
-        let Founding { frames, files, extents, plan } = founding;
-        let (files, memory) = self.add(files, extents, &frames)?;
+        let Founding { frames, files, extents, plan, terms } = founding;
+        let (files, memory) = self.add(files, extents, terms, &frames)?;
         let (id, now) = (self.number(), self.clock.now());
-        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, now));
+        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, terms.pages_held, now));
         Ok(id)
     }
 
@@ -95,12 +100,22 @@ impl Control {
     fn add_ranges(&mut self, id: usize, ranges: &[Range]) -> Result<()> {
         // It has ended if its worker did not keep to the rules.
         let stream = self.streams.get_mut(&id).ok_or(Error::Gone)?;
-        let count = stream.plan().add(ranges)?;
-        // The board's total is what lets the worker go on: what is read for it comes from the plan.
+        stream.plan().add(ranges)?;
         let bytes = ranges.iter().map(|range| range.end - range.start).sum();
         stream.board.service().total_bytes.fetch_add(bytes, Release);
-        stream.board.service().total.fetch_add(count, Release);
+        stream.publish_total();
         Ok(())
+    }
+
+    fn cancel(&mut self, id: usize, ranges: &[Range]) -> Result<Cancelled> {
+        let stream = self.streams.get_mut(&id).ok_or(Error::Gone)?;
+        let mut discarded = Vec::new();
+        stream.plan().check(ranges)?;
+        let cancelled = stream.cancel(&RangeSet::new(ranges), &mut discarded);
+        self.loads.give_up(
+            |owner| matches!(owner, Owner::Stream { stream, number } if stream == id && discarded.contains(&number)),
+        );
+        Ok(cancelled)
     }
 
     /// Nobody reads a stream any more.
@@ -133,6 +148,7 @@ impl Control {
         &mut self,
         files: Vec<File>,
         extents: Vec<Extents>,
+        terms: Terms,
         frames: &Arc<Frames>,
     ) -> Result<(Rc<Files>, usize)> {
         let memory = match self.memories.iter().find(|(known, _)| Arc::ptr_eq(known, frames)) {
@@ -143,7 +159,7 @@ impl Control {
                 memory
             }
         };
-        match Files::add(&mut *self.engine, files, extents) {
+        match Files::add(&mut *self.engine, files, extents, terms.is_watched) {
             Ok(files) => Ok((Rc::new(files), memory)),
             Err(error) => {
                 self.forget(frames);

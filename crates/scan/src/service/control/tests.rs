@@ -9,7 +9,7 @@ use crate::extents::Extents;
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
 use crate::service::fake::{Fake, Folder};
-use crate::service::inbox::{Command, Founding, Opening};
+use crate::service::inbox::{Command, Founding, Opening, Terms};
 use crate::source::File;
 use crate::{Error, Result};
 
@@ -22,6 +22,7 @@ struct Scene {
 }
 
 const FILES: usize = 3;
+const TERMS: Terms = Terms { is_watched: true, pages_held: 1 };
 
 impl Scene {
     fn new() -> Self {
@@ -43,12 +44,12 @@ impl Scene {
 
     fn opening(&self) -> Opening {
         let (files, extents, plan) = self.plan();
-        Opening { board: board(), frames: self.frames.clone(), files, extents, plan }
+        Opening { board: board(), frames: self.frames.clone(), files, extents, plan, terms: TERMS }
     }
 
     fn founding(&self) -> Founding {
         let (files, extents, plan) = self.plan();
-        Founding { frames: self.frames.clone(), files, extents, plan }
+        Founding { frames: self.frames.clone(), files, extents, plan, terms: TERMS }
     }
 
     /// What the loop answers to a command; `None`: who asks is gone before there is an answer.

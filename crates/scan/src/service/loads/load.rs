@@ -4,15 +4,16 @@
 //! reads for each page of it; not any more [`SEARCH`] after the first failure, when each piece that is left is read once and
 //! is good or bad as a whole; what fails for want of something is tried [`TRIES`] times more, all pieces together, before
 //! it has failed; if a file changes, all is read [`ATTEMPTS`] times. So it is, a tick later each time, if a file was changed so
-//! shortly before that another change would not show.
+//! shortly before that another change would not show. Files that are not watched are read once, whatever happens to them.
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::{Loaded, Order, Outcome, Owner, split};
-use crate::board::{Fault, Faults, UNIT};
+use super::{Loaded, Order, Outcome, Owner, Reading, split};
+use crate::board::{Fault, Faults, Judgment, UNIT};
+use crate::clock;
 use crate::engine::{Completion, Engine, Read};
 use crate::error;
 use crate::memory::FRAME;
@@ -90,6 +91,8 @@ pub struct Load {
     attempt: u32,
     began: u64,
     bytes_read: u64,
+    /// When its reading began, by the kernel's monotonic clock.
+    began_ns: u64,
     /// When something failed first.
     failed: Option<u64>,
     given_up: bool,
@@ -106,6 +109,7 @@ impl Load {
             attempt: 0,
             began: now,
             bytes_read: 0,
+            began_ns: 0,
             failed: None,
             given_up: false,
         }
@@ -137,6 +141,7 @@ impl Load {
             // Not all of it was tried.
             let fault = Fault { code: error::READ, detail: Errno::CANCELED.raw_os_error() as u32 };
             self.outcome.faults = Some(Rc::new(Faults::everywhere(fault)));
+            self.outcome.stamps.clear();
         }
         Loaded {
             outcome: self.outcome,
@@ -155,10 +160,9 @@ impl Load {
         for part in &chunk.parts {
             let file = part.segment.file;
             let stamps = &mut self.outcome.stamps;
-            if !stamps.iter().any(|(known, _)| *known == file)
-                && let Some(stamp) = files.stamp(file)
-            {
-                stamps.push((file, stamp));
+            if !stamps.iter().any(|(known, _)| *known == file) {
+                let stamp = if files.are_watched() { files.stamp(file) } else { files.known_stamp(file) };
+                stamps.extend(stamp.map(|stamp| (file, stamp)));
             }
             let needed = part.segment.offset + u64::from(part.segment.len);
             let origin = i64::from(part.at) - part.from as i64;
@@ -178,6 +182,7 @@ impl Load {
             }
         }
         self.pending = self.requests.len();
+        self.began_ns = clock::monotonic();
         for index in 0..self.requests.len() {
             self.submit(engine, place, index);
         }
@@ -261,12 +266,27 @@ impl Load {
         }
     }
 
+    /// All of it was read, of files that are not watched: what came of that is left to its readers.
+    fn judge(&mut self) {
+        let files = &self.order.files;
+        let judged = std::mem::take(&mut self.outcome.stamps).into_iter().map(|(file, before)| {
+            let is_same = || files.known_stamp(file).is_some_and(|now| before.proves_unchanged(&now));
+            let is_stable = files.is_direct(file) && is_same();
+            (file, Judgment { stamp: Some(before.to_words()), is_stable })
+        });
+        self.outcome.reading = Some(Rc::new(Reading { began_ns: self.began_ns, files: judged.collect() }));
+    }
+
     /// Gives the event to wait for: requests may be pending, or all of it has to be read once more because a file changed.
     pub fn next(&mut self, engine: &mut dyn Engine, place: usize) -> Next {
         if self.pending > 0 {
             return Next::Completions;
         }
         if self.given_up {
+            return Next::Nothing;
+        }
+        if !self.order.files.are_watched() {
+            self.judge();
             return Next::Nothing;
         }
         let mut is_racy = false;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::files::Files;
-use crate::board::{Fault, Faults};
+use crate::board::{Fault, Faults, Judgment};
 use crate::engine::{Completion, Engine};
 use crate::plan::Chunk;
 use crate::source::Stamp;
@@ -75,6 +75,27 @@ pub struct Outcome {
     pub stamps: Vec<(u32, Stamp)>,
     /// What of it could not be had.
     pub faults: Option<Rc<Faults>>,
+    /// How it was read, if its files are not watched; then there are no stamps above, so that it is never old.
+    pub reading: Option<Rc<Reading>>,
+}
+
+/// How a chunk of files that are not watched was read: once.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// Before the first read was submitted, by the kernel's monotonic clock.
+    pub began_ns: u64,
+    /// What its bytes are judged by, of files that have stamps.
+    pub files: Vec<(u32, Judgment)>,
+}
+
+impl Reading {
+    /// What bytes of a file are judged by.
+    pub fn of(&self, file: u32) -> Judgment {
+        self.files
+            .iter()
+            .find(|(known, _)| *known == file)
+            .map_or_else(Judgment::default, |(_, judgment)| *judgment)
+    }
 }
 
 impl Outcome {

@@ -17,7 +17,7 @@ fn load(each: u64, is_bad: impl Fn(usize) -> bool) -> (usize, u64, Vec<usize>) {
     let mut plan = Plan::new(&files, UNIT);
     let everything = plan.everything();
     plan.add(&everything).unwrap();
-    let files = Rc::new(Files::add(&mut engine, files, vec![Extents::default()]).unwrap());
+    let files = Rc::new(Files::add(&mut engine, files, vec![Extents::default()], true).unwrap());
     let (owner, chunk) = (Owner::Stream { stream: 1, number: 0 }, plan.next_chunk().unwrap());
     let mut loads = Loads::default();
     loads.begin(&mut engine, Order { owner, files, chunk, memory: 0, frame: 0, page: UNIT }, 0);

@@ -49,7 +49,7 @@ const TRIES: u32 = 1;
 
 /// What the loop does after it published something; workers of the model do not sleep.
 fn wake(board: &Board) {
-    assert!(!board.service().sleeper.must_wake());
+    assert_eq!(board.service().sleeper.must_wake(), board::Wake::Nothing);
 }
 
 fn check(body: impl Fn() + Send + Sync + 'static) {
@@ -84,7 +84,7 @@ impl Loop {
         let everything = plan.everything();
         assert_eq!(plan.add(&everything).unwrap(), CHUNKS as u64);
         Self {
-            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, plan, 0),
+            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, plan, 1, 0),
             cells: Cells::new((0..FRAMES).map(|_| UnsafeCell::new(usize::MAX)).collect()),
             device: Device::default(),
             now: 1,
@@ -109,7 +109,7 @@ impl Loop {
             self.write(order.frame, chunk);
             let fault = Fault { code: error::READ, detail: 5 };
             let faults = (self.bad == Some(chunk)).then(|| Rc::new(Faults::everywhere(fault)));
-            let outcome = Outcome { stamps: vec![(0, Stamp::numbered(self.stamp))], faults };
+            let outcome = Outcome { stamps: vec![(0, Stamp::numbered(self.stamp))], faults, reading: None };
             let loaded = Loaded { order, outcome, took_ns: 1, bytes_read: FRAME as u64, again: 0 };
             self.loads += 1;
             if self.pool.loaded(loaded, self.now, &self.device).is_some() {

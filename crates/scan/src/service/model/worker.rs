@@ -35,7 +35,7 @@ impl Worker {
             return None;
         };
         self.cursor = (slot + 1) % count;
-        let Content { frame, segments, faulty } = entries[slot].content();
+        let Content { frame, segments, faulty, .. } = entries[slot].content();
         assert_eq!(segments, 1);
         let segment = self.board.segments(slot)[0].get();
         let chunk = (segment.offset / FRAME as u64) as usize;

@@ -35,9 +35,9 @@ impl Pool {
         let (Some(pace), Some(speed)) = (self.pace(), device.rate.per_second()) else { return (2, most, 2) };
         let latency = (FRAME as f64 / speed * 1e9) as u64;
         let high = ahead(FRAME as u64, latency, pace, 2).clamp(2, most);
-        // β·3Δ, and what members hold beside it: one chunk each. What a slow one loses would be read again for it, so before
+        // β·3Δ, and what members may hold beside it. What a slow one loses would be read again for it, so before
         // that its pool has all its memory.
-        let enough = ahead(FRAME as u64, latency, pace, 3) + self.members.len();
+        let enough = ahead(FRAME as u64, latency, pace, 3) + self.members.len() * self.pages_held;
         let capacity = if self.somebody_lags() { most } else { enough };
         (high, capacity.clamp(LEAST.min(most), most), reward(speed, pace, MOST.min(most)))
     }

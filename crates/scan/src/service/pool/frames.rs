@@ -16,7 +16,7 @@ impl Pool {
             for member in self.members.values_mut() {
                 if !member.seen.has(shared.chunk) && member.has_room() {
                     let chunk = &self.chunks[shared.chunk];
-                    member.give(shared.chunk, chunk, index, &shared.outcome.faults);
+                    member.give(shared.chunk, chunk, index, &shared.outcome);
                     shared.members += 1;
                 }
             }

@@ -36,7 +36,7 @@ use crate::{Error, Result};
 /// Chunks that a pool reads at a time.
 const MOST: usize = 8;
 /// Frames that a pool has at least in use before it takes any back.
-const LEAST: usize = 4;
+pub const LEAST: usize = 4;
 /// Slow ticks without anything returned until members have to ring.
 const IDLE: u32 = 16;
 
@@ -81,16 +81,19 @@ pub struct Pool {
     pub peak: usize,
     /// Nobody can join any more.
     pub closing: bool,
+    /// Pages that each member may have out at a time, in as many frames.
+    pages_held: usize,
 }
 
 impl Pool {
-    /// With nothing in it.
+    /// With nothing in it. Each member may have so many pages out.
     pub fn new(
         id: usize,
         files: Rc<Files>,
         frames: Arc<Frames>,
         memory: usize,
         mut plan: Plan,
+        pages_held: usize,
         now: u64,
     ) -> Self {
         let chunks: Vec<Chunk> = std::iter::from_fn(|| plan.next_chunk()).collect();
@@ -116,6 +119,7 @@ impl Pool {
             armed: None,
             peak: 0,
             closing: false,
+            pages_held,
         }
     }
 
@@ -135,7 +139,7 @@ impl Pool {
     /// # Errors
     /// There are as many members as there can be: all but a few frames could be in their hands.
     pub fn join(&mut self, id: usize, board: Arc<Board>, now: u64) -> Result<()> {
-        if self.members.len() + LEAST > self.state.len() {
+        if (self.members.len() + 1) * self.pages_held + LEAST > self.state.len() + 1 {
             let (members, frames) = (self.members.len(), self.state.len());
             return Err(Error::Invalid(format!(
                 "{members} workers share the pool, and its {frames} frames are for no more"
@@ -143,7 +147,7 @@ impl Pool {
         }
         self.check_age(now, true);
         self.try_again();
-        self.members.insert(id, Member::new(board, self.chunks.len()));
+        self.members.insert(id, Member::new(board, self.chunks.len(), self.pages_held));
         self.idle = 0;
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Slot, Stream};
+use super::{Slot, Stream, Turn};
 use crate::error;
 use crate::plan::Chunk;
 use crate::service::loads::{Loaded, Order, Outcome};
@@ -25,9 +25,10 @@ impl Stream {
     }
 
     /// Gives a chunk to the worker, in the frame that it was loaded into.
-    pub(super) fn give(&mut self, slot: usize, chunk: Chunk, outcome: Outcome, tries: u32) {
-        publish(&self.board, &mut self.audit, slot, slot, &chunk, outcome.faults.as_deref());
-        self.slots[slot] = Slot::Given { chunk, outcome, tries };
+    pub(super) fn give(&mut self, slot: usize, turn: Turn, chunk: Chunk, outcome: Outcome) {
+        let (faults, reading) = (outcome.faults.as_deref(), outcome.reading.as_deref());
+        publish(&self.board, &mut self.audit, slot, slot, &chunk, faults, reading);
+        self.slots[slot] = Slot::Given { turn, chunk, outcome };
     }
 
     /// Takes back unread pages of files that have changed since, to read them again; every second, and whenever a load saw
@@ -38,8 +39,14 @@ impl Stream {
         }
         self.aged_at = now;
         let mut seen: Vec<(u32, Option<Stamp>)> = Vec::new();
-        for number in self.oldest..self.next {
-            let slot = self.slot(number);
+        let given = self.slots.iter().enumerate().filter_map(|(slot, content)| match content {
+            // Nobody will see what was cancelled.
+            Slot::Given { turn, .. } if !turn.wanted.is_empty() => Some((turn.number, slot)),
+            _ => None,
+        });
+        let mut given: Vec<(u64, usize)> = given.collect();
+        given.sort_unstable();
+        for (number, slot) in given {
             let Slot::Given { outcome, .. } = &self.slots[slot] else { continue };
             let changed = outcome.changed(|file| match seen.iter().find(|(known, _)| *known == file) {
                 Some((_, now)) => *now,
@@ -54,17 +61,18 @@ impl Stream {
             }
             self.audit.take_back(slot);
             self.board.service().reclaimed.fetch_add(1, Relaxed);
-            let Slot::Given { chunk, mut outcome, tries } =
+            let Slot::Given { mut turn, chunk, mut outcome } =
                 std::mem::replace(&mut self.slots[slot], Slot::Free)
             else {
                 unreachable!("it was given")
             };
-            if tries < TRIES {
-                self.slots[slot] = Slot::Loading { tries: tries + 1 };
-                self.order(number, chunk, orders);
+            if turn.tries < TRIES {
+                turn.tries += 1;
+                self.slots[slot] = Slot::Loading(turn);
+                self.order(slot, number, chunk, orders);
             } else {
                 changed.iter().for_each(|file| outcome.lose(&chunk, *file, error::CHANGING));
-                self.give(slot, chunk, outcome, tries);
+                self.give(slot, turn, chunk, outcome);
             }
         }
     }

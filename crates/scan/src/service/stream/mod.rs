@@ -7,9 +7,11 @@
 //!
 //! How fast that is follows from the worker's pace (`pace`); what the worker has, and may be old by now, is in `given`.
 //!
-//! Chunk number `n` is in slot and frame `n % slots`. `oldest ≤ next`, and they are at most the number of slots apart: what
-//! is between them is being loaded, ready, in use, or done and not harvested.
+//! A chunk is in any slot that was free, and in the frame of the same number; the board says for each chunk in which
+//! ([`set_turn`](crate::board::Entry::set_turn)). A worker may hold pages of old chunks as long as it likes: their slots are
+//! not free meanwhile, and there are more slots than it may hold. What it cancels is in `cancel`.
 
+mod cancel;
 mod given;
 mod pace;
 #[cfg(test)]
@@ -17,15 +19,15 @@ mod tests;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::device::Device;
 use super::files::Files;
 use super::loads::{Loaded, Order, Outcome, Owner};
 use super::rates::{Rate, release_delay};
-use crate::board::{Audit, Board, Closed, Want};
+use crate::board::{Audit, Board, Closed, Segment, State, Want};
 use crate::memory::{FRAME, Frames};
-use crate::plan::{Chunk, Plan};
+use crate::plan::{Chunk, Plan, Range};
 
 /// Chunks that a stream reads at a time before anything is known of its worker.
 const FIRST: usize = 2;
@@ -40,16 +42,33 @@ const LOOKS: u32 = 6;
 /// What is in a slot.
 enum Slot {
     Free,
-    /// How often it was taken back before.
-    Loading {
-        tries: u32,
-    },
+    /// A chunk is read into it.
+    Loading(Turn),
     /// The worker's.
     Given {
+        turn: Turn,
         chunk: Chunk,
         outcome: Outcome,
-        tries: u32,
     },
+}
+
+/// Which chunk a slot has.
+struct Turn {
+    number: u64,
+    /// How often it was taken back before.
+    tries: u32,
+    /// What of it the worker is to see still; cancelled ranges are taken from it.
+    wanted: Vec<Range>,
+}
+
+impl Turn {
+    fn new(number: u64, chunk: &Chunk) -> Self {
+        let wanted = chunk.parts.iter().map(|part| {
+            let Segment { file, len, offset, .. } = part.segment;
+            Range { file, start: offset, end: offset + u64::from(len) }
+        });
+        Self { number, tries: 0, wanted: wanted.collect() }
+    }
 }
 
 /// Where a stream's data goes.
@@ -66,8 +85,10 @@ pub struct Stream {
     unit: u64,
     slots: Vec<Slot>,
     audit: Audit,
-    oldest: u64,
+    /// The number of the next chunk.
     next: u64,
+    /// The slot after that of the last chunk.
+    after: usize,
     ingest: Rate,
     harvested: (u64, u64),
     /// Lanes that may release now; that have a request in flight; that rest.
@@ -104,7 +125,8 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    /// With nothing in it. The board's total is set by who makes the plan.
+    /// With nothing in it. Its worker may have so many pages out. The board's total is set by who makes the plan.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing")]
     pub fn new(
         id: usize,
         board: Arc<Board>,
@@ -112,10 +134,11 @@ impl Stream {
         frames: Arc<Frames>,
         memory: usize,
         plan: Plan,
+        pages_held: usize,
         now: u64,
     ) -> Self {
         let slots = (0..frames.count()).map(|_| Slot::Free).collect();
-        let audit = Audit::new(frames.count());
+        let audit = Audit::new(frames.count(), pages_held);
         Self {
             id,
             board,
@@ -128,8 +151,8 @@ impl Stream {
             unit: FRAME as u64,
             slots,
             audit,
-            oldest: 0,
             next: 0,
+            after: 0,
             ingest: Rate::default(),
             harvested: (0, 0),
             allowed: FIRST,
@@ -163,8 +186,22 @@ impl Stream {
         self.flying == 0
     }
 
-    fn slot(&self, number: u64) -> usize {
-        (number % self.slots.len() as u64) as usize
+    /// A slot that has nothing, if there is one. Where the worker returns frames in order, they are used in order.
+    fn free_slot(&self) -> Option<usize> {
+        let count = self.slots.len();
+        let slots = (0..count).map(|step| (self.after + step) % count);
+        slots.into_iter().find(|slot| matches!(self.slots[*slot], Slot::Free))
+    }
+
+    fn state(&self, slot: usize) -> State {
+        self.board.entries()[slot].word.state()
+    }
+
+    /// The worker learns how many chunks there are at least: as many as have been begun, and one more if there are more. So it
+    /// knows whether the scan is over, and nobody counts chunks of ranges that may be cancelled.
+    pub fn publish_total(&mut self) {
+        let more = u64::from(self.peek().is_some());
+        self.board.service().total.store(self.next + more, Release);
     }
 
     /// Looks at the board and says what is to be done.
@@ -207,15 +244,13 @@ impl Stream {
 
     /// Takes back what the worker is through with, and learns its pace. Whether there was anything.
     fn harvest(&mut self) -> bool {
-        let before = self.oldest;
-        while self.oldest < self.next {
-            let slot = self.slot(self.oldest);
-            if !matches!(self.slots[slot], Slot::Given { .. }) || !self.board.entries()[slot].word.recycle() {
-                break;
+        let mut any = false;
+        for (slot, content) in self.slots.iter_mut().enumerate() {
+            if matches!(content, Slot::Given { .. }) && self.board.entries()[slot].word.recycle() {
+                *content = Slot::Free;
+                self.audit.take_back(slot);
+                any = true;
             }
-            self.slots[slot] = Slot::Free;
-            self.audit.take_back(slot);
-            self.oldest += 1;
         }
         let words = self.board.worker();
         let now = (words.bytes.load(Relaxed), words.ingest_ns.load(Relaxed));
@@ -224,11 +259,11 @@ impl Stream {
             self.ingest.sample(bytes, ns);
             self.harvested = now;
         }
-        if before != self.oldest {
+        if any {
             self.looks = 0;
             self.look_at = None;
         }
-        before != self.oldest
+        any
     }
 
     /// Orders what is due.
@@ -238,18 +273,25 @@ impl Stream {
         self.board.service().watermark.store(self.watermark as u64, Relaxed);
         let missing = lanes.saturating_sub(self.allowed + self.flying + self.resting);
         self.allowed += missing;
-        while self.next - self.oldest < self.slots.len() as u64 && self.flying < MOST && !device.is_full() {
+        let before = self.next;
+        while self.flying < MOST && !device.is_full() {
             let pending = self.pending();
             if self.peek().is_none() || pending >= high || pending >= low && self.allowed == 0 {
                 break;
             }
+            let Some(slot) = self.free_slot() else { break };
             let Some(chunk) = self.ahead.take() else { break };
             self.unit = chunk.bytes();
             self.allowed = self.allowed.saturating_sub(1);
-            let slot = self.slot(self.next);
-            self.slots[slot] = Slot::Loading { tries: 0 };
-            self.order(self.next, chunk, orders);
+            self.slots[slot] = Slot::Loading(Turn::new(self.next, &chunk));
+            self.after = (slot + 1) % self.slots.len();
+            let turns = self.board.entries();
+            turns[(self.next % turns.len() as u64) as usize].set_turn(self.next, slot);
+            self.order(slot, self.next, chunk, orders);
             self.next += 1;
+        }
+        if self.next != before {
+            self.publish_total();
         }
     }
 
@@ -261,14 +303,14 @@ impl Stream {
         self.ahead.as_ref()
     }
 
-    fn order(&mut self, number: u64, chunk: Chunk, orders: &mut Vec<Order>) {
+    fn order(&mut self, slot: usize, number: u64, chunk: Chunk, orders: &mut Vec<Order>) {
         self.flying += 1;
         orders.push(Order {
             owner: Owner::Stream { stream: self.id, number },
             files: self.files.clone(),
             chunk,
             memory: self.memory,
-            frame: self.slot(number),
+            frame: slot,
             page: self.plan.page_size(),
         });
     }
@@ -276,10 +318,7 @@ impl Stream {
     /// A chunk is there, or will not be. When its lane may release the next one, if there is to be one.
     pub fn loaded(&mut self, loaded: Loaded, now: u64, device: &Device) -> Option<u64> {
         self.flying -= 1;
-        let Owner::Stream { number, .. } = loaded.order.owner else {
-            unreachable!("the loop hands out loads by their owners")
-        };
-        let slot = self.slot(number);
+        let slot = loaded.order.frame;
         let service = self.board.service();
         service.bytes_read.fetch_add(loaded.bytes_read, Relaxed);
         service.read_again.fetch_add(loaded.again.into(), Relaxed);
@@ -287,10 +326,10 @@ impl Stream {
             return None;
         }
         let bytes = loaded.order.chunk.bytes();
-        let Slot::Loading { tries } = self.slots[slot] else {
+        let Slot::Loading(turn) = std::mem::replace(&mut self.slots[slot], Slot::Free) else {
             unreachable!("what was ordered is not given yet")
         };
-        self.give(slot, loaded.order.chunk, loaded.outcome, tries);
+        self.give(slot, turn, loaded.order.chunk, loaded.outcome);
         let (_, _, lanes) = self.marks(now, device);
         if self.allowed + self.flying + self.resting >= lanes {
             return None;

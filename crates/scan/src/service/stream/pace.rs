@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{FIRST, LEAST, LOOKS, MOST, Stream};
+use super::{FIRST, LEAST, LOOKS, MOST, Slot, Stream};
 use crate::board::{State, Want};
 use crate::service::AGE;
 use crate::service::device::Device;
@@ -13,13 +13,12 @@ impl Stream {
     pub(super) fn pace(&self, now: u64) -> Option<f64> {
         let rate = self.ingest.per_second()?;
         let words = self.board.worker();
-        let unread = self.oldest < self.next
-            && self.board.entries()[self.slot(self.oldest)].word.state() != State::Empty;
+        let has_some = self.slots.iter().any(|slot| matches!(slot, Slot::Given { .. }));
         let since = match words.first_access_ns.load(Relaxed) {
             0 => words.returned_ns.load(Relaxed),
             since => since,
         };
-        if !unread || since >= now {
+        if !has_some || since >= now {
             return Some(rate);
         }
         Some(rate.min(self.unit as f64 * 1e9 / (now - since) as f64))
@@ -27,9 +26,17 @@ impl Stream {
 
     /// Chunks on their way or unread.
     pub(super) fn pending(&self) -> usize {
-        let current = self.slot(self.oldest);
-        let in_use = self.oldest < self.next && self.board.entries()[current].word.state() == State::InUse;
-        (self.next - self.oldest) as usize - usize::from(in_use)
+        let is_pending = |(slot, content): &(usize, &Slot)| match content {
+            Slot::Free => false,
+            Slot::Loading(_) => true,
+            Slot::Given { .. } => self.state(*slot) == State::Ready,
+        };
+        self.slots.iter().enumerate().filter(is_pending).count()
+    }
+
+    /// Whether the worker has, or will have, anything that may become old.
+    fn may_age(&self) -> bool {
+        self.files.are_watched() && !self.slots.iter().all(|slot| matches!(slot, Slot::Free))
     }
 
     /// Whether the worker waits or polls in vain.
@@ -50,7 +57,7 @@ impl Stream {
 
     /// What the worker has to tell, and when the loop looks again by itself.
     pub(super) fn sleep(&mut self, now: u64, device: &Device) -> (Want, Option<u64>) {
-        let age = (self.oldest < self.next).then_some(self.aged_at + AGE);
+        let age = self.may_age().then_some(self.aged_at + AGE);
         // At the end of the plan, or with as much in flight as may be: the next completion sees to it.
         if self.peek().is_none() || self.flying >= MOST || device.is_full() {
             return (Want::Nothing, age);

@@ -24,7 +24,7 @@ impl Scene {
         plan.add(&everything).unwrap();
         let board = Arc::new(Board::new(4, Clock::monotonic()).unwrap());
         let frames = Arc::new(Frames::new(4).unwrap());
-        let stream = Stream::new(1, board, folder.files(sizes.len()), frames, 0, plan, 0);
+        let stream = Stream::new(1, board, folder.files(sizes.len()), frames, 0, plan, 1, 0);
         let mut scene = Self { folder, stream, device: Device::default() };
         let orders = scene.stream.pump(0, &scene.device).orders;
         assert!(scene.give(orders) > 0);
@@ -107,7 +107,7 @@ fn what_is_known_to_be_old_is_not_left_to_the_worker() {
         assert!(scene.stream.board.entries()[slot].word.take());
         scene.stream.board.entries()[slot].word.finish();
     }
-    assert!(scene.stream.pump(0, &scene.device).orders.is_empty() && scene.stream.oldest == 2);
+    assert!(scene.stream.pump(0, &scene.device).orders.is_empty() && scene.stream.free_slot().is_some());
 }
 
 /// Only the file that changes is an error, until another one does.

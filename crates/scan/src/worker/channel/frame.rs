@@ -1,133 +1,206 @@
 //! The frame that a worker reads, page by page: the pages that are there, and the errors in the place of others.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Channel, Got, add};
-use crate::board::{Board, Content, SEGMENTS, Segment, UNIT, Want};
+use super::{Channel, add};
+use crate::board::{Board, Content, Judgment, SEGMENTS, Segment, UNIT};
 use crate::memory::FRAME;
+use crate::plan::Range;
+use crate::ranges::RangeSet;
 use crate::worker::Piece;
+use crate::worker::lender::Lent;
 use crate::worker::pieces::Rest;
 use crate::{Error, Result};
 
-/// The frame that a worker reads.
-#[derive(Clone, Copy, Debug)]
+/// The frame that a worker reads. Something of it has not been handed out.
 pub(super) struct InUse {
-    slot: usize,
+    lent: Arc<Lent>,
     frame: usize,
+    /// Segments that it has, and the next of them to begin.
     segments: usize,
-    /// The next segment to begin.
     segment: usize,
     rest: Option<Rest>,
-    bytes: u64,
+    judgment: Judgment,
+    /// What of the frame is to come after the rest if something was cancelled, from the last to the first. Then all segments
+    /// have begun.
+    later: Vec<(Judgment, Segment)>,
     /// Some of it could not be had.
     faulty: bool,
+    read_began_ns: u64,
+}
+
+impl InUse {
+    /// Whether everything of it was handed out.
+    fn is_over(&self) -> bool {
+        self.rest.is_none_or(|rest| rest.left().len == 0)
+            && self.later.is_empty()
+            && self.segment == self.segments
+    }
+
+    /// The next piece of it. `None`: what the board says makes no sense.
+    fn next(&mut self, board: &Board, page: usize) -> Option<Segment> {
+        loop {
+            if let Some(segment) = self.rest.as_mut().and_then(Rest::next) {
+                return Some(segment);
+            }
+            let (judgment, segment) = match self.later.pop() {
+                Some(later) => later,
+                None => self.begin(board)?,
+            };
+            (self.judgment, self.rest) = (judgment, Some(Rest::new(segment, page)));
+        }
+    }
+
+    /// The next segment of the board, if it makes sense.
+    fn begin(&mut self, board: &Board) -> Option<(Judgment, Segment)> {
+        if self.segment == self.segments {
+            return None;
+        }
+        let words = &board.segments(self.lent.slot())[self.segment];
+        self.segment += 1;
+        let segment = words.get();
+        let end = segment.at.checked_add(segment.len);
+        if segment.offset > u64::MAX / 2 || end.is_none_or(|end| end as usize > FRAME) {
+            return None;
+        }
+        Some((words.judgment(), segment))
+    }
+
+    /// Takes ranges from what was not handed out. How many bytes that were.
+    fn cancel(&mut self, board: &Board, ranges: &RangeSet) -> u64 {
+        let mut all = Vec::new();
+        all.extend(self.rest.take().map(|rest| (self.judgment, rest.left())));
+        all.extend(std::mem::take(&mut self.later).into_iter().rev());
+        while let Some(more) = self.begin(board) {
+            all.push(more);
+        }
+        let mut cancelled = 0;
+        for (judgment, segment) in all {
+            let Segment { file, len, offset, at } = segment;
+            let range = Range { file, start: offset, end: offset + u64::from(len) };
+            cancelled += ranges.take_from(range, |Range { start, end, .. }| {
+                let (len, at) = ((end - start) as u32, at + (start - offset) as u32);
+                self.later.push((judgment, Segment { file, len, offset: start, at }));
+            });
+        }
+        self.later.reverse();
+        cancelled
+    }
 }
 
 impl Channel {
-    /// Takes the next frame. Whether it was there.
+    /// Takes the next frame of which anything is wanted. Whether it was there.
     pub(super) fn take(&mut self) -> Result<bool> {
-        let Some(slot) = self.slots().find(|slot| self.board.entries()[*slot].word.take()) else {
-            return Ok(false);
-        };
-        let entry = &self.board.entries()[slot];
-        let now = self.clock.now();
-        let words = self.board.worker();
-        if let Some(since) = self.starved_since.take() {
-            add(&words.starved_ns, now.saturating_sub(since));
-            // If it polled.
-            self.board.service().sleeper.awake();
-            self.since = now;
-        }
-        if self.since == 0 {
-            self.since = now;
-        }
-        words.first_access_ns.store(now, Relaxed);
-        let Content { frame, segments, faulty } = entry.content();
-        self.in_use = Some(InUse {
-            slot,
-            frame: frame as usize,
-            segments: (segments as usize).min(SEGMENTS),
-            segment: 0,
-            rest: None,
-            bytes: 0,
-            faulty,
-        });
-        if segments == 0 {
-            self.finish();
-            return Err(Error::Protocol("the service published a page of nothing".into()));
+        while self.in_use.is_none() {
+            let Some(slot) = self.slots().find(|slot| self.lender.board.entries()[*slot].word.take()) else {
+                return Ok(false);
+            };
+            self.begin(slot)?;
         }
         Ok(true)
     }
 
-    /// The next page of the frame that is in use.
-    pub(super) fn next_piece(&mut self) -> Result<Got> {
-        let in_use = self.in_use.as_mut().expect("checked by the caller");
-        let found = loop {
-            if let Some(segment) = in_use.rest.as_mut().and_then(Rest::next) {
-                break Some(segment);
+    /// Begins the frame of an entry that was taken.
+    fn begin(&mut self, slot: usize) -> Result<()> {
+        let board = self.lender.board.clone();
+        let now = self.lender.clock.now();
+        if let Some(since) = self.starved_since.take() {
+            add(&board.worker().starved_ns, now.saturating_sub(since));
+            // If it polled. What it said as one that watches only the service takes back.
+            if self.watch.is_none() {
+                board.service().sleeper.awake();
             }
-            if in_use.segment == in_use.segments {
-                break None;
-            }
-            let segment = self.board.segments(in_use.slot)[in_use.segment].get();
-            let end = segment.at.checked_add(segment.len);
-            if segment.offset > u64::MAX / 2 || end.is_none_or(|end| end as usize > FRAME) {
-                break None;
-            }
-            in_use.rest = Some(Rest::new(segment, self.page_size));
-            in_use.segment += 1;
+            self.lender.since.store(now, Relaxed);
+        }
+        let _ = self.lender.since.compare_exchange(0, now, Relaxed, Relaxed);
+        let lent = Lent::new(&self.lender, slot, now);
+        let number = self.taken;
+        self.taken += 1;
+        self.cursor = (slot + 1) % board.entries().len();
+        let Content { frame, segments, faulty, read_began_ns } = board.entries()[slot].content();
+        if segments == 0 {
+            return Err(Error::Protocol("the service published a page of nothing".into()));
+        }
+        let mut in_use = InUse {
+            lent,
+            frame: frame as usize,
+            segments: (segments as usize).min(SEGMENTS),
+            segment: 0,
+            rest: None,
+            judgment: Judgment::default(),
+            later: Vec::new(),
+            faulty,
+            read_began_ns,
         };
-        let place = found.and_then(|segment| {
+        self.cancelled.retain(|(before, _)| *before > number);
+        for (_, ranges) in &self.cancelled {
+            // They were counted when they were cancelled.
+            in_use.cancel(&board, ranges);
+        }
+        // What is over already is returned.
+        self.in_use = (!in_use.is_over()).then_some(in_use);
+        Ok(())
+    }
+
+    /// The next page of the frame that is in use, which must not be over.
+    pub(super) fn next_piece(&mut self) -> Result<(Piece, Arc<Lent>)> {
+        let mut in_use = self.in_use.take().expect("checked by the caller");
+        let place = in_use.next(&self.lender.board, self.page_size).and_then(|segment| {
             let end = (segment.at as usize).checked_add(segment.len as usize).filter(|end| *end <= FRAME)?;
             let start = in_use.frame.checked_mul(FRAME)?;
-            start.checked_add(end).filter(|end| *end <= self.frames.bytes())?;
+            start.checked_add(end).filter(|end| *end <= self.lender.frames.bytes())?;
             Some((segment, start + segment.at as usize))
         });
+        // If it makes no sense, the frame is returned.
         let Some((segment, at)) = place else {
-            self.finish();
             return Err(Error::Protocol("the service published a page outside of its memory".into()));
         };
-        if in_use.faulty
-            && let Some(error) = fault(&self.board, in_use.slot, segment)
-        {
-            self.pass();
+        let Segment { file, offset, len, .. } = segment;
+        let (judgment, read_began_ns, lent) = (in_use.judgment, in_use.read_began_ns, in_use.lent.clone());
+        let fault = in_use.faulty.then(|| fault(&self.lender.board, lent.slot(), segment)).flatten();
+        if !in_use.is_over() {
+            self.in_use = Some(in_use);
+        }
+        if let Some(error) = fault {
             return Err(error);
         }
-        in_use.bytes += u64::from(segment.len);
-        self.held = true;
+        lent.add_bytes(u64::from(len));
+        if !self.lender.is_watched && !judgment.is_stable {
+            self.unstable += 1;
+        }
         // SAFETY: within the mapping, as was checked.
-        let start = unsafe { self.frames.start().add(at) };
-        Ok(Got::Page(Piece { file: segment.file, offset: segment.offset, start, len: segment.len as usize }))
+        let start = unsafe { self.lender.frames.start().add(at) };
+        Ok((Piece { file, offset, start, len: len as usize, read_began_ns, judgment }, lent))
     }
 
-    /// A page was returned, or is none.
-    pub(super) fn pass(&mut self) {
-        let in_use = self.in_use.as_mut().expect("what is out is of a frame");
-        if in_use.rest.is_some_and(|mut rest| rest.next().is_none()) {
-            in_use.rest = None;
-        }
-        if in_use.rest.is_none() && in_use.segment == in_use.segments {
-            self.finish();
-        }
+    /// Adds ranges to the scan, to come after those it has.
+    ///
+    /// # Errors
+    /// A range is not in its file; the service has ended.
+    pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+        self.lender.link.notify_ranges(ranges)
     }
 
-    /// The frame's last page was returned: the service may have it.
-    fn finish(&mut self) {
-        let Some(in_use) = self.in_use.take() else { return };
-        let (now, words) = (self.clock.now(), self.board.worker());
-        add(&words.ingest_ns, now.saturating_sub(self.since));
-        add(&words.bytes, in_use.bytes);
-        add(&words.pages, 1);
-        words.returned_ns.store(now, Relaxed);
-        words.first_access_ns.store(0, Relaxed);
-        self.since = now;
-        self.returned += 1;
-        self.cursor = (in_use.slot + 1) % self.board.entries().len();
-        self.board.entries()[in_use.slot].word.finish();
-        if words.bell.must_ring(Want::Returned) {
-            add(&words.calls, 1);
-            self.link.ring();
+    /// Takes back what was announced: bytes of these ranges that have not been handed out will not be, wherever the scan has
+    /// them. How many bytes those were. What is read of them now is discarded when it is there. Ranges that are announced again
+    /// after this come.
+    ///
+    /// # Errors
+    /// A range is not in its file; the channel is a pool's; the service has ended.
+    pub fn cancel_ranges(&mut self, ranges: &[Range]) -> Result<u64> {
+        let cancelled = self.lender.link.cancel_ranges(ranges)?;
+        let ranges = RangeSet::new(ranges);
+        let mut here = 0;
+        if let Some(mut in_use) = self.in_use.take() {
+            here = in_use.cancel(&self.lender.board, &ranges);
+            self.in_use = (!in_use.is_over()).then_some(in_use);
         }
+        if cancelled.before > self.taken {
+            self.cancelled.push((cancelled.before, ranges));
+        }
+        self.cancelled_here += here;
+        Ok(cancelled.bytes + here)
     }
 }
 

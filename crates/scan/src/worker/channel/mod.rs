@@ -1,7 +1,9 @@
-//! A channel: one worker's stream of pages. What it does with the frame that it reads is in `frame`.
+//! A channel: one worker's stream of pages. What it does with the frame that it reads is in `frame`, how it waits by a descriptor
+//! in `watch`.
 
 mod frame;
 mod statistics;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,14 +14,17 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::{Link, Page, Piece};
+use super::lender::{Lender, Lent};
+use super::{Delivered, Link, OwnedPage, Page, Piece};
 use crate::board::{Board, Closed, SLEEPS, State, Want};
-use crate::clock::Clock;
 use crate::memory::{Mapping, Pages};
-use crate::plan::Range;
+use crate::ranges::RangeSet;
+use crate::service::Terms;
+use crate::source::File;
 use crate::{Error, Result};
 use frame::InUse;
 pub use statistics::Statistics;
+use watch::Watch;
 
 /// How long a worker sleeps before it looks whether the service is still there.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -35,30 +40,54 @@ pub enum Got {
     End,
 }
 
-/// One worker's stream of pages, in order unless it shares them with others. It has at most one page at a time (paper 4.2.3).
+/// One worker's stream of pages, in order unless it shares them with others. It has one page at a time (paper 4.2.3), or as many as
+/// it was [opened](crate::Scan::pages_held) for.
 pub struct Channel {
-    board: Arc<Board>,
-    frames: Arc<Mapping>,
-    link: Box<dyn Link>,
-    clock: Clock,
+    lender: Arc<Lender>,
     page_size: usize,
     in_use: Option<InUse>,
-    /// A piece is out.
-    held: bool,
-    /// The slot of the next page.
+    /// The frame of the piece that is out.
+    held: Option<Arc<Lent>>,
+    /// Pages that may be out at a time.
+    most: usize,
+    /// Where chunks that come in no order are looked for first.
     cursor: usize,
-    /// Pages that were returned.
-    returned: u64,
+    /// Frames that were taken: so many chunks have been begun.
+    taken: u64,
     /// Since when this worker wants a page and has none.
     starved_since: Option<u64>,
     /// When it last looked whether the service is still there.
     asked: u64,
-    /// When it had all its time to itself last: the last return, or the end of the last wait.
-    since: u64,
+    /// Ranges that were cancelled, and before which chunk they are passed over.
+    cancelled: Vec<(u64, RangeSet)>,
+    /// Bytes that were cancelled of frames that the worker had begun.
+    cancelled_here: u64,
+    /// Pages that were handed out and are not stable, of a scan that does not watch its files.
+    unstable: u64,
+    /// The descriptor, if the worker has asked for it.
+    watch: Option<Watch>,
     direct: Vec<std::result::Result<(), Errno>>,
     pages: Pages,
     /// Chunks come in the order of the scan; those of a pool come as it has them.
     in_order: bool,
+}
+
+/// What [`Channel::get_owned`] found.
+#[derive(Debug)]
+pub enum OwnedGot {
+    /// A page.
+    Page(OwnedPage),
+    /// Nothing yet.
+    NotYet,
+    /// The scan is over, unless ranges are added.
+    End,
+}
+
+/// A page that is not handed out yet, with its frame; or none.
+enum Found {
+    Page(Piece, Arc<Lent>),
+    NotYet,
+    End,
 }
 
 /// What a channel reads.
@@ -67,110 +96,175 @@ pub(crate) struct Memory {
     pub pages: Pages,
     pub direct: Vec<std::result::Result<(), Errno>>,
     pub in_order: bool,
+    pub terms: Terms,
+    pub files: Vec<File>,
 }
 
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Channel")
-            .field("returned", &self.returned)
-            .field("held", &self.held)
+            .field("taken", &self.taken)
+            .field("out", &self.out())
             .finish_non_exhaustive()
     }
 }
 
-// SAFETY: the only pointers are into the channel's own mapping, in pieces that go with it.
-unsafe impl Send for Channel {}
-
 impl Channel {
     pub(crate) fn new(board: Arc<Board>, memory: Memory, link: Box<dyn Link>, page_size: usize) -> Self {
-        let clock = board.clock();
-        let Memory { frames, pages, direct, in_order } = memory;
+        let Memory { frames, pages, direct, in_order, terms, files } = memory;
         Self {
-            board,
-            frames,
-            link,
-            clock,
+            lender: Arc::new(Lender::new(board, frames, link, files, terms.is_watched)),
             page_size,
             in_use: None,
-            held: false,
+            held: None,
+            most: terms.pages_held,
             cursor: 0,
-            returned: 0,
+            taken: 0,
             starved_since: None,
             asked: 0,
-            since: 0,
+            cancelled: Vec::new(),
+            cancelled_here: 0,
+            unstable: 0,
+            watch: None,
             direct,
             pages,
             in_order,
         }
     }
 
-    /// The next page, if it is there; never waits. Return it before you ask for another. Who asks for it in vain has it read
+    /// The next page, if it is there; never waits. Return it before you ask for another by this call, or by one that waits. Who asks for it in vain has it read
     /// as soon as who [waits](Self::wait) for it, at the cost of a system call if the service sleeps; once, however often
     /// it asks before something is published.
     ///
     /// # Errors
     /// The page cannot be had: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]; the next
-    /// call is about the next page. [`Error::Held`]: the last page is out. [`Error::Gone`]: the service has ended.
+    /// call is about the next page. [`Error::Held`]: the last page that was handed out so has not been returned, or as many pages
+    /// are out as may be. [`Error::Gone`]: the service has ended.
     pub fn get_page(&mut self) -> Result<Got> {
-        let got = self.look()?;
-        if got == Got::NotYet {
-            self.poll();
+        let found = self.look_and_poll()?;
+        Ok(self.hold(found))
+    }
+
+    /// As [`get_page`](Self::get_page), but the page owns itself: it may be kept while others are taken, as many as the channel
+    /// was [opened](crate::Scan::pages_held) for, and be returned in any order and any thread.
+    ///
+    /// # Errors
+    /// As [`get_page`](Self::get_page).
+    pub fn get_owned(&mut self) -> Result<OwnedGot> {
+        Ok(match self.look_and_poll()? {
+            Found::Page(piece, lent) => OwnedGot::Page(OwnedPage::new(piece, lent)),
+            Found::NotYet => OwnedGot::NotYet,
+            Found::End => OwnedGot::End,
+        })
+    }
+
+    /// As [`next_page`](Self::next_page), but the page owns itself: it may be kept while others are taken, as many as the channel
+    /// was [opened](crate::Scan::pages_held) for, and be returned in any order and any thread.
+    ///
+    /// # Errors
+    /// As [`get_page`](Self::get_page).
+    pub fn next_owned(&mut self) -> Result<Option<OwnedPage>> {
+        match self.wait_for_owned(None)? {
+            OwnedGot::Page(page) => Ok(Some(page)),
+            OwnedGot::End => Ok(None),
+            OwnedGot::NotYet => unreachable!("it waits as long as it takes"),
         }
-        Ok(got)
+    }
+
+    /// As [`wait_for_page`](Self::wait_for_page), for a page that owns itself.
+    ///
+    /// # Errors
+    /// As [`get_page`](Self::get_page).
+    pub fn wait_for_owned(&mut self, most: Option<Duration>) -> Result<OwnedGot> {
+        Ok(match self.look_and_wait(most)? {
+            Found::Page(piece, lent) => OwnedGot::Page(OwnedPage::new(piece, lent)),
+            Found::NotYet => OwnedGot::NotYet,
+            Found::End => OwnedGot::End,
+        })
+    }
+
+    /// The piece is out.
+    fn hold(&mut self, found: Found) -> Got {
+        match found {
+            Found::Page(piece, lent) => {
+                self.held = Some(lent);
+                Got::Page(piece)
+            }
+            Found::NotYet => Got::NotYet,
+            Found::End => Got::End,
+        }
+    }
+
+    /// How many pages are out.
+    fn out(&self) -> usize {
+        self.lender.out() + usize::from(self.held.is_some())
+    }
+
+    fn check_held(&self) -> Result<()> {
+        if self.held.is_some() || self.out() >= self.most { Err(Error::Held) } else { Ok(()) }
+    }
+
+    fn board(&self) -> &Board {
+        &self.lender.board
+    }
+
+    /// The next page, if it is there. If it is not, the service knows that it is wanted.
+    fn look_and_poll(&mut self) -> Result<Found> {
+        loop {
+            let found = self.look()?;
+            if !matches!(found, Found::NotYet) || !self.poll()? {
+                return Ok(found);
+            }
+        }
     }
 
     /// The next page, if it is there.
-    fn look(&mut self) -> Result<Got> {
-        if self.held {
-            return Err(Error::Held);
-        }
+    fn look(&mut self) -> Result<Found> {
+        self.check_held()?;
         if self.in_use.is_none() && !self.take()? {
-            if self.returned >= self.board.service().total.load(Acquire) {
-                return Ok(Got::End);
+            if self.taken >= self.board().service().total.load(Acquire) {
+                return Ok(Found::End);
             }
-            match self.board.closed() {
+            match self.board().closed() {
                 Some(Closed::Gone) => return Err(Error::Gone),
                 Some(Closed::Broken) => return Err(broken()),
                 None => {}
             }
             if !self.is_missed() {
-                return Ok(Got::NotYet);
+                return Ok(Found::NotYet);
             }
             // What it published before it died is good.
             if !self.take()? {
                 return Err(Error::Gone);
             }
         }
-        self.next_piece()
+        self.next_piece().map(|(piece, lent)| Found::Page(piece, lent))
     }
 
     /// The worker found nothing: whether that is because the service is gone. Who polls asks as often as who sleeps, for a
     /// service that was killed has told nobody.
     fn is_missed(&mut self) -> bool {
-        let now = self.clock.now();
+        let now = self.lender.clock.now();
         if self.starved_since.is_none() {
-            add(&self.board.worker().starved, 1);
+            add(&self.board().worker().starved, 1);
             self.starved_since = Some(now);
             self.asked = now;
         }
-        if now.saturating_sub(self.asked) < PATIENCE.as_nanos() as u64 {
+        // The descriptor of one that watches is readable when the service is gone, so it must not be put off.
+        if self.watch.is_none() && now.saturating_sub(self.asked) < PATIENCE.as_nanos() as u64 {
             return false;
         }
         self.asked = now;
-        !self.link.is_alive()
+        !self.lender.link.is_alive()
     }
 
-    /// Returns the page.
+    /// Returns the page that was handed out last. Pages that own themselves are not meant.
     ///
     /// # Errors
-    /// [`Error::NotHeld`]: none is out.
+    /// [`Error::NotHeld`]: it is not out.
     pub fn put_page(&mut self) -> Result<()> {
-        if !self.held {
-            return Err(Error::NotHeld);
-        }
-        self.held = false;
-        self.pass();
-        Ok(())
+        // If it was the frame's last, the service may have that.
+        self.held.take().map(drop).ok_or(Error::NotHeld)
     }
 
     /// The next page; waits for it. `None`: the scan is over. It is returned when it is dropped.
@@ -190,16 +284,21 @@ impl Channel {
     /// # Errors
     /// As [`get_page`](Self::get_page).
     pub fn wait_for_page(&mut self, most: Option<Duration>) -> Result<Got> {
+        let found = self.look_and_wait(most)?;
+        Ok(self.hold(found))
+    }
+
+    fn look_and_wait(&mut self, most: Option<Duration>) -> Result<Found> {
         // A time that is beyond all clocks is forever.
         let deadline = most.and_then(|time| Instant::now().checked_add(time));
         loop {
-            let got = self.look()?;
-            if got != Got::NotYet {
-                return Ok(got);
+            let found = self.look()?;
+            if !matches!(found, Found::NotYet) {
+                return Ok(found);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if !self.wait(left)? {
-                return Ok(got);
+                return Ok(found);
             }
         }
     }
@@ -209,9 +308,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Held`], [`Error::Gone`].
     pub fn wait(&mut self, most: Option<Duration>) -> Result<bool> {
-        if self.held {
-            return Err(Error::Held);
-        }
+        self.check_held()?;
         // Before any clock is read.
         if self.has_news() {
             return Ok(true);
@@ -221,12 +318,19 @@ impl Channel {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 // Who waits for no time polls, and the sleep of who waited is over.
-                self.poll();
+                if self.poll()? {
+                    return Ok(true);
+                }
                 return if self.is_missed() && !self.has_news() { Err(Error::Gone) } else { Ok(false) };
             }
-            self.sleep(left.map_or(PATIENCE, |left| left.min(PATIENCE)));
+            let most = left.map_or(PATIENCE, |left| left.min(PATIENCE));
+            if self.watch.is_some() {
+                self.sleep_watching(most)?;
+            } else {
+                self.sleep(most);
+            }
             // To ask may be a system call; what it published before it died is good.
-            if !self.has_news() && !self.link.is_alive() && !self.has_news() {
+            if !self.has_news() && !self.lender.link.is_alive() && !self.has_news() {
                 return Err(Error::Gone);
             }
         }
@@ -235,45 +339,59 @@ impl Channel {
 
     fn has_news(&self) -> bool {
         self.in_use.is_some()
-            || self.slots().any(|slot| self.board.entries()[slot].word.state() == State::Ready)
-            || self.returned >= self.board.service().total.load(Acquire)
-            || self.board.closed().is_some()
+            || self.slots().any(|slot| self.board().entries()[slot].word.state() == State::Ready)
+            || self.taken >= self.board().service().total.load(Acquire)
+            || self.board().closed().is_some()
     }
 
     /// Where the next chunk may be.
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
-        let (count, cursor) = (self.board.entries().len(), self.cursor);
-        (0..if self.in_order { 1 } else { count }).map(move |step| (cursor + step) % count)
+        let entries = self.board().entries();
+        let count = entries.len();
+        let (first, slots) = if self.in_order {
+            let turn =
+                entries[(self.taken % count as u64) as usize].turn(self.taken).filter(|slot| *slot < count);
+            (turn.unwrap_or(0), usize::from(turn.is_some()))
+        } else {
+            (self.cursor, count)
+        };
+        (0..slots).map(move |step| (first + step) % count)
     }
 
     /// There is nothing, and the worker does not sleep: the service has to know, for it may have held a page back to be just in
-    /// time. It is told once for what it publishes next.
-    fn poll(&mut self) {
-        let sleeper = &self.board.service().sleeper;
+    /// time. It is told once for what it publishes next. Whether there is something after all, of which that was not known.
+    fn poll(&mut self) -> Result<bool> {
+        if self.watch.is_some() {
+            return self.arm();
+        }
+        let sleeper = &self.board().service().sleeper;
         if !sleeper.poll() {
-            return;
+            return Ok(false);
         }
         // Who published before this could be seen does not take it back, and the worker may not ask again for long.
         if self.has_news() {
             sleeper.awake();
-            return;
+            return Ok(true);
         }
-        if self.board.worker().bell.must_ring(Want::Starving) {
-            add(&self.board.worker().calls, 1);
-            self.link.ring();
+        self.ring_for_want();
+        Ok(false)
+    }
+
+    /// The worker has nothing to read.
+    fn ring_for_want(&self) {
+        if self.board().worker().bell.must_ring(Want::Starving) {
+            self.board().worker().calls.fetch_add(1, Relaxed);
+            self.lender.link.ring();
         }
     }
 
     /// Sleeps until the service wakes this worker, or for a time.
     fn sleep(&mut self, most: Duration) {
-        let sleeper = &self.board.service().sleeper;
+        let sleeper = &self.board().service().sleeper;
         sleeper.prepare();
         if !self.has_news() {
-            if self.board.worker().bell.must_ring(Want::Starving) {
-                add(&self.board.worker().calls, 1);
-                self.link.ring();
-            }
-            add(&self.board.worker().calls, 1);
+            self.ring_for_want();
+            self.board().worker().calls.fetch_add(1, Relaxed);
             let time = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
             // Woken, interrupted, too late to sleep, or long enough: it is looked at again either way.
             let _ = futex::wait(sleeper.word(), futex::Flags::empty(), SLEEPS, Some(&time));
@@ -281,17 +399,28 @@ impl Channel {
         sleeper.awake();
     }
 
-    /// Adds ranges to the scan, to come after those it has.
+    /// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
+    /// since. One `statx`. `false` may also mean that it cannot be known: of block devices, and of files that were changed so
+    /// shortly before they were read that their stamps prove nothing. Other changes of the file than to its bytes count, too:
+    /// names that it gets or loses.
     ///
     /// # Errors
-    /// A range is not in its file; the service has ended.
-    pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
-        self.link.notify_ranges(ranges)
+    /// The scan watches its files; the page is another channel's.
+    pub fn unchanged(&self, page: &impl Delivered) -> Result<bool> {
+        let piece = page.piece();
+        self.lender.unchanged(piece.file, &piece.judgment)
     }
 
-    /// How many bytes the scan has, with the ranges that were added.
+    /// How many bytes the scan has, with the ranges that were added and without those that were cancelled.
     pub fn total_bytes(&self) -> u64 {
-        self.board.service().total_bytes.load(Acquire)
+        let service = self.board().service();
+        let cancelled = service.cancelled.load(Acquire) + self.cancelled_here;
+        service.total_bytes.load(Acquire).saturating_sub(cancelled)
+    }
+
+    /// How many pages may be out at a time.
+    pub fn pages_held(&self) -> usize {
+        self.most
     }
 
     /// The size of pages; those at ends of ranges may be shorter.

@@ -28,6 +28,10 @@ pub struct Statistics {
     pub read_again: u64,
     /// Frames that were taken back before the worker used them.
     pub reclaimed: u64,
+    /// Bytes that were cancelled.
+    pub cancelled: u64,
+    /// Pages that the worker got and that are not stable, in a scan that does not watch its files.
+    pub unstable: u64,
     /// Frames that are there now and unread.
     pub unread: u64,
     /// How many there may be as things are.
@@ -37,7 +41,7 @@ pub struct Statistics {
 impl Channel {
     /// What it did so far.
     pub fn statistics(&self) -> Statistics {
-        let (worker, service) = (self.board.worker(), self.board.service());
+        let (worker, service) = (self.board().worker(), self.board().service());
         let get = |word: &AtomicU64| word.load(Relaxed);
         let ready = |entry: &&crate::board::Entry| entry.word.state() == State::Ready;
         Statistics {
@@ -50,7 +54,9 @@ impl Channel {
             bytes_read: get(&service.bytes_read),
             read_again: get(&service.read_again),
             reclaimed: get(&service.reclaimed),
-            unread: self.board.entries().iter().filter(ready).count() as u64,
+            cancelled: get(&service.cancelled) + self.cancelled_here,
+            unstable: self.unstable,
+            unread: self.board().entries().iter().filter(ready).count() as u64,
             watermark: get(&service.watermark),
         }
     }

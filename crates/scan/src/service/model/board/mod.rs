@@ -11,7 +11,7 @@ mod metrics;
 #[path = "../../../board/state.rs"]
 mod state;
 mod content {
-    pub use crate::board::{Fault, Faults, Segment};
+    pub use crate::board::{Fault, Faults, Judgment, Segment};
 }
 mod words {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -19,8 +19,8 @@ mod words {
 
 pub use crate::board::Closed;
 pub use audit::Audit;
-pub use content::Faults;
-pub use doorbell::Want;
+pub use content::{Faults, Judgment};
+pub use doorbell::{Wake, Want};
 pub use entry::{Content, Entry};
 use entry::{FaultWord, SegmentWords};
 use metrics::{ServiceWords, WorkerWords};

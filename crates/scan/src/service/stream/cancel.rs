@@ -1,0 +1,44 @@
+//! What a worker cancels: ranges that it announced, as far as it has no page of them yet.
+//!
+//! The worker waits meanwhile, so it takes nothing. What has not been put into chunks is taken out of the plan. What has, is
+//! read or ready: it stays where it is, and the worker passes over the cancelled bytes of every chunk up to
+//! [`Cancelled::before`], for it knows how many chunks it has taken. So frames are neither taken back nor cut, and ranges that are
+//! announced again later come.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Slot, State, Stream};
+use crate::ranges::RangeSet;
+use crate::worker::Cancelled;
+
+impl Stream {
+    /// Cancels ranges. Chunks that nobody waits for any more are put into `discarded`, by their numbers.
+    pub fn cancel(&mut self, ranges: &RangeSet, discarded: &mut Vec<u64>) -> Cancelled {
+        if let Some(chunk) = self.ahead.take() {
+            self.plan.give_back(&chunk);
+        }
+        let mut bytes = self.plan.cancel(ranges);
+        for (slot, content) in self.slots.iter_mut().enumerate() {
+            match content {
+                Slot::Free => {}
+                Slot::Loading(turn) => {
+                    bytes += ranges.take_from_all(&mut turn.wanted);
+                    if turn.wanted.is_empty() {
+                        discarded.push(turn.number);
+                    }
+                }
+                // Of the frame that it has begun the worker knows what it has had.
+                Slot::Given { turn, .. } => {
+                    if self.board.entries()[slot].word.state() == State::Ready {
+                        bytes += ranges.take_from_all(&mut turn.wanted);
+                    }
+                }
+            }
+        }
+        self.publish_total();
+        self.board.service().cancelled.fetch_add(bytes, Relaxed);
+        // It may be over now.
+        crate::service::wake(&self.board);
+        Cancelled { bytes, before: self.next }
+    }
+}

@@ -1,0 +1,136 @@
+//! What pages are lent by, and return to: in any order, in any thread, and also after their channel is gone.
+//!
+//! Each frame in use has one [`Lent`], which its pages share; the channel shares it until the last page of the frame is out. The
+//! last of all these returns the frame. A [`Lender`] is shared by the channel and by everything that it lent, so the way to the
+//! service, and with it the service's promise to leave these frames alone, is there as long as a page is out.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use super::Link;
+use crate::board::{Board, Judgment, Want};
+use crate::clock::Clock;
+use crate::memory::Mapping;
+use crate::source::{File, Stamp};
+use crate::{Error, Result};
+
+/// What pages are lent by.
+pub struct Lender {
+    pub board: Arc<Board>,
+    pub frames: Arc<Mapping>,
+    pub link: Box<dyn Link>,
+    pub clock: Clock,
+    /// The files of a scan that does not watch them.
+    pub files: Vec<File>,
+    pub is_watched: bool,
+    /// Owned pages that are out. The worker adds to it; who returns a page subtracts when its frame is back, if it was the
+    /// frame's last, so that a worker never seems to have more frames than it may.
+    out: AtomicUsize,
+    /// Frames in use.
+    in_use: AtomicUsize,
+    /// When the worker had all its time to itself last: the last return, or the end of the last wait.
+    pub since: AtomicU64,
+}
+
+impl Lender {
+    /// One that has lent nothing.
+    pub fn new(
+        board: Arc<Board>,
+        frames: Arc<Mapping>,
+        link: Box<dyn Link>,
+        files: Vec<File>,
+        is_watched: bool,
+    ) -> Self {
+        Self {
+            clock: board.clock(),
+            board,
+            frames,
+            link,
+            files,
+            is_watched,
+            out: AtomicUsize::new(0),
+            in_use: AtomicUsize::new(0),
+            since: AtomicU64::new(0),
+        }
+    }
+
+    /// How many owned pages are out. Frames of those that are not are back.
+    pub fn out(&self) -> usize {
+        self.out.load(Acquire)
+    }
+
+    /// Worker: a page becomes an owned one.
+    pub fn lend(&self) {
+        self.out.fetch_add(1, Relaxed);
+    }
+
+    /// An owned page was returned.
+    pub fn returned(&self) {
+        self.out.fetch_sub(1, Release);
+    }
+
+    /// Whether a file is what a page has of it. One `statx`.
+    pub fn unchanged(&self, file: u32, judgment: &Judgment) -> Result<bool> {
+        if self.is_watched {
+            return Err(Error::Invalid(
+                "the scan watches its files, so its pages need no judgment: open it unwatched".into(),
+            ));
+        }
+        let file = self
+            .files
+            .get(file as usize)
+            .ok_or_else(|| Error::Invalid(format!("the scan has no file {file}")))?;
+        let Some(before) = judgment.stamp.map(Stamp::from_words) else { return Ok(false) };
+        let now = file.stamp_now().map_err(Error::system("looking at a file of the scan"))?;
+        Ok(now.is_some_and(|now| before.proves_unchanged(&now)))
+    }
+}
+
+/// A frame in use.
+pub struct Lent {
+    pub lender: Arc<Lender>,
+    slot: usize,
+    /// Bytes of it that were handed out.
+    bytes: AtomicU64,
+}
+
+impl Lent {
+    /// Of an entry that the worker has just taken.
+    pub fn new(lender: &Arc<Lender>, slot: usize, now: u64) -> Arc<Self> {
+        lender.in_use.fetch_add(1, Relaxed);
+        lender.board.worker().first_access_ns.store(now, Relaxed);
+        Arc::new(Self { lender: lender.clone(), slot, bytes: AtomicU64::new(0) })
+    }
+
+    /// Which entry.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// A page of it is handed out.
+    pub fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// The frame's last page was returned: the service may have it.
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Lender { board, clock, .. } = &*self.lender;
+        let (now, words) = (clock.now(), board.worker());
+        let since = self.lender.since.swap(now, Relaxed);
+        words.ingest_ns.fetch_add(now.saturating_sub(since), Relaxed);
+        words.bytes.fetch_add(*self.bytes.get_mut(), Relaxed);
+        words.pages.fetch_add(1, Relaxed);
+        words.returned_ns.store(now, Relaxed);
+        if self.lender.in_use.fetch_sub(1, AcqRel) == 1 {
+            words.first_access_ns.store(0, Relaxed);
+        }
+        board.entries()[self.slot].word.finish();
+        if words.bell.must_ring(Want::Returned) {
+            words.calls.fetch_add(1, Relaxed);
+            self.lender.link.ring();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Pages that own themselves.
+
+use std::sync::Arc;
+
+use super::lender::{Lender, Lent};
+use super::{Delivered, Piece};
+use crate::Result;
+
+/// Some bytes of a file, in the memory that the device wrote them to. It may go to any thread, stay there for as long as it
+/// is wanted, also after its channel is gone, and returns itself when it is dropped. Until then it counts as a page that is out,
+/// and its frame is not read into.
+///
+/// `bytes::Bytes::from_owner(page)` makes it one of those, without a copy.
+pub struct OwnedPage {
+    piece: Piece,
+    /// There is one until this is dropped.
+    lent: Option<Arc<Lent>>,
+}
+
+// SAFETY: the bytes are in a mapping that `lent` keeps, nobody writes to them before it is dropped, and the rest is Send.
+unsafe impl Send for OwnedPage {}
+// SAFETY: as above; shared, it can only be read.
+unsafe impl Sync for OwnedPage {}
+
+impl OwnedPage {
+    pub(super) fn new(piece: Piece, lent: Arc<Lent>) -> Self {
+        lent.lender.lend();
+        Self { piece, lent: Some(lent) }
+    }
+
+    /// Which file of the scan, counted from 0.
+    pub fn file(&self) -> u32 {
+        self.piece.file
+    }
+
+    /// Where the bytes are in the file.
+    pub fn offset(&self) -> u64 {
+        self.piece.offset
+    }
+
+    /// As [`Page::read_began`](crate::Page::read_began).
+    pub fn read_began(&self) -> u64 {
+        self.piece.read_began_ns
+    }
+
+    /// As [`Page::is_stable`](crate::Page::is_stable).
+    pub fn is_stable(&self) -> bool {
+        self.piece.is_stable()
+    }
+
+    /// As [`Channel::unchanged`](crate::Channel::unchanged), also when the channel is gone.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn unchanged(&self) -> Result<bool> {
+        self.lender().unchanged(self.piece.file, &self.piece.judgment)
+    }
+
+    pub(super) fn lender(&self) -> &Arc<Lender> {
+        &self.lent.as_ref().expect("it is not dropped").lender
+    }
+}
+
+impl Delivered for OwnedPage {
+    fn piece(&self) -> &Piece {
+        &self.piece
+    }
+}
+
+impl std::fmt::Debug for OwnedPage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OwnedPage").field("piece", &self.piece).finish_non_exhaustive()
+    }
+}
+
+impl std::ops::Deref for OwnedPage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the channel checked that they are in its memory, which is there, and left alone by the service, until the frame
+        // is returned; that takes this object's end.
+        unsafe { std::slice::from_raw_parts(self.piece.start, self.piece.len) }
+    }
+}
+
+impl AsRef<[u8]> for OwnedPage {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for OwnedPage {
+    fn drop(&mut self) {
+        let Some(lent) = self.lent.take() else { return };
+        let lender = lent.lender.clone();
+        // First the frame, then the count: see there.
+        drop(lent);
+        lender.returned();
+    }
+}
