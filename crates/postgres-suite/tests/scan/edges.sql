@@ -5,11 +5,11 @@ set client_min_messages = warning;
 set synchronize_seqscans = off;
 drop table if exists w, part cascade;
 create table w(id int, k int, pad text, big text) with (autovacuum_enabled = off);
-insert into w select g, g % 100, repeat('x', 100 + g % 50), case when g % 1000 = 0 then (select string_agg(md5(i::text), '') from generate_series(1, 300) i) end from generate_series(1, 40000) g;
+insert into w select g, g % 100, repeat('x', 100 + g % 50), case when g % 1000 = 0 then (select string_agg(md5(i::text), '') from generate_series(1, 300) i) end from generate_series(1, 24000) g;
 create table part(id int, v int) partition by range (id);
-create table part1 partition of part for values from (0) to (20000);
-create table part2 partition of part for values from (20000) to (200000);
-insert into part select g, g % 7 from generate_series(1, 40000) g;
+create table part1 partition of part for values from (0) to (12000);
+create table part2 partition of part for values from (12000) to (200000);
+insert into part select g, g % 7 from generate_series(1, 24000) g;
 analyze w;
 analyze part;
 checkpoint;
@@ -20,7 +20,7 @@ select md5(string_agg(id || '/' || k || '/' || pad || '/' || coalesce(md5(big), 
 select count(*), sum(hashtid(ctid)::bigint), count(distinct tableoid), min(xmin::text) = max(xmin::text), max(cmin::text) from w where k in (select g from generate_series(1, 50) g);
 
 \echo subplans, partitions, sorts
-select count(*) from w a where id <= 100 and exists (select 1 from w b where b.id = a.id + 20000 and b.k = a.k);
+select count(*) from w a where id <= 100 and exists (select 1 from w b where b.id = a.id + 12000 and b.k = a.k);
 select sum((select count(*) from part p where p.id between w.id and w.id + 3)) from w where id % 20000 = 1;
 select count(*), sum(v) from part;
 select v, count(*) from part group by v order by v;
@@ -134,7 +134,7 @@ select 1 / (id - 5000) from w where id > 4990;
 rollback to s;
 select count(*) from w;
 commit;
-select 1 / (id - 39999) from w where id > 39990;
+select 1 / (id - 23999) from w where id > 23990;
 select count(*) from w;
 set statement_timeout = 1;
 select count(*) from w a, w b;

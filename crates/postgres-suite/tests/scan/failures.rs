@@ -61,10 +61,11 @@ fn a_backend_that_is_killed_in_a_scan_leaves_nothing_behind() {
                 gate.wait(|| if scan.is_finished() { Err("the scan has ended".into()) } else { Ok(()) })
                     .unwrap();
             }
+            let begins = cluster.begins();
             kill(backend);
             assert!(scan.join().unwrap().is_err() || is_stock());
             gate.open();
-            cluster.wait_for_recovery().unwrap();
+            cluster.wait_for_recovery(begins).unwrap();
             assert!(!cluster.processes().contains(&backend), "the killed backend is still there");
             compare(&cluster);
         }

@@ -14,6 +14,8 @@ const QUERY: &str = "select count(*), sum(k), sum(id::bigint), sum(hashtid(ctid)
 
 /// Small tables whose scan does not take a ring of buffers of their own, and which together are more than all buffers.
 const FILLERS: usize = 10;
+/// Pages of the table that are in buffers when only a part of it is: a scan reads nothing of a table that is there altogether.
+const PART: usize = 40;
 
 /// A cluster with a table of one chunk, and the means to take its blocks from the buffers.
 struct Scene {
@@ -45,7 +47,7 @@ impl Scene {
         let mut writer = cluster.client().unwrap();
         execute(
             &mut writer,
-            "set bedplate_scan.enabled = off; create extension if not exists pg_buffercache",
+            "set bedplate_scan.enabled = off; set enable_seqscan = off; create extension if not exists pg_buffercache",
         )
         .unwrap();
         Self { cluster, writer }
@@ -99,9 +101,14 @@ impl Scene {
         execute(&mut self.writer, "begin; update t set k = -1 where id % 3 = 0; rollback").unwrap();
     }
 
-    /// Brings all of the table into buffers.
-    fn load(&mut self) {
-        rows(&mut self.writer, "select count(k) from t where id >= 0").unwrap();
+    /// Commits changes to the first pages of the table, which are all that is in buffers then.
+    fn change_part(&mut self) {
+        execute(&mut self.writer, &format!("update t set k = k + 1000 where ctid < '({PART},1)'")).unwrap();
+    }
+
+    /// Brings the first pages of the table into buffers.
+    fn load_part(&mut self) {
+        rows(&mut self.writer, &format!("select count(k) from t where ctid < '({PART},1)'")).unwrap();
     }
 
     /// The path of this scene's gates.
@@ -153,9 +160,9 @@ impl Scene {
 enum Before {
     /// Nothing: the file has all that was committed.
     Absent,
-    /// Changes that the file does not have.
+    /// Some pages, with changes that the file does not have.
     Dirty,
-    /// Pages as they are in the file.
+    /// Some pages, as they are in the file.
     Clean,
 }
 
@@ -167,9 +174,15 @@ impl Scene {
                 self.change();
                 self.evict();
             }
-            Before::Dirty => self.change(),
-            Before::Clean => self.load(),
+            Before::Dirty => self.change_part(),
+            Before::Clean => self.load_part(),
         }
+        let buffers = self.buffers();
+        let is_part = !matches!(before, Before::Absent);
+        assert!(
+            if is_part { (1..90).contains(&buffers) } else { buffers == 0 },
+            "{before:?}: {buffers} buffers"
+        );
     }
 }
 
@@ -188,6 +201,10 @@ fn what_happens_at_any_step_of_a_scan_does_not_show() {
                         scene.evict();
                     })
                     .unwrap_or_else(|error| panic!("{step:?}, {before:?}, evicted: {error}"));
+                // One version has all combinations, because they take a while.
+                if installation.version >= 18 {
+                    continue;
+                }
                 // In buffers, and not written out.
                 scene.prepare(before);
                 let pair = scene.pair("");
