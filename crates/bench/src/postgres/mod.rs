@@ -112,7 +112,8 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     }
     let oracle = oracle::answers(plan.scale);
     match &oracle {
-        Ok(_) => config.set("oracle", "DuckDB's answers"),
+        Ok(_) => config
+            .set("oracle", "DuckDB's answers, but for random text: addresses, comments, queries 13 and 16"),
         Err(reason) => config.set("oracle", format!("skipped: {reason}")),
     }
     let steps = installations.len() * (2 + 4 * plan.q6_rounds)
@@ -157,21 +158,21 @@ struct Answers {
 impl Answers {
     /// Checks the rows that a side gave to a query. The first ones are those of PostgreSQL as it is.
     fn check(&mut self, index: usize, side: &str, rows: &[Vec<String>]) -> Result<()> {
-        let wrong = |whose: &str| {
-            failed(format!(
-                "{side} answers query {} at scale factor {} unlike {whose}",
-                index + 1,
-                self.scale
-            ))
+        let check = |known: &[Vec<String>], whose: &str| {
+            let Some(how) = oracle::difference(rows, known) else { return Ok(()) };
+            let (number, scale) = (index + 1, self.scale);
+            Err(failed(format!(
+                "{side} answers query {number} at scale factor {scale} unlike {whose}: {how}"
+            )))
         };
         if let Some(known) = self.vanilla.get(&index) {
             // Rows that compare equal in the query's order may come in any order.
-            return if oracle::is_same(rows, known) { Ok(()) } else { Err(wrong("PostgreSQL as it is")) };
+            return check(known, "PostgreSQL as it is");
         }
         if let Some(oracle) = &self.oracle
-            && !oracle::is_same(rows, &oracle[index])
+            && oracle::has_answer(index, self.scale)
         {
-            return Err(wrong("DuckDB"));
+            check(&oracle[index], "DuckDB")?;
         }
         self.vanilla.insert(index, rows.to_vec());
         Ok(())

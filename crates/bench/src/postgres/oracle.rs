@@ -1,4 +1,7 @@
 //! What DuckDB says the answers of TPC-H are: it has them for some scale factors (`tpch_answers()`).
+//!
+//! DuckDB's generator draws other random text than TPC-H's. So addresses and comments are not compared, and neither are the two
+//! queries that select by comments.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,6 +17,19 @@ for number, answer in connection.execute(query, [float(sys.argv[1])]).fetchall()
     print('@', number)
     print(answer.rstrip())
 ";
+
+/// A value that is not compared.
+const ANY: &str = "*";
+
+/// Whether DuckDB's answer to a query is one to the same question. Those to queries 13 and 16 depend on random text, and its query 11
+/// has the fraction of scale factor 1 at every scale.
+pub fn has_answer(index: usize, scale: f64) -> bool {
+    match index {
+        12 | 15 => false,
+        10 => scale == 1.0,
+        _ => true,
+    }
+}
 
 /// The answers for a scale factor, by query: rows of columns; or why there are none.
 pub fn answers(scale: f64) -> Result<Vec<Vec<Vec<String>>>, String> {
@@ -47,40 +63,58 @@ pub fn answers(scale: f64) -> Result<Vec<Vec<Vec<String>>>, String> {
 fn parse(text: &str) -> Vec<Vec<Vec<String>>> {
     let mut all: Vec<Vec<Vec<String>>> = Vec::new();
     let mut is_header = false;
+    let mut is_text = Vec::new();
     for line in text.lines() {
         if line.starts_with("@ ") {
             all.push(Vec::new());
             is_header = true;
         } else if is_header {
             is_header = false;
+            is_text = line
+                .split('|')
+                .map(|name| name.ends_with("_address") || name.ends_with("_comment"))
+                .collect();
         } else if let Some(rows) = all.last_mut() {
-            rows.push(line.split('|').map(|column| column.trim().to_owned()).collect());
+            let value =
+                |(value, is_text): (&str, &bool)| if *is_text { ANY } else { value.trim() }.to_owned();
+            rows.push(line.split('|').zip(&is_text).map(value).collect());
         }
     }
     all
 }
 
-/// Whether two answers are the same: numbers up to what TPC-H allows for sums and averages, other columns up to spaces. Rows may
-/// be in another order where the query leaves it open.
-pub fn is_same(ours: &[Vec<String>], theirs: &[Vec<String>]) -> bool {
+#[cfg(test)]
+fn is_same(ours: &[Vec<String>], theirs: &[Vec<String>]) -> bool {
+    difference(ours, theirs).is_none()
+}
+
+/// How two answers differ, if they do. What counts as the same is what [`is_same_value`] says; rows may be in another order.
+pub fn difference(ours: &[Vec<String>], theirs: &[Vec<String>]) -> Option<String> {
+    if ours.len() != theirs.len() {
+        return Some(format!("{} rows instead of {}", ours.len(), theirs.len()));
+    }
     let mut left: Vec<&Vec<String>> = theirs.iter().collect();
-    ours.len() == theirs.len()
-        && ours.iter().all(|row| {
-            // Mostly it is the first one that is left.
-            let found = left.iter().position(|other| is_same_row(row, other));
-            found.map(|at| left.remove(at)).is_some()
-        })
+    for row in ours {
+        // Mostly it is the first one that is left.
+        let Some(at) = left.iter().position(|other| is_same_row(row, other)) else {
+            let other = left.first().map_or(String::new(), |other| other.join("|"));
+            return Some(format!("{} instead of {other}", row.join("|")));
+        };
+        left.remove(at);
+    }
+    None
 }
 
 fn is_same_row(a: &[String], b: &[String]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_value(a.trim(), b.trim()))
 }
 
+/// Whether two values are the same: numbers up to what TPC-H allows for sums and averages, others up to spaces around them.
 fn is_same_value(a: &str, b: &str) -> bool {
     match (a.parse::<f64>(), b.parse::<f64>()) {
         // A cent, or one part in ten thousand of what is less than a hundred.
         (Ok(a), Ok(b)) => (a - b).abs() <= f64::max(0.0001 * a.abs().min(100.0), 1e-9),
-        _ => a == b,
+        _ => a == b || b == ANY,
     }
 }
 
@@ -94,8 +128,9 @@ mod tests {
 
     #[test]
     fn answers_are_parsed() {
-        let text = "@ 1\na|b\n1|x \n2|y\n@ 2\nc\n";
-        assert_eq!(parse(text), [rows(&[&["1", "x"], &["2", "y"]]), rows(&[])]);
+        let text = "@ 1\na|b|s_comment\n1|x |p\n2|y|q\n@ 2\nc\n";
+        assert_eq!(parse(text), [rows(&[&["1", "x", ANY], &["2", "y", ANY]]), rows(&[])]);
+        assert!(is_same(&rows(&[&["1", "x", "any"], &["2", "y", ""]]), &parse(text)[0]));
     }
 
     #[test]
