@@ -290,7 +290,6 @@ extern BpsPageResult BpsNextPage(BpsScan *scan);
 extern void BpsReturnPage(BpsScan *scan);
 extern bool BpsPageIsUnchanged(BpsScan *scan);
 extern void BpsCloseChannel(BpsScan *scan);
-extern bool BpsService(struct bp_scan_service *service);
 extern void BpsComplain(const char *what);
 extern uint64 BpsNow(void);
 
