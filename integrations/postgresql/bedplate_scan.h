@@ -326,6 +326,11 @@ extern void BpsInstallStatistics(void);
 extern void BpsReportCounts(BpsScan *scan);
 extern void BpsExplain(BpsScan *scan, ExplainState *es);
 
+/* ---- daemon.c ---- */
+/* Where the cluster's own daemon listens, in the data directory. Base backups leave this folder out. */
+#define BPS_DAEMON_SOCKET		PG_STAT_TMP_DIR "/bedplate_scan.sock"
+extern void BpsRegisterDaemon(void);
+
 /* ---- sharing.c ---- */
 extern void BpsInstallSharing(void);
 extern bool BpsSharingWanted(void);
