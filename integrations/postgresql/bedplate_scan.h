@@ -290,7 +290,6 @@ extern BpsPageResult BpsNextPage(BpsScan *scan);
 extern void BpsReturnPage(BpsScan *scan);
 extern bool BpsPageIsUnchanged(BpsScan *scan);
 extern void BpsCloseChannel(BpsScan *scan);
-extern bool BpsService(struct bp_scan_service *service);
 extern void BpsComplain(const char *what);
 extern uint64 BpsNow(void);
 
@@ -326,6 +325,11 @@ extern ParallelTableScanDesc BpsOrdinaryShared(BpsShared *shared);
 extern void BpsInstallStatistics(void);
 extern void BpsReportCounts(BpsScan *scan);
 extern void BpsExplain(BpsScan *scan, ExplainState *es);
+
+/* ---- daemon.c ---- */
+/* Where the cluster's own daemon listens, in the data directory. Base backups leave this folder out. */
+#define BPS_DAEMON_SOCKET		PG_STAT_TMP_DIR "/bedplate_scan.sock"
+extern void BpsRegisterDaemon(void);
 
 /* ---- sharing.c ---- */
 extern void BpsInstallSharing(void);

@@ -2,8 +2,9 @@
  * channel.c
  *	  Streams of images from the library `scan`: its service in this process, channels on a table's segments, their pages.
  *
- * The service starts with the first channel of a process, never in the postmaster, and ends with the process. Its threads
- * block all signals, so no handler of the server ever runs in them, and they touch no memory of the server's.
+ * The service starts with the first channel of a process, never in the postmaster, and ends with its last one: it keeps the
+ * memory of closed channels for the next ones, and a backend that is idle should hold none. Its threads block all signals,
+ * so no handler of the server ever runs in them, and they touch no memory of the server's.
  *
  * A channel belongs to one BpsScan. It is closed at the end of the scan, at the end of the node, or by a callback of the
  * executor's memory context after an ERROR; whichever comes first. A page is returned before its channel is closed, except
@@ -34,6 +35,7 @@ StaticAssertDecl(RELSEG_SIZE % (BPS_FRAME_BYTES / BLCKSZ) == 0, "chunks do not c
 
 static struct bp_scan_service own_service;
 static bool own_service_runs = false;
+static int	own_channels = 0;	/* channels that it reads for */
 
 uint64
 BpsNow(void)
@@ -68,9 +70,11 @@ StopService(int code, Datum arg)
 }
 
 /* This process's own service. */
-bool
-BpsService(struct bp_scan_service *service)
+static bool
+StartService(struct bp_scan_service *service)
 {
+	static bool is_registered = false;
+
 	if (!own_service_runs)
 	{
 		Assert(IsUnderPostmaster || !IsPostmasterEnvironment);
@@ -80,7 +84,9 @@ BpsService(struct bp_scan_service *service)
 			return false;
 		}
 		own_service_runs = true;
-		on_proc_exit(StopService, 0);
+		if (!is_registered)
+			on_proc_exit(StopService, 0);
+		is_registered = true;
 	}
 	*service = own_service;
 	return true;
@@ -179,7 +185,7 @@ OpenFiles(BpsScan *scan, uint32 first, uint32 count)
 	struct bp_scan_options options = {0};
 	int			code;
 
-	if (!ReserveDescriptors(channel, (int) count + BPS_CHANNEL_DESCRIPTORS) || !BpsService(&service))
+	if (!ReserveDescriptors(channel, (int) count + BPS_CHANNEL_DESCRIPTORS) || !StartService(&service))
 		return false;
 	memset(sources, 0, sizeof(sources));
 	for (uint32 i = 0; i < count; i++)
@@ -200,6 +206,7 @@ OpenFiles(BpsScan *scan, uint32 first, uint32 count)
 		return false;
 	}
 	channel->is_open = true;
+	own_channels++;
 	channel->first_segment = first;
 	channel->segments = count;
 	return ReadsDirectly(channel);
@@ -377,6 +384,8 @@ BpsCloseChannel(BpsScan *scan)
 		channel->is_open = false;
 		channel->has_page = false;
 		bp_scan_abandon(channel->handle);
+		if (!channel->is_pool && --own_channels == 0)
+			StopService(0, (Datum) 0);
 	}
 	BpsLeavePool(channel);
 	channel->pages = 0;

@@ -3,8 +3,8 @@
  *	  Puts a custom scan in the place of each sequential scan of a large table, at equal cost.
  *
  * The hook runs when the paths of a table are known and nothing has been built on them, so it replaces elements of `pathlist`
- * and of `partial_pathlist`, from which Gather is made later. It adds no path and changes no cost: which plan wins is decided
- * as if the extension were not there. Conditions that can change between planning and execution are tested again in the node
+ * and of `partial_pathlist`, from which Gather is made later. It changes no cost: which plan wins is decided as if the
+ * extension were not there. Conditions that can change between planning and execution are tested again in the node
  * (policy.c).
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
@@ -43,9 +43,11 @@ static const CustomPathMethods path_methods = {
 	.PlanCustomPath = PlanPath
 };
 
-static void
+/* Replaces the sequential scans of a list of paths, and returns those that were replaced. */
+static List *
 ReplacePaths(List *paths)
 {
+	List	   *replaced = NIL;
 	ListCell   *cell;
 
 	foreach(cell, paths)
@@ -62,7 +64,9 @@ ReplacePaths(List *paths)
 		custom->flags = CUSTOMPATH_SUPPORT_PROJECTION | CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
 		custom->methods = &path_methods;
 		lfirst(cell) = custom;
+		replaced = lappend(replaced, path);
 	}
+	return replaced;
 }
 
 static bool
@@ -92,12 +96,21 @@ IsCandidate(PlannerInfo *root, RelOptInfo *rel, Index index, RangeTblEntry *entr
 static void
 SetRelPathlist(PlannerInfo *root, RelOptInfo *rel, Index index, RangeTblEntry *entry)
 {
+	List	   *replaced;
+
 	if (previous_hook)
 		previous_hook(root, rel, index, entry);
 	if (!IsCandidate(root, rel, index, entry))
 		return;
-	ReplacePaths(rel->pathlist);
-	ReplacePaths(rel->partial_pathlist);
+	replaced = ReplacePaths(rel->pathlist);
+
+	/*
+	 * A part of an Append may need a parameterized path because another part has one, and the server makes such paths of sequential
+	 * scans, but not of custom ones. So the sequential scan stays behind the custom one. Of two paths of equal cost the first wins.
+	 */
+	if (rel->reloptkind == RELOPT_OTHER_MEMBER_REL)
+		rel->pathlist = list_concat(rel->pathlist, replaced);
+	(void) ReplacePaths(rel->partial_pathlist);
 }
 
 void
