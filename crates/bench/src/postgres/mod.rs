@@ -1,0 +1,363 @@
+//! `scan-postgres`: TPC-H in PostgreSQL, as it is and with the extension `bedplate_scan` (zicIO paper 5.3 and 5.4).
+//!
+//! Each version of PostgreSQL has one data directory, on which the sides take turns: a server without the extension, and one
+//! with it. Before a cold run the server is stopped, which writes everything out, every file is synced and dropped from the
+//! page cache, and the page cache is asked whether it has anything left. Warm runs take place in one server, because both sides
+//! then have the same caches; there the side without the extension is a session that has it switched off.
+//!
+//! Processor time is that of all processes of the server, its I/O workers and the daemon included, but not of the kernel's
+//! workers. Bytes are those that the device read, whoever asked for them, so the machine has to be quiet.
+//!
+//! The answers of all sides must be equal, and equal to those that DuckDB has for the scale factor.
+
+mod cold;
+mod data;
+mod oracle;
+mod queries;
+mod server;
+
+use std::collections::BTreeMap;
+
+use bedplate_postgres_suite::Installation;
+
+use crate::sample::{Samples, interleave, samples};
+use crate::{Benchmark, Error, Fields, Mode, Options, Report, Result, Sink, Step};
+use queries::{Q6, QUERIES, query};
+use server::{Run, Server, Side};
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "scan-postgres",
+    about: "TPC-H in PostgreSQL 15 and 18, as they are and with the extension (zicIO paper 5.3, 5.4)",
+    run,
+};
+
+/// The versions whose ratios have names.
+const VERSIONS: [u32; 2] = [15, 18];
+/// Clients that scan at the same time.
+const CLIENTS: usize = 8;
+/// Queries that run cold in quick mode: scans of the largest table, alone and in a join.
+const COLD_QUICK: [usize; 3] = [0, Q6, 13];
+
+/// An error of the server or of its tools.
+fn failed(problem: String) -> Error {
+    Error::Store { store: "PostgreSQL", problem }
+}
+
+/// How often each thing is measured.
+struct Plan {
+    scale: f64,
+    q6_rounds: usize,
+    query_rounds: usize,
+    share_rounds: usize,
+    cold: Vec<usize>,
+}
+
+impl Plan {
+    fn new(options: &Options) -> Result<Self> {
+        let scale = options.scale.unwrap_or(options.pick(0.1, 1.0));
+        if !(0.01..=100.0).contains(&scale) {
+            return Err(failed(format!("a scale factor of {scale} is not between 0.01 and 100")));
+        }
+        Ok(match options.mode {
+            Mode::Quick => {
+                Self { scale, q6_rounds: 3, query_rounds: 1, share_rounds: 1, cold: COLD_QUICK.to_vec() }
+            }
+            Mode::Full => Self {
+                scale,
+                q6_rounds: 7,
+                query_rounds: 3,
+                share_rounds: 3,
+                cold: (0..QUERIES.len()).collect(),
+            },
+        })
+    }
+}
+
+/// The progress of the benchmark, whose steps have very different lengths.
+struct Progress<'a> {
+    sink: Sink<'a>,
+    done: usize,
+    total: usize,
+}
+
+impl Progress<'_> {
+    fn step(&mut self, label: &str) {
+        (self.sink)(Step { done: self.done, total: self.total, label });
+        self.done += 1;
+    }
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let plan = Plan::new(options)?;
+    let mut config = Fields::new()
+        .with("mode", options.mode.name())
+        .with("scale_factor", plan.scale)
+        .with("q6_rounds", plan.q6_rounds)
+        .with("query_rounds", plan.query_rounds)
+        .with("clients", CLIENTS)
+        .with("tables", "vacuumed, with the indexes that correlated subqueries need; JIT off")
+        .with("extension", "cache_share = 0: as for tables that do not fit into memory");
+    let mut installations = Vec::new();
+    for version in VERSIONS {
+        match Installation::of_version(version) {
+            Ok(installation) => installations.push(installation),
+            Err(reason) => config.set(&format!("no_postgresql_{version}"), reason),
+        }
+    }
+    if installations.is_empty() {
+        return Err(Error::Missing {
+            what: "there is no PostgreSQL 15 or 18".to_owned(),
+            hint: "run `make setup`",
+        });
+    }
+    let oracle = oracle::answers(plan.scale);
+    match &oracle {
+        Ok(_) => config
+            .set("oracle", "DuckDB's answers, but for random text: addresses, comments, queries 13 and 16"),
+        Err(reason) => config.set("oracle", format!("skipped: {reason}")),
+    }
+    let steps = installations.len() * (2 + 4 * plan.q6_rounds)
+        + 2 * plan.cold.len() * plan.query_rounds
+        + QUERIES.len()
+        + 3 * plan.share_rounds;
+    let mut progress = Progress { sink, done: 0, total: steps };
+    let mut servers = Vec::new();
+    for installation in &installations {
+        progress.step(&format!("PostgreSQL {}: loading", installation.version));
+        servers.push(Server::load(options, installation, plan.scale)?);
+    }
+    let mut report = Report::new(BENCH.name, config);
+    let table = servers[0].table_bytes("lineitem")?;
+    report.config.set("lineitem_bytes", table);
+    let mut answers = Answers { scale: plan.scale, oracle: oracle.ok(), vanilla: BTreeMap::new() };
+    for server in &mut servers {
+        progress.step(&format!("PostgreSQL {}: choosing settings", server.version()));
+        if options.mode == Mode::Full {
+            let chosen = server.choose_baseline(&query(Q6, plan.scale))?;
+            report.config.set(&format!("baseline_{}", server.version()), chosen);
+        }
+        q6(server, &plan, &mut answers, &mut report, &mut progress)?;
+    }
+    let server = &mut servers[0];
+    let cold = cold_queries(server, &plan, &mut answers, &mut report, &mut progress)?;
+    let warm = warm_queries(server, &plan, &mut answers, &mut report, &mut progress)?;
+    let (worst, ratio) = worst([cold, warm].concat());
+    report.config.set("worst_query", worst);
+    report.ratio("worst_query_of_vanilla", ratio);
+    share(server, &plan, &mut answers, table, &mut report, &mut progress)?;
+    Ok(report)
+}
+
+/// The answers that all runs must give.
+struct Answers {
+    scale: f64,
+    oracle: Option<Vec<Vec<Vec<String>>>>,
+    vanilla: BTreeMap<usize, Vec<Vec<String>>>,
+}
+
+impl Answers {
+    /// Checks the rows that a side gave to a query. The first ones are those of PostgreSQL as it is.
+    fn check(&mut self, index: usize, side: &str, rows: &[Vec<String>]) -> Result<()> {
+        let check = |known: &[Vec<String>], whose: &str| {
+            let Some(how) = oracle::difference(rows, known) else { return Ok(()) };
+            let (number, scale) = (index + 1, self.scale);
+            Err(failed(format!(
+                "{side} answers query {number} at scale factor {scale} unlike {whose}: {how}"
+            )))
+        };
+        if let Some(known) = self.vanilla.get(&index) {
+            // Rows that compare equal in the query's order may come in any order.
+            return check(known, "PostgreSQL as it is");
+        }
+        if let Some(oracle) = &self.oracle
+            && oracle::has_answer(index, self.scale)
+        {
+            check(&oracle[index], "DuckDB")?;
+        }
+        self.vanilla.insert(index, rows.to_vec());
+        Ok(())
+    }
+}
+
+/// Query 6, cold, serially and in parallel.
+fn q6(
+    server: &mut Server,
+    plan: &Plan,
+    answers: &mut Answers,
+    report: &mut Report,
+    progress: &mut Progress<'_>,
+) -> Result<()> {
+    let (version, text) = (server.version(), query(Q6, plan.scale));
+    let (mut cpu, mut time) = (Vec::new(), Vec::new());
+    for workers in [0, 2] {
+        let results = interleave(plan.q6_rounds, Side::ALL.len(), |side, _| {
+            let side = Side::ALL[side];
+            progress.step(&format!("PostgreSQL {version}: query 6, {}", side.name()));
+            server.start_cold(side)?;
+            let run = server.query(&text, workers, None)?;
+            answers.check(Q6, side.name(), &run.rows)?;
+            Ok::<_, Error>(run)
+        })?;
+        server.require_direct(&text, workers)?;
+        for (side, runs) in Side::ALL.iter().zip(&results) {
+            report.rows.push(row(version, Q6, "cold", workers, *side, runs));
+        }
+        let over = |of: &dyn Fn(&Run) -> f64| samples(&results[1], of).over(&samples(&results[0], of));
+        cpu.push(over(&|run| run.cpu_ns));
+        time.push(over(&|run| run.wall_ns));
+    }
+    let largest = |values: &[f64]| values.iter().copied().collect::<Samples>().max();
+    if version == 15 {
+        report.ratio("q6_sequential_of_vanilla_15", time[0]);
+    }
+    report.ratio(&format!("cpu_of_vanilla_{version}"), largest(&cpu));
+    report.ratio(&format!("time_of_vanilla_{version}"), largest(&time));
+    Ok(())
+}
+
+/// A row of a cell.
+fn row(version: u32, index: usize, cache: &str, workers: u32, side: Side, runs: &[Run]) -> Fields {
+    let median = |of: &dyn Fn(&Run) -> f64| samples(runs, of).median();
+    Fields::new()
+        .with("postgresql", version)
+        .with("query", index + 1)
+        .with("cache", cache)
+        .with("workers", workers)
+        .with("side", side.name())
+        .with("time_ns", median(&|run| run.wall_ns))
+        .with("time_spread", samples(runs, |run| run.wall_ns).spread())
+        .with("cpu_ns", median(&|run| run.cpu_ns))
+        .with("device_bytes", median(&|run| run.device_bytes.unwrap_or(f64::NAN)))
+}
+
+/// A query, cold or warm, and its time with the extension over that without.
+type Cell = (String, f64);
+
+/// Queries that run cold, with the plans that PostgreSQL chooses.
+fn cold_queries(
+    server: &mut Server,
+    plan: &Plan,
+    answers: &mut Answers,
+    report: &mut Report,
+    progress: &mut Progress<'_>,
+) -> Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    for &index in &plan.cold {
+        let text = query(index, plan.scale);
+        let results = interleave(plan.query_rounds, Side::ALL.len(), |side, _| {
+            let side = Side::ALL[side];
+            progress.step(&format!("cold query {}, {}", index + 1, side.name()));
+            server.start_cold(side)?;
+            let run = server.query(&text, 2, None)?;
+            answers.check(index, side.name(), &run.rows)?;
+            Ok::<_, Error>(run)
+        })?;
+        cells.push(cell(report, server.version(), index, "cold", &results));
+    }
+    Ok(cells)
+}
+
+/// All queries, with data that is in the page cache as far as it has room.
+fn warm_queries(
+    server: &mut Server,
+    plan: &Plan,
+    answers: &mut Answers,
+    report: &mut Report,
+    progress: &mut Progress<'_>,
+) -> Result<Vec<Cell>> {
+    server.start_warm()?;
+    let mut cells = Vec::new();
+    for index in 0..QUERIES.len() {
+        progress.step(&format!("warm query {}", index + 1));
+        let text = query(index, plan.scale);
+        // Neither side pays for what only the first run of a query does.
+        let first = server.query(&text, 2, Some(Side::Vanilla))?;
+        answers.check(index, Side::Vanilla.name(), &first.rows)?;
+        let results = interleave(plan.query_rounds.max(3), Side::ALL.len(), |side, _| {
+            let side = Side::ALL[side];
+            let run = server.query(&text, 2, Some(side))?;
+            answers.check(index, side.name(), &run.rows)?;
+            Ok::<_, Error>(run)
+        })?;
+        cells.push(cell(report, server.version(), index, "warm", &results));
+    }
+    Ok(cells)
+}
+
+/// Adds the rows of a cell, and returns its ratio.
+fn cell(report: &mut Report, version: u32, index: usize, cache: &str, results: &[Vec<Run>]) -> Cell {
+    for (side, runs) in Side::ALL.iter().zip(results) {
+        report.rows.push(row(version, index, cache, 2, *side, runs));
+    }
+    let time = |runs: &[Run]| samples(runs, |run| run.wall_ns);
+    (format!("{} {cache}", index + 1), time(&results[1]).over(&time(&results[0])))
+}
+
+/// The cell whose ratio is the largest.
+fn worst(cells: Vec<Cell>) -> Cell {
+    cells.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("none".to_owned(), f64::NAN))
+}
+
+/// Query 6 of one client and of several at the same time, whose scans share what is read.
+fn share(
+    server: &mut Server,
+    plan: &Plan,
+    answers: &mut Answers,
+    table: u64,
+    report: &mut Report,
+    progress: &mut Progress<'_>,
+) -> Result<()> {
+    let text = query(Q6, plan.scale);
+    let cells = [(Side::Shared, 1), (Side::Shared, CLIENTS), (Side::Vanilla, CLIENTS)];
+    let results = interleave(plan.share_rounds, cells.len(), |cell, _| {
+        let (side, clients) = cells[cell];
+        progress.step(&format!("query 6 of {clients} clients, {}", side.name()));
+        server.start_cold(side)?;
+        let run = server.queries(&text, clients)?;
+        answers.check(Q6, side.name(), &run.rows)?;
+        Ok::<_, Error>(run)
+    })?;
+    for ((side, clients), runs) in cells.iter().zip(&results) {
+        report.rows.push(row(server.version(), Q6, "cold", 0, *side, runs).with("clients", *clients));
+    }
+    let device = samples(&results[1], |run| run.device_bytes.unwrap_or(f64::NAN));
+    report.ratio("device_over_table_8_clients", device.median() / table as f64);
+    let time = |runs: &[Run]| samples(runs, |run| run.wall_ns);
+    report.ratio("q6_8_clients_over_1", time(&results[1]).over(&time(&results[0])));
+    report.ratio("q6_8_clients_of_vanilla", time(&results[1]).over(&time(&results[2])));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_cell_is_the_one_with_the_largest_ratio() {
+        let cells = vec![("1 cold".to_owned(), 0.5), ("2 warm".to_owned(), 1.25), ("3 cold".to_owned(), 1.0)];
+        assert_eq!(worst(cells), ("2 warm".to_owned(), 1.25));
+        assert!(worst(Vec::new()).1.is_nan());
+    }
+
+    #[test]
+    fn an_answer_unlike_the_known_one_is_an_error() {
+        let rows = |value: &str| vec![vec![value.to_owned()]];
+        let oracle = vec![rows("1.00"); 22];
+        let mut answers = Answers { scale: 1.0, oracle: Some(oracle), vanilla: BTreeMap::new() };
+        let error = answers.check(5, "bedplate", &rows("2")).unwrap_err().to_string();
+        assert!(error.contains("query 6") && error.contains("DuckDB"), "{error}");
+        answers.check(5, "vanilla", &rows("1")).unwrap();
+        let error = answers.check(5, "bedplate", &rows("3")).unwrap_err().to_string();
+        assert!(error.contains("bedplate") && error.contains("PostgreSQL as it is"), "{error}");
+    }
+
+    #[test]
+    fn a_scale_factor_has_bounds() {
+        let of = |scale| Plan::new(&Options { scale: Some(scale), ..Options::new(Mode::Quick) });
+        assert!(of(0.01).is_ok() && of(100.0).is_ok());
+        for wrong in [0.0, 0.009, 100.1, f64::NAN] {
+            let error = of(wrong).err().unwrap().to_string();
+            assert!(error.contains("0.01") && error.contains("100"), "{error}");
+        }
+    }
+}

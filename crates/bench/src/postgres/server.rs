@@ -1,0 +1,234 @@
+//! A server of one version with TPC-H's tables, and the sides that take turns on it.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bedplate_postgres_suite::plan::{counters, text_of};
+use bedplate_postgres_suite::postgres::{Client, SimpleQueryMessage};
+use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute};
+
+use super::{cold, data, failed};
+use crate::{Error, Options, Result};
+
+/// How the server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Without the extension.
+    Vanilla,
+    /// With it.
+    Bedplate,
+    /// With it, and with a daemon that reads for all sessions.
+    Shared,
+}
+
+impl Side {
+    /// The sides that are compared; the first one is the baseline.
+    pub const ALL: [Self; 2] = [Self::Vanilla, Self::Bedplate];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vanilla => "vanilla",
+            Self::Bedplate => "bedplate",
+            Self::Shared => "bedplate, shared",
+        }
+    }
+}
+
+/// What a run took.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub wall_ns: f64,
+    pub cpu_ns: f64,
+    pub device_bytes: Option<f64>,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A setting and its value.
+type Setting = (&'static str, &'static str);
+
+/// What may make PostgreSQL 18 faster than it is by itself.
+const BASELINES: [(&str, &[Setting]); 3] = [
+    ("as it is", &[]),
+    ("large reads", &[("io_workers", "8"), ("io_combine_limit", "32"), ("effective_io_concurrency", "64")]),
+    (
+        "direct",
+        &[
+            ("io_workers", "8"),
+            ("io_combine_limit", "32"),
+            ("effective_io_concurrency", "64"),
+            ("debug_io_direct", "data"),
+        ],
+    ),
+];
+
+/// A version's data directory, and its server while it runs.
+pub struct Server {
+    cluster: Cluster,
+    /// Settings of the side without the extension.
+    baseline: &'static [Setting],
+}
+
+impl Server {
+    /// Makes and loads the data directory.
+    pub fn load(options: &Options, installation: &Installation, scale: f64) -> Result<Self> {
+        let place = crate::scan::directory(options)?;
+        let place = std::path::absolute(place).map_err(Error::io("the folder for the data directory"))?;
+        let settings = Settings {
+            module: Some(module(options, installation)?),
+            program: options.bedplate.clone(),
+            place: Some(place),
+            ..Settings::default()
+        };
+        // Loading writes no log, and nothing but the queries runs.
+        let settings =
+            settings.with("wal_level", "minimal").with("max_wal_senders", "0").with("autovacuum", "off");
+        let settings = settings.with("checkpoint_timeout", "1d").with("jit", "off").with("fsync", "off");
+        let mut cluster = Cluster::create(installation, &settings).map_err(failed)?;
+        data::load(&cluster, scale)?;
+        cluster.stop(Stop::Fast).map_err(failed)?;
+        Ok(Self { cluster, baseline: &[] })
+    }
+
+    pub fn version(&self) -> u32 {
+        self.cluster.installation().version
+    }
+
+    /// Starts the server as a side, with nothing in the page cache.
+    pub fn start_cold(&mut self, side: Side) -> Result<()> {
+        self.start(side, cold::forget)
+    }
+
+    /// Starts the server with the extension, and with its files in the page cache.
+    pub fn start_warm(&mut self) -> Result<()> {
+        self.start(Side::Bedplate, cold::warm)
+    }
+
+    fn start(&mut self, side: Side, prepare: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        self.cluster.stop(Stop::Fast).map_err(failed)?;
+        let module = self.cluster.module_path().display().to_string();
+        let mut chosen: Vec<(&str, &str)> = match side {
+            Side::Vanilla => vec![("shared_preload_libraries", "")],
+            _ => vec![("shared_preload_libraries", module.as_str()), ("bedplate_scan.cache_share", "0")],
+        };
+        match side {
+            Side::Vanilla => chosen.extend(self.baseline),
+            Side::Shared => chosen.push(("bedplate_scan.sharing", "auto")),
+            Side::Bedplate => {}
+        }
+        self.cluster.choose(&chosen);
+        prepare(&self.cluster.data())?;
+        self.cluster.start().map_err(failed)
+    }
+
+    /// Chooses the settings with which the side without the extension is fastest at a query, and returns their name.
+    pub fn choose_baseline(&mut self, text: &str) -> Result<&'static str> {
+        if self.version() < 18 {
+            return Ok(BASELINES[0].0);
+        }
+        let mut best = (f64::INFINITY, BASELINES[0]);
+        for candidate in BASELINES {
+            self.baseline = candidate.1;
+            let mut times = Vec::new();
+            for _ in 0..3 {
+                self.start_cold(Side::Vanilla)?;
+                times.push(self.query(text, 2, None)?.wall_ns);
+            }
+            let time = times.into_iter().collect::<crate::sample::Samples>().median();
+            if time < best.0 {
+                best = (time, candidate);
+            }
+        }
+        self.baseline = best.1.1;
+        Ok(best.1.0)
+    }
+
+    /// Runs a query in a new session. Where a side is named, the extension is switched on or off for the session.
+    pub fn query(&mut self, text: &str, workers: u32, side: Option<Side>) -> Result<Run> {
+        let mut client = self.session(workers)?;
+        match side {
+            Some(Side::Vanilla) => execute(&mut client, "set bedplate_scan.enabled = off").map_err(failed)?,
+            Some(_) => execute(&mut client, "set bedplate_scan.enabled = on").map_err(failed)?,
+            None => {}
+        }
+        self.measure(|| rows(&mut client, text))
+    }
+
+    /// Runs a query in several sessions at the same time. All of them must have the same rows.
+    pub fn queries(&mut self, text: &str, clients: usize) -> Result<Run> {
+        let mut sessions = (0..clients).map(|_| self.session(0)).collect::<Result<Vec<_>>>()?;
+        self.measure(|| {
+            std::thread::scope(|scope| {
+                let running: Vec<_> =
+                    sessions.iter_mut().map(|client| scope.spawn(move || rows(client, text))).collect();
+                let mut all = Vec::new();
+                for thread in running {
+                    all.push(thread.join().map_err(|_| failed("a client panicked".to_owned()))??);
+                }
+                match all.windows(2).all(|two| two[0] == two[1]) {
+                    true => Ok(all.swap_remove(0)),
+                    false => Err(failed("sessions that scan together have different rows".to_owned())),
+                }
+            })
+        })
+    }
+
+    /// A session whose plans have so many workers at most.
+    fn session(&self, workers: u32) -> Result<Client> {
+        let mut client = self.cluster.client().map_err(failed)?;
+        execute(&mut client, &format!("set max_parallel_workers_per_gather = {workers}")).map_err(failed)?;
+        Ok(client)
+    }
+
+    fn measure(&self, work: impl FnOnce() -> Result<Vec<Vec<String>>>) -> Result<Run> {
+        let folder = self.cluster.path();
+        let (cpu, device, start) = (cpu_ns(folder), cold::device_bytes(folder), Instant::now());
+        let rows = work()?;
+        let wall_ns = start.elapsed().as_nanos() as f64;
+        let device_bytes = device.zip(cold::device_bytes(folder)).map(|(before, now)| (now - before) as f64);
+        Ok(Run { wall_ns, cpu_ns: cpu_ns(folder).saturating_sub(cpu) as f64, device_bytes, rows })
+    }
+
+    /// An error if the extension does not scan past the page cache in this query: a comparison would be of nothing.
+    pub fn require_direct(&mut self, text: &str, workers: u32) -> Result<()> {
+        self.start_cold(Side::Bedplate)?;
+        let mut client = self.session(workers)?;
+        let seen = counters(&mut client, text).map_err(failed)?;
+        match seen.direct > seen.buffered {
+            true => Ok(()),
+            false => Err(failed(format!("the extension does not scan the table directly: {seen:?}"))),
+        }
+    }
+
+    /// The size of a table's file.
+    pub fn table_bytes(&mut self, table: &str) -> Result<u64> {
+        self.start_warm()?;
+        let found = rows(&mut self.session(0)?, &format!("select pg_relation_size('{table}')"))?;
+        found[0][0].parse().map_err(|_| failed(format!("{table} has a size of {found:?}")))
+    }
+}
+
+/// The rows of a query.
+fn rows(client: &mut Client, text: &str) -> Result<Vec<Vec<String>>> {
+    let messages = client.simple_query(text).map_err(|e| failed(format!("{text}: {}", text_of(&e))))?;
+    let row = |message| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|column| row.get(column).unwrap_or("NULL").to_owned()).collect())
+        }
+        _ => None,
+    };
+    Ok(messages.into_iter().filter_map(row).collect())
+}
+
+/// The extension for an installation: where `make postgres` builds it, or where it is installed.
+fn module(options: &Options, installation: &Installation) -> Result<PathBuf> {
+    let name = "bedplate_scan.so";
+    let mut places = Vec::new();
+    if let Some(folder) = options.bedplate.as_ref().and_then(|program| program.ancestors().nth(2)) {
+        places.push(folder.join(format!("postgresql/{}/{name}", installation.version)));
+    }
+    places.push(PathBuf::from(installation.ask("--pkglibdir").map_err(failed)?).join(name));
+    places.into_iter().find(|path| path.exists()).ok_or_else(|| Error::Missing {
+        what: format!("the extension for PostgreSQL {} is not built", installation.version),
+        hint: "run `make postgres-build`",
+    })
+}

@@ -1,0 +1,27 @@
+//! Private PostgreSQL servers for the tests and benchmarks of the extension `bedplate_scan` (`integrations/postgresql`).
+//!
+//! [`Installation`] is a PostgreSQL on this machine: the distribution's, and PostgreSQL 18 where `make setup` has fetched
+//! it. [`Cluster`] is a server with a data directory of its own. It runs as an ordinary user, listens at a socket in its
+//! folder only, and is gone when it is dropped. [`extension`] builds the extension for an installation. [`Gate`] stops a
+//! scan at one of its steps, so that a test makes a race instead of waiting for it. [`plan`] reads what a scan did from its
+//! plan. [`suite`] is about PostgreSQL's own regression tests.
+//!
+//! This crate is for the tests of the extension and for `bedplate bench` only.
+
+mod cluster;
+pub mod extension;
+mod gate;
+mod installation;
+pub mod plan;
+mod processes;
+pub mod suite;
+mod user;
+
+pub use cluster::{Cluster, Settings, Stop, execute, run};
+pub use gate::{Gate, Step};
+pub use installation::Installation;
+pub use postgres;
+pub use processes::cpu_ns;
+
+/// An error is one line that says what failed.
+pub type Result<T> = std::result::Result<T, String>;

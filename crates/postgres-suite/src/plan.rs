@@ -1,0 +1,88 @@
+//! What the nodes of the extension did, as `EXPLAIN (ANALYZE, FORMAT JSON)` has it.
+
+use postgres::Client;
+use serde_json::Value;
+
+use crate::Result;
+
+/// The name of the extension's node in plans.
+pub const NODE: &str = "BedplateScan";
+/// The node's counters of blocks: used as they were read from the file; taken from the buffer manager.
+const DIRECT: &str = "Blocks Direct";
+const BUFFERED: &str = "Blocks From Buffer Manager";
+/// Its counter of bytes that were read for another scan, too.
+const SHARED: &str = "Bytes Shared";
+
+/// What the extension's nodes in a plan did together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Nodes of the extension.
+    pub nodes: u64,
+    /// Nodes of the extension that several processes share.
+    pub parallel_nodes: u64,
+    /// Blocks that were used as they were read from the file.
+    pub direct: u64,
+    /// Blocks that were taken from the buffer manager.
+    pub buffered: u64,
+    /// Bytes that were read for another scan, too.
+    pub shared_bytes: u64,
+}
+
+/// Runs a query by EXPLAIN, and counts what the extension's nodes did.
+pub fn counters(client: &mut Client, query: &str) -> Result<Counters> {
+    let explain = format!("explain (analyze, costs off, timing off, format json) {query}");
+    let rows = client.query(explain.as_str(), &[]).map_err(|e| format!("{explain}: {}", text_of(&e)))?;
+    let plan: Value = rows[0].get(0);
+    let mut counters = Counters::default();
+    add(&plan, &mut counters);
+    Ok(counters)
+}
+
+/// Adds the nodes of a part of a plan.
+fn add(part: &Value, counters: &mut Counters) {
+    match part {
+        Value::Array(parts) => parts.iter().for_each(|part| add(part, counters)),
+        Value::Object(fields) => {
+            if fields.get("Custom Plan Provider").and_then(Value::as_str) == Some(NODE) {
+                let number = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
+                counters.nodes += 1;
+                counters.parallel_nodes +=
+                    u64::from(fields.get("Parallel Aware").and_then(Value::as_bool) == Some(true));
+                counters.direct += number(DIRECT);
+                counters.buffered += number(BUFFERED);
+                counters.shared_bytes += number(SHARED);
+            }
+            fields.values().for_each(|part| add(part, counters));
+        }
+        _ => {}
+    }
+}
+
+/// An error of the server in one line: the client's own text does not have the message.
+pub fn text_of(error: &postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => format!("{}: {}", db.severity(), db.message()),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_counted_wherever_they_are() {
+        let scan = |parallel: bool, direct: u64| {
+            serde_json::json!({"Node Type": "Custom Scan", "Custom Plan Provider": NODE, "Parallel Aware": parallel,
+                DIRECT: direct, BUFFERED: 2, SHARED: 3})
+        };
+        let plan = serde_json::json!([{"Plan": {"Node Type": "Append",
+            "Plans": [scan(false, 5), {"Node Type": "Gather", "Plans": [scan(true, 7)]}, {"Node Type": "Seq Scan"}]}}]);
+        let mut counters = Counters::default();
+        add(&plan, &mut counters);
+        assert_eq!(
+            counters,
+            Counters { nodes: 2, parallel_nodes: 1, direct: 12, buffered: 4, shared_bytes: 6 }
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! PostgreSQL's own regression and isolation tests, and what of their output may differ.
+//!
+//! `make setup` fetches them ([`folder`]). With the extension, plans have its node where they had a sequential scan. So
+//! [`normalise`] puts the name of that node back, and changes nothing else.
+
+use std::path::PathBuf;
+
+use crate::plan::NODE;
+
+/// The folder into which `make setup` unpacks the tests of a major version, or the one that `BEDPLATE_POSTGRES_SUITE` names:
+/// a folder in which `%` is replaced by the version. It may be missing.
+pub fn folder(version: u32) -> PathBuf {
+    let path = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(named) = path("BEDPLATE_POSTGRES_SUITE") {
+        return PathBuf::from(named.replace('%', &version.to_string()));
+    }
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    let cache = path("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
+    cache.join(format!("bedplate/postgresql-suite-{version}"))
+}
+
+/// Output of `psql` as it would be with a sequential scan in place of the extension's node. The lines of dashes below the title of
+/// a single column are as long as its longest row, so they are made equal.
+pub fn normalise(output: &str) -> String {
+    let custom = format!("Custom Scan ({NODE})");
+    let line = |line: &str| {
+        let is_rule = line.len() >= 3 && line.bytes().all(|byte| byte == b'-');
+        if is_rule { "---".to_owned() } else { line.replace(&custom, "Seq Scan") }
+    };
+    output.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Output of `psql` without plans: without the results of EXPLAIN and of the suite's functions that call it, and without the
+/// warnings of a function of the suite's that looks for the words `Seq Scan` in plans.
+pub fn without_plans(output: &str) -> String {
+    let mut is_plan = false;
+    let mut lines = Vec::new();
+    for line in output.lines() {
+        let title = line.trim();
+        is_plan |= title == "QUERY PLAN"
+            || title == "jsonb_pretty"
+            || title.starts_with("explain_") && !title.contains('(');
+        if !is_plan && !line.contains("did not get seqscan plan for") {
+            lines.push(line);
+        }
+        is_plan &= !(line.starts_with('(') && (line.ends_with(" rows)") || line.ends_with(" row)")));
+    }
+    lines.join("\n")
+}
+
+/// Whether two outputs are the same up to spaces, as `diff -w` has it, which is what PostgreSQL's tests use.
+pub fn is_same(left: &str, right: &str) -> bool {
+    let bare = |line: &str| line.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+    left.lines().map(bare).eq(right.lines().map(bare))
+}
+
+/// The first lines in which two outputs differ, up to spaces.
+pub fn first_difference(left: &str, right: &str) -> String {
+    let (left, right): (Vec<&str>, Vec<&str>) = (left.lines().collect(), right.lines().collect());
+    let same = |at: &usize| match (left.get(*at), right.get(*at)) {
+        (Some(left), Some(right)) => is_same(left, right),
+        _ => false,
+    };
+    let at = (0..left.len().max(right.len())).find(|at| !same(at)).unwrap_or(0);
+    let part = |lines: &[&str]| lines.iter().skip(at).take(6).copied().collect::<Vec<_>>().join("\n    ");
+    format!("line {}, expected:\n    {}\n  found:\n    {}", at + 1, part(&left), part(&right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEQUENTIAL: &str = "explain select 1;\n     QUERY PLAN      \n---------------------\n Parallel Seq Scan on t\n(1 row)\n\n a \n---\n 1\n";
+    const CUSTOM: &str = "explain select 1;\n      QUERY PLAN      \n----------------------------------\n Parallel Custom Scan (BedplateScan) on t\n(1 row)\n\n a \n---\n 1\n";
+
+    #[test]
+    fn the_node_is_a_sequential_scan() {
+        assert!(!is_same(SEQUENTIAL, CUSTOM));
+        assert!(is_same(&normalise(SEQUENTIAL), &normalise(CUSTOM)));
+    }
+
+    #[test]
+    fn everything_else_is_kept() {
+        for (from, to) in [("(1 row)", "(2 rows)"), (" 1\n", " 2\n"), ("on t", "on u"), ("Parallel ", "")] {
+            let changed = CUSTOM.replace(from, to);
+            assert_ne!(changed, CUSTOM);
+            assert!(!is_same(&normalise(SEQUENTIAL), &normalise(&changed)), "{changed}");
+        }
+        assert!(!is_same("a\nb", "a"));
+    }
+
+    #[test]
+    fn a_plan_ends_with_its_number_of_rows() {
+        let with = without_plans(CUSTOM);
+        assert_eq!(with, "explain select 1;\n\n a \n---\n 1");
+        let warned = format!("{CUSTOM}WARNING:  did not get seqscan plan for (a)\n");
+        assert_eq!(without_plans(&warned), with);
+    }
+
+    #[test]
+    fn a_difference_is_shown() {
+        let text = first_difference("a\nb\nc", "a\n b\nd");
+        assert!(text.starts_with("line 3") && text.contains("    c") && text.contains("    d"), "{text}");
+    }
+}

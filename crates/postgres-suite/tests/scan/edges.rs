@@ -1,0 +1,45 @@
+//! What a scan meets inside one session (`edges.sql`): the output is that of a session without the extension.
+
+use std::fs;
+
+use bedplate_postgres_suite::extension::is_stock;
+use bedplate_postgres_suite::suite::first_difference;
+use bedplate_postgres_suite::{Cluster, run};
+
+use crate::common::{FORCE, PARALLEL, PLAIN, SERIAL, cluster, each_installation};
+
+const SCRIPT: &str = include_str!("edges.sql");
+
+/// The output of the script in a session with these settings.
+fn output(cluster: &Cluster, setup: &str) -> String {
+    let script = cluster.path().join("edges.sql");
+    fs::write(&script, SCRIPT).unwrap();
+    cluster.give(&script).unwrap();
+    // Errors are a part of what is compared, so they go where rows go.
+    let command = format!(
+        "exec {} -X -a -q -d postgres -v setup=\"$SETUP\" -f edges.sql 2>&1",
+        cluster.installation().program("psql").display()
+    );
+    let mut shell = cluster.program("/bin/sh");
+    run(shell.args(["-c", &command]).env("SETUP", setup)).unwrap()
+}
+
+#[test]
+fn a_session_sees_what_it_would_see_without_the_extension() {
+    each_installation(|installation| {
+        let cluster = cluster(installation);
+        for how in if installation.version < 18 { [SERIAL, PARALLEL].as_slice() } else { &[SERIAL] } {
+            let plain = output(&cluster, &format!("{PLAIN}; {how};"));
+            let direct = output(&cluster, &format!("{FORCE}; {how};"));
+            // The settings are printed with the statements.
+            let bare = |output: &str| output.replace(PLAIN, "").replace(FORCE, "");
+            let (plain, direct) = (bare(&plain), bare(&direct));
+            assert!(plain.lines().count() > 300 && plain.contains("division by zero"), "{plain}");
+            assert!(plain == direct, "{}", first_difference(&plain, &direct));
+        }
+        let mut client = cluster.client().unwrap();
+        bedplate_postgres_suite::execute(&mut client, FORCE).unwrap();
+        let seen = bedplate_postgres_suite::plan::counters(&mut client, "select count(*) from w").unwrap();
+        assert!(is_stock() || seen.direct > 0, "the scans were not the extension's: {seen:?}");
+    });
+}
