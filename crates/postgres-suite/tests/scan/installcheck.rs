@@ -33,7 +33,7 @@ impl Suite {
 }
 
 /// Tests whose plans differ in more than the name of a node, and why.
-const PLANS: [(&str, &str); 18] = [
+const PLANS: [(&str, &str); 17] = [
     ("brin", "the test warns of plans in which it does not find the words Seq Scan"),
     ("brin_bloom", "likewise"),
     ("brin_multi", "likewise"),
@@ -54,10 +54,6 @@ const PLANS: [(&str, &str); 18] = [
     ("aggregates", "likewise"),
     ("stats", "EXPLAIN (ANALYZE) shows where blocks came from"),
     ("partition_join", "likewise"),
-    (
-        "equivclass",
-        "PostgreSQL makes no parameterized path of a custom path, so a UNION ALL with one has no index scans",
-    ),
 ];
 
 /// Settings of the server that the suites run against: the suites expect the defaults.

@@ -9,7 +9,7 @@ use crate::common::{PARALLEL, Pair, SERIAL, each_installation, rows, settings};
 
 const QUERY: &str = "select count(*), sum(k), sum(id::bigint), sum(hashtid(ctid)::bigint) from t";
 /// Comparisons for each installation.
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 8;
 
 #[test]
 fn scans_of_a_standby_are_equal_while_it_replays() {
