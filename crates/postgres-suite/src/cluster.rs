@@ -43,9 +43,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings for tests: a server that keeps its disk quiet and has no processes that change tables by themselves.
+    /// Settings for tests: a server that keeps its disk quiet and has no processes that change tables by themselves. Its ordinary
+    /// scans begin at the first block, wherever another scan of the table is.
     pub fn quiet() -> Self {
         let settings = Self::default().with("autovacuum", "off").with("bgwriter_lru_maxpages", "0");
+        let settings = settings.with("synchronize_seqscans", "off");
         settings.with("checkpoint_timeout", "1d").with("max_wal_size", "4GB").with("fsync", "off")
     }
 
