@@ -3,12 +3,15 @@
 //! The board's own files are here once more, with loom's words in the place of the product's: what is checked is what runs.
 //! Frames are loom cells, so that an access of one side during an access of the other fails the test.
 
+mod cancel;
 #[path = "../doorbell.rs"]
 mod doorbell;
 #[path = "../entry.rs"]
 mod entry;
+mod held;
 #[path = "../state.rs"]
 mod state;
+mod watch;
 mod words {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
@@ -146,6 +149,18 @@ impl<const N: usize> Board<N> {
             rung = self.ring.wait(rung).unwrap();
         }
         *rung = false;
+    }
+
+    /// Service: gives the worker a chunk of a number in a slot that is free.
+    fn give_turn(&self, number: u64, slot: usize, value: u64) {
+        self.entries[number as usize % N].set_turn(number, slot);
+        self.give(slot, value);
+    }
+
+    /// Worker: where a chunk is, if it is there.
+    fn find_turn(&self, number: u64) -> Option<usize> {
+        let slot = self.entries[number as usize % N].turn(number)?;
+        (self.entries[slot].word.state() == State::Ready).then_some(slot)
     }
 }
 
@@ -377,263 +392,4 @@ fn faults_are_seen_whole() {
         let seen = worker.join().unwrap();
         assert!(seen.is_none() || seen == Some((true, Some(fault))));
     });
-}
-
-/// What a worker knows of its descriptor, as in `worker/channel/watch.rs`.
-struct Watch {
-    owed: usize,
-    is_armed: bool,
-}
-
-impl Watch {
-    fn new() -> Self {
-        Self { owed: 1, is_armed: false }
-    }
-
-    /// There was nothing in a slot. Whether there is something now.
-    fn arm<const N: usize>(&mut self, board: &Board<N>, slot: usize) -> bool {
-        if board.sleeper.watch() {
-            self.owed += usize::from(self.is_armed);
-            self.is_armed = true;
-            if board.entries[slot].word.state() == State::Ready {
-                return true;
-            }
-            board.tell(Want::Starving);
-        }
-        let mut packets = board.packets.lock().unwrap();
-        let drained = self.owed.min(*packets);
-        self.owed -= drained;
-        *packets -= drained;
-        false
-    }
-}
-
-/// A worker asks a few times while the service publishes two pages. In the end its descriptor is readable if there is a page.
-fn watch(arm: impl Fn(&mut Watch, &Board<2>, usize) -> bool + Copy + Send + Sync + 'static) {
-    check(move || {
-        let board = Board::<2>::new();
-        let service = board.clone();
-        let service = thread::spawn(move || {
-            service.give(0, 1);
-            service.give(1, 2);
-        });
-        let (mut watch, mut slot) = (Watch::new(), 0);
-        for _ in 0..3 {
-            if slot < 2 && board.take(slot).is_some() {
-                slot += 1;
-            } else if slot < 2 {
-                arm(&mut watch, &board, slot);
-            }
-        }
-        service.join().unwrap();
-        let is_there = slot < 2 && board.entries[slot].word.state() == State::Ready;
-        assert!(!is_there || *board.packets.lock().unwrap() > 0, "nothing is readable");
-    });
-}
-
-/// The descriptor is readable whenever there is something, however the two sides meet.
-#[test]
-fn who_watches_is_told() {
-    watch(|watch, board, slot| watch.arm(board, slot));
-}
-
-/// The model sees a worker that takes all packets there are: one may be that for what it has just said.
-#[test]
-#[should_panic(expected = "nothing is readable")]
-fn who_takes_all_packets_waits_for_ever() {
-    watch(|watch, board, slot| {
-        watch.owed = usize::MAX / 2;
-        watch.arm(board, slot)
-    });
-}
-
-/// It sees one that does not look again after it said that it watches.
-#[test]
-#[should_panic(expected = "nothing is readable")]
-fn who_does_not_look_again_waits_for_ever() {
-    watch(|_, board, _| {
-        let _ = board.sleeper.watch();
-        *board.packets.lock().unwrap() = 0;
-        false
-    });
-}
-
-impl<const N: usize> Board<N> {
-    /// Service: gives the worker a chunk of a number in a slot that is free.
-    fn give_turn(&self, number: u64, slot: usize, value: u64) {
-        self.entries[number as usize % N].set_turn(number, slot);
-        self.give(slot, value);
-    }
-
-    /// Worker: where a chunk is, if it is there.
-    fn find_turn(&self, number: u64) -> Option<usize> {
-        let slot = self.entries[number as usize % N].turn(number)?;
-        (self.entries[slot].word.state() == State::Ready).then_some(slot)
-    }
-}
-
-/// A worker holds the first chunk all the time. The others go through the slots that are left, and come in order.
-#[test]
-fn chunks_come_in_order_while_one_is_held() {
-    check(|| {
-        let board = Board::<2>::new();
-        board.give_turn(0, 0, 10);
-        assert_eq!(board.take(board.find_turn(0).unwrap()), Some(10));
-        let service = board.clone();
-        let service = thread::spawn(move || {
-            for number in 1..3 {
-                while number > 1 && !service.entries[1].word.recycle() {
-                    service.bell.want(Want::Returned);
-                    if service.entries[1].word.state() != State::Done {
-                        service.listen();
-                    }
-                }
-                service.give_turn(number, 1, 10 + number);
-            }
-        });
-        for number in 1..3 {
-            let slot = loop {
-                if let Some(slot) = board.find_turn(number) {
-                    break slot;
-                }
-                board.sleeper.prepare();
-                if board.find_turn(number).is_none() {
-                    board.tell(Want::Starving);
-                    let mut futex = board.futex.lock().unwrap();
-                    while board.sleeper.word().load(words::Ordering::Relaxed) == SLEEPS {
-                        futex = board.woken.wait(futex).unwrap();
-                    }
-                }
-                board.sleeper.awake();
-            };
-            assert_eq!(board.take(slot), Some(10 + number));
-            board.put(slot);
-        }
-        service.join().unwrap();
-        // What was held is what it was.
-        // SAFETY: loom checks that nobody wrote to it meanwhile.
-        assert_eq!(board.frames[0].with(|frame| unsafe { *frame }), 10);
-        board.put(0);
-        assert!(board.entries[0].word.recycle());
-    });
-}
-
-/// Two threads return pages of one worker at the same time: the service that waits for either is rung for, once, and has both.
-#[test]
-fn pages_returned_by_two_threads_are_heard() {
-    check(|| {
-        let board = Board::<2>::new();
-        for slot in 0..2 {
-            board.give(slot, 5);
-            assert_eq!(board.take(slot), Some(5));
-        }
-        let threads = [0, 1].map(|slot| {
-            let board = board.clone();
-            thread::spawn(move || board.put(slot))
-        });
-        let mut back = 0;
-        while back < 2 {
-            board.bell.want(Want::Returned);
-            let now = (0..2).filter(|slot| board.entries[*slot].word.recycle()).count();
-            back += now;
-            if now == 0 {
-                board.listen();
-            }
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert!(board.rings.load(Relaxed) <= 2);
-    });
-}
-
-/// What is to be published, how many chunks were, which value is to be cancelled, and before which chunk that was.
-type Told = (Vec<u64>, u64, Option<u64>, Option<u64>);
-
-/// A service that publishes while its worker asks it to cancel a chunk, and to announce it again later.
-struct Scan {
-    board: Arc<Board<4>>,
-    told: Mutex<Told>,
-    total: loom::sync::atomic::AtomicU64,
-}
-
-impl Scan {
-    /// Service: does the next thing. Whether there is more.
-    fn step(&self) {
-        let mut told = self.told.lock().unwrap();
-        let (plan, next, question, answer) = &mut *told;
-        if let Some(value) = question.take() {
-            plan.retain(|planned| *planned != value);
-            let total = *next + u64::from(!plan.is_empty());
-            self.total.store(total, words::Ordering::Release);
-            *answer = Some(*next);
-        } else if !plan.is_empty() {
-            let (number, value) = (*next, plan.remove(0));
-            *next += 1;
-            self.total.store(*next + u64::from(!plan.is_empty()), words::Ordering::Release);
-            drop(told);
-            self.board.give_turn(number, number as usize, value);
-        }
-    }
-}
-
-/// What is cancelled does not come, whether it was published or not; what is announced again does, and all else comes once.
-fn cancel(passes_over: impl Fn(u64, u64) -> bool + Copy + Send + Sync + 'static) {
-    check(move || {
-        let scan = Arc::new(Scan {
-            board: Board::new(),
-            told: Mutex::new((vec![1, 2], 0, None, None)),
-            total: loom::sync::atomic::AtomicU64::new(1),
-        });
-        let service = scan.clone();
-        let service = thread::spawn(move || (0..3).for_each(|_| service.step()));
-        // The worker asks, and waits for the answer; the service may have ended its steps.
-        scan.told.lock().unwrap().2 = Some(2);
-        service.join().unwrap();
-        while scan.told.lock().unwrap().3.is_none() {
-            scan.step();
-        }
-        let before = {
-            let mut told = scan.told.lock().unwrap();
-            told.0.push(2);
-            scan.total.store(told.1 + 1, words::Ordering::Release);
-            told.3.unwrap()
-        };
-        let service = scan.clone();
-        let service = thread::spawn(move || (0..3).for_each(|_| service.step()));
-        let (mut seen, mut taken) = (Vec::new(), 0);
-        while taken < scan.total.load(words::Ordering::Acquire) {
-            let Some(slot) = scan.board.find_turn(taken) else {
-                thread::yield_now();
-                continue;
-            };
-            let value = scan.board.take(slot).unwrap();
-            if !(value == 2 && passes_over(taken, before)) {
-                seen.push(value);
-            }
-            taken += 1;
-            scan.board.entries[slot].word.finish();
-        }
-        service.join().unwrap();
-        assert_eq!(seen, [1, 2]);
-    });
-}
-
-#[test]
-fn cancelled_chunks_do_not_come_and_all_others_do() {
-    cancel(|number, before| number < before);
-}
-
-/// The model sees a worker that passes over what was announced again.
-#[test]
-#[should_panic(expected = "assertion")]
-fn who_passes_over_everything_loses_what_was_announced_again() {
-    cancel(|_, _| true);
-}
-
-/// And one that passes over nothing.
-#[test]
-#[should_panic(expected = "assertion")]
-fn who_passes_over_nothing_has_what_was_cancelled() {
-    cancel(|_, _| false);
 }
