@@ -11,8 +11,8 @@
 //! | busy → broken | a panic inside: the object is not used any more, only closed |
 //! | idle or broken → busy → free | `remove`; the handle is of the past from then on |
 //!
-//! What a process inherits by `fork` is not its own: the library's threads are not there. Slots know in which process they were
-//! filled; in another they are only ever said to be foreign.
+//! A forked child cannot use the objects that it inherits, because the library's threads are not there. A slot has the process
+//! in which it was filled. In another process every use of it is an error that says so.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

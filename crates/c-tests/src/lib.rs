@@ -1,4 +1,4 @@
-//! What the tests of all C interfaces have in common: the header is the one in the repository, the manual has what the header
+//! The checks that the tests of all C interfaces share: the header is the one in the repository, the manual has what the header
 //! has, and programs in C and C++ are compiled, linked and run.
 
 #![cfg(target_os = "linux")]
@@ -44,6 +44,9 @@ macro_rules! interface {
     };
 }
 
+/// The compiler's argument for `bedplate_check.h`.
+const CHECKS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+
 /// Runs a compiler, which must not warn.
 ///
 /// # Panics
@@ -54,7 +57,7 @@ pub fn compile(compiler: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What a program has said, and how it ended.
+/// The output and the exit status of a program.
 pub fn text(output: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{:?}\n{out}{err}", output.status)
@@ -101,7 +104,8 @@ impl Interface {
         tempfile::tempdir_in(self.scratch).unwrap()
     }
 
-    /// Compiles a program of the crate into a folder: C, or C++ as of 2017. It is linked with the library, or with `more`.
+    /// Compiles a program of the crate into a folder: C, or C++ as of 2017. It is linked with the library, or with `more`. It may
+    /// include `bedplate_check.h`.
     pub fn program(&self, source: &str, folder: &Path, more: &[&str]) -> PathBuf {
         let path = Path::new(self.folder).join(source);
         let is_cpp = path.extension().is_some_and(|extension| extension == "cpp");
@@ -110,7 +114,7 @@ impl Interface {
         let [include, search, library] = self.arguments();
         let (source, output) = (path.to_str().unwrap(), program.to_str().unwrap());
         let link: &[&str] = if more.is_empty() { &[&search, &library] } else { more };
-        let compiled = [standard, "-g", "-pthread", &include, source, "-o", output];
+        let compiled = [standard, "-g", "-pthread", &include, CHECKS, source, "-o", output];
         compile(compiler, &[&compiled, link].concat());
         program
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
@@ -412,6 +412,18 @@ impl Drop for Cluster {
 /// Runs statements in a client; an error names them.
 pub fn execute(client: &mut Client, statements: &str) -> Result<()> {
     client.batch_execute(statements).map_err(|e| format!("{statements}: {}", text_of(&e)))
+}
+
+/// The rows of a query as text, in which nothing is `NULL`. An error names the query.
+pub fn rows(client: &mut Client, query: &str) -> Result<Vec<Vec<String>>> {
+    let messages = client.simple_query(query).map_err(|e| format!("{query}: {}", text_of(&e)))?;
+    let row = |message| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|column| row.get(column).unwrap_or("NULL").to_owned()).collect())
+        }
+        _ => None,
+    };
+    Ok(messages.into_iter().filter_map(row).collect())
 }
 
 /// Runs a command to its end; its error is what it printed.

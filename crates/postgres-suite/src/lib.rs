@@ -17,9 +17,9 @@ mod processes;
 pub mod suite;
 mod user;
 
-pub use cluster::{Cluster, Settings, Stop, execute, run};
+pub use cluster::{Cluster, Settings, Stop, execute, rows, run};
 pub use gate::{Gate, Step};
-pub use installation::Installation;
+pub use installation::{Installation, cache_folder};
 pub use postgres;
 pub use processes::cpu_ns;
 

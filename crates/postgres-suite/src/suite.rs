@@ -5,18 +5,17 @@
 
 use std::path::PathBuf;
 
+use crate::installation::cache_folder;
 use crate::plan::NODE;
 
 /// The folder into which `make setup` unpacks the tests of a major version, or the one that `BEDPLATE_POSTGRES_SUITE` names:
 /// a folder in which `%` is replaced by the version. It may be missing.
 pub fn folder(version: u32) -> PathBuf {
-    let path = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if let Some(named) = path("BEDPLATE_POSTGRES_SUITE") {
-        return PathBuf::from(named.replace('%', &version.to_string()));
+    let named = std::env::var("BEDPLATE_POSTGRES_SUITE").ok().filter(|value| !value.is_empty());
+    match named {
+        Some(named) => PathBuf::from(named.replace('%', &version.to_string())),
+        None => cache_folder().join(format!("postgresql-suite-{version}")),
     }
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
-    let cache = path("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
-    cache.join(format!("bedplate/postgresql-suite-{version}"))
 }
 
 /// Output of `psql` as it would be with a sequential scan in place of the extension's node. The lines of dashes below the title of

@@ -69,9 +69,10 @@ fn the_static_library_is_complete() {
     assert!(text(&output).contains(&format!("{bytes} bytes")), "{}", text(&output));
 }
 
-fn misuse(engine: &str, tool: &[&str]) {
+/// Runs a program of `tests` with an engine, under a tool if one is named.
+fn check(source: &str, engine: &str, tool: &[&str]) {
     let folder = C.folder();
-    let program = C.program("tests/misuse.c", folder.path(), &[]);
+    let program = C.program(source, folder.path(), &[]);
     let files = [pages(folder.path(), "a", 5 << 20), pages(folder.path(), "b", 16 << 20)];
     let mut command = under(tool, program);
     // The path of a socket must be short.
@@ -86,10 +87,15 @@ fn misuse(engine: &str, tool: &[&str]) {
     assert!(output.status.success(), "{}", text(&output));
 }
 
+/// The programs that [`check`] runs.
+const CHECKED: [&str; 2] = ["tests/misuse.c", "tests/for_engines.c"];
+
 #[test]
 fn misuse_is_an_error() {
-    misuse("auto", &[]);
-    misuse("threads", &[]);
+    for source in CHECKED {
+        check(source, "auto", &[]);
+        check(source, "threads", &[]);
+    }
 }
 
 #[test]
@@ -98,5 +104,7 @@ fn misuse_touches_no_memory_that_is_not_there() {
         eprintln!("skipped: valgrind is not installed");
         return;
     }
-    misuse("threads", &["valgrind", "-q", "--error-exitcode=9"]);
+    for source in CHECKED {
+        check(source, "threads", &["valgrind", "-q", "--error-exitcode=9"]);
+    }
 }

@@ -18,24 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static int failures;
-
-#define IS(call, wanted)                                                                                               \
-	do {                                                                                                           \
-		int got_ = (call), wanted_ = (wanted);                                                                 \
-		if (got_ != wanted_) {                                                                                 \
-			printf("line %d: %s: %s (%s), not %s\n", __LINE__, #call, bp_snapshot_strerror(got_),          \
-			       bp_snapshot_error(), bp_snapshot_strerror(wanted_));                                    \
-			failures++;                                                                                    \
-		}                                                                                                      \
-	} while (0)
-#define HOLDS(condition)                                                                                               \
-	do {                                                                                                           \
-		if (!(condition)) {                                                                                    \
-			printf("line %d: %s does not hold (%s)\n", __LINE__, #condition, bp_snapshot_error());         \
-			failures++;                                                                                    \
-		}                                                                                                      \
-	} while (0)
+#define BP_CHECK_STRERROR bp_snapshot_strerror
+#define BP_CHECK_ERROR bp_snapshot_error
+#include "bedplate_check.h"
 
 #define MIB ((size_t)1 << 20)
 

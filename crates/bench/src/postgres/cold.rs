@@ -45,7 +45,8 @@ fn each_file(folder: &Path, visit: &mut impl FnMut(&File) -> io::Result<()>) -> 
     Ok(())
 }
 
-/// Bytes that the device of a folder has read so far, whoever asked; none where the file system is on no single device.
+/// The bytes that the device of a folder has read so far, for all processes. There is no number where the file system is on no
+/// single device.
 pub fn device_bytes(folder: &Path) -> Option<u64> {
     let device = fs::metadata(folder).ok()?.dev();
     let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));

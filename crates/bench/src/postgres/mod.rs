@@ -6,7 +6,7 @@
 //! then have the same caches; there the side without the extension is a session that has it switched off.
 //!
 //! Processor time is that of all processes of the server, its I/O workers and the daemon included, but not of the kernel's
-//! workers. Bytes are those that the device read, whoever asked for them, so the machine has to be quiet.
+//! workers. Bytes are those that the device read for all processes, so the machine has to be quiet.
 //!
 //! The answers of all sides must be equal, and equal to those that DuckDB has for the scale factor.
 

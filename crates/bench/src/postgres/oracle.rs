@@ -1,10 +1,11 @@
-//! What DuckDB says the answers of TPC-H are: it has them for some scale factors (`tpch_answers()`).
+//! DuckDB's answers to TPC-H. It has them for some scale factors (`tpch_answers()`).
 //!
 //! DuckDB's generator draws other random text than TPC-H's. So addresses and comments are not compared, and neither are the two
 //! queries that select by comments.
 
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use bedplate_postgres_suite::cache_folder;
 
 /// Prints the answers to the 22 queries, each after a line of its number.
 const SCRIPT: &str = "
@@ -33,12 +34,10 @@ pub fn has_answer(index: usize, scale: f64) -> bool {
 
 /// The answers for a scale factor, by query: rows of columns; or why there are none.
 pub fn answers(scale: f64) -> Result<Vec<Vec<Vec<String>>>, String> {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map_or_else(home, PathBuf::from);
     let mut reason = String::new();
     for python in ["python3", "/usr/bin/python3"] {
         let mut command = Command::new(python);
-        command.args(["-c", SCRIPT, &scale.to_string()]).env("PYTHONPATH", cache.join("bedplate/duckdb"));
+        command.args(["-c", SCRIPT, &scale.to_string()]).env("PYTHONPATH", cache_folder().join("duckdb"));
         let output = match command.stdin(Stdio::null()).output() {
             Ok(output) => output,
             Err(error) => {
@@ -83,12 +82,8 @@ fn parse(text: &str) -> Vec<Vec<Vec<String>>> {
     all
 }
 
-#[cfg(test)]
-fn is_same(ours: &[Vec<String>], theirs: &[Vec<String>]) -> bool {
-    difference(ours, theirs).is_none()
-}
-
-/// How two answers differ, if they do. What counts as the same is what [`is_same_value`] says; rows may be in another order.
+/// The first difference between two answers, if there is one. [`is_same_value`] decides about values, and rows may be in another
+/// order.
 pub fn difference(ours: &[Vec<String>], theirs: &[Vec<String>]) -> Option<String> {
     if ours.len() != theirs.len() {
         return Some(format!("{} rows instead of {}", ours.len(), theirs.len()));
@@ -121,6 +116,10 @@ fn is_same_value(a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_same(ours: &[Vec<String>], theirs: &[Vec<String>]) -> bool {
+        difference(ours, theirs).is_none()
+    }
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
         rows.iter().map(|row| row.iter().map(|s| s.to_string()).collect()).collect()

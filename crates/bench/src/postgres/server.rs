@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bedplate_postgres_suite::plan::{counters, text_of};
-use bedplate_postgres_suite::postgres::{Client, SimpleQueryMessage};
-use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute};
+use bedplate_postgres_suite::plan::counters;
+use bedplate_postgres_suite::postgres::Client;
+use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute, rows};
 
 use super::{cold, data, failed};
 use crate::{Error, Options, Result};
@@ -34,7 +34,7 @@ impl Side {
     }
 }
 
-/// What a run took.
+/// The measurements and the rows of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub wall_ns: f64,
@@ -46,7 +46,7 @@ pub struct Run {
 /// A setting and its value.
 type Setting = (&'static str, &'static str);
 
-/// What may make PostgreSQL 18 faster than it is by itself.
+/// Settings that may make PostgreSQL 18 faster than its defaults.
 const BASELINES: [(&str, &[Setting]); 3] = [
     ("as it is", &[]),
     ("large reads", &[("io_workers", "8"), ("io_combine_limit", "32"), ("effective_io_concurrency", "64")]),
@@ -150,7 +150,7 @@ impl Server {
             Some(_) => execute(&mut client, "set bedplate_scan.enabled = on").map_err(failed)?,
             None => {}
         }
-        self.measure(|| rows(&mut client, text))
+        self.measure(|| rows(&mut client, text).map_err(failed))
     }
 
     /// Runs a query in several sessions at the same time. All of them must have the same rows.
@@ -158,8 +158,10 @@ impl Server {
         let mut sessions = (0..clients).map(|_| self.session(0)).collect::<Result<Vec<_>>>()?;
         self.measure(|| {
             std::thread::scope(|scope| {
-                let running: Vec<_> =
-                    sessions.iter_mut().map(|client| scope.spawn(move || rows(client, text))).collect();
+                let running: Vec<_> = sessions
+                    .iter_mut()
+                    .map(|client| scope.spawn(move || rows(client, text).map_err(failed)))
+                    .collect();
                 let mut all = Vec::new();
                 for thread in running {
                     all.push(thread.join().map_err(|_| failed("a client panicked".to_owned()))??);
@@ -202,21 +204,10 @@ impl Server {
     /// The size of a table's file.
     pub fn table_bytes(&mut self, table: &str) -> Result<u64> {
         self.start_warm()?;
-        let found = rows(&mut self.session(0)?, &format!("select pg_relation_size('{table}')"))?;
+        let found =
+            rows(&mut self.session(0)?, &format!("select pg_relation_size('{table}')")).map_err(failed)?;
         found[0][0].parse().map_err(|_| failed(format!("{table} has a size of {found:?}")))
     }
-}
-
-/// The rows of a query.
-fn rows(client: &mut Client, text: &str) -> Result<Vec<Vec<String>>> {
-    let messages = client.simple_query(text).map_err(|e| failed(format!("{text}: {}", text_of(&e))))?;
-    let row = |message| match message {
-        SimpleQueryMessage::Row(row) => {
-            Some((0..row.len()).map(|column| row.get(column).unwrap_or("NULL").to_owned()).collect())
-        }
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(row).collect())
 }
 
 /// The extension for an installation: where `make postgres` builds it, or where it is installed.

@@ -196,7 +196,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 /// A snapshot that was taken.
 struct Taken {
     pause: f64,
-    /// Of the memory, before the snapshot; `None` where it is a file.
+    /// The share of the memory that huge pages mapped before the snapshot; `None` where the memory is a file.
     huge_pct: Option<f64>,
     /// Processor time of this process and of its children, from the snapshot's beginning until the memory is settled again.
     cpu: f64,

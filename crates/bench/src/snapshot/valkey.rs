@@ -22,7 +22,7 @@ const IO_THREADS: usize = 3;
 /// The first version whose I/O threads read requests beside the main thread, and count what they do.
 const VALKEY_MIN: u32 = 8;
 
-/// What is measured, in words.
+/// The description of the measurement in the report.
 pub(super) fn label() -> String {
     format!("{}, {IO_THREADS} I/O threads", CELL.label())
 }

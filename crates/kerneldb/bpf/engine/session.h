@@ -26,7 +26,7 @@ static __always_inline __u64 owner_word(const struct kdb_ctx *ctx, __u32 index)
 }
 
 /* Whether an operator that ends in this state has had no effect and may be repeated soon, so that the transaction goes on:
- * the log's reader makes room in a full ring, and whoever holds a latch or a lock for a moment releases it. So every
+ * the log's reader makes room in a full ring, and an operator that holds a latch or a lock for a moment releases it. So every
  * operator reserves its log record before it changes anything but locks. */
 static __always_inline int tx_goes_on(int status)
 {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use bedplate_postgres_suite::extension::{self, Build};
-use bedplate_postgres_suite::plan::{Counters, counters, text_of};
-use bedplate_postgres_suite::postgres::{Client, SimpleQueryMessage};
+use bedplate_postgres_suite::plan::{Counters, counters};
+use bedplate_postgres_suite::postgres::Client;
 use bedplate_postgres_suite::{Cluster, Installation, Settings, execute};
 
 /// Every scan of a table goes past the buffer manager from its first block, whatever its size and wherever its blocks are.
@@ -65,15 +65,7 @@ pub fn cluster(installation: &Installation) -> Cluster {
 
 /// The rows of a query, columns separated by bars.
 pub fn rows(client: &mut Client, query: &str) -> Result<Vec<String>, String> {
-    let messages = client.simple_query(query).map_err(|e| format!("{query}: {}", text_of(&e)))?;
-    let row = |message| match message {
-        SimpleQueryMessage::Row(row) => {
-            let fields = (0..row.len()).map(|column| row.get(column).unwrap_or("NULL"));
-            Some(fields.collect::<Vec<_>>().join("|"))
-        }
-        _ => None,
-    };
-    Ok(messages.into_iter().filter_map(row).collect())
+    Ok(bedplate_postgres_suite::rows(client, query)?.into_iter().map(|row| row.join("|")).collect())
 }
 
 /// Two sessions that see the same snapshot: one scans as PostgreSQL does, the other by the extension.

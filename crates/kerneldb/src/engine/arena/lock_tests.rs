@@ -1,5 +1,5 @@
-//! A lock that another operator or the collector holds for a moment: nobody knows how long that moment is, for a processor
-//! may be taken away from it. A transaction that meets it stays open.
+//! A lock that another operator or the collector holds for a moment. The moment may last, because the host may stop the
+//! holder's processor. A transaction that meets the lock stays open.
 
 use std::sync::atomic::Ordering;
 
@@ -48,7 +48,7 @@ fn a_lock_that_is_held_for_a_moment_fails_no_transaction() {
         with_lock(&database, |lock| lock.store(0, Ordering::SeqCst));
 
         set(&mut session, b"new").unwrap();
-        // This lock stays until the transaction ends, so whoever meets it has a conflict.
+        // This lock stays until the transaction ends, so an operator that meets it has a conflict.
         assert!(matches!(set(&mut other, b"other"), Err(Error::Conflict)));
         other.begin().unwrap();
         assert!(matches!(set(&mut other, b"other"), Err(Error::Conflict)));
