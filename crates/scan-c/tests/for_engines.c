@@ -21,7 +21,7 @@ static void held(struct bp_scan_service at)
 	IS(bp_scan_open(at, &options, &channel), BP_SCAN_ERROR_INVALID);
 	options.pages_held = BP_SCAN_PAGES_HELD_MAX;
 	IS(bp_scan_open(at, &options, &channel), BP_SCAN_ERROR_INVALID);
-	HOLDS(strstr(bp_scan_error(), "needs 4098") != NULL);
+	HOLDS(strstr(bp_scan_error(), "needs 512") != NULL);
 	options.pages_held = 4, options.ring_bytes = 10 << 20;
 	IS(bp_scan_open(at, &options, &channel), BP_SCAN_ERROR_INVALID);
 	options.ring_bytes = 12 << 20;

@@ -1,8 +1,12 @@
 //! Limits, and what happens at them.
 
-/// Pages of one channel that may be out at a time. More are refused ([`Scan::pages_held`](crate::Scan::pages_held)).
-pub const MAX_PAGES_HELD: usize = 4096;
+/// Frames of the largest memory of a channel or pool: 1 GiB. More are refused.
+pub(crate) const MAX_FRAMES: usize = 512;
 
 /// Frames that a channel's memory has beside those in which its pages may be out, so that reading goes on while all of them are.
 /// A channel with less memory is not opened.
 pub const SPARE_FRAMES: usize = 2;
+
+/// Pages of one channel that may be out at a time: as many as the largest memory has room for. More are refused
+/// ([`Scan::pages_held`](crate::Scan::pages_held)).
+pub const MAX_PAGES_HELD: usize = MAX_FRAMES - SPARE_FRAMES;

@@ -1,7 +1,7 @@
 //! What to scan, and how.
 
 use crate::board::UNIT;
-use crate::limits::{MAX_PAGES_HELD, SPARE_FRAMES};
+use crate::limits::{MAX_FRAMES, MAX_PAGES_HELD, SPARE_FRAMES};
 use crate::memory::FRAME;
 use crate::plan::Range;
 use crate::source::Source;
@@ -61,7 +61,7 @@ impl Scan {
     /// # Errors
     /// It is more than 1 GiB, or less than 4 MiB.
     pub fn ring_bytes(mut self, bytes: usize) -> Result<Self> {
-        if !(2 * FRAME..=512 * FRAME).contains(&bytes) {
+        if !(2 * FRAME..=MAX_FRAMES * FRAME).contains(&bytes) {
             return Err(Error::Invalid(format!("a ring of {bytes} bytes: 4 MiB to 1 GiB")));
         }
         self.ring_bytes = bytes;
@@ -128,8 +128,8 @@ mod tests {
         };
         assert_eq!(ring(2, 1).unwrap(), 2);
         assert_eq!(ring(4, 2).unwrap(), 4);
-        assert_eq!(ring(512, 510).unwrap(), 512);
-        for (frames, held) in [(3, 2), (512, 511), (512, MAX_PAGES_HELD)] {
+        assert_eq!(ring(MAX_FRAMES, MAX_PAGES_HELD).unwrap(), MAX_FRAMES);
+        for (frames, held) in [(3, 2), (MAX_FRAMES - 1, MAX_PAGES_HELD)] {
             let error = ring(frames, held).unwrap_err().to_string();
             assert!(error.contains(&format!("needs {}", held + SPARE_FRAMES)), "{error}");
         }

@@ -212,9 +212,9 @@ fn memory_that_is_too_little_is_refused() {
     };
     assert!(open(6, 4).is_ok());
     refused(open(5, 4), "needs 6");
-    refused(open(512, MAX_PAGES_HELD), "needs 4098");
-    refused(open(512, MAX_PAGES_HELD + 1), "1 to 4096");
-    refused(open(512, 0), "1 to 4096");
+    refused(open(511, MAX_PAGES_HELD), "needs 512");
+    refused(open(512, MAX_PAGES_HELD + 1), "1 to 510");
+    refused(open(512, 0), "1 to 510");
     let pool = |frames: usize, held| {
         let options = PoolOptions::of([&path]).memory_bytes(frames * FRAME).pages_held(held)?;
         let pool = service.make_pool(options)?;

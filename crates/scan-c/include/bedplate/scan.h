@@ -35,7 +35,7 @@
    torn. */
 #define BP_SCAN_PAGE_STABLE UINT32_C(0x1)
 /* The most pages that may be out at a time. */
-#define BP_SCAN_PAGES_HELD_MAX UINT32_C(4096)
+#define BP_SCAN_PAGES_HELD_MAX UINT32_C(510)
 /* Of bp_scan_next_page(): as long as it takes. */
 #define BP_SCAN_FOREVER INT64_C(-1)
 

@@ -13,7 +13,7 @@ use super::pool::LEAST;
 use super::{Opened, Service, Shared, Side};
 use crate::board::Board;
 use crate::extents::Extents;
-use crate::limits::SPARE_FRAMES;
+use crate::limits::{MAX_FRAMES, SPARE_FRAMES};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
 use crate::remote;
@@ -245,7 +245,7 @@ impl Service {
 }
 
 fn check_memory(memory_bytes: usize, terms: Terms) -> Result<()> {
-    if !(8 * FRAME..=512 * FRAME).contains(&memory_bytes) {
+    if !(8 * FRAME..=MAX_FRAMES * FRAME).contains(&memory_bytes) {
         return Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")));
     }
     check_pages_held(terms.pages_held)?;
