@@ -83,6 +83,11 @@ impl Pair {
         pair
     }
 
+    /// Changes settings of both.
+    pub fn set(&mut self, settings: &str) -> Result<(), String> {
+        execute(&mut self.direct, settings).and(execute(&mut self.plain, settings))
+    }
+
     /// Begins a transaction in both, with the same snapshot. A table that is named cannot be replaced or truncated before the
     /// end of it.
     pub fn begin(&mut self, table: Option<&str>) -> Result<(), String> {
