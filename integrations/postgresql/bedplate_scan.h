@@ -211,7 +211,7 @@ typedef struct BpsScan
 
 	/* An ordinary scan. */
 	TableScanDesc ordinary;
-	TupleTableSlot *ordinary_slot;
+	TupleTableSlot *own_slot;	/* the node's slot while the scan is not ordinary */
 
 	/* Chunks: claims[(claims_first + i) % BPS_CLAIMS_MAX], in the order in which they are read. */
 	BpsChunk	claims[BPS_CLAIMS_MAX];

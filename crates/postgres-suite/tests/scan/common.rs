@@ -10,6 +10,8 @@ use bedplate_postgres_suite::{Cluster, Installation, Settings, execute};
 
 /// Every scan of a table goes past the buffer manager from its first block, whatever its size and wherever its blocks are.
 pub const FORCE: &str = "set bedplate_scan.enabled = on; set bedplate_scan.force = on";
+/// Every scan is the extension's, and small tables are scanned as PostgreSQL does, by the same node.
+pub const DECLINED: &str = "set bedplate_scan.enabled = on; set bedplate_scan.min_table_size = 0";
 /// No scan does.
 pub const PLAIN: &str = "set bedplate_scan.enabled = off";
 /// Plans of all tables are parallel.

@@ -6,7 +6,7 @@ use bedplate_postgres_suite::extension::is_stock;
 use bedplate_postgres_suite::suite::first_difference;
 use bedplate_postgres_suite::{Cluster, run};
 
-use crate::common::{FORCE, PARALLEL, PLAIN, SERIAL, cluster, each_installation};
+use crate::common::{DECLINED, FORCE, PARALLEL, PLAIN, SERIAL, cluster, each_installation};
 
 const SCRIPT: &str = include_str!("edges.sql");
 
@@ -30,16 +30,24 @@ fn a_session_sees_what_it_would_see_without_the_extension() {
         let cluster = cluster(installation);
         for how in if installation.version < 18 { [SERIAL, PARALLEL].as_slice() } else { &[SERIAL] } {
             let plain = output(&cluster, &format!("{PLAIN}; {how};"));
-            let direct = output(&cluster, &format!("{FORCE}; {how};"));
             // The settings are printed with the statements.
-            let bare = |output: &str| output.replace(PLAIN, "").replace(FORCE, "");
-            let (plain, direct) = (bare(&plain), bare(&direct));
+            let bare = |output: &str| {
+                [PLAIN, FORCE, DECLINED].iter().fold(output.to_owned(), |text, how| text.replace(how, ""))
+            };
+            let plain = bare(&plain);
             assert!(plain.lines().count() > 300 && plain.contains("division by zero"), "{plain}");
-            assert!(plain == direct, "{}", first_difference(&plain, &direct));
+            for settings in [FORCE, DECLINED] {
+                let other = bare(&output(&cluster, &format!("{settings}; {how};")));
+                assert!(plain == other, "{settings}: {}", first_difference(&plain, &other));
+            }
         }
         let mut client = cluster.client().unwrap();
         bedplate_postgres_suite::execute(&mut client, FORCE).unwrap();
         let seen = bedplate_postgres_suite::plan::counters(&mut client, "select count(*) from w").unwrap();
         assert!(is_stock() || seen.direct > 0, "the scans were not the extension's: {seen:?}");
+        let declined = format!("set bedplate_scan.force = off; {DECLINED}");
+        bedplate_postgres_suite::execute(&mut client, &declined).unwrap();
+        let seen = bedplate_postgres_suite::plan::counters(&mut client, "select count(*) from w").unwrap();
+        assert!(is_stock() || seen.nodes > 0 && seen.direct == 0, "the nodes did not decline: {seen:?}");
     });
 }
