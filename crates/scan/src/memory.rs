@@ -89,9 +89,21 @@ impl Mapping {
         unsafe { libc::madvise(self.start().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
     }
 
+    /// Makes the first page of each frame. Whether all of them are there.
+    fn populate_firsts(&self) -> bool {
+        (0..self.bytes)
+            .step_by(FRAME)
+            .all(|at| self.advise_part(at, rustix::param::page_size(), Advice::LinuxPopulateWrite).is_ok())
+    }
+
     fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: none of the advices of this module changes what is in memory.
-        unsafe { madvise(self.start().cast::<c_void>(), self.bytes, advice) }
+        self.advise_part(0, self.bytes, advice)
+    }
+
+    fn advise_part(&self, at: usize, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
+        assert!(at + bytes <= self.bytes);
+        // SAFETY: the part is within the mapping; none of the advices of this module changes what is in memory.
+        unsafe { madvise(self.start().add(at).cast::<c_void>(), bytes, advice) }
     }
 }
 
@@ -159,21 +171,21 @@ impl Frames {
     }
 
     fn normal(count: usize) -> Result<Self> {
-        let mut frames = Self::made(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, count, Pages::Normal)?;
-        // Whatever the setting for shared memory is, collapsing succeeds where there are free huge pages.
-        if frames.mapping.collapse() {
-            frames.pages = Pages::Transparent;
-        }
-        Ok(frames)
+        Self::made(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, count, Pages::Normal)
     }
 
-    fn made(flags: MemfdFlags, count: usize, pages: Pages) -> Result<Self> {
+    fn made(flags: MemfdFlags, count: usize, mut pages: Pages) -> Result<Self> {
         let file = memfd_create("bedplate-frames", flags).map_err(Error::system("creating frames"))?;
         let bytes = count * FRAME;
         ftruncate(&file, bytes as u64).map_err(Error::system("sizing frames"))?;
         let mapping = Mapping::of(&file, 0, bytes, Access::ReadWrite)?;
         // Before there are any pages; the kernel may not have huge ones, or the setting be against them.
         let _ = mapping.advise(Advice::LinuxHugepage);
+        // Whatever the setting for shared memory is, collapsing succeeds where there are free huge pages, but not where there is
+        // no page at all. With one in each frame it is 15 times as fast as with all of them.
+        if pages == Pages::Normal && mapping.populate_firsts() && mapping.collapse() {
+            pages = Pages::Transparent;
+        }
         // All memory now: a worker that reads where none can be had would be killed, and reading into it would fail.
         match mapping.advise(Advice::LinuxPopulateWrite) {
             // Before Linux 5.14 it is populated by the first reads.
