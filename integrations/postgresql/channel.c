@@ -288,7 +288,7 @@ WaitForPage(BpsScan *scan)
 	INSTR_TIME_SET_CURRENT(end);
 	INSTR_TIME_SUBTRACT(end, begin);
 	if (track_io_timing)
-		CompatAddReadTime(end);
+		CompatCountReadTime(scan->strategy, begin);
 	scan->counts.of[BPS_WAITS]++;
 	scan->counts.of[BPS_WAIT_NANOSECONDS] += (uint64) (INSTR_TIME_GET_DOUBLE(end) * 1e9);
 	return code;
@@ -338,6 +338,9 @@ BpsNextPage(BpsScan *scan)
 	/* A piece of a block at its end is none; in a private channel there is no such piece. */
 	channel->page_end = channel->page_first + (BlockNumber) (channel->page.len / BLCKSZ);
 	scan->counts.of[channel->is_pool ? BPS_BYTES_SHARED : BPS_BYTES_READ] += channel->page.len;
+	/* What a pool gives, another process read. */
+	if (!channel->is_pool)
+		CompatCountRead(scan->strategy, channel->page.len);
 	scan->counts.of[BPS_CHUNKS_DIRECT]++;
 	if (channel->page.offset % BLCKSZ == 0 && channel->page_end > channel->page_first &&
 		channel->page_end - channel->page_first <= (BlockNumber) BPS_CHUNK_BLOCKS)

@@ -14,6 +14,7 @@
 #include "common/relpath.h"
 #include "executor/instrument.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/buf_internals.h"
 #include "storage/proc.h"
 #include "utils/rel.h"
@@ -100,13 +101,35 @@ CompatBackendNumber(void)
 #endif
 }
 
-/* Adds to the time that the current statement spent reading blocks (track_io_timing). */
+/* Counts bytes that this process read from a relation's file (pg_stat_io, since version 16). */
 static inline void
-CompatAddReadTime(instr_time time)
+CompatCountRead(BufferAccessStrategy strategy, uint64 bytes)
 {
-#if PG_VERSION_NUM >= 170000
-	INSTR_TIME_ADD(pgBufferUsage.shared_blk_read_time, time);
+#if PG_VERSION_NUM >= 180000
+	pgstat_count_io_op(IOOBJECT_RELATION, IOContextForStrategy(strategy), IOOP_READ, 1, bytes);
+#elif PG_VERSION_NUM >= 160000
+	pgstat_count_io_op_n(IOOBJECT_RELATION, IOContextForStrategy(strategy), IOOP_READ, (uint32) (bytes / BLCKSZ));
 #else
+	(void) strategy;
+	(void) bytes;
+#endif
+}
+
+/* Counts the time since `begin` as spent reading blocks (track_io_timing). */
+static inline void
+CompatCountReadTime(BufferAccessStrategy strategy, instr_time begin)
+{
+#if PG_VERSION_NUM >= 180000
+	pgstat_count_io_op_time(IOOBJECT_RELATION, IOContextForStrategy(strategy), IOOP_READ, begin, 0, 0);
+#elif PG_VERSION_NUM >= 160000
+	pgstat_count_io_op_time(IOOBJECT_RELATION, IOContextForStrategy(strategy), IOOP_READ, begin, 0);
+#else
+	instr_time	time;
+
+	(void) strategy;
+	INSTR_TIME_SET_CURRENT(time);
+	INSTR_TIME_SUBTRACT(time, begin);
+	pgstat_count_buffer_read_time(INSTR_TIME_GET_MICROSEC(time));
 	INSTR_TIME_ADD(pgBufferUsage.blk_read_time, time);
 #endif
 }

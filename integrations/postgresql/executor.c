@@ -45,7 +45,9 @@ StartChunks(BpsScan *scan)
 {
 	Relation	rel = scan->css.ss.ss_currentRelation;
 
-	scan->strategy = GetAccessStrategy(BAS_BULKREAD);
+	/* As an ordinary scan does: blocks of a smaller table may stay in shared buffers. */
+	if (scan->blocks > (BlockNumber) NBuffers / 4)
+		scan->strategy = GetAccessStrategy(BAS_BULKREAD);
 	scan->start_blocks = BPS_START_BLOCKS;
 	scan->step = -1;
 	scan->tuple.t_tableOid = RelationGetRelid(rel);

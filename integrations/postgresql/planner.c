@@ -1,11 +1,12 @@
 /*
  * planner.c
- *	  Puts a custom scan in the place of each sequential scan of a large table, at equal cost.
+ *	  Puts a custom scan in the place of each sequential scan of a large table in a finished plan.
  *
- * The hook runs when the paths of a table are known and nothing has been built on them, so it replaces elements of `pathlist`
- * and of `partial_pathlist`, from which Gather is made later. It changes no cost: which plan wins is decided as if the
- * extension were not there. Conditions that can change between planning and execution are tested again in the node
- * (policy.c).
+ * The server plans as if the extension were not there, so the extension changes no choice of it: neither which plan wins,
+ * nor what its nodes compute. A custom path would: the server lets the scan of a table pass whole tuples on where that saves a
+ * projection, but never the plan of a custom path, which costs 20 ns for each tuple.
+ *
+ * Conditions that can change between planning and execution are tested again in the node (policy.c).
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -14,108 +15,122 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
-#include "nodes/pathnodes.h"
-#include "optimizer/pathnode.h"
-#include "optimizer/paths.h"
-#include "optimizer/prep.h"
-#include "optimizer/restrictinfo.h"
+#include "miscadmin.h"
+#include "nodes/plannodes.h"
+#include "optimizer/planner.h"
+#include "parser/parsetree.h"
 
-static set_rel_pathlist_hook_type previous_hook;
+static planner_hook_type previous_hook;
 
-/* A plan of the path that ReplacePaths made. */
-static Plan *
-PlanPath(PlannerInfo *root, RelOptInfo *rel, CustomPath *path, List *targets, List *clauses, List *custom_plans)
+/* Whether rows of a table may be changed or locked, or fetched again by EvalPlanQual: they need their buffers. */
+static bool
+NeedsBuffers(const PlannedStmt *statement, Index index)
 {
-	CustomScan *plan = makeNode(CustomScan);
-
-	(void) root;
-	(void) custom_plans;
-	plan->scan.plan.targetlist = targets;
-	plan->scan.plan.qual = extract_actual_clauses(clauses, false);
-	plan->scan.scanrelid = rel->relid;
-	plan->flags = path->flags;
-	plan->methods = &bps_scan_methods;
-	return &plan->scan.plan;
-}
-
-static const CustomPathMethods path_methods = {
-	.CustomName = "BedplateScan",
-	.PlanCustomPath = PlanPath
-};
-
-/* Replaces the sequential scans of a list of paths, and returns those that were replaced. */
-static List *
-ReplacePaths(List *paths)
-{
-	List	   *replaced = NIL;
 	ListCell   *cell;
 
-	foreach(cell, paths)
+	if (list_member_int(statement->resultRelations, (int) index))
+		return true;
+	foreach(cell, statement->rowMarks)
 	{
-		Path	   *path = (Path *) lfirst(cell);
-		CustomPath *custom;
-
-		if (!IsA(path, Path) || path->pathtype != T_SeqScan || path->param_info != NULL)
-			continue;
-		custom = makeNode(CustomPath);
-		custom->path = *path;
-		custom->path.type = T_CustomPath;
-		custom->path.pathtype = T_CustomScan;
-		custom->flags = CUSTOMPATH_SUPPORT_PROJECTION | CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
-		custom->methods = &path_methods;
-		lfirst(cell) = custom;
-		replaced = lappend(replaced, path);
+		if (lfirst_node(PlanRowMark, cell)->rti == index)
+			return true;
 	}
-	return replaced;
+	return false;
 }
 
 static bool
-IsCandidate(PlannerInfo *root, RelOptInfo *rel, Index index, RangeTblEntry *entry)
+IsCandidate(const PlannedStmt *statement, Index index)
 {
+	RangeTblEntry *entry = rt_fetch(index, statement->rtable);
 	Relation	relation;
-	bool		is_eligible;
+	bool		is_candidate;
 
-	if (!bps_enabled || entry->rtekind != RTE_RELATION || entry->inh || entry->tablesample != NULL)
-		return false;
-	if (entry->relkind != RELKIND_RELATION && entry->relkind != RELKIND_MATVIEW)
-		return false;
-	if (!bps_force && (uint64) rel->pages * BLCKSZ < (uint64) bps_min_table_megabytes << 20)
-		return false;
-	/* Rows that are changed or locked, and rows that EvalPlanQual fetches again, need their buffers. */
-	if (bms_is_member(index, root->all_result_relids) || get_plan_rowmark(root->rowMarks, index) != NULL)
-		return false;
-	if (IsolationIsSerializable())
+	if (entry->rtekind != RTE_RELATION || NeedsBuffers(statement, index))
 		return false;
 	/* The planner holds a lock. */
 	relation = table_open(entry->relid, NoLock);
-	is_eligible = BpsRelationIsEligible(relation);
+	is_candidate = BpsRelationIsEligible(relation) &&
+		(bps_force || (uint64) RelationGetNumberOfBlocks(relation) * BLCKSZ >= (uint64) bps_min_table_megabytes << 20);
 	table_close(relation, NoLock);
-	return is_eligible;
+	return is_candidate;
 }
 
-static void
-SetRelPathlist(PlannerInfo *root, RelOptInfo *rel, Index index, RangeTblEntry *entry)
+/* A custom scan that does what a sequential scan does. */
+static Plan *
+CustomFrom(const SeqScan *scan)
 {
-	List	   *replaced;
+	CustomScan *custom = makeNode(CustomScan);
 
-	if (previous_hook)
-		previous_hook(root, rel, index, entry);
-	if (!IsCandidate(root, rel, index, entry))
-		return;
-	replaced = ReplacePaths(rel->pathlist);
+	custom->scan = scan->scan;
+	custom->scan.plan.type = T_CustomScan;
+	custom->flags = CUSTOMPATH_SUPPORT_PROJECTION | CUSTOMPATH_SUPPORT_BACKWARD_SCAN;
+	custom->custom_relids = bms_make_singleton((int) scan->scan.scanrelid);
+	custom->methods = &bps_scan_methods;
+	return &custom->scan.plan;
+}
 
-	/*
-	 * A part of an Append may need a parameterized path because another part has one, and the server makes such paths of sequential
-	 * scans, but not of custom ones. So the sequential scan stays behind the custom one. Of two paths of equal cost the first wins.
-	 */
-	if (rel->reloptkind == RELOPT_OTHER_MEMBER_REL)
-		rel->pathlist = list_concat(rel->pathlist, replaced);
-	(void) ReplacePaths(rel->partial_pathlist);
+static Plan *ReplaceScans(const PlannedStmt *statement, Plan *plan);
+
+static void
+ReplaceInList(const PlannedStmt *statement, List *plans)
+{
+	ListCell   *cell;
+
+	foreach(cell, plans)
+		lfirst(cell) = ReplaceScans(statement, (Plan *) lfirst(cell));
+}
+
+/* Replaces the scans below a node, and the node itself, which is returned. A kind of node that is not known here keeps its own. */
+static Plan *
+ReplaceScans(const PlannedStmt *statement, Plan *plan)
+{
+	if (plan == NULL)
+		return NULL;
+	check_stack_depth();
+	plan->lefttree = ReplaceScans(statement, plan->lefttree);
+	plan->righttree = ReplaceScans(statement, plan->righttree);
+	switch (nodeTag(plan))
+	{
+		case T_SeqScan:
+			if (IsCandidate(statement, ((SeqScan *) plan)->scan.scanrelid))
+				return CustomFrom((SeqScan *) plan);
+			break;
+		case T_Append:
+			ReplaceInList(statement, ((Append *) plan)->appendplans);
+			break;
+		case T_MergeAppend:
+			ReplaceInList(statement, ((MergeAppend *) plan)->mergeplans);
+			break;
+		case T_SubqueryScan:
+			((SubqueryScan *) plan)->subplan = ReplaceScans(statement, ((SubqueryScan *) plan)->subplan);
+			break;
+		case T_CustomScan:
+			ReplaceInList(statement, ((CustomScan *) plan)->custom_plans);
+			break;
+		default:
+			break;
+	}
+	return plan;
+}
+
+static PlannedStmt *
+PlanStatement(Query *query, const char *text, int cursor_options, ParamListInfo parameters)
+{
+	PlannedStmt *statement = previous_hook ?
+		previous_hook(query, text, cursor_options, parameters) :
+		standard_planner(query, text, cursor_options, parameters);
+
+	if (bps_enabled && !IsolationIsSerializable())
+	{
+		statement->planTree = ReplaceScans(statement, statement->planTree);
+		ReplaceInList(statement, statement->subplans);
+	}
+	return statement;
 }
 
 void
 BpsInstallPlannerHook(void)
 {
-	previous_hook = set_rel_pathlist_hook;
-	set_rel_pathlist_hook = SetRelPathlist;
+	previous_hook = planner_hook;
+	planner_hook = PlanStatement;
 }

@@ -103,8 +103,26 @@ impl Server {
         self.start(Side::Bedplate, cold::warm)
     }
 
+    /// Starts the server without the extension, and with all of a table in shared buffers.
+    pub fn start_buffered(&mut self, table: &str) -> Result<()> {
+        let megabytes = self.table_bytes(table)? / (1 << 20) * 5 / 4 + 128;
+        self.stop()?;
+        self.cluster.choose(&[
+            ("shared_preload_libraries", ""),
+            ("shared_buffers", &format!("{megabytes}MB")),
+        ]);
+        self.cluster.start().map_err(failed)?;
+        let mut client = self.session(0)?;
+        execute(&mut client, "create extension if not exists pg_prewarm").map_err(failed)?;
+        rows(&mut client, &format!("select pg_prewarm('{table}')")).map_err(failed).map(drop)
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.cluster.stop(Stop::Fast).map_err(failed)
+    }
+
     fn start(&mut self, side: Side, prepare: impl Fn(&Path) -> Result<()>) -> Result<()> {
-        self.cluster.stop(Stop::Fast).map_err(failed)?;
+        self.stop()?;
         let module = self.cluster.module_path().display().to_string();
         let mut chosen: Vec<(&str, &str)> = match side {
             Side::Vanilla => vec![("shared_preload_libraries", "")],

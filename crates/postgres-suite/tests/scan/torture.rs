@@ -1,6 +1,6 @@
 //! Writers of every kind beside scans, for a time: what scans see is what a plain scan sees under the same snapshot.
 //!
-//! `BEDPLATE_TEST_SECONDS` is the time in all (12 by default; 1800 for a long run), `BEDPLATE_TEST_SEED` repeats the writers'
+//! `BEDPLATE_TEST_SECONDS` is the time in all (60 by default; 1800 for a long run), `BEDPLATE_TEST_SEED` repeats the writers'
 //! choices.
 
 use std::sync::Mutex;
@@ -278,7 +278,7 @@ fn scans_beside_writers_of_every_kind_are_equal() {
     println!("BEDPLATE_TEST_SEED={seed}");
     let kinds = [(false, Build::Product), (true, Build::Product), (false, Build::Faults)];
     let installations = bedplate_postgres_suite::Installation::all().len().max(1);
-    let seconds = variable("BEDPLATE_TEST_SECONDS", 12);
+    let seconds = variable("BEDPLATE_TEST_SECONDS", 60);
     let time = Duration::from_secs(seconds) / (kinds.len() * installations) as u32;
     each_installation(|installation| {
         for (checksums, build) in kinds {
