@@ -28,11 +28,28 @@ pub struct Counters {
     pub shared_bytes: u64,
 }
 
+/// Runs a query by EXPLAIN, and returns its plan.
+fn explain(client: &mut Client, query: &str) -> Result<Value> {
+    let explain = format!("explain (analyze, buffers, costs off, timing off, format json) {query}");
+    let rows = client.query(explain.as_str(), &[]).map_err(|e| format!("{explain}: {}", text_of(&e)))?;
+    Ok(rows[0].get(0))
+}
+
+/// Runs a query by EXPLAIN, and returns the time for which it read blocks into shared buffers, or waited for them, in
+/// nanoseconds. The session must have `track_io_timing` on.
+pub fn read_ns(client: &mut Client, query: &str) -> Result<f64> {
+    let plan = explain(client, query)?;
+    let root = &plan[0]["Plan"];
+    // The second name is that of versions before 17.
+    let milliseconds = ["Shared I/O Read Time", "I/O Read Time"].iter().find_map(|name| root[*name].as_f64());
+    milliseconds
+        .map(|time| time * 1e6)
+        .ok_or_else(|| format!("{query}: the plan has no time of reads: {root}"))
+}
+
 /// Runs a query by EXPLAIN, and counts what the extension's nodes did.
 pub fn counters(client: &mut Client, query: &str) -> Result<Counters> {
-    let explain = format!("explain (analyze, costs off, timing off, format json) {query}");
-    let rows = client.query(explain.as_str(), &[]).map_err(|e| format!("{explain}: {}", text_of(&e)))?;
-    let plan: Value = rows[0].get(0);
+    let plan = explain(client, query)?;
     let mut counters = Counters::default();
     add(&plan, &mut counters);
     Ok(counters)

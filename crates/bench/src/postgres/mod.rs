@@ -5,7 +5,7 @@
 //! page cache, and the page cache is asked whether it has anything left. Warm runs take place in one server, because both sides
 //! then have the same caches; there the side without the extension is a session that has it switched off.
 //!
-//! The time of sequential access is what a query takes beyond the time that it takes with the whole table in shared buffers.
+//! The time of sequential access is what the server itself counts as the time of reading blocks (`track_io_timing`).
 //!
 //! Processor time is that of all processes of the server, its I/O workers and the daemon included, but not of the kernel's
 //! workers. Bytes are those that the device read for all processes, so the machine has to be quiet.
@@ -17,15 +17,19 @@ mod data;
 mod oracle;
 mod queries;
 mod server;
+mod writers;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bedplate_postgres_suite::Installation;
 
+use crate::latency::Latencies;
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Error, Fields, Mode, Options, Report, Result, Sink, Step};
 use queries::{Q6, QUERIES, query};
 use server::{Run, Server, Side};
+use writers::Writing;
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "scan-postgres",
@@ -51,6 +55,8 @@ struct Plan {
     q6_rounds: usize,
     query_rounds: usize,
     share_rounds: usize,
+    /// How long writers write in a round.
+    writing: Duration,
     cold: Vec<usize>,
 }
 
@@ -61,14 +67,20 @@ impl Plan {
             return Err(failed(format!("a scale factor of {scale} is not between 0.01 and 100")));
         }
         Ok(match options.mode {
-            Mode::Quick => {
-                Self { scale, q6_rounds: 3, query_rounds: 1, share_rounds: 1, cold: COLD_QUICK.to_vec() }
-            }
+            Mode::Quick => Self {
+                scale,
+                q6_rounds: 3,
+                query_rounds: 1,
+                share_rounds: 1,
+                writing: Duration::from_secs(5),
+                cold: COLD_QUICK.to_vec(),
+            },
             Mode::Full => Self {
                 scale,
                 q6_rounds: 7,
-                query_rounds: 3,
+                query_rounds: 5,
                 share_rounds: 3,
+                writing: Duration::from_secs(20),
                 cold: (0..QUERIES.len()).collect(),
             },
         })
@@ -98,7 +110,10 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         .with("query_rounds", plan.query_rounds)
         .with("clients", CLIENTS)
         .with("tables", "vacuumed, with the indexes that correlated subqueries need; JIT off")
-        .with("extension", "cache_share = 0: as for tables that do not fit into memory");
+        .with(
+            "extension",
+            "cache_share = 0, as for tables that do not fit into memory; defaults where a row says so",
+        );
     let mut installations = Vec::new();
     for version in VERSIONS {
         match Installation::of_version(version) {
@@ -118,10 +133,10 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             .set("oracle", "DuckDB's answers, but for random text: addresses, comments, queries 13 and 16"),
         Err(reason) => config.set("oracle", format!("skipped: {reason}")),
     }
-    let steps = installations.len() * (3 + 4 * plan.q6_rounds)
-        + 2 * plan.cold.len() * plan.query_rounds
+    let steps = installations.len() * (2 + 6 * plan.q6_rounds)
+        + 3 * plan.cold.len() * plan.query_rounds
         + QUERIES.len()
-        + 3 * plan.share_rounds;
+        + 7 * plan.share_rounds;
     let mut progress = Progress { sink, done: 0, total: steps };
     let mut servers = Vec::new();
     for installation in &installations {
@@ -141,12 +156,19 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         q6(server, &plan, &mut answers, &mut report, &mut progress)?;
     }
     let server = &mut servers[0];
-    let cold = cold_queries(server, &plan, &mut answers, &mut report, &mut progress)?;
+    let [past_the_cache, by_default] = cold_queries(server, &plan, &mut answers, &mut report, &mut progress)?;
     let warm = warm_queries(server, &plan, &mut answers, &mut report, &mut progress)?;
-    let (worst, ratio) = worst([cold, warm].concat());
-    report.config.set("worst_query", worst);
-    report.ratio("worst_query_of_vanilla", ratio);
+    for (name, cells) in
+        [("worst_query", [by_default, warm].concat()), ("worst_query_past_the_cache", past_the_cache)]
+    {
+        let (worst, ratio) = worst(cells);
+        report.config.set(name, worst);
+        report.ratio(&format!("{name}_of_vanilla"), ratio);
+    }
     share(server, &plan, &mut answers, table, &mut report, &mut progress)?;
+    three_scans(server, &plan, &mut answers, &mut report, &mut progress)?;
+    // At last, because it changes the table.
+    write(server, &plan, &mut report, &mut progress)?;
     Ok(report)
 }
 
@@ -181,7 +203,7 @@ impl Answers {
     }
 }
 
-/// Query 6, cold, serially and in parallel; of version 15 also with the whole table in shared buffers.
+/// Query 6, cold, serially and in parallel.
 fn q6(
     server: &mut Server,
     plan: &Plan,
@@ -204,15 +226,13 @@ fn q6(
         for (side, runs) in Side::ALL.iter().zip(&results) {
             report.rows.push(row(version, Q6, "cold", workers, *side, runs));
         }
-        if version == 15 && workers == 0 {
-            let buffered = q6_buffered(server, plan, answers, report, progress)?;
-            let median = |runs: &[Run]| samples(runs, |run| run.wall_ns).median();
-            let access = |runs: &[Run]| (median(runs) - median(&buffered)).max(0.0);
-            report.ratio("q6_sequential_of_vanilla_15", access(&results[1]) / access(&results[0]));
-        }
         let over = |of: &dyn Fn(&Run) -> f64| samples(&results[1], of).over(&samples(&results[0], of));
         cpu.push(over(&|run| run.cpu_ns));
         time.push(over(&|run| run.wall_ns));
+    }
+    if version == 15 {
+        let access = q6_access(server, plan, report, progress)?;
+        report.ratio("q6_sequential_of_vanilla_15", access);
     }
     let largest = |values: &[f64]| values.iter().copied().collect::<Samples>().max();
     report.ratio(&format!("cpu_of_vanilla_{version}"), largest(&cpu));
@@ -220,29 +240,27 @@ fn q6(
     Ok(())
 }
 
-/// Query 6, serially, in a server without the extension that has all of the table in shared buffers: the time of the query without
-/// that of sequential access.
-fn q6_buffered(
+/// The time for which query 6, serial and cold, waits for blocks: with the extension over without it.
+fn q6_access(
     server: &mut Server,
     plan: &Plan,
-    answers: &mut Answers,
     report: &mut Report,
     progress: &mut Progress<'_>,
-) -> Result<Vec<Run>> {
-    let text = query(Q6, plan.scale);
-    progress.step(&format!("PostgreSQL {}: query 6, table in shared buffers", server.version()));
-    server.start_buffered("lineitem")?;
-    let mut runs = Vec::new();
-    // The first run has costs of its own.
-    for round in 0..=plan.q6_rounds {
-        let run = server.query(&text, 0, None)?;
-        answers.check(Q6, Side::Vanilla.name(), &run.rows)?;
-        if round > 0 {
-            runs.push(run);
-        }
+) -> Result<f64> {
+    let (version, text) = (server.version(), query(Q6, plan.scale));
+    let results = interleave(plan.q6_rounds, Side::ALL.len(), |side, _| {
+        let side = Side::ALL[side];
+        progress.step(&format!("PostgreSQL {version}: sequential access of query 6, {}", side.name()));
+        server.start_cold(side)?;
+        server.access_ns(&text)
+    })?;
+    let times = results.iter().map(|times| times.iter().copied().collect::<Samples>());
+    let times: Vec<Samples> = times.collect();
+    for (side, times) in Side::ALL.iter().zip(&times) {
+        let row = Fields::new().with("postgresql", version).with("query", Q6 + 1).with("side", side.name());
+        report.rows.push(row.with("sequential_access_ns", times.median()).with("spread", times.spread()));
     }
-    report.rows.push(row(server.version(), Q6, "buffers", 0, Side::Vanilla, &runs));
-    Ok(runs)
+    Ok(times[1].over(&times[0]))
 }
 
 /// A row of a cell.
@@ -263,26 +281,32 @@ fn row(version: u32, index: usize, cache: &str, workers: u32, side: Side, runs: 
 /// A query, cold or warm, and its time with the extension over that without.
 type Cell = (String, f64);
 
-/// Queries that run cold, with the plans that PostgreSQL chooses.
+/// Queries that run cold, with the plans that PostgreSQL chooses: past the page cache, and with the extension as it is installed.
 fn cold_queries(
     server: &mut Server,
     plan: &Plan,
     answers: &mut Answers,
     report: &mut Report,
     progress: &mut Progress<'_>,
-) -> Result<Vec<Cell>> {
-    let mut cells = Vec::new();
+) -> Result<[Vec<Cell>; 2]> {
+    let sides = [Side::Vanilla, Side::Bedplate, Side::Default];
+    let mut cells = [Vec::new(), Vec::new()];
     for &index in &plan.cold {
         let text = query(index, plan.scale);
-        let results = interleave(plan.query_rounds, Side::ALL.len(), |side, _| {
-            let side = Side::ALL[side];
+        let results = interleave(plan.query_rounds, sides.len(), |side, _| {
+            let side = sides[side];
             progress.step(&format!("cold query {}, {}", index + 1, side.name()));
             server.start_cold(side)?;
             let run = server.query(&text, 2, None)?;
             answers.check(index, side.name(), &run.rows)?;
             Ok::<_, Error>(run)
         })?;
-        cells.push(cell(report, server.version(), index, "cold", &results));
+        for (side, runs) in sides.iter().zip(&results) {
+            report.rows.push(row(server.version(), index, "cold", 2, *side, runs));
+        }
+        for (cells, runs) in cells.iter_mut().zip(&results[1..]) {
+            cells.push(cell(index, "cold", &results[0], runs));
+        }
     }
     Ok(cells)
 }
@@ -309,18 +333,18 @@ fn warm_queries(
             answers.check(index, side.name(), &run.rows)?;
             Ok::<_, Error>(run)
         })?;
-        cells.push(cell(report, server.version(), index, "warm", &results));
+        for (side, runs) in Side::ALL.iter().zip(&results) {
+            report.rows.push(row(server.version(), index, "warm", 2, *side, runs));
+        }
+        cells.push(cell(index, "warm", &results[0], &results[1]));
     }
     Ok(cells)
 }
 
-/// Adds the rows of a cell, and returns its ratio.
-fn cell(report: &mut Report, version: u32, index: usize, cache: &str, results: &[Vec<Run>]) -> Cell {
-    for (side, runs) in Side::ALL.iter().zip(results) {
-        report.rows.push(row(version, index, cache, 2, *side, runs));
-    }
+/// A query's time with the extension over that without.
+fn cell(index: usize, cache: &str, vanilla: &[Run], bedplate: &[Run]) -> Cell {
     let time = |runs: &[Run]| samples(runs, |run| run.wall_ns);
-    (format!("{} {cache}", index + 1), time(&results[1]).over(&time(&results[0])))
+    (format!("{} {cache}", index + 1), time(bedplate).over(&time(vanilla)))
 }
 
 /// The cell whose ratio is the largest.
@@ -355,6 +379,57 @@ fn share(
     let time = |runs: &[Run]| samples(runs, |run| run.wall_ns);
     report.ratio("q6_8_clients_over_1", time(&results[1]).over(&time(&results[0])));
     report.ratio("q6_8_clients_of_vanilla", time(&results[1]).over(&time(&results[2])));
+    Ok(())
+}
+
+/// Query 6 three times, beginning cold, with the extension as it is installed: a table that fits into the page cache is not read
+/// from the device each time.
+fn three_scans(
+    server: &mut Server,
+    plan: &Plan,
+    answers: &mut Answers,
+    report: &mut Report,
+    progress: &mut Progress<'_>,
+) -> Result<()> {
+    let (text, sides) = (query(Q6, plan.scale), [Side::Vanilla, Side::Default]);
+    let results = interleave(plan.share_rounds, sides.len(), |side, _| {
+        let side = sides[side];
+        progress.step(&format!("query 6 three times, {}", side.name()));
+        server.start_cold(side)?;
+        let mut all = server.query(&text, 2, None)?;
+        answers.check(Q6, side.name(), &all.rows)?;
+        for _ in 1..3 {
+            all.add(&server.query(&text, 2, None)?);
+        }
+        Ok::<_, Error>(all)
+    })?;
+    for (side, runs) in sides.iter().zip(&results) {
+        report.rows.push(row(server.version(), Q6, "cold, 3 times", 2, *side, runs));
+    }
+    let time = |runs: &[Run]| samples(runs, |run| run.wall_ns);
+    report.ratio("three_scans_of_vanilla", time(&results[1]).over(&time(&results[0])));
+    Ok(())
+}
+
+/// Updates of the table beside scans of it.
+fn write(server: &mut Server, plan: &Plan, report: &mut Report, progress: &mut Progress<'_>) -> Result<()> {
+    let text = query(Q6, plan.scale);
+    let results = interleave(plan.share_rounds, Side::ALL.len(), |side, _| {
+        let side = Side::ALL[side];
+        progress.step(&format!("updates beside query 6, {}", side.name()));
+        writers::write(server, side, &text, plan.writing)
+    })?;
+    for (side, runs) in Side::ALL.iter().zip(&results) {
+        let mut all = Latencies::default();
+        runs.iter().for_each(|run| all.merge(&run.latencies));
+        let mut row = Fields::new().with("postgresql", server.version()).with("side", side.name());
+        row.set("updates", all.count());
+        row.set("scans", runs.iter().map(|run| run.scans).sum::<u64>());
+        all.fill(&mut row);
+        report.rows.push(row);
+    }
+    let p99 = |runs: &[Writing]| samples(runs, |run| run.latencies.percentile(99.0) as f64);
+    report.ratio("writers_p99_of_vanilla", p99(&results[1]).over(&p99(&results[0])));
     Ok(())
 }
 

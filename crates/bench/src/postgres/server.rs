@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bedplate_postgres_suite::plan::counters;
+use bedplate_postgres_suite::plan::{counters, read_ns};
 use bedplate_postgres_suite::postgres::Client;
 use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute, rows};
 
@@ -19,6 +19,8 @@ pub enum Side {
     Bedplate,
     /// With it, and with a daemon that reads for all sessions.
     Shared,
+    /// With it, as it is installed: it leaves tables to the page cache that fit there.
+    Default,
 }
 
 impl Side {
@@ -30,6 +32,7 @@ impl Side {
             Self::Vanilla => "vanilla",
             Self::Bedplate => "bedplate",
             Self::Shared => "bedplate, shared",
+            Self::Default => "bedplate, defaults",
         }
     }
 }
@@ -41,6 +44,15 @@ pub struct Run {
     pub cpu_ns: f64,
     pub device_bytes: Option<f64>,
     pub rows: Vec<Vec<String>>,
+}
+
+impl Run {
+    /// Adds a run that followed.
+    pub fn add(&mut self, next: &Self) {
+        self.wall_ns += next.wall_ns;
+        self.cpu_ns += next.cpu_ns;
+        self.device_bytes = self.device_bytes.zip(next.device_bytes).map(|(all, more)| all + more);
+    }
 }
 
 /// A setting and its value.
@@ -98,41 +110,37 @@ impl Server {
         self.start(side, cold::forget)
     }
 
+    /// Starts the server as a side, for writers: what is committed waits for no log, and files are synced.
+    pub fn start_writing(&mut self, side: Side) -> Result<()> {
+        self.start_with(side, &[("fsync", "on"), ("synchronous_commit", "off")], cold::forget)
+    }
+
     /// Starts the server with the extension, and with its files in the page cache.
     pub fn start_warm(&mut self) -> Result<()> {
         self.start(Side::Bedplate, cold::warm)
     }
 
-    /// Starts the server without the extension, and with all of a table in shared buffers.
-    pub fn start_buffered(&mut self, table: &str) -> Result<()> {
-        let megabytes = self.table_bytes(table)? / (1 << 20) * 5 / 4 + 128;
-        self.stop()?;
-        self.cluster.choose(&[
-            ("shared_preload_libraries", ""),
-            ("shared_buffers", &format!("{megabytes}MB")),
-        ]);
-        self.cluster.start().map_err(failed)?;
-        let mut client = self.session(0)?;
-        execute(&mut client, "create extension if not exists pg_prewarm").map_err(failed)?;
-        rows(&mut client, &format!("select pg_prewarm('{table}')")).map_err(failed).map(drop)
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.cluster.stop(Stop::Fast).map_err(failed)
-    }
-
     fn start(&mut self, side: Side, prepare: impl Fn(&Path) -> Result<()>) -> Result<()> {
-        self.stop()?;
+        self.start_with(side, &[], prepare)
+    }
+
+    fn start_with(
+        &mut self,
+        side: Side,
+        settings: &[Setting],
+        prepare: impl Fn(&Path) -> Result<()>,
+    ) -> Result<()> {
+        self.cluster.stop(Stop::Fast).map_err(failed)?;
         let module = self.cluster.module_path().display().to_string();
-        let mut chosen: Vec<(&str, &str)> = match side {
-            Side::Vanilla => vec![("shared_preload_libraries", "")],
-            _ => vec![("shared_preload_libraries", module.as_str()), ("bedplate_scan.cache_share", "0")],
+        let loaded = ("shared_preload_libraries", module.as_str());
+        let past_the_cache = ("bedplate_scan.cache_share", "0");
+        let mut chosen = match side {
+            Side::Vanilla => [&[("shared_preload_libraries", "")], self.baseline].concat(),
+            Side::Bedplate => vec![loaded, past_the_cache],
+            Side::Shared => vec![loaded, past_the_cache, ("bedplate_scan.sharing", "auto")],
+            Side::Default => vec![loaded],
         };
-        match side {
-            Side::Vanilla => chosen.extend(self.baseline),
-            Side::Shared => chosen.push(("bedplate_scan.sharing", "auto")),
-            Side::Bedplate => {}
-        }
+        chosen.extend(settings);
         self.cluster.choose(&chosen);
         prepare(&self.cluster.data())?;
         self.cluster.start().map_err(failed)
@@ -171,6 +179,13 @@ impl Server {
         self.measure(|| rows(&mut client, text).map_err(failed))
     }
 
+    /// The time for which a serial query reads blocks, or waits for them, in nanoseconds.
+    pub fn access_ns(&mut self, text: &str) -> Result<f64> {
+        let mut client = self.session(0)?;
+        execute(&mut client, "set track_io_timing = on").map_err(failed)?;
+        read_ns(&mut client, text).map_err(failed)
+    }
+
     /// Runs a query in several sessions at the same time. All of them must have the same rows.
     pub fn queries(&mut self, text: &str, clients: usize) -> Result<Run> {
         let mut sessions = (0..clients).map(|_| self.session(0)).collect::<Result<Vec<_>>>()?;
@@ -193,7 +208,7 @@ impl Server {
     }
 
     /// A session whose plans have so many workers at most.
-    fn session(&self, workers: u32) -> Result<Client> {
+    pub fn session(&self, workers: u32) -> Result<Client> {
         let mut client = self.cluster.client().map_err(failed)?;
         execute(&mut client, &format!("set max_parallel_workers_per_gather = {workers}")).map_err(failed)?;
         Ok(client)
