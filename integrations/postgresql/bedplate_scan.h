@@ -31,9 +31,14 @@
 /* The smallest chunk of a parallel scan: near the end of the table, participants claim less at a time. */
 #define BPS_CHUNK_BLOCKS_MIN	Min(32, BPS_CHUNK_BLOCKS)
 /* Chunks that a participant has claimed and not finished, at most. */
-#define BPS_CLAIMS_MAX			8
+#define BPS_CLAIMS_MAX			30
 /* As many for each participant of a parallel scan, because others would wait for what it has not begun. */
 #define BPS_CLAIMS_MAX_PARALLEL	4
+/* Frames of a ring beside those of claimed chunks. */
+#define BPS_SPARE_FRAMES		2
+/* Megabytes of the smallest and of the largest ring. */
+#define BPS_RING_MEGABYTES_MIN	8
+#define BPS_RING_MEGABYTES_MAX	64
 /* Segments of a table that one channel has open. A table of more segments takes one channel after the other. */
 #define BPS_CHANNEL_SEGMENTS	16
 /* Descriptors of a channel beside those of segments: the ring, its memory, its doorbells. */
@@ -83,6 +88,7 @@ typedef struct BpsChannel
 {
 	bool		is_open;
 	bool		has_failed;		/* the rest of this scan is read through the buffer manager */
+	bool		cannot_open;	/* no channel of this node could be opened, and none is tried again */
 	bool		is_pool;		/* images come in the pool's order, of all of the table */
 	struct bp_scan_channel handle;
 	struct bp_scan_pool pool;	/* the pool that this backend made; 0 if it joined another one's */
@@ -170,6 +176,7 @@ typedef enum BpsDecline
 	BPS_DECLINE_ROW_MARKS,
 	BPS_DECLINE_RECHECK,
 	BPS_DECLINE_OLD_SNAPSHOTS,
+	BPS_DECLINE_DIRECT_WRITES,
 	BPS_DECLINE_CACHED,
 	BPS_DECLINE_FITS
 } BpsDecline;
@@ -267,6 +274,7 @@ extern char *bps_program;
 extern void BpsDefineSettings(void);
 
 /* ---- planner.c ---- */
+extern double BpsAppendedBytes(const CustomScan *custom);
 extern void BpsInstallPlannerHook(void);
 
 /* ---- executor.c ---- */
@@ -284,7 +292,7 @@ extern char *BpsSegmentPath(Relation rel, uint32 segment);
 extern bool BpsChannelCovers(const BpsChannel *channel, BlockNumber block);
 extern void BpsPrepareToOpen(BpsScan *scan);
 extern bool BpsOpenChannel(BpsScan *scan, BlockNumber block);
-extern bool BpsOpenPooled(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_key *key, uint32 segments);
+extern bool BpsOpenPooled(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_key *key, uint32 segments, bool *is_over);
 extern bool BpsAnnounce(BpsScan *scan, const BpsChunk *chunk);
 extern BpsPageResult BpsNextPage(BpsScan *scan);
 extern void BpsReturnPage(BpsScan *scan);

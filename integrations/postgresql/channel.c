@@ -53,10 +53,13 @@ BpsComplain(const char *what)
 	static uint64 last = 0;
 	uint64		now = BpsNow();
 
-	ereport(last != 0 && now - last < COMPLAINT_INTERVAL_NS ? DEBUG1 : LOG,
+	bool		is_due = last == 0 || now - last >= COMPLAINT_INTERVAL_NS;
+
+	ereport(is_due ? LOG : DEBUG1,
 			(errmsg("bedplate_scan: %s: %s", what, bp_scan_error()),
 			 errdetail("The scan goes on without it.")));
-	last = now;
+	if (is_due)
+		last = now;
 }
 
 static void
@@ -113,6 +116,15 @@ BpsChannelCovers(const BpsChannel *channel, BlockNumber block)
 
 	return channel->is_open && segment >= channel->first_segment &&
 		segment - channel->first_segment < channel->segments;
+}
+
+/* The memory of a channel: as the settings say, but not more than the scan has chunks for. */
+static size_t
+RingBytes(const BpsScan *scan)
+{
+	size_t		most = scan->shared ? BPS_CLAIMS_MAX_PARALLEL : BPS_CLAIMS_MAX;
+
+	return Min((size_t) bps_ring_megabytes << 20, (most + BPS_SPARE_FRAMES) * BPS_FRAME_BYTES);
 }
 
 /* Runs when the executor's memory goes away; after an ERROR nothing else closes the channel. */
@@ -194,7 +206,7 @@ OpenFiles(BpsScan *scan, uint32 first, uint32 count)
 	options.sources = sources;
 	options.source_count = count;
 	options.ranges = &none;		/* and range_count 0: they are announced later */
-	options.ring_bytes = (size_t) bps_ring_megabytes << 20;
+	options.ring_bytes = RingBytes(scan);
 	options.flags = BP_SCAN_UNWATCHED;
 	options.pages_held = 1;
 	code = bp_scan_open(service, &options, &channel->handle);
@@ -225,22 +237,24 @@ BpsOpenChannel(BpsScan *scan, BlockNumber block)
 	if (OpenFiles(scan, first, Min(segments - first, BPS_CHANNEL_SEGMENTS)))
 		return true;
 	BpsCloseChannel(scan);
-	channel->has_failed = true;
+	channel->has_failed = channel->cannot_open = true;
 	return false;
 }
 
-/* Opens a channel in a pool of all segments of the table. False: it cannot be joined. */
+/* Opens a channel in a pool of all segments of the table. False: it cannot be used, and with *is_over, by nobody. */
 bool
-BpsOpenPooled(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_key *key, uint32 segments)
+BpsOpenPooled(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_key *key, uint32 segments, bool *is_over)
 {
 	BpsChannel *channel = &scan->channel;
 
 	Assert(!channel->is_open);
+	*is_over = false;
 	BpsPrepareToOpen(scan);
 	if (!ReserveDescriptors(channel, (int) segments + BPS_CHANNEL_DESCRIPTORS))
 		return false;
 	if (bp_scan_join(service, key, 0, &channel->handle) < 0)
 	{
+		*is_over = true;
 		BpsComplain("a pool cannot be joined");
 		return false;
 	}
@@ -387,9 +401,12 @@ BpsCloseChannel(BpsScan *scan)
 		channel->is_open = false;
 		channel->has_page = false;
 		bp_scan_abandon(channel->handle);
-		if (!channel->is_pool && --own_channels == 0)
-			StopService(0, (Datum) 0);
+		if (!channel->is_pool)
+			own_channels--;
 	}
+	/* Also if it was started for a channel that could not be opened. */
+	if (own_channels == 0)
+		StopService(0, (Datum) 0);
 	BpsLeavePool(channel);
 	channel->pages = 0;
 	for (; channel->descriptors > 0; channel->descriptors--)

@@ -46,7 +46,7 @@ ClaimsWanted(BpsScan *scan)
 		return 1;
 	if (scan->channel.has_failed)
 		return 1;
-	return Max(1, Min(most, frames - 2));
+	return Max(1, Min(most, frames - BPS_SPARE_FRAMES));
 }
 
 /* The part of a serial scan that is next. */
@@ -479,7 +479,7 @@ BpsResetChunks(BpsScan *scan)
 	BpsReleaseBlock(scan);
 	BpsReturnPage(scan);
 	BpsCloseChannel(scan);
-	scan->channel.has_failed = false;
+	scan->channel.has_failed = scan->channel.cannot_open;
 	scan->claims_first = scan->claims_count = 0;
 	scan->announced = 0;
 	scan->has_claimed_all = false;

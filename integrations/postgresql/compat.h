@@ -16,6 +16,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/buf_internals.h"
+#include "storage/fd.h"
 #include "storage/proc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -87,6 +88,17 @@ CompatSnapshotsExpire(void)
 	return false;
 #else
 	return old_snapshot_threshold >= 0;
+#endif
+}
+
+/* Whether the server writes tables past the page cache. Then a stamp does not say that a write is under way. */
+static inline bool
+CompatWritesDirectly(void)
+{
+#if PG_VERSION_NUM >= 160000
+	return (io_direct_flags & IO_DIRECT_DATA) != 0;
+#else
+	return false;
 #endif
 }
 

@@ -55,6 +55,8 @@ ExecuteDaemon(pid_t worker)
 	sigset_t	none;
 	int			null_file;
 
+	/* Signals that are sent to all processes of the worker's group are not for the daemon. */
+	setpgid(0, 0);
 	/* The signal comes when the worker ends; it may have ended before. */
 	if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != worker)
 		_exit(1);
@@ -94,10 +96,17 @@ static pid_t
 StartDaemon(void)
 {
 	pid_t		worker = getpid();
-	pid_t		child = fork();
+	sigset_t	all;
+	sigset_t	before;
+	pid_t		child;
 
+	/* No handler of the worker's may run in the child. */
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, &before);
+	child = fork();
 	if (child == 0)
 		ExecuteDaemon(worker);
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (child < 0)
 	{
 		ereport(LOG, (errmsg("bedplate_scan: the daemon cannot be started: %m")));
@@ -168,7 +177,8 @@ bedplate_scan_daemon_main(Datum arg)
 		waitpid(child, &status, 0);
 	}
 	unlink(DAEMON_PID_FILE);
-	proc_exit(0);
+	/* The postmaster starts the worker again, unless it is ending itself: only status 0 is for good. */
+	proc_exit(1);
 }
 
 /* Called while shared_preload_libraries are loaded. */

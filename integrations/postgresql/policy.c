@@ -3,12 +3,12 @@
  *	  When a node reads directly, and when it leaves a table, or a part of one, to the ordinary scan and the page cache.
  *
  * Two kinds of conditions:
- *	- The rule of README.md, or the server's own features, forbid images: BPS_DECLINE_DISABLED to BPS_DECLINE_OLD_SNAPSHOTS.
+ *	- The rule of README.md, or the server's own features, forbid images: BPS_DECLINE_DISABLED to BPS_DECLINE_DIRECT_WRITES.
  *	  They hold whatever the settings are.
  *	- Reading past the page cache would not pay. Direct reads never warm the cache, so a table that fits into it would be
  *	  read from the device at each scan, where the ordinary scan reads it once. So the node leaves tables to the ordinary scan
  *	  that are mostly in the page cache, or that are smaller than bedplate_scan.cache_share of the memory that the
- *	  kernel can give to the page cache for this process. `residency` off, or `force`, switches this off.
+ *	  kernel can give to the page cache for this process. Partitions that a plan appends to each other are one table in this. `residency` off, or `force`, switches this off.
  *
  * The memory is what /proc/meminfo calls available, limited by the memory control groups (versions 1 and 2) that the process
  * is in. The kernel charges the page cache to the group of the process that reads.
@@ -17,6 +17,7 @@
  */
 #include "bedplate_scan.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "access/heapam.h"
@@ -46,14 +47,15 @@ BpsRelationIsEligible(Relation rel)
 static bool
 ReadText(const char *path, char *text, size_t size)
 {
-	FILE	   *file = AllocateFile(path, "r");
-	size_t		length;
+	int			fd = BasicOpenFile(path, O_RDONLY);
+	ssize_t		length;
 
-	if (file == NULL)
+	if (fd < 0)
 		return false;
-	length = fread(text, 1, size - 1, file);
-	text[length] = '\0';
-	FreeFile(file);
+	/* The kernel gives the whole text at once. */
+	length = read(fd, text, size - 1);
+	close(fd);
+	text[Max(length, 0)] = '\0';
 	return length > 0;
 }
 
@@ -201,6 +203,7 @@ BpsDecide(BpsScan *scan, BlockNumber blocks)
 	EState	   *estate = scan->css.ss.ps.state;
 	Relation	rel = scan->css.ss.ss_currentRelation;
 	Index		index = ((Scan *) scan->css.ss.ps.plan)->scanrelid;
+	double		bytes;
 
 	if (!bps_enabled)
 		return BPS_DECLINE_DISABLED;
@@ -216,9 +219,12 @@ BpsDecide(BpsScan *scan, BlockNumber blocks)
 		return BPS_DECLINE_RECHECK;
 	if (CompatSnapshotsExpire())
 		return BPS_DECLINE_OLD_SNAPSHOTS;
+	if (CompatWritesDirectly())
+		return BPS_DECLINE_DIRECT_WRITES;
 	if (bps_force || !bps_residency)
 		return BPS_NOT_DECLINED;
-	if ((double) blocks * BLCKSZ <= bps_cache_share * (double) CacheMemory())
+	bytes = Max((double) blocks * BLCKSZ, BpsAppendedBytes((CustomScan *) scan->css.ss.ps.plan));
+	if (bytes <= bps_cache_share * (double) CacheMemory())
 		return BPS_DECLINE_FITS;
 	if (BpsRangeIsCached(rel, 0, blocks))
 		return BPS_DECLINE_CACHED;
@@ -247,6 +253,8 @@ BpsDeclineText(BpsDecline decline)
 			return "rows are checked again after an update";
 		case BPS_DECLINE_OLD_SNAPSHOTS:
 			return "old_snapshot_threshold is set";
+		case BPS_DECLINE_DIRECT_WRITES:
+			return "debug_io_direct is set for data";
 		case BPS_DECLINE_CACHED:
 			return "most of the table is in the page cache";
 		case BPS_DECLINE_FITS:

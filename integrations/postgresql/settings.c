@@ -16,7 +16,7 @@ bool		bps_enabled = true;
 bool		bps_force = false;
 bool		bps_residency = true;
 int			bps_min_table_megabytes = 64;
-int			bps_ring_megabytes = 32;
+int			bps_ring_megabytes = 20;
 double		bps_cache_share = 0.5;
 char	   *bps_sharing = NULL;
 char	   *bps_program = NULL;
@@ -45,7 +45,7 @@ BpsDefineSettings(void)
 							PGC_USERSET, GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomIntVariable("bedplate_scan.ring_size",
 							"The memory that each scan, and each worker of a parallel one, reads into.",
-							NULL, &bps_ring_megabytes, 32, 8, 1024,
+							NULL, &bps_ring_megabytes, 20, BPS_RING_MEGABYTES_MIN, BPS_RING_MEGABYTES_MAX,
 							PGC_USERSET, GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomBoolVariable("bedplate_scan.residency",
 							 "Leaves tables, and parts of them, to the page cache where it has them or has room for them.",

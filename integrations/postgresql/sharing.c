@@ -277,6 +277,7 @@ TryPool(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_sour
 	BpsChannel *channel = &scan->channel;
 	struct bp_scan_key key;
 	bool		is_ours;
+	bool		is_over;
 
 	*again = false;
 	if (!FindPool(channel->pool_identity, segments, &key, &is_ours))
@@ -293,12 +294,14 @@ TryPool(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_sour
 		}
 	}
 	LookUpAll(scan);
-	if (BpsOpenPooled(scan, service, &key, segments))
+	if (BpsOpenPooled(scan, service, &key, segments, &is_over))
 		return true;
-	/* The pool's maker has left it, or the daemon is another one. */
-	ForgetEntry(channel->pool_identity, &key);
 	BpsForgetPending(scan);
 	BpsCloseChannel(scan);
+	if (!is_over)
+		return false;
+	/* The pool's maker has left it, or the daemon is another one. */
+	ForgetEntry(channel->pool_identity, &key);
 	*again = !is_ours;
 	if (is_ours)
 		Disconnect(0, (Datum) 0);

@@ -4,7 +4,7 @@
  *
  * A scan counts in its own memory. Each participant of a parallel scan adds its counts to shared memory after each chunk and at
  * its end; the leader collects them before that memory goes away. Totals are those of the backend that ran the query: what
- * its workers did is counted there.
+ * its workers did is counted there. A scan that each worker makes for itself is in the worker's totals alone.
  *
  * If the extension is in shared_preload_libraries, totals are in shared memory and bedplate_scan_statistics() returns a row
  * for each backend that is running. Otherwise they are in the backend's memory, and it returns the caller's own row.

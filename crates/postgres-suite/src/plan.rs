@@ -13,6 +13,9 @@ const BUFFERED: &str = "Blocks From Buffer Manager";
 /// Its counter of bytes that were read for another scan, too.
 const SHARED: &str = "Bytes Shared";
 
+/// Why a node scans as PostgreSQL does.
+const ORDINARY: &str = "Ordinary Scan";
+
 /// What the extension's nodes in a plan did together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -53,6 +56,24 @@ pub fn counters(client: &mut Client, query: &str) -> Result<Counters> {
     let mut counters = Counters::default();
     add(&plan, &mut counters);
     Ok(counters)
+}
+
+/// Runs a query by EXPLAIN, and returns why the extension's nodes scanned as PostgreSQL does, those that did.
+pub fn ordinary_scans(client: &mut Client, query: &str) -> Result<Vec<String>> {
+    let mut reasons = Vec::new();
+    add_reasons(&explain(client, query)?, &mut reasons);
+    Ok(reasons)
+}
+
+fn add_reasons(part: &Value, reasons: &mut Vec<String>) {
+    match part {
+        Value::Array(parts) => parts.iter().for_each(|part| add_reasons(part, reasons)),
+        Value::Object(fields) => {
+            reasons.extend(fields.get(ORDINARY).and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|part| add_reasons(part, reasons));
+        }
+        _ => {}
+    }
 }
 
 /// Adds the nodes of a part of a plan.

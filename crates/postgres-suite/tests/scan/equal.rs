@@ -1,10 +1,10 @@
 //! Scans of tables that nobody writes: every row once, serially and in parallel, in tables of every kind.
 
 use bedplate_postgres_suite::extension::{Build, is_stock};
-use bedplate_postgres_suite::plan::Counters;
+use bedplate_postgres_suite::plan::{Counters, ordinary_scans};
 use bedplate_postgres_suite::{Cluster, Installation, Stop, execute};
 
-use crate::common::{FORCE, PARALLEL, Pair, SERIAL, each_installation, rows, settings};
+use crate::common::{DECLINED, FORCE, PARALLEL, Pair, SERIAL, each_installation, rows, settings};
 
 /// Tables of kinds that a scan meets: rows that were never hinted, updated, deleted, frozen; long values; no logging; views.
 const TABLES: &str = "
@@ -211,6 +211,55 @@ fn a_table_of_two_files_is_scanned_across_the_seam() {
     pair.end().unwrap();
 }
 
+/// A server that writes tables past the page cache gives no sign of a write that is under way.
+#[test]
+fn a_server_that_writes_directly_is_declined() {
+    each_installation(|installation| {
+        if installation.version < 16 || is_stock() {
+            return;
+        }
+        let settings = settings(installation, Build::Product).with("debug_io_direct", "data");
+        let cluster = Cluster::create(installation, &settings).unwrap();
+        let mut client = cluster.client().unwrap();
+        execute(&mut client, "create table t as select g id from generate_series(1, 50000) g").unwrap();
+        execute(&mut client, FORCE).unwrap();
+        let why = ordinary_scans(&mut client, "select count(*) from t").unwrap();
+        assert_eq!(why, ["debug_io_direct is set for data"]);
+    });
+}
+
+/// Whether the page cache has room is asked of a whole table, not of each of its partitions.
+#[test]
+fn partitions_are_one_table() {
+    each_installation(|installation| {
+        if is_stock() {
+            return;
+        }
+        let cluster = crate::common::cluster(installation);
+        let mut client = cluster.client().unwrap();
+        let parts = 8;
+        execute(&mut client, "create table t(id int, pad text) partition by list (id)").unwrap();
+        for part in 0..parts {
+            let create = format!("create table t{part} partition of t for values in ({part})");
+            let fill =
+                format!("insert into t select {part}, repeat('x', 1000) from generate_series(1, 7000)");
+            execute(&mut client, &format!("{create}; {fill}")).unwrap();
+        }
+        // Each part has 8 MB; the limit is twice as much.
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:")).unwrap();
+        let available: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        let share = 16.0 * 1024.0 / available;
+        execute(&mut client, DECLINED).unwrap();
+        execute(&mut client, &format!("{SERIAL}; set bedplate_scan.cache_share = {share}")).unwrap();
+        let (fits, cached) =
+            ("the page cache has room for the table", "most of the table is in the page cache");
+        assert_eq!(ordinary_scans(&mut client, "select count(*) from t3").unwrap(), [fits]);
+        // They do not fit together; they are not read directly either, because they were written just now.
+        assert_eq!(ordinary_scans(&mut client, "select count(*) from t").unwrap(), vec![cached; parts]);
+    });
+}
+
 #[test]
 fn settings_have_bounds() {
     each_installation(|installation| {
@@ -221,7 +270,7 @@ fn settings_have_bounds() {
         let mut client = cluster.client().unwrap();
         let bounds = [
             ("ring_size", "8MB", "7MB"),
-            ("ring_size", "1GB", "1025MB"),
+            ("ring_size", "64MB", "65MB"),
             ("cache_share", "0", "-0.1"),
             ("cache_share", "1", "1.1"),
             ("min_table_size", "0", "-1"),
