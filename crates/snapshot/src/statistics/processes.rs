@@ -154,6 +154,8 @@ pub fn read(pid: u32) -> Result<Process, Unreadable> {
         }),
         Found { damage: Some(damage), .. } => Err(Unreadable::Damaged { pid, damage }),
         Found { owner: Some(owner), .. } => Err(Unreadable::SnapshotOf { pid, owner }),
+        // It may have ended meanwhile.
+        _ if Status::of(pid).is_none_or(|now| now.has_ended) => Err(Unreadable::NoProcess { pid }),
         _ if maps_a_page(pid) => Err(Unreadable::Closed { pid }),
         _ => Err(Unreadable::WithoutLibrary { pid }),
     }
@@ -281,11 +283,16 @@ impl Status {
         let process = word("Tgid", 0)?.parse().ok()?;
         // The last one is in the innermost namespace.
         let inner = field("NSpid").and_then(|all| all.split_whitespace().last()?.parse().ok());
+        let parent = word("PPid", 0)?.parse().ok()?;
+        let is_dead = matches!(word("State", 0)?.as_str(), "Z" | "X");
+        // The kernel takes a process's memory and its descriptors before it says that it has ended. Only the kernel's own
+        // processes, children of the second one, never have memory.
+        let is_ending = field("VmSize").is_none() && parent != 2 && process != 2;
         Some(Self {
             name: printable(field("Name")?.as_bytes()),
-            has_ended: matches!(word("State", 0)?.as_str(), "Z" | "X"),
+            has_ended: is_dead || is_ending,
             process,
-            parent: word("PPid", 0)?.parse().ok()?,
+            parent,
             user: word("Uid", 1)?.parse().ok()?,
             pid_in_namespace: inner.unwrap_or(u64::from(process)),
             anonymous_bytes: kib("RssAnon").saturating_mul(1024),
@@ -472,6 +479,42 @@ mod tests {
         ended.wait().unwrap();
     }
 
+    /// A process loses its memory and its descriptors before the kernel says that it has ended.
+    #[test]
+    fn a_process_that_is_ending_is_not_one_without_the_library() {
+        let _alone = one_test_at_a_time();
+        in_child(|| {
+            for _ in 0..300 {
+                let (seen, tell) = rustix::pipe::pipe().unwrap();
+                // SAFETY: the child makes a page, waits, and ends without returning.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    drop(tell);
+                    std::mem::forget(Page::new(None, "").unwrap());
+                    // Memory takes time to be freed.
+                    std::mem::forget(std::hint::black_box(vec![1u8; 4 << 20]));
+                    let _ = rustix::io::read(&seen, &mut [0]);
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(0) };
+                }
+                let pid = child as u32;
+                while read(pid).is_err() {
+                    std::thread::yield_now();
+                }
+                drop(tell);
+                let error = loop {
+                    if let Err(error) = read(pid) {
+                        break error;
+                    }
+                };
+                assert!(matches!(error, Unreadable::NoProcess { .. }), "{error}");
+                let mut status = -1;
+                // SAFETY: waits for the child.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+            }
+        });
+    }
+
     #[test]
     fn processes_that_may_not_be_looked_at_are_errors_of_their_own() {
         let _alone = one_test_at_a_time();
@@ -500,7 +543,7 @@ mod tests {
     #[test]
     fn status_is_parsed() {
         let text = b"Name:\tred\x1b(s)\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t70\nPid:\t71\nPPid:\t3\n\
-            Uid:\t1\t1000\t1\t1\nNSpid:\t71\t9\t5\nVmRSS:\t9 kB\nRssAnon:\t\t 12 kB\nRssShmem:\t\t7 kB\n";
+            Uid:\t1\t1000\t1\t1\nNSpid:\t71\t9\t5\nVmSize:\t9 kB\nRssAnon:\t\t 12 kB\nRssShmem:\t\t7 kB\n";
         let expected = Status {
             name: "red?(s)".into(),
             has_ended: false,
@@ -512,6 +555,10 @@ mod tests {
             shared_bytes: 7 << 10,
         };
         assert_eq!(Status::parse(text), Some(expected));
+        let text_of = |text: &str| Status::parse(text.as_bytes()).unwrap();
+        let ending = String::from_utf8_lossy(text).replace("VmSize", "VmNone");
+        assert!(text_of(&ending).has_ended);
+        assert!(!text_of(&ending.replace("PPid:\t3", "PPid:\t2")).has_ended);
         assert_eq!(Status::parse(b"Name:\tx\n"), None);
         for len in 0..text.len() {
             let _ = Status::parse(&text[..len]);
