@@ -178,7 +178,8 @@ typedef enum BpsDecline
 	BPS_DECLINE_OLD_SNAPSHOTS,
 	BPS_DECLINE_DIRECT_WRITES,
 	BPS_DECLINE_CACHED,
-	BPS_DECLINE_FITS
+	BPS_DECLINE_FITS,
+	BPS_DECLINE_READ_ALREADY
 } BpsDecline;
 
 /* ---- the scan ---- */
@@ -277,13 +278,19 @@ extern void BpsDefineSettings(void);
 extern double BpsAppendedBytes(const CustomScan *custom);
 extern void BpsInstallPlannerHook(void);
 
+/* ---- readers.c ---- */
+extern bool BpsBeginReading(Relation rel);
+extern void BpsGoOnReading(Relation rel);
+extern void BpsEndReading(Relation rel);
+extern void BpsInstallReaders(void);
+
 /* ---- executor.c ---- */
 extern void BpsRegisterNode(void);
 extern const CustomScanMethods bps_scan_methods;
 
 /* ---- policy.c ---- */
 extern bool BpsRelationIsEligible(Relation rel);
-extern BpsDecline BpsDecide(BpsScan *scan, BlockNumber blocks);
+extern BpsDecline BpsDecide(BpsScan *scan, BlockNumber blocks, bool is_parallel);
 extern const char *BpsDeclineText(BpsDecline decline);
 extern bool BpsRangeIsCached(Relation rel, BlockNumber first, BlockNumber blocks);
 

@@ -427,6 +427,7 @@ BpsNextBlock(BpsScan *scan)
 			{
 				BpsReturnPage(scan);
 				scan->announced--;
+				BpsGoOnReading(scan->css.ss.ss_currentRelation);
 			}
 			scan->claims_first = (scan->claims_first + 1) % BPS_CLAIMS_MAX;
 			scan->claims_count--;

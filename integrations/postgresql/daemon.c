@@ -33,6 +33,8 @@
 /* The daemon is started again after this time, which doubles while it ends soon. */
 #define RESTART_MS		1000
 #define RESTART_MS_MAX	60000
+/* A daemon that takes longer to end is killed. */
+#define END_NS			(UINT64CONST(5) * 1000 * 1000 * 1000)
 /* A daemon that ran for as long is not one that ends soon. */
 #define RESTART_AFTER_NS (UINT64CONST(10) * 1000 * 1000 * 1000)
 
@@ -130,6 +132,22 @@ ReportEnd(int status)
 		ereport(LOG, (errmsg("bedplate_scan: the daemon ended with status %d", WEXITSTATUS(status))));
 }
 
+/* Ends the daemon, which may stand still. */
+static void
+EndDaemon(pid_t child)
+{
+	uint64		begin = BpsNow();
+	int			status;
+
+	kill(child, SIGTERM);
+	while (waitpid(child, &status, WNOHANG) == 0)
+	{
+		if (BpsNow() - begin > END_NS)
+			kill(child, SIGKILL);
+		pg_usleep(10000);
+	}
+}
+
 /* The background worker: keeps a daemon running, and ends with it. */
 void
 bedplate_scan_daemon_main(Datum arg)
@@ -172,10 +190,7 @@ bedplate_scan_daemon_main(Datum arg)
 		CHECK_FOR_INTERRUPTS();
 	}
 	if (child != 0)
-	{
-		kill(child, SIGTERM);
-		waitpid(child, &status, 0);
-	}
+		EndDaemon(child);
 	unlink(DAEMON_PID_FILE);
 	/* The postmaster starts the worker again, unless it is ending itself: only status 0 is for good. */
 	proc_exit(1);

@@ -72,7 +72,7 @@ Start(BpsScan *scan)
 	{
 		/* After the snapshot: no block that is added later has a tuple that it sees. */
 		scan->blocks = RelationGetNumberOfBlocks(scan->css.ss.ss_currentRelation);
-		scan->decline = BpsDecide(scan, scan->blocks);
+		scan->decline = BpsDecide(scan, scan->blocks, false);
 		scan->is_forced = bps_force;
 		scan->uses_residency = bps_residency && !bps_force;
 	}
@@ -266,6 +266,8 @@ Stop(BpsScan *scan)
 		scan->ordinary = NULL;
 		scan->css.ss.ss_ScanTupleSlot = scan->own_slot;
 	}
+	else if (scan->is_started)
+		BpsEndReading(scan->css.ss.ss_currentRelation);
 	BpsResetChunks(scan);
 	if (scan->strategy != NULL)
 		FreeAccessStrategy(scan->strategy);

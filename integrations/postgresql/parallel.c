@@ -36,7 +36,7 @@ BpsInitializeShared(CustomScanState *node, ParallelContext *context, void *coord
 
 	memset(shared, 0, sizeof(*shared));
 	shared->blocks = RelationGetNumberOfBlocks(rel);
-	shared->decline = BpsDecide(scan, shared->blocks);
+	shared->decline = BpsDecide(scan, shared->blocks, true);
 	shared->is_ordinary = shared->decline != BPS_NOT_DECLINED;
 	shared->is_forced = bps_force;
 	shared->uses_residency = bps_residency && !bps_force;

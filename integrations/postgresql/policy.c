@@ -10,6 +10,8 @@
  *	  that are mostly in the page cache, or that are smaller than bedplate_scan.cache_share of the memory that the
  *	  kernel can give to the page cache for this process. Partitions that a plan appends to each other are one table in this. `residency` off, or `force`, switches this off.
  *
+ *	  Nor would several direct scans of one table pay that do not share what they read: see readers.c.
+ *
  * The memory is what /proc/meminfo calls available, limited by the memory control groups (versions 1 and 2) that the process
  * is in. The kernel charges the page cache to the group of the process that reads.
  *
@@ -198,7 +200,7 @@ BpsRangeIsCached(Relation rel, BlockNumber first, BlockNumber blocks)
 
 /* Whether a node reads as an ordinary sequential scan, and why. It is asked at the scan's first tuple. */
 BpsDecline
-BpsDecide(BpsScan *scan, BlockNumber blocks)
+BpsDecide(BpsScan *scan, BlockNumber blocks, bool is_parallel)
 {
 	EState	   *estate = scan->css.ss.ps.state;
 	Relation	rel = scan->css.ss.ss_currentRelation;
@@ -228,6 +230,9 @@ BpsDecide(BpsScan *scan, BlockNumber blocks)
 		return BPS_DECLINE_FITS;
 	if (BpsRangeIsCached(rel, 0, blocks))
 		return BPS_DECLINE_CACHED;
+	/* Serial scans may share a pool. */
+	if ((is_parallel || !BpsSharingWanted()) && !BpsBeginReading(rel))
+		return BPS_DECLINE_READ_ALREADY;
 	return BPS_NOT_DECLINED;
 }
 
@@ -259,6 +264,8 @@ BpsDeclineText(BpsDecline decline)
 			return "most of the table is in the page cache";
 		case BPS_DECLINE_FITS:
 			return "the page cache has room for the table";
+		case BPS_DECLINE_READ_ALREADY:
+			return "another session reads the table directly";
 	}
 	return NULL;
 }

@@ -33,6 +33,10 @@
 #define POOL_SEGMENTS_MAX 64
 /* How long a scan waits for the pool that another one is making. */
 #define MAKING_NS		(UINT64CONST(2) * 1000 * 1000 * 1000)
+/* How long the daemon may take for an answer; a backend cannot be interrupted meanwhile. */
+#define PATIENCE_NS		(UINT64CONST(1) * 1000 * 1000 * 1000)
+/* How long a backend does not ask a daemon again that took longer. */
+#define PAUSE_NS		(UINT64CONST(60) * 1000 * 1000 * 1000)
 /* Blocks that are looked up between two looks for interrupts; a multiple of 64. */
 #define LOOK_UP_BLOCKS	4096
 
@@ -65,6 +69,7 @@ static shmem_request_hook_type previous_request_hook;
 /* This backend's connection to the daemon. */
 static struct bp_scan_service daemon_service;
 static char *daemon_path = NULL; /* NULL if there is none */
+static uint64 slow_ns = 0;		/* when the daemon took too long; 0: never */
 
 /* ---- the connection ---- */
 
@@ -94,11 +99,24 @@ Disconnect(int code, Datum arg)
 	daemon_path = NULL;
 }
 
+/* Breaks a connection on which something failed. A daemon that took too long is left alone for a while. */
+static void
+GiveUpDaemon(uint64 asked_ns)
+{
+	Disconnect(0, (Datum) 0);
+	if (BpsNow() - asked_ns >= PATIENCE_NS)
+		slow_ns = BpsNow();
+}
+
 static bool
 Connect(struct bp_scan_service *service)
 {
 	static bool is_registered = false;
 	const char *path = WantedPath();
+	uint64		begin = BpsNow();
+
+	if (slow_ns != 0 && begin - slow_ns < PAUSE_NS)
+		return false;
 
 	if (daemon_path != NULL && strcmp(daemon_path, path) != 0)
 		Disconnect(0, (Datum) 0);
@@ -107,6 +125,7 @@ Connect(struct bp_scan_service *service)
 		if (bp_scan_connect(path, &daemon_service) < 0)
 		{
 			BpsComplain("the daemon cannot be reached");
+			GiveUpDaemon(begin);
 			return false;
 		}
 		daemon_path = strdup(path);
@@ -278,10 +297,12 @@ TryPool(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_sour
 	struct bp_scan_key key;
 	bool		is_ours;
 	bool		is_over;
+	uint64		begin;
 
 	*again = false;
 	if (!FindPool(channel->pool_identity, segments, &key, &is_ours))
 		return false;
+	begin = BpsNow();
 	if (is_ours)
 	{
 		bool		is_made = MakePool(scan, service, sources, segments, &key);
@@ -289,11 +310,12 @@ TryPool(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_sour
 		FinishEntry(channel->pool_identity, segments, is_made ? &key : NULL);
 		if (!is_made)
 		{
-			Disconnect(0, (Datum) 0);
+			GiveUpDaemon(begin);
 			return false;
 		}
 	}
 	LookUpAll(scan);
+	begin = BpsNow();
 	if (BpsOpenPooled(scan, service, &key, segments, &is_over))
 		return true;
 	BpsForgetPending(scan);
@@ -302,9 +324,10 @@ TryPool(BpsScan *scan, struct bp_scan_service service, const struct bp_scan_sour
 		return false;
 	/* The pool's maker has left it, or the daemon is another one. */
 	ForgetEntry(channel->pool_identity, &key);
-	*again = !is_ours;
-	if (is_ours)
-		Disconnect(0, (Datum) 0);
+	if (is_ours || BpsNow() - begin >= PATIENCE_NS)
+		GiveUpDaemon(begin);
+	else
+		*again = true;
 	return false;
 }
 

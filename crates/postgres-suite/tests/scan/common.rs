@@ -1,6 +1,7 @@
 //! Servers with the extension, and the comparison that most tests make.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use bedplate_postgres_suite::extension::{self, Build};
@@ -68,6 +69,18 @@ pub fn cluster(installation: &Installation) -> Cluster {
 /// The rows of a query, columns separated by bars.
 pub fn rows(client: &mut Client, query: &str) -> Result<Vec<String>, String> {
     Ok(bedplate_postgres_suite::rows(client, query)?.into_iter().map(|row| row.join("|")).collect())
+}
+
+/// Takes the files below a folder out of the page cache. The server must not run.
+pub fn forget(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            forget(&entry.path());
+        } else if let Ok(file) = File::open(entry.path()) {
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+    }
 }
 
 /// Two sessions that see the same snapshot: one scans as PostgreSQL does, the other by the extension.

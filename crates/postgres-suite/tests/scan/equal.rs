@@ -4,7 +4,7 @@ use bedplate_postgres_suite::extension::{Build, is_stock};
 use bedplate_postgres_suite::plan::{Counters, ordinary_scans};
 use bedplate_postgres_suite::{Cluster, Installation, Stop, execute};
 
-use crate::common::{DECLINED, FORCE, PARALLEL, Pair, SERIAL, each_installation, rows, settings};
+use crate::common::{DECLINED, FORCE, PARALLEL, Pair, SERIAL, each_installation, forget, rows, settings};
 
 /// Tables of kinds that a scan meets: rows that were never hinted, updated, deleted, frozen; long values; no logging; views.
 const TABLES: &str = "
@@ -257,6 +257,45 @@ fn partitions_are_one_table() {
         assert_eq!(ordinary_scans(&mut client, "select count(*) from t3").unwrap(), [fits]);
         // They do not fit together; they are not read directly either, because they were written just now.
         assert_eq!(ordinary_scans(&mut client, "select count(*) from t").unwrap(), vec![cached; parts]);
+    });
+}
+
+/// Where sessions do not share, one of them reads a table directly, and those that begin meanwhile leave it to the page cache.
+#[test]
+fn a_table_that_another_session_reads_is_left_to_the_page_cache() {
+    each_installation(|installation| {
+        if is_stock() {
+            return;
+        }
+        let mut cluster = crate::common::cluster(installation);
+        let fill = "create table t as select g id, repeat('x', 500) pad from generate_series(1, 60000) g";
+        cluster.run(fill).unwrap();
+        let settings = "set bedplate_scan.cache_share = 0; set cursor_tuple_fraction = 1";
+        let (count, reason) = ("select count(*) from t", "another session reads the table directly");
+        for how in [SERIAL, PARALLEL] {
+            cluster.stop(Stop::Fast).unwrap();
+            forget(&cluster.data());
+            cluster.start().unwrap();
+            let [mut first, mut second] = [cluster.client().unwrap(), cluster.client().unwrap()];
+            for client in [&mut first, &mut second] {
+                execute(client, &format!("{DECLINED}; {settings}; {how}")).unwrap();
+            }
+            // Direct reads leave the page cache as it is, and end.
+            for client in [&mut first, &mut second] {
+                assert_eq!(ordinary_scans(client, count).unwrap(), [""; 0]);
+            }
+            // A reader that pauses for long is none, and on a busy machine the time between two statements may be long.
+            let is_left = (0..50).any(|_| {
+                execute(&mut first, "begin; declare c no scroll cursor for select id from t").unwrap();
+                rows(&mut first, "fetch 100 from c").unwrap();
+                let reasons = ordinary_scans(&mut second, count).unwrap();
+                execute(&mut first, "rollback").unwrap();
+                reasons == [reason]
+            });
+            assert!(is_left);
+            // The page cache has the table now.
+            assert_ne!(ordinary_scans(&mut second, count).unwrap(), [reason]);
+        }
     });
 }
 

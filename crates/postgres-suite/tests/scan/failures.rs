@@ -2,6 +2,7 @@
 
 use bedplate_postgres_suite::extension::{Build, is_stock};
 use bedplate_postgres_suite::{Cluster, Gate, Installation, Step, Stop, execute};
+use rustix::process::Signal;
 
 use crate::common::{FORCE, Pair, SERIAL, each_installation, rows, settings, shared};
 
@@ -37,8 +38,12 @@ fn pid(client: &mut bedplate_postgres_suite::postgres::Client) -> i32 {
 }
 
 fn kill(pid: i32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: i32, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 #[test]
@@ -120,6 +125,31 @@ fn a_daemon_that_is_killed_does_not_show() {
         compare(&cluster);
         wait_for_daemon(&cluster, Some(daemon));
         compare(&cluster);
+        cluster.stop(Stop::Fast).unwrap();
+    });
+}
+
+/// A daemon that does not answer costs a scan little time, and the scans after it none. The server stops without it.
+#[test]
+fn a_daemon_that_stands_still_does_not_hold_scans_up() {
+    each_installation(|installation| {
+        if is_stock() {
+            return;
+        }
+        let mut cluster =
+            Cluster::create(installation, &shared(settings(installation, Build::Product))).unwrap();
+        fill(&mut cluster);
+        let daemon = wait_for_daemon(&cluster, None);
+        signal(daemon, Signal::STOP);
+        let mut client = cluster.client().unwrap();
+        execute(&mut client, &format!("{FORCE}; {SERIAL}")).unwrap();
+        // The daemon's own answers may take 30 seconds elsewhere.
+        let start = std::time::Instant::now();
+        for _ in 0..20 {
+            assert_eq!(rows(&mut client, "select count(*) from t").unwrap(), ["50000"]);
+        }
+        let time = start.elapsed();
+        assert!(time.as_secs() < 20, "twenty scans took {time:?}");
         cluster.stop(Stop::Fast).unwrap();
     });
 }
