@@ -350,7 +350,8 @@ pub unsafe extern "C" fn bp_scan_put_page(channel: bp_scan_channel, page: *const
 
 /// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
 /// since. One statx(). Of a channel that does not watch its files; the page is out. If it is not known it is false: of block
-/// devices, and of files that were changed so shortly before they were read that their stamps prove nothing.
+/// devices, of files of network file systems, and of files that were changed so shortly before they were read that their stamps
+/// prove nothing.
 ///
 /// # Safety
 /// `page` is readable or NULL, and `unchanged` is writable or NULL.

@@ -29,6 +29,7 @@ mod daemon;
 mod engine;
 mod error;
 mod extents;
+mod file_system;
 mod limits;
 mod memory;
 mod plan;

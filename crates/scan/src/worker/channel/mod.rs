@@ -400,8 +400,8 @@ impl Channel {
     }
 
     /// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
-    /// since. One `statx`. `false` may also mean that it cannot be known: of block devices, and of files that were changed so
-    /// shortly before they were read that their stamps prove nothing. Other changes of the file than to its bytes count, too:
+    /// since. One `statx`. `false` may also mean that it cannot be known: of block devices, of files of network file systems, and of
+    /// files that were changed so shortly before they were read that their stamps prove nothing. Other changes of the file than to its bytes count, too:
     /// names that it gets or loses.
     ///
     /// # Errors
