@@ -56,7 +56,7 @@ static void judgment(struct bp_scan_service at)
 {
 	struct bp_scan_source source = source_of(path);
 	struct bp_scan_options options = options_of(&source);
-	struct bp_scan_channel channel, watched = opened(path);
+	struct bp_scan_channel channel, other, watched = opened(path);
 	struct bp_scan_page page, old;
 	struct timespec before;
 	bool unchanged = true;
@@ -74,6 +74,12 @@ static void judgment(struct bp_scan_service at)
 	IS(bp_scan_unchanged(channel, NULL, &unchanged), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(channel, &page, NULL), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(watched, &page, &unchanged), BP_SCAN_ERROR_PAGE);
+	/* Nor does another that does not watch them, with a page of its own out. */
+	IS(bp_scan_open(at, &options, &other), BP_SCAN_OK);
+	IS(bp_scan_next_page(other, &old, BP_SCAN_FOREVER), BP_SCAN_OK);
+	IS(bp_scan_unchanged(other, &page, &unchanged), BP_SCAN_ERROR_PAGE);
+	IS(bp_scan_unchanged(other, &old, &unchanged), BP_SCAN_OK);
+	IS(bp_scan_abandon(other), BP_SCAN_OK);
 	old = page;
 	IS(bp_scan_put_page(channel, &page), BP_SCAN_OK);
 	IS(bp_scan_unchanged(channel, &old, &unchanged), BP_SCAN_ERROR_NOT_HELD);

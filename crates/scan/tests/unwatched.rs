@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bedplate_scan::{
-    Channel, Choice, Daemon, Error, FRAME, Kind, Options, PoolOptions, Range, Scan, Service,
+    Channel, Choice, Daemon, Error, FRAME, Got, Kind, Options, PoolOptions, Range, Scan, Service,
 };
 use common::{Fault, Faults, folder, is_right, write};
 use rustix::time::{ClockId, clock_gettime};
@@ -262,6 +262,23 @@ fn watched_pages_are_not_judged() {
     assert_eq!((page.read_began(), page.is_stable()), (0, false));
     let error = page.unchanged().unwrap_err();
     assert!(matches!(&error, Error::Invalid(text) if text.contains("unwatched")), "{error}");
+}
+
+/// Its file would be another one there.
+#[test]
+fn a_page_is_judged_by_its_own_channel_only() {
+    let folder = folder();
+    let paths = [0, 1].map(|file| write(folder.path(), file, FRAME));
+    let service = Service::start().unwrap();
+    let [mut one, mut other] =
+        paths.each_ref().map(|path| service.open(Scan::of([path]).unwatched()).unwrap());
+    let Got::Page(piece) = one.wait_for_page(None).unwrap() else { panic!("there is a page") };
+    let owned = other.next_owned().unwrap().unwrap();
+    one.unchanged(&piece).unwrap();
+    other.unchanged(&owned).unwrap();
+    for error in [one.unchanged(&owned).unwrap_err(), other.unchanged(&piece).unwrap_err()] {
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("another channel's")), "{error}");
+    }
 }
 
 /// Each page carries the time from before its own read: a read that comes later says so.

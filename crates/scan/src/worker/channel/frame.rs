@@ -171,7 +171,8 @@ impl Channel {
         }
         // SAFETY: within the mapping, as was checked.
         let start = unsafe { self.lender.frames.start().add(at) };
-        Ok((Piece { file, offset, start, len: len as usize, read_began_ns, judgment }, lent))
+        let (len, channel) = (len as usize, self.lender.channel);
+        Ok((Piece { file, offset, start, len, read_began_ns, judgment, channel }, lent))
     }
 
     /// Adds ranges to the scan, to come after those it has.

@@ -407,8 +407,7 @@ impl Channel {
     /// # Errors
     /// The scan watches its files; the page is another channel's.
     pub fn unchanged(&self, page: &impl Delivered) -> Result<bool> {
-        let piece = page.piece();
-        self.lender.unchanged(piece.file, &piece.judgment)
+        self.lender.unchanged(page.piece())
     }
 
     /// How many bytes the scan has, with the ranges that were added and without those that were cancelled.
