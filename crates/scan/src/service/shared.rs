@@ -127,8 +127,10 @@ impl Founded {
 
 impl Drop for Founded {
     fn drop(&mut self) {
-        self.shared.pools.pools().remove(&self.key);
-        self.shared.inbox.send(Command::Dissolve(self.id));
+        if self.shared.check_process().is_ok() {
+            self.shared.pools.pools().remove(&self.key);
+            self.shared.tell(Command::Dissolve(self.id));
+        }
     }
 }
 
@@ -275,6 +277,7 @@ impl Shared {
         memory_bytes: usize,
         terms: Terms,
     ) -> Result<Founded> {
+        self.check_process()?;
         check_memory(memory_bytes, terms)?;
         let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
         let mut plan = Plan::new(&files, FRAME);
@@ -298,6 +301,7 @@ impl Shared {
 
     /// The names of a pool's files, as its founder has them.
     pub(crate) fn names(&self, key: AccessKey) -> Result<Vec<Vec<u8>>> {
+        self.check_process()?;
         self.pools.pools().get(&key).map(|known| known.names.clone()).ok_or_else(unknown)
     }
 
@@ -308,6 +312,7 @@ impl Shared {
         page_size: usize,
         proof: Option<&[File]>,
     ) -> Result<Opened> {
+        self.check_process()?;
         let page_size = crate::Scan::of::<Source>([]).page_size(page_size)?.page_size;
         let (pool, frames, chunks, bytes, direct, terms, files) = {
             let pools = self.pools.pools();
@@ -364,6 +369,6 @@ impl Link for Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.inbox.send(Command::Leave(self.pool, self.member));
+        self.shared.tell(Command::Leave(self.pool, self.member));
     }
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use bedplate_threads::forks::Process;
+
 use super::{Link, Piece};
 use crate::board::{Board, Want};
 use crate::clock::Clock;
@@ -17,6 +19,8 @@ use crate::{Error, Result};
 
 /// What pages are lent by.
 pub struct Lender {
+    /// The process whose channel it is. In a forked child the board is still the parent's, so nothing is written to it there.
+    process: Process,
     /// The channel's number, which no other channel of this process has.
     pub channel: u64,
     pub board: Arc<Board>,
@@ -46,6 +50,7 @@ impl Lender {
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
+            process: Process::current(),
             channel: NEXT.fetch_add(1, Relaxed),
             clock: board.clock(),
             board,
@@ -57,6 +62,16 @@ impl Lender {
             in_use: AtomicUsize::new(0),
             since: AtomicU64::new(0),
         }
+    }
+
+    /// Whether it was inherited by a fork.
+    pub fn is_inherited(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    /// Whether it may be used in this process.
+    pub fn check_process(&self) -> Result<()> {
+        if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
     }
 
     /// How many owned pages are out. Frames of those that are not are back.
@@ -76,6 +91,7 @@ impl Lender {
 
     /// Whether the file of a page is what the page has of it. One `statx`.
     pub fn unchanged(&self, page: &Piece) -> Result<bool> {
+        self.check_process()?;
         // A file's number, and the stamp, mean something only among the files of the page's own channel.
         if page.channel != self.channel {
             return Err(Error::Invalid(
@@ -124,9 +140,12 @@ impl Lent {
     }
 }
 
-/// The frame's last page was returned: the service may have it.
+/// The frame's last page was returned: the service may have it. In a forked child it is the parent that has the page, and returns it.
 impl Drop for Lent {
     fn drop(&mut self) {
+        if self.lender.is_inherited() {
+            return;
+        }
         let Lender { board, clock, .. } = &*self.lender;
         let (now, words) = (clock.now(), board.worker());
         let since = self.lender.since.swap(now, Relaxed);

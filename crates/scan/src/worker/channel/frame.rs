@@ -180,6 +180,7 @@ impl Channel {
     /// # Errors
     /// A range is not in its file; the service has ended.
     pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+        self.lender.check_process()?;
         self.lender.link.notify_ranges(ranges)
     }
 
@@ -190,6 +191,7 @@ impl Channel {
     /// # Errors
     /// A range is not in its file; the channel is a pool's; the service has ended.
     pub fn cancel_ranges(&mut self, ranges: &[Range]) -> Result<u64> {
+        self.lender.check_process()?;
         let cancelled = self.lender.link.cancel_ranges(ranges)?;
         let ranges = RangeSet::new(ranges);
         let mut here = 0;
