@@ -191,6 +191,14 @@ fn notice_forks() -> Result<()> {
     if forks::watch() { Ok(()) } else { Err(Error::system("noticing forks")(Errno::NOMEM)) }
 }
 
+/// Bytes of ranges that are in their files.
+fn sum(ranges: &[Range]) -> Result<u64> {
+    let bytes = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.end - range.start));
+    bytes.ok_or_else(|| {
+        Error::Invalid("the ranges have more than 2^64 bytes together: scan them one after the other".into())
+    })
+}
+
 /// A channel before a worker has it.
 pub(crate) struct Opened {
     pub board: Arc<Board>,
@@ -228,7 +236,8 @@ impl Shared {
         let board = Arc::new(Board::new(count, self.clock)?);
         let mut plan = Plan::new(&files, page_size);
         let ranges = ranges.unwrap_or_else(|| plan.everything());
-        let bytes: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        plan.check(&ranges)?;
+        let bytes = sum(&ranges)?;
         board.service().total_bytes.store(bytes, Release);
         plan.add(&ranges)?;
         // Whether there is anything; the loop says how much as it comes to it.
