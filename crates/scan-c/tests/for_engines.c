@@ -171,7 +171,7 @@ static void residency(void)
 {
 	struct bp_scan_source source = source_of(path);
 	uint64_t bytes = 77;
-	char buffer[8192];
+	char buffer[8192], fifo[4096];
 	int fd = open(path, O_RDONLY), code;
 
 	HOLDS(pread(fd, buffer, sizeof buffer, 0) == sizeof buffer);
@@ -181,6 +181,19 @@ static void residency(void)
 	source.path = "/no/such/file";
 	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
 	HOLDS(bp_scan_error_number() == ENOENT && bytes == 77);
+	source.path = "/";
+	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
+	HOLDS(bp_scan_error_number() == EISDIR);
+	source.path = "/dev/null";
+	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
+	/* Nobody writes to it, and it is not waited for. */
+	snprintf(fifo, sizeof fifo, "%s.fifo", path);
+	source.path = fifo;
+	HOLDS(mkfifo(fifo, 0600) == 0);
+	alarm(120);
+	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
+	alarm(0);
+	HOLDS(strstr(bp_scan_error(), fifo) && bytes == 77 && unlink(fifo) == 0);
 	source.path = NULL, source.flags = BP_SCAN_FD, source.fd = fd;
 	/* valgrind does not know the call, which is then a mapping's. */
 	code = bp_scan_resident_bytes(&source, 0, 8192, &bytes);
