@@ -251,6 +251,26 @@ fn a_file_that_is_replaced_or_deleted_is_read_on() {
     }
 }
 
+/// A file system in memory may take `O_DIRECT`, and copies from the page cache all the same: it may copy half of a write.
+#[test]
+fn pages_of_files_in_memory_are_not_stable() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: there is no /dev/shm");
+        return;
+    };
+    let path = write(folder.path(), 0, FRAME + 5000);
+    rest();
+    let mut channel = Service::start().unwrap().open(Scan::of([&path]).unwatched()).unwrap();
+    channel.is_direct(0).unwrap_err();
+    let mut bytes = 0;
+    while let Some(page) = channel.next_page().unwrap() {
+        assert!(is_right(0, page.offset(), &page) && !page.is_stable());
+        assert!(page.unchanged().unwrap(), "that is a matter of stamps alone");
+        bytes += page.len();
+    }
+    assert_eq!((bytes, channel.statistics().unstable), (FRAME + 5000, 2));
+}
+
 /// What a channel that watches its files cannot say is an error.
 #[test]
 fn watched_pages_are_not_judged() {
