@@ -17,10 +17,11 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use std::time::Duration;
+
+use bedplate_threads::forks;
 
 const STATES: u64 = 3;
 const FREE: u64 = 0;
@@ -44,20 +45,6 @@ pub enum Bad {
     Forked,
     /// Something went wrong in it before.
     Broken,
-}
-
-/// How often this process was forked off since the library was loaded.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-static WATCHED: OnceLock<bool> = OnceLock::new();
-
-extern "C" fn forked() {
-    FORKS.fetch_add(1, Relaxed);
-}
-
-/// Whether forks are noticed from now on.
-fn watch_forks() -> bool {
-    // SAFETY: the handler only adds to a word. The library is never unloaded (`build.rs`).
-    *WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(forked)) } == 0)
 }
 
 struct Slot<T> {
@@ -118,7 +105,7 @@ impl<T> Table<T> {
 
     /// Takes an object; its handle. `Err`: there are too many, or there is no memory; here it is again.
     pub fn insert(&self, object: T) -> Result<u64, T> {
-        if !watch_forks() {
+        if !forks::watch() {
             return Err(object);
         }
         let from = self.search_from.load(Relaxed);
@@ -133,7 +120,7 @@ impl<T> Table<T> {
             self.search_from.store(at + 1, Relaxed);
             // SAFETY: the slot is busy, and by this thread.
             unsafe { *slot.object.get() = Some(object) };
-            slot.forks.store(FORKS.load(Relaxed), Relaxed);
+            slot.forks.store(forks::count(), Relaxed);
             slot.word.store(word & !STATES | IDLE, Release);
             return Ok(u64::from(self.kind) << 56 | (at as u64) << 32 | uses);
         }
@@ -152,7 +139,7 @@ impl<T> Table<T> {
             uses if uses == 0 || uses > now => Err(Bad::Unknown),
             uses if uses < now => Err(Bad::Closed),
             _ if state == FREE => Err(Bad::Unknown),
-            _ if slot.forks.load(Relaxed) != FORKS.load(Relaxed) => Err(Bad::Forked),
+            _ if slot.forks.load(Relaxed) != forks::count() => Err(Bad::Forked),
             _ => Ok((slot, word)),
         }
     }

@@ -94,7 +94,8 @@ pub struct bp_scan_page {
     pub file: u32,
     /// 0 or BP_SCAN_PAGE_STABLE.
     pub flags: u32,
-    /// When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files.
+    /// When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files. The
+    /// clock is that of the process that reads: if a daemon reads in another time namespace, its clock has another offset.
     pub read_began_ns: u64,
     /// The library's: by what a page is known when it is returned.
     pub channel: u64,
@@ -230,10 +231,15 @@ pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
     })
 }
 
-/// The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
-/// it is, return it by bp_scan_put_page(); BP_SCAN_ERROR_HELD while as many are out as may be. BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
-/// system call, by which the service knows that the page is wanted. If a page cannot be had, `page` says which one, and the
-/// next call is about the one after it. With other errors `page` stays as it is.
+/// The next page (zicio_get_page), if it is there. This never waits, and in steady state it makes no system call.
+///
+/// - BP_SCAN_OK: here is the page; return it by bp_scan_put_page().
+/// - BP_SCAN_NOT_YET: the page has not been read yet. The call may have made a system call, by which the service knows that
+///   the page is wanted.
+/// - BP_SCAN_END: the scan is over.
+/// - BP_SCAN_ERROR_READ and the three codes after it: a page cannot be had. `page` says which one, and the next call is about
+///   the one after it.
+/// - BP_SCAN_ERROR_HELD: as many pages are out as may be. With this and all other errors `page` stays as it is.
 ///
 /// # Safety
 /// `page` is writable or NULL.
@@ -348,9 +354,10 @@ pub unsafe extern "C" fn bp_scan_put_page(channel: bp_scan_channel, page: *const
     })
 }
 
-/// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
-/// since. One statx(). Of a channel that does not watch its files; the page is out. If it is not known it is false: of block
-/// devices, and of files that were changed so shortly before they were read that their stamps prove nothing.
+/// Whether the file of a page has not changed since before the page was read. This makes one statx() call, and compares the file's
+/// stamp (see BP_SCAN_PAGE_STABLE) with the one from before the read. The channel must not watch its files, and the page must be
+/// out. `unchanged` is false if equal stamps would prove nothing. That is so for block devices and for files of network file
+/// systems. It is also so for a file that was changed just before it was read, where the kernel's time stamps are coarse.
 ///
 /// # Safety
 /// `page` is readable or NULL, and `unchanged` is writable or NULL.

@@ -164,6 +164,7 @@ impl From<Error> for Refusal {
             Error::Held => (BP_SCAN_ERROR_HELD, 0),
             Error::NotHeld => (BP_SCAN_ERROR_NOT_HELD, 0),
             Error::Gone => (BP_SCAN_ERROR_GONE, 0),
+            Error::Forked => (BP_SCAN_ERROR_FORKED, 0),
             Error::Refused(_) => (BP_SCAN_ERROR_REFUSED, 0),
             Error::Protocol(_) => (BP_SCAN_ERROR_PROTOCOL, 0),
             _ => (BP_SCAN_ERROR_INTERNAL, 0),

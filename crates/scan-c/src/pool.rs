@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use bedplate_c_support::input::{Sized, sized};
-use bedplate_c_support::table::{Bad, Table};
+use bedplate_c_support::table::Table;
 use bedplate_scan::{AccessKey, Pool, PoolOptions};
 
 use crate::channel::{bp_scan_channel, give};
@@ -40,11 +40,11 @@ pub struct bp_scan_pool_options {
     pub sources: *const bp_scan_source,
     /// How many there are.
     pub source_count: usize,
-    /// How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers that have one page at a time.
+    /// How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 29 workers that have one page at a time.
     pub memory_bytes: usize,
     /// 0 or BP_SCAN_UNWATCHED: each worker judges its pages for itself.
     pub flags: u32,
-    /// How many pages each worker may have out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+    /// How many pages each worker may have out at a time: 1 to BP_SCAN_POOL_PAGES_HELD_MAX; 0: 1.
     pub pages_held: u32,
 }
 
@@ -106,16 +106,9 @@ pub unsafe extern "C" fn bp_scan_pool_key(pool: bp_scan_pool, key: *mut bp_scan_
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_close_pool(pool: bp_scan_pool) -> c_int {
     answer(|| {
-        loop {
-            match POOLS.remove(pool.handle, |_| Ok(())) {
-                // Another thread looks at its key, which takes a moment.
-                Err(Bad::Busy) => std::thread::yield_now(),
-                other => {
-                    drop(other?);
-                    return Ok(BP_SCAN_OK);
-                }
-            }
-        }
+        // Another thread may be looking at its key, which takes a moment.
+        drop(POOLS.remove_in_turn(pool.handle)?);
+        Ok(BP_SCAN_OK)
     })
 }
 

@@ -1,7 +1,11 @@
 //! What of a file is in the page cache.
 
 use std::ffi::c_int;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 use bedplate_scan::{Error, Source, resident_bytes};
 
@@ -11,7 +15,7 @@ use crate::input::{bp_scan_source, null, opened};
 
 /// How many bytes of a range of a file are in the page cache, in whole pages of 4 KiB but never more than the range has. What is
 /// there is read faster through it than past it. Nothing is read. The kernel says it to who may write the file or owns it; to
-/// others it is BP_SCAN_ERROR_SYSTEM, with EPERM.
+/// others it is BP_SCAN_ERROR_SYSTEM, with EPERM. What is neither a regular file nor a block device is BP_SCAN_ERROR_FILE.
 ///
 /// # Safety
 /// `source` is readable or NULL, with a name that is a C string or NULL, and `bytes` is writable or NULL.
@@ -31,13 +35,33 @@ pub unsafe extern "C" fn bp_scan_resident_bytes(
             return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
         }
         // SAFETY: as the caller promised.
-        let file = match unsafe { opened(source.read_unaligned()) }? {
-            Source::Path(path) => File::open(&path).map_err(|source| Error::File { path, source })?,
-            Source::Descriptor(descriptor) => File::from(descriptor),
-        };
+        let file = with_content(unsafe { opened(source.read_unaligned()) }?)?;
         let resident = resident_bytes(&file, start..end)?;
         // SAFETY: as the caller promised.
         unsafe { bytes.write_unaligned(resident) };
         Ok(BP_SCAN_OK)
     })
+}
+
+/// Opens a file that has pages in the page cache: a regular one, or a block device.
+fn with_content(source: Source) -> Result<File, Error> {
+    // A FIFO must not block; it is refused below.
+    let open =
+        |path| OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let (file, path) = match source {
+        Source::Path(path) => (open(&path), path),
+        Source::Descriptor(descriptor) => {
+            let path = PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+            (Ok(File::from(descriptor)), path)
+        }
+    };
+    let checked = file.and_then(|file| {
+        let kind = file.metadata()?.file_type();
+        if kind.is_file() || kind.is_block_device() {
+            return Ok(file);
+        }
+        let error = if kind.is_dir() { libc::EISDIR } else { libc::ESPIPE };
+        Err(io::Error::from_raw_os_error(error))
+    });
+    checked.map_err(|source| Error::File { path, source })
 }

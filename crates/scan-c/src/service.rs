@@ -89,7 +89,11 @@ fn insert(service: Service) -> Result<u64, Refusal> {
     SERVICES.insert(service).map_err(|_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many services"))
 }
 
-/// Starts a service of its own. `options` may be NULL. A process needs one at most: BP_SCAN_DEFAULT.
+/// Starts another service than BP_SCAN_DEFAULT. `options` may be NULL.
+///
+/// Most programs use BP_SCAN_DEFAULT, which needs no call and lives as long as the process. Start a service to choose its engine, or
+/// to end its thread by bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
+/// needs one service.
 ///
 /// # Safety
 /// `options` is NULL or as long as it says, and `started` is writable or NULL.

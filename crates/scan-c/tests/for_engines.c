@@ -56,7 +56,7 @@ static void judgment(struct bp_scan_service at)
 {
 	struct bp_scan_source source = source_of(path);
 	struct bp_scan_options options = options_of(&source);
-	struct bp_scan_channel channel, watched = opened(path);
+	struct bp_scan_channel channel, other, watched = opened(path);
 	struct bp_scan_page page, old;
 	struct timespec before;
 	bool unchanged = true;
@@ -74,6 +74,12 @@ static void judgment(struct bp_scan_service at)
 	IS(bp_scan_unchanged(channel, NULL, &unchanged), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(channel, &page, NULL), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(watched, &page, &unchanged), BP_SCAN_ERROR_PAGE);
+	/* Nor does another that does not watch them, with a page of its own out. */
+	IS(bp_scan_open(at, &options, &other), BP_SCAN_OK);
+	IS(bp_scan_next_page(other, &old, BP_SCAN_FOREVER), BP_SCAN_OK);
+	IS(bp_scan_unchanged(other, &page, &unchanged), BP_SCAN_ERROR_PAGE);
+	IS(bp_scan_unchanged(other, &old, &unchanged), BP_SCAN_OK);
+	IS(bp_scan_abandon(other), BP_SCAN_OK);
 	old = page;
 	IS(bp_scan_put_page(channel, &page), BP_SCAN_OK);
 	IS(bp_scan_unchanged(channel, &old, &unchanged), BP_SCAN_ERROR_NOT_HELD);
@@ -165,7 +171,7 @@ static void residency(void)
 {
 	struct bp_scan_source source = source_of(path);
 	uint64_t bytes = 77;
-	char buffer[8192];
+	char buffer[8192], fifo[4096];
 	int fd = open(path, O_RDONLY), code;
 
 	HOLDS(pread(fd, buffer, sizeof buffer, 0) == sizeof buffer);
@@ -175,6 +181,19 @@ static void residency(void)
 	source.path = "/no/such/file";
 	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
 	HOLDS(bp_scan_error_number() == ENOENT && bytes == 77);
+	source.path = "/";
+	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
+	HOLDS(bp_scan_error_number() == EISDIR);
+	source.path = "/dev/null";
+	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
+	/* Nobody writes to it, and it is not waited for. */
+	snprintf(fifo, sizeof fifo, "%s.fifo", path);
+	source.path = fifo;
+	HOLDS(mkfifo(fifo, 0600) == 0);
+	alarm(120);
+	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
+	alarm(0);
+	HOLDS(strstr(bp_scan_error(), fifo) && bytes == 77 && unlink(fifo) == 0);
 	source.path = NULL, source.flags = BP_SCAN_FD, source.fd = fd;
 	/* valgrind does not know the call, which is then a mapping's. */
 	code = bp_scan_resident_bytes(&source, 0, 8192, &bytes);

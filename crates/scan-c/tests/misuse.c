@@ -121,7 +121,7 @@ static void options_are_checked(void)
 	struct bp_scan_source source = source_of(path);
 	struct bp_scan_options good = options_of(&source), bad;
 	struct bp_scan_channel channel = {77};
-	struct bp_scan_range range;
+	struct bp_scan_range range, ranges[2];
 	struct bp_scan_page page;
 	struct {
 		struct bp_scan_options options;
@@ -150,6 +150,10 @@ static void options_are_checked(void)
 	memset(&range, 0, sizeof range);
 	range.end = UINT64_MAX;
 	bad.ranges = &range;
+	IS(bp_scan_open(service, &bad, &channel), BP_SCAN_ERROR_INVALID);
+	/* More than any number of bytes. */
+	ranges[0] = ranges[1] = range;
+	bad.ranges = ranges, bad.range_count = 2;
 	IS(bp_scan_open(service, &bad, &channel), BP_SCAN_ERROR_INVALID);
 	source.path = NULL;
 	IS(bp_scan_open(service, &good, &channel), BP_SCAN_ERROR_NULL);
@@ -219,8 +223,9 @@ static void pools(void)
 	IS(bp_scan_create_pool(service, &options, &pool), BP_SCAN_ERROR_INVALID);
 	options.flags = 0, options.pages_held = 6;
 	IS(bp_scan_create_pool(service, &options, &pool), BP_SCAN_ERROR_INVALID);
-	options.pages_held = BP_SCAN_PAGES_HELD_MAX + 1;
+	options.pages_held = BP_SCAN_POOL_PAGES_HELD_MAX + 1;
 	IS(bp_scan_create_pool(service, &options, &pool), BP_SCAN_ERROR_INVALID);
+	HOLDS(strstr(bp_scan_error(), "1 to 509") && BP_SCAN_POOL_PAGES_HELD_MAX == 509);
 	options.flags = BP_SCAN_UNWATCHED, options.pages_held = 2;
 	IS(bp_scan_pool_key(pool, &key), BP_SCAN_ERROR_HANDLE);
 	IS(bp_scan_create_pool(service, &options, &pool), BP_SCAN_OK);

@@ -88,6 +88,11 @@ pub enum Error {
     /// The service that reads has ended.
     #[error("the scan service has ended")]
     Gone,
+    /// What was used was inherited by a fork: nothing reads for it in this process.
+    #[error(
+        "it is the parent process's, and nothing reads for it in a forked child: open another in this process"
+    )]
+    Forked,
     /// The service of another process does not do it.
     #[error("the scan service refuses: {0}")]
     Refused(String),

@@ -1,7 +1,7 @@
 //! What to scan, and how.
 
 use crate::board::UNIT;
-use crate::limits::{MAX_FRAMES, MAX_PAGES_HELD, SPARE_FRAMES};
+use crate::limits::{MAX_FRAMES, MAX_PAGES_HELD, MAX_POOL_PAGES_HELD, SPARE_FRAMES};
 use crate::memory::FRAME;
 use crate::plan::Range;
 use crate::source::Source;
@@ -106,12 +106,21 @@ impl Scan {
     }
 }
 
-/// Whether so many pages may be held, of a channel or of each worker of a pool.
+/// Whether so many pages of a channel may be held. No limit of pages held is higher.
 pub(crate) fn check_pages_held(pages: usize) -> Result<()> {
-    if (1..=MAX_PAGES_HELD).contains(&pages) {
+    check_pages(pages, MAX_PAGES_HELD, "")
+}
+
+/// Whether each worker of a pool may hold so many pages.
+pub(crate) fn check_pool_pages_held(pages: usize) -> Result<()> {
+    check_pages(pages, MAX_POOL_PAGES_HELD, " in a pool")
+}
+
+fn check_pages(pages: usize, most: usize, place: &str) -> Result<()> {
+    if (1..=most).contains(&pages) {
         return Ok(());
     }
-    Err(Error::Invalid(format!("{pages} pages to be held at a time: 1 to {MAX_PAGES_HELD}")))
+    Err(Error::Invalid(format!("{pages} pages to be held at a time{place}: 1 to {most}")))
 }
 
 #[cfg(test)]

@@ -7,19 +7,21 @@
 //! A write stamps the file when it begins. One that is still going on then does not go unnoticed, because reads past the
 //! page cache wait for it: file systems let one writer, or readers, at a file. Two things do: stores to memory that is
 //! mapped from the file, which stamp it once and not for every store, and writes to a file whose file system only
-//! reads through the page cache, where readers do not wait.
+//! reads through the page cache, where readers do not wait. [`FileSystem`] knows such file systems, and those whose stamps
+//! prove nothing because another machine has a part in them.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, openat, seek, statx};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
 use crate::board::StampWords;
+use crate::file_system::{FileSystem, StampQuality, direct_alignment};
 use crate::memory::FRAME;
 use crate::{Error, Result};
 
@@ -78,13 +80,17 @@ pub struct Stamp {
     links: u32,
     /// A change after this one may look the same.
     is_racy: bool,
+    /// An equal stamp later proves nothing, however late it is.
+    is_unproven: bool,
+    /// The kernel did not say what it is.
+    is_unknown: bool,
 }
 
-/// Whether they are of the same change, as far as one can see.
+/// Whether they are of the same change, as far as one can see. An unknown stamp is equal to none.
 impl PartialEq for Stamp {
     fn eq(&self, other: &Self) -> bool {
         let seen = |stamp: &Stamp| (stamp.size, stamp.modified, stamp.changed, stamp.links);
-        seen(self) == seen(other)
+        !self.is_unknown && !other.is_unknown && seen(self) == seen(other)
     }
 }
 
@@ -92,11 +98,25 @@ impl Stamp {
     /// One of many, for tests without files.
     #[cfg(test)]
     pub fn numbered(number: i64) -> Self {
-        Self { size: 0, modified: (number, 0), changed: (number, 0), links: 1, is_racy: false }
+        Self { modified: (number, 0), changed: (number, 0), links: 1, is_unknown: false, ..Self::unknown() }
+    }
+
+    /// That of a file of which the kernel does not say it: the file counts as changed.
+    pub fn unknown() -> Self {
+        Self {
+            size: 0,
+            modified: (0, 0),
+            changed: (0, 0),
+            // No name was lost, as far as one can see.
+            links: u32::MAX,
+            is_racy: false,
+            is_unproven: false,
+            is_unknown: true,
+        }
     }
 
     /// One of the file's that was taken while the coarse clock went from `before` to `after`.
-    fn new(stat: &rustix::fs::Statx, before: (i64, u32), after: (i64, u32), is_fine: bool) -> Self {
+    fn new(stat: &rustix::fs::Statx, before: (i64, u32), after: (i64, u32), quality: StampQuality) -> Self {
         let changed = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
         Self {
             size: stat.stx_size,
@@ -105,7 +125,9 @@ impl Stamp {
             links: stat.stx_nlink,
             // Every change sets the time of the last change. One in the future is of a clock that was set back since, so a
             // later change gets another one.
-            is_racy: !is_fine && (before..=after).contains(&changed),
+            is_racy: quality != StampQuality::Fine && (before..=after).contains(&changed),
+            is_unproven: quality == StampQuality::Unproven,
+            is_unknown: false,
         }
     }
 
@@ -115,10 +137,10 @@ impl Stamp {
         self.is_racy
     }
 
-    /// As numbers, for a board.
+    /// As numbers, for a board. There a stamp that proves nothing, for whatever reason, is a racy one.
     pub fn to_words(self) -> StampWords {
         let times = u64::from(self.modified.1) << 32 | u64::from(self.changed.1);
-        let links = u64::from(self.links) << 1 | u64::from(self.is_racy);
+        let links = u64::from(self.links) << 1 | u64::from(!self.is_proof());
         [self.size, self.modified.0 as u64, self.changed.0 as u64, times, links]
     }
 
@@ -130,13 +152,19 @@ impl Stamp {
             changed: (changed as i64, times as u32),
             links: (links >> 1) as u32,
             is_racy: links & 1 != 0,
+            is_unproven: false,
+            is_unknown: false,
         }
     }
 
-    /// Whether a file that has the stamp `now` was not changed since this one was taken, as far as stamps tell. A racy stamp
-    /// tells nothing.
+    /// Whether an equal stamp later proves anything.
+    fn is_proof(&self) -> bool {
+        !self.is_racy && !self.is_unproven && !self.is_unknown
+    }
+
+    /// Whether a file that has the stamp `now` was not changed since this one was taken, as far as stamps tell.
     pub fn proves_unchanged(&self, now: &Stamp) -> bool {
-        !self.is_racy && self == now
+        self.is_proof() && self == now
     }
 
     /// Whether the file lost a name since `earlier`: it was deleted, or another took its place.
@@ -166,8 +194,8 @@ pub struct File {
     pub device: u64,
     /// Its stamp when it was opened; a block device has none.
     pub stamp: Option<Stamp>,
-    /// Whether its file system makes a new stamp for every change that follows a look.
-    has_fine_stamps: bool,
+    /// What its stamps prove.
+    stamp_quality: StampQuality,
     /// Which one it is: for a block device which device, whatever it is called by.
     pub identity: Identity,
 }
@@ -190,7 +218,8 @@ impl File {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let open = |flags| openat(CWD, path, flags, Mode::empty());
         let direct = open(flags | OFlags::DIRECT).and_then(|file| Self::opened(file, Ok(())));
-        match direct {
+        // A file system may take the flag and not do it: then the flag is not set.
+        match direct.and_then(|file| file.direct.map(|()| file)) {
             Err(refused @ (Errno::INVAL | TOO_COARSE)) => {
                 open(flags).and_then(|file| Self::opened(file, Err(refused)))
             }
@@ -205,12 +234,11 @@ impl File {
     pub fn handed_over(file: OwnedFd) -> rustix::io::Result<Self> {
         // Asking a file system in user space would be to wait for whom nobody knows: whoever has it may never answer. Who
         // looks at files afterwards is the control loop, which waits for nobody.
-        const FUSE: u64 = 0x6573_5546;
         let flags = rustix::fs::fcntl_getfl(&file)?;
         if flags.contains(OFlags::PATH) || flags.intersection(OFlags::RWMODE) == OFlags::WRONLY {
             return Err(Errno::ACCESS);
         }
-        if rustix::fs::fstatfs(&file)?.f_type as u64 == FUSE {
+        if FileSystem::of(&file)?.is_in_user_space() {
             return Err(Errno::OPNOTSUPP);
         }
         let direct = if flags.contains(OFlags::DIRECT) { Ok(()) } else { Err(Errno::INVAL) };
@@ -222,12 +250,18 @@ impl File {
         let before = coarse_now();
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, flags)?;
         let after = coarse_now();
-        let has_fine_stamps = has_fine_stamps(&file);
+        // Without an answer nothing is known of its stamps.
+        let file_system = FileSystem::of(&file);
+        let stamp_quality = file_system.map_or(StampQuality::Unproven, FileSystem::stamp_quality);
+        let alignment = direct_alignment(stat.stx_mask, stat.stx_dio_offset_align);
+        let mut direct = direct;
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let (size, device, stamp, inode) = match kind {
             FileType::RegularFile => {
                 let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-                (stat.stx_size, device, Some(Stamp::new(&stat, before, after, has_fine_stamps)), stat.stx_ino)
+                let known = file_system.map_err(|_| Errno::OPNOTSUPP);
+                direct = direct.and(known).and_then(|known| known.check_direct(alignment));
+                (stat.stx_size, device, Some(Stamp::new(&stat, before, after, stamp_quality)), stat.stx_ino)
             }
             FileType::BlockDevice => {
                 let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
@@ -236,12 +270,11 @@ impl File {
             FileType::Directory => return Err(Errno::ISDIR),
             _ => return Err(Errno::SPIPE),
         };
-        let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
-        let wanted = (known && direct.is_ok()).then_some(stat.stx_dio_offset_align);
+        let wanted = alignment.filter(|alignment| *alignment != 0 && direct.is_ok());
         let unit = unit(wanted)?;
         let identity = Identity { device, inode };
         let descriptor = Arc::new(file);
-        Ok(Self { descriptor, size, unit, direct, device, stamp, has_fine_stamps, identity })
+        Ok(Self { descriptor, size, unit, direct, device, stamp, stamp_quality, identity })
     }
 
     /// The stamp now; `None` of what has none.
@@ -251,7 +284,17 @@ impl File {
         }
         let before = coarse_now();
         let stat = statx(&*self.descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        Ok(Some(Stamp::new(&stat, before, coarse_now(), self.has_fine_stamps)))
+        Ok(Some(Stamp::new(&stat, before, coarse_now(), self.stamp_quality)))
+    }
+
+    /// The same file, of which the kernel says nothing any more.
+    #[cfg(test)]
+    pub fn unanswered(&self) -> Self {
+        use std::os::fd::FromRawFd;
+        // SAFETY: no descriptor has this number, and it is leaked, so that nothing is closed by it.
+        let descriptor = Arc::new(unsafe { OwnedFd::from_raw_fd(i32::MAX) });
+        std::mem::forget(descriptor.clone());
+        Self { descriptor, ..self.clone() }
     }
 
     /// The descriptor, which others may keep open, too.
@@ -285,38 +328,6 @@ fn coarse_now() -> (i64, u32) {
 /// How long a tick of that clock is, in nanoseconds.
 pub fn tick() -> u64 {
     clock_getres(ClockId::RealtimeCoarse).tv_nsec as u64
-}
-
-/// Whether the file system of a file makes a new stamp for every change that follows a look. It is known of those that do;
-/// whether this kernel has it is tried out.
-fn has_fine_stamps(file: &OwnedFd) -> bool {
-    const EXT4: u64 = 0xef53;
-    const XFS: u64 = 0x5846_5342;
-    const BTRFS: u64 = 0x9123_683e;
-    const TMPFS: u64 = 0x0102_1994;
-    static OF_THE_KERNEL: LazyLock<bool> = LazyLock::new(|| are_stamps_fine().unwrap_or(false));
-    let of = rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type as u64);
-    matches!(of, EXT4 | XFS | BTRFS | TMPFS) && *OF_THE_KERNEL
-}
-
-/// Changes and looks at a file in memory, one after the other, faster than ticks.
-fn are_stamps_fine() -> rustix::io::Result<bool> {
-    const CHANGES: usize = 50;
-    let file = rustix::fs::memfd_create("bedplate-stamps", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let look = || {
-        let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::CTIME)?;
-        Ok((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec))
-    };
-    let mut last = look()?;
-    for _ in 0..CHANGES {
-        rustix::io::pwrite(&file, b"x", 0)?;
-        let now = look()?;
-        if now == last {
-            return Ok(false);
-        }
-        last = now;
-    }
-    Ok(true)
 }
 
 #[cfg(test)]
@@ -353,26 +364,52 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).unwrap();
         let (seconds, nanos) = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
-        let is_racy = |before, after, is_fine| Stamp::new(&stat, before, after, is_fine).is_racy();
+        use StampQuality::{Coarse, Fine, Unproven};
+        let is_racy = |before, after, quality| Stamp::new(&stat, before, after, quality).is_racy();
         let (changed, later) = ((seconds, nanos), (seconds + 1, nanos));
         let earlier = (seconds - 1, nanos);
-        assert!(is_racy(changed, changed, false));
+        assert!(is_racy(changed, changed, Coarse));
         assert!(
-            is_racy(earlier, changed, false) && is_racy(changed, later, false),
+            is_racy(earlier, changed, Coarse) && is_racy(changed, later, Coarse),
             "the clock went on meanwhile"
         );
-        assert!(!is_racy(later, later, false), "a later change has a later tick");
-        assert!(!is_racy(earlier, earlier, false), "the clock was set back");
-        assert!(!is_racy(changed, changed, true));
+        assert!(!is_racy(later, later, Coarse), "a later change has a later tick");
+        assert!(!is_racy(earlier, earlier, Coarse), "the clock was set back");
+        assert!(!is_racy(changed, changed, Fine));
         let (racy, sound) =
-            (Stamp::new(&stat, changed, changed, false), Stamp::new(&stat, later, later, false));
+            (Stamp::new(&stat, changed, changed, Coarse), Stamp::new(&stat, later, later, Coarse));
         assert_eq!(racy, sound, "of the same change");
         assert!(sound.proves_unchanged(&racy) && sound.proves_unchanged(&sound));
         assert!(!racy.proves_unchanged(&racy) && !racy.proves_unchanged(&sound));
+        let foreign = Stamp::new(&stat, later, later, Unproven);
+        assert!(foreign == sound && !foreign.is_racy(), "it is waited for as any other");
+        assert!(!foreign.proves_unchanged(&foreign), "and proves nothing");
+        assert!(!Stamp::from_words(foreign.to_words()).proves_unchanged(&sound), "nor on a board");
+        assert!(Stamp::from_words(sound.to_words()).proves_unchanged(&sound));
         for stamp in [racy, sound, Stamp { modified: (-1, 999_999_999), links: u32::MAX, ..racy }] {
             let again = Stamp::from_words(stamp.to_words());
             assert_eq!((again, again.is_racy()), (stamp, stamp.is_racy()));
         }
+    }
+
+    #[test]
+    fn files_in_memory_are_not_read_past_the_page_cache() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+            println!("skipped: there is no /dev/shm");
+            return;
+        };
+        file.set_len(10_000).unwrap();
+        let opened = File::open(&Source::from(file.try_clone().unwrap())).unwrap();
+        // A kernel whose tmpfs refuses the flag says INVAL.
+        assert!(matches!(opened.direct, Err(Errno::OPNOTSUPP | Errno::INVAL)), "{:?}", opened.direct);
+        assert_eq!((opened.size, opened.unit), (10_000, 4096));
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let Ok(direct) = openat(CWD, name, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()) else {
+            println!("skipped: /dev/shm refuses O_DIRECT");
+            return;
+        };
+        let handed_over = File::handed_over(direct).unwrap();
+        assert_eq!(handed_over.direct, Err(Errno::OPNOTSUPP));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bedplate_scan::{
-    Channel, Daemon, Error, FRAME, MAX_PAGES_HELD, Options, OwnedPage, PoolOptions, Scan, Service,
+    Channel, Daemon, Error, FRAME, MAX_PAGES_HELD, MAX_POOL_PAGES_HELD, Options, OwnedPage, PoolOptions,
+    Scan, Service,
 };
 use common::{folder, is_right, write};
 
@@ -197,6 +198,21 @@ fn nothing_is_left_of_pages_that_were_returned() {
     }
 }
 
+/// The documentation of pools says how many workers their default memory is enough for.
+#[test]
+fn a_pool_of_64_mib_takes_29_workers() {
+    let folder = folder();
+    let path = write(folder.path(), 0, FRAME);
+    let service = Service::start().unwrap();
+    let pool = service.make_pool(PoolOptions::of([&path])).unwrap();
+    assert_eq!(pool.memory_bytes(), 64 << 20);
+    let _workers: Vec<_> = (0..29).map(|_| service.join(pool.key(), FRAME).unwrap()).collect();
+    match service.join(pool.key(), FRAME) {
+        Err(Error::Invalid(text)) => assert!(text.contains("29 workers share the pool"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn memory_that_is_too_little_is_refused() {
     let folder = folder();
@@ -224,4 +240,8 @@ fn memory_that_is_too_little_is_refused() {
     assert!(pool(13, 5).is_ok());
     refused(pool(12, 5), "1 workers share the pool");
     refused(pool(8, 6), "needs 9");
+    refused(pool(511, MAX_POOL_PAGES_HELD), "needs 512");
+    // No memory would be enough.
+    refused(pool(512, MAX_POOL_PAGES_HELD + 1), "1 to 509");
+    refused(pool(512, 0), "1 to 509");
 }

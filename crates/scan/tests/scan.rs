@@ -174,6 +174,26 @@ fn what_cannot_be_is_refused() {
     let path = write(folder.path(), 0, 10);
     let outside = Range { file: 0, start: 0, end: 11 };
     assert!(matches!(service.open(Scan::of([&path]).ranges([outside])), Err(Error::Invalid(_))));
+    let all = Range { file: 0, start: 0, end: u64::MAX };
+    assert!(matches!(service.open(Scan::of([&path]).ranges([all, all])), Err(Error::Invalid(_))));
+    too_many_bytes_are_refused(&service);
+}
+
+/// Ranges that are in their file, and have more bytes together than a number of 64 bits can be.
+fn too_many_bytes_are_refused(service: &Service) {
+    let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+        println!("skipped: there is no /dev/shm");
+        return;
+    };
+    if let Err(error) = file.set_len(i64::MAX as u64) {
+        println!("skipped: no file has 2^63 - 1 bytes here: {error}");
+        return;
+    }
+    let all = Range { file: 0, start: 0, end: i64::MAX as u64 };
+    match service.open(Scan::of([file]).ranges([all; 3])) {
+        Err(Error::Invalid(text)) => assert!(text.contains("2^64"), "{text}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A scan outlives the handle of its service, and a service without scans ends.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bedplate_scan::{
-    Channel, Choice, Daemon, Error, FRAME, Kind, Options, PoolOptions, Range, Scan, Service,
+    Channel, Choice, Daemon, Error, FRAME, Got, Kind, Options, PoolOptions, Range, Scan, Service,
 };
 use common::{Fault, Faults, folder, is_right, write};
 use rustix::time::{ClockId, clock_gettime};
@@ -251,6 +251,26 @@ fn a_file_that_is_replaced_or_deleted_is_read_on() {
     }
 }
 
+/// A file system in memory may take `O_DIRECT`, and copies from the page cache all the same: it may copy half of a write.
+#[test]
+fn pages_of_files_in_memory_are_not_stable() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: there is no /dev/shm");
+        return;
+    };
+    let path = write(folder.path(), 0, FRAME + 5000);
+    rest();
+    let mut channel = Service::start().unwrap().open(Scan::of([&path]).unwatched()).unwrap();
+    channel.is_direct(0).unwrap_err();
+    let mut bytes = 0;
+    while let Some(page) = channel.next_page().unwrap() {
+        assert!(is_right(0, page.offset(), &page) && !page.is_stable());
+        assert!(page.unchanged().unwrap(), "that is a matter of stamps alone");
+        bytes += page.len();
+    }
+    assert_eq!((bytes, channel.statistics().unstable), (FRAME + 5000, 2));
+}
+
 /// What a channel that watches its files cannot say is an error.
 #[test]
 fn watched_pages_are_not_judged() {
@@ -262,6 +282,23 @@ fn watched_pages_are_not_judged() {
     assert_eq!((page.read_began(), page.is_stable()), (0, false));
     let error = page.unchanged().unwrap_err();
     assert!(matches!(&error, Error::Invalid(text) if text.contains("unwatched")), "{error}");
+}
+
+/// Its file would be another one there.
+#[test]
+fn a_page_is_judged_by_its_own_channel_only() {
+    let folder = folder();
+    let paths = [0, 1].map(|file| write(folder.path(), file, FRAME));
+    let service = Service::start().unwrap();
+    let [mut one, mut other] =
+        paths.each_ref().map(|path| service.open(Scan::of([path]).unwatched()).unwrap());
+    let Got::Page(piece) = one.wait_for_page(None).unwrap() else { panic!("there is a page") };
+    let owned = other.next_owned().unwrap().unwrap();
+    one.unchanged(&piece).unwrap();
+    other.unchanged(&owned).unwrap();
+    for error in [one.unchanged(&owned).unwrap_err(), other.unchanged(&piece).unwrap_err()] {
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("another channel's")), "{error}");
+    }
 }
 
 /// Each page carries the time from before its own read: a read that comes later says so.

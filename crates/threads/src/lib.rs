@@ -2,9 +2,12 @@
 //!
 //! A host's signal handlers are written for its own threads: PostgreSQL's jump out of the code that they interrupt. The kernel
 //! delivers a signal of the process to any thread that does not block it. So the threads of a library block all signals
-//! but those that an instruction of their own causes.
+//! but those that an instruction of their own causes. A forked child has none of these threads: [`forks`] says which objects
+//! it inherited.
 
 #![cfg(target_os = "linux")]
+
+pub mod forks;
 
 use std::io;
 use std::marker::PhantomData;

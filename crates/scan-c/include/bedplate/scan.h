@@ -18,7 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The process's own service, which starts when it is used first. */
+/* The process's own service, which starts when it is used first. Use it unless workers share with another process, or an engine
+   has to be chosen: see bp_scan_connect() and bp_scan_start(). */
 #ifdef __cplusplus
 #define BP_SCAN_DEFAULT (bp_scan_service{})
 #else
@@ -31,11 +32,14 @@
    once, whatever happens to the file meanwhile; nothing is taken back. The reader judges each page by read_began_ns,
    BP_SCAN_PAGE_STABLE and bp_scan_unchanged(). */
 #define BP_SCAN_UNWATCHED UINT32_C(0x1)
-/* Of bp_scan_page: the file's stamp was equal, and proves something, before and after the read of this page. So it is not
-   torn. */
+/* Of bp_scan_page: the page is not torn. Nobody wrote to its file while it was read, because the file had the same stamp before
+   and after the read. A stamp is a file's size, its times of change and its number of names, as statx() gives them. The flag is
+   not set where equal stamps prove nothing: see bp_scan_unchanged(). */
 #define BP_SCAN_PAGE_STABLE UINT32_C(0x1)
-/* The most pages that may be out at a time. */
+/* The most pages of a channel that may be out at a time. */
 #define BP_SCAN_PAGES_HELD_MAX UINT32_C(510)
+/* The same of each worker of a pool. */
+#define BP_SCAN_POOL_PAGES_HELD_MAX UINT32_C(509)
 /* Of bp_scan_next_page(): as long as it takes. */
 #define BP_SCAN_FOREVER INT64_C(-1)
 
@@ -321,7 +325,8 @@ struct bp_scan_page {
    */
   uint32_t flags;
   /*
-   When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files.
+   When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files. The
+   clock is that of the process that reads: if a daemon reads in another time namespace, its clock has another offset.
    */
   uint64_t read_began_ns;
   /*
@@ -429,7 +434,7 @@ struct bp_scan_pool_options {
    */
   size_t source_count;
   /*
-   How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 28 workers that have one page at a time.
+   How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 29 workers that have one page at a time.
    */
   size_t memory_bytes;
   /*
@@ -437,7 +442,7 @@ struct bp_scan_pool_options {
    */
   uint32_t flags;
   /*
-   How many pages each worker may have out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+   How many pages each worker may have out at a time: 1 to BP_SCAN_POOL_PAGES_HELD_MAX; 0: 1.
    */
   uint32_t pages_held;
 };
@@ -521,10 +526,15 @@ int bp_scan_close(struct bp_scan_channel channel);
 int bp_scan_abandon(struct bp_scan_channel channel);
 
 /*
- The next page (zicio_get_page), if it is there; never waits, and in steady state makes no system call. BP_SCAN_OK: here
- it is, return it by bp_scan_put_page(); BP_SCAN_ERROR_HELD while as many are out as may be. BP_SCAN_NOT_YET, BP_SCAN_END: there is none. BP_SCAN_NOT_YET may have cost a
- system call, by which the service knows that the page is wanted. If a page cannot be had, `page` says which one, and the
- next call is about the one after it. With other errors `page` stays as it is.
+ The next page (zicio_get_page), if it is there. This never waits, and in steady state it makes no system call.
+
+ - BP_SCAN_OK: here is the page; return it by bp_scan_put_page().
+ - BP_SCAN_NOT_YET: the page has not been read yet. The call may have made a system call, by which the service knows that
+   the page is wanted.
+ - BP_SCAN_END: the scan is over.
+ - BP_SCAN_ERROR_READ and the three codes after it: a page cannot be had. `page` says which one, and the next call is about
+   the one after it.
+ - BP_SCAN_ERROR_HELD: as many pages are out as may be. With this and all other errors `page` stays as it is.
 
  # Safety
  `page` is writable or NULL.
@@ -551,9 +561,10 @@ int bp_scan_next_page(struct bp_scan_channel channel,
 int bp_scan_put_page(struct bp_scan_channel channel, const struct bp_scan_page *page);
 
 /*
- Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
- since. One statx(). Of a channel that does not watch its files; the page is out. If it is not known it is false: of block
- devices, and of files that were changed so shortly before they were read that their stamps prove nothing.
+ Whether the file of a page has not changed since before the page was read. This makes one statx() call, and compares the file's
+ stamp (see BP_SCAN_PAGE_STABLE) with the one from before the read. The channel must not watch its files, and the page must be
+ out. `unchanged` is false if equal stamps would prove nothing. That is so for block devices and for files of network file
+ systems. It is also so for a file that was changed just before it was read, where the kernel's time stamps are coarse.
 
  # Safety
  `page` is readable or NULL, and `unchanged` is writable or NULL.
@@ -666,7 +677,7 @@ int bp_scan_join(struct bp_scan_service service,
 /*
  How many bytes of a range of a file are in the page cache, in whole pages of 4 KiB but never more than the range has. What is
  there is read faster through it than past it. Nothing is read. The kernel says it to who may write the file or owns it; to
- others it is BP_SCAN_ERROR_SYSTEM, with EPERM.
+ others it is BP_SCAN_ERROR_SYSTEM, with EPERM. What is neither a regular file nor a block device is BP_SCAN_ERROR_FILE.
 
  # Safety
  `source` is readable or NULL, with a name that is a C string or NULL, and `bytes` is writable or NULL.
@@ -677,12 +688,17 @@ int bp_scan_resident_bytes(const struct bp_scan_source *source,
                            uint64_t *bytes);
 
 /*
- Starts a service of its own. `options` may be NULL. A process needs one at most: BP_SCAN_DEFAULT.
+ Starts another service than BP_SCAN_DEFAULT. `options` may be NULL.
+
+ Most programs use BP_SCAN_DEFAULT, which needs no call and lives as long as the process. Start a service to choose its engine, or
+ to end its thread by bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
+ needs one service.
 
  # Safety
  `options` is NULL or as long as it says, and `started` is writable or NULL.
  */
-int bp_scan_start(const struct bp_scan_service_options *options, struct bp_scan_service *started);
+int bp_scan_start(const struct bp_scan_service_options *options,
+                  struct bp_scan_service *started);
 
 /*
  Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with

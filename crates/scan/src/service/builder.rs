@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, mpsc};
 
+use bedplate_threads::forks::Process;
+
 use super::control::Control;
 use super::inbox::Inbox;
 use super::shared::Registry;
@@ -53,6 +55,7 @@ impl Builder {
     /// # Errors
     /// The engine that was asked for does not work here; threads cannot be started.
     pub fn build(self) -> Result<Service> {
+        super::notice_forks()?;
         let clock = if self.monotonic { Clock::monotonic() } else { Clock::best() };
         let bell = Arc::new(Bell::new()?);
         let inbox = Arc::new(Inbox::new(bell.clone()));
@@ -82,7 +85,8 @@ impl Builder {
             })?;
         let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
         let pools = Registry::default();
-        let shared = Shared { inbox, thread: Some(thread), clock, kind, about, pools };
+        let shared =
+            Shared { inbox, thread: Some(thread), clock, kind, about, pools, process: Process::current() };
         Ok(Service { side: Side::Here(Arc::new(shared)) })
     }
 }

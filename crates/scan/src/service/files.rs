@@ -60,11 +60,10 @@ impl Files {
         self.files[file as usize].device
     }
 
-    /// Its stamp now; `None` of what has none.
+    /// Its stamp now; `None` of what has none. If the kernel does not say it, the file counts as changed.
     pub fn stamp(&self, file: u32) -> Option<Stamp> {
         let file = &self.files[file as usize];
-        // Of an open file it cannot fail but for want of memory; the one of the beginning then differs if anything changed.
-        file.stamp_now().unwrap_or(file.stamp)
+        file.stamp_now().unwrap_or_else(|_| Some(Stamp::unknown()))
     }
 
     /// Whether what is read of files that change meanwhile, or later, is read again.
@@ -91,5 +90,25 @@ impl Files {
     /// Where a request of it should end.
     pub fn cut(&self, file: u32, from: u64, to: u64) -> u64 {
         self.extents[file as usize].cut(from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+
+    /// The stamp from when it was opened would be equal to the one from before a read, whatever was written meanwhile.
+    #[test]
+    fn a_file_whose_stamp_cannot_be_had_counts_as_changed() {
+        let file = tempfile::tempfile().unwrap();
+        let file = File::open(&Source::from(file)).unwrap();
+        let before = file.stamp_now().unwrap().unwrap();
+        let files = Files { files: vec![file.unanswered()], ..Files::none() };
+        let now = files.stamp(0).unwrap();
+        assert!(now != before && now != now, "{now:?}");
+        assert!(!before.proves_unchanged(&now) && !now.proves_unchanged(&now));
+        assert!(!files.replaced(0, &now), "it has its name, as far as one can see");
+        assert!(files.known_stamp(0).is_none());
     }
 }

@@ -38,6 +38,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use bedplate_threads::forks::{self, Process};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
@@ -71,10 +72,17 @@ pub(crate) struct Shared {
     kind: Kind,
     about: String,
     pools: Registry,
+    /// The process that has the thread. In a forked child no lock of this is taken, and nothing is told to the thread.
+    process: Process,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The thread is not there, so it cannot be joined, or let go. Another may have been changing the pools during the fork.
+            std::mem::forget((self.thread.take(), std::mem::take(&mut self.pools)));
+            return;
+        }
         self.inbox.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -83,6 +91,10 @@ impl Drop for Shared {
 }
 
 /// What reads for channels. Cheap to clone; it ends with the last clone and the last channel.
+///
+/// A service in this process has a thread, so it is not usable in a forked child: calls are [`Error::Forked`], and dropping it does
+/// nothing. The child starts one of its own. A child may open channels at the service of another process that its parent
+/// connected to.
 #[derive(Clone)]
 pub struct Service {
     side: Side,
@@ -136,6 +148,7 @@ impl Service {
     /// # Errors
     /// Nobody listens there, or it is of another version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        notice_forks()?;
         Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref())?)) })
     }
 
@@ -173,6 +186,19 @@ impl Service {
     }
 }
 
+/// Makes sure that whatever is opened is known as the parent's in a forked child.
+fn notice_forks() -> Result<()> {
+    if forks::watch() { Ok(()) } else { Err(Error::system("noticing forks")(Errno::NOMEM)) }
+}
+
+/// Bytes of ranges that are in their files.
+fn sum(ranges: &[Range]) -> Result<u64> {
+    let bytes = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.end - range.start));
+    bytes.ok_or_else(|| {
+        Error::Invalid("the ranges have more than 2^64 bytes together: scan them one after the other".into())
+    })
+}
+
 /// A channel before a worker has it.
 pub(crate) struct Opened {
     pub board: Arc<Board>,
@@ -206,10 +232,12 @@ impl Shared {
         terms: Terms,
         spare: impl FnOnce(usize) -> Option<Arc<Frames>>,
     ) -> Result<Opened> {
+        self.check_process()?;
         let board = Arc::new(Board::new(count, self.clock)?);
         let mut plan = Plan::new(&files, page_size);
         let ranges = ranges.unwrap_or_else(|| plan.everything());
-        let bytes: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
+        plan.check(&ranges)?;
+        let bytes = sum(&ranges)?;
         board.service().total_bytes.store(bytes, Release);
         plan.add(&ranges)?;
         // Whether there is anything; the loop says how much as it comes to it.
@@ -241,7 +269,19 @@ impl Shared {
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.process.is_current() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Whether it may be used in this process. Every call that takes a lock asks this first.
+    fn check_process(&self) -> Result<()> {
+        if self.process.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// Tells the loop that something is closed, in the process that has it.
+    fn tell(&self, command: Command) {
+        if self.process.is_current() {
+            self.inbox.send(command);
+        }
     }
 
     fn ask<T>(&self, command: impl FnOnce(mpsc::Sender<Result<T>>) -> Command) -> Result<T> {
@@ -283,7 +323,7 @@ impl Link for Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.shared.inbox.send(Command::Close(self.id));
+        self.shared.tell(Command::Close(self.id));
     }
 }
 

@@ -9,15 +9,14 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::inbox::{Command, Founding, Terms};
-use super::pool::LEAST;
 use super::{Opened, Service, Shared, Side};
 use crate::board::Board;
 use crate::extents::Extents;
-use crate::limits::{MAX_FRAMES, SPARE_FRAMES};
+use crate::limits::{MAX_FRAMES, POOL_SPARE_FRAMES, SPARE_FRAMES};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Plan, Range};
 use crate::remote;
-use crate::scan::check_pages_held;
+use crate::scan::check_pool_pages_held;
 use crate::source::{File, Identity, Source};
 use crate::worker::{Cancelled, Channel, Link};
 use crate::{Error, Result};
@@ -127,8 +126,10 @@ impl Founded {
 
 impl Drop for Founded {
     fn drop(&mut self) {
-        self.shared.pools.pools().remove(&self.key);
-        self.shared.inbox.send(Command::Dissolve(self.id));
+        if self.shared.check_process().is_ok() {
+            self.shared.pools.pools().remove(&self.key);
+            self.shared.tell(Command::Dissolve(self.id));
+        }
     }
 }
 
@@ -165,9 +166,9 @@ impl PoolOptions {
     /// each worker, and three more.
     ///
     /// # Errors
-    /// It is 0, or more than [`MAX_PAGES_HELD`](crate::MAX_PAGES_HELD).
+    /// It is 0, or more than [`MAX_POOL_PAGES_HELD`](crate::MAX_POOL_PAGES_HELD).
     pub fn pages_held(mut self, pages: usize) -> Result<Self> {
-        check_pages_held(pages)?;
+        check_pool_pages_held(pages)?;
         self.terms.pages_held = pages;
         Ok(self)
     }
@@ -175,7 +176,7 @@ impl PoolOptions {
 
 impl Service {
     /// Makes a pool for the workers that scan all of these files: `memory_bytes` of frames, of which the workers may hold
-    /// one each. 64 MiB are enough for 28 workers.
+    /// one each. 64 MiB are enough for 29 workers.
     ///
     /// # Errors
     /// A file cannot be opened; there is no memory; it is less than 16 MiB, or more than 1 GiB.
@@ -248,8 +249,8 @@ fn check_memory(memory_bytes: usize, terms: Terms) -> Result<()> {
     if !(8 * FRAME..=MAX_FRAMES * FRAME).contains(&memory_bytes) {
         return Err(Error::Invalid(format!("a pool of {memory_bytes} bytes: 16 MiB to 1 GiB")));
     }
-    check_pages_held(terms.pages_held)?;
-    let (frames, needed) = (memory_bytes / FRAME, terms.pages_held + LEAST - 1);
+    check_pool_pages_held(terms.pages_held)?;
+    let (frames, needed) = (memory_bytes / FRAME, terms.pages_held + POOL_SPARE_FRAMES);
     if frames < needed {
         return Err(Error::Invalid(format!(
             "a pool of {memory_bytes} bytes, whose workers may hold {} pages: it has {frames} frames of 2 MiB and needs {needed} for \
@@ -275,6 +276,7 @@ impl Shared {
         memory_bytes: usize,
         terms: Terms,
     ) -> Result<Founded> {
+        self.check_process()?;
         check_memory(memory_bytes, terms)?;
         let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
         let mut plan = Plan::new(&files, FRAME);
@@ -298,6 +300,7 @@ impl Shared {
 
     /// The names of a pool's files, as its founder has them.
     pub(crate) fn names(&self, key: AccessKey) -> Result<Vec<Vec<u8>>> {
+        self.check_process()?;
         self.pools.pools().get(&key).map(|known| known.names.clone()).ok_or_else(unknown)
     }
 
@@ -308,6 +311,7 @@ impl Shared {
         page_size: usize,
         proof: Option<&[File]>,
     ) -> Result<Opened> {
+        self.check_process()?;
         let page_size = crate::Scan::of::<Source>([]).page_size(page_size)?.page_size;
         let (pool, frames, chunks, bytes, direct, terms, files) = {
             let pools = self.pools.pools();
@@ -364,6 +368,6 @@ impl Link for Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.shared.inbox.send(Command::Leave(self.pool, self.member));
+        self.shared.tell(Command::Leave(self.pool, self.member));
     }
 }

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use super::Link;
-use crate::board::{Board, Judgment, Want};
+use bedplate_threads::forks::Process;
+
+use super::{Link, Piece};
+use crate::board::{Board, Want};
 use crate::clock::Clock;
 use crate::memory::Mapping;
 use crate::source::{File, Stamp};
@@ -17,6 +19,10 @@ use crate::{Error, Result};
 
 /// What pages are lent by.
 pub struct Lender {
+    /// The process whose channel it is. In a forked child the board is still the parent's, so nothing is written to it there.
+    process: Process,
+    /// The channel's number, which no other channel of this process has.
+    pub channel: u64,
     pub board: Arc<Board>,
     pub frames: Arc<Mapping>,
     pub link: Box<dyn Link>,
@@ -42,7 +48,10 @@ impl Lender {
         files: Vec<File>,
         is_watched: bool,
     ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
+            process: Process::current(),
+            channel: NEXT.fetch_add(1, Relaxed),
             clock: board.clock(),
             board,
             frames,
@@ -53,6 +62,16 @@ impl Lender {
             in_use: AtomicUsize::new(0),
             since: AtomicU64::new(0),
         }
+    }
+
+    /// Whether it was inherited by a fork.
+    pub fn is_inherited(&self) -> bool {
+        !self.process.is_current()
+    }
+
+    /// Whether it may be used in this process.
+    pub fn check_process(&self) -> Result<()> {
+        if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
     }
 
     /// How many owned pages are out. Frames of those that are not are back.
@@ -70,8 +89,15 @@ impl Lender {
         self.out.fetch_sub(1, Release);
     }
 
-    /// Whether a file is what a page has of it. One `statx`.
-    pub fn unchanged(&self, file: u32, judgment: &Judgment) -> Result<bool> {
+    /// Whether the file of a page is what the page has of it. One `statx`.
+    pub fn unchanged(&self, page: &Piece) -> Result<bool> {
+        self.check_process()?;
+        // A file's number, and the stamp, mean something only among the files of the page's own channel.
+        if page.channel != self.channel {
+            return Err(Error::Invalid(
+                "the page is another channel's: ask the channel that it came from".into(),
+            ));
+        }
         if self.is_watched {
             return Err(Error::Invalid(
                 "the scan watches its files, so its pages need no judgment: open it unwatched".into(),
@@ -79,9 +105,9 @@ impl Lender {
         }
         let file = self
             .files
-            .get(file as usize)
-            .ok_or_else(|| Error::Invalid(format!("the scan has no file {file}")))?;
-        let Some(before) = judgment.stamp.map(Stamp::from_words) else { return Ok(false) };
+            .get(page.file as usize)
+            .ok_or_else(|| Error::Invalid(format!("the scan has no file {}", page.file)))?;
+        let Some(before) = page.judgment.stamp.map(Stamp::from_words) else { return Ok(false) };
         let now = file.stamp_now().map_err(Error::system("looking at a file of the scan"))?;
         Ok(now.is_some_and(|now| before.proves_unchanged(&now)))
     }
@@ -114,9 +140,12 @@ impl Lent {
     }
 }
 
-/// The frame's last page was returned: the service may have it.
+/// The frame's last page was returned: the service may have it. In a forked child it is the parent that has the page, and returns it.
 impl Drop for Lent {
     fn drop(&mut self) {
+        if self.lender.is_inherited() {
+            return;
+        }
         let Lender { board, clock, .. } = &*self.lender;
         let (now, words) = (clock.now(), board.worker());
         let since = self.lender.since.swap(now, Relaxed);

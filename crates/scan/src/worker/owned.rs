@@ -53,7 +53,7 @@ impl OwnedPage {
     /// # Errors
     /// Likewise.
     pub fn unchanged(&self) -> Result<bool> {
-        self.lender().unchanged(self.piece.file, &self.piece.judgment)
+        self.lender().unchanged(&self.piece)
     }
 
     pub(super) fn lender(&self) -> &Arc<Lender> {

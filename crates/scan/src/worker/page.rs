@@ -44,7 +44,7 @@ impl<'a> Page<'a> {
     }
 
     /// When the read of these bytes began, in nanoseconds of the kernel's monotonic clock: before it was submitted. 0 in a scan
-    /// that watches its files.
+    /// that watches its files. A daemon in another time namespace has another offset of this clock, and it is the daemon's.
     pub fn read_began(&self) -> u64 {
         self.piece.read_began_ns
     }

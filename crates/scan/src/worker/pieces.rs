@@ -16,6 +16,8 @@ pub struct Piece {
     /// When their read began, by the kernel's monotonic clock; 0 in a scan that watches its files.
     pub read_began_ns: u64,
     pub(crate) judgment: Judgment,
+    /// Which channel of this process handed it out.
+    pub(crate) channel: u64,
 }
 
 impl Piece {

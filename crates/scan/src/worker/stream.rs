@@ -1,7 +1,8 @@
 //! Pages for tasks: an asynchronous stream of pages that own themselves, for any executor.
 //!
 //! One thread of the process waits for the descriptors of all streams whose tasks wait, and wakes these. So it does not matter
-//! which runtime runs a task, or which process reads. The thread begins with the first stream that has to wait, and stays.
+//! which runtime runs a task, or which process reads. The thread begins with the first stream that has to wait, and stays. A forked
+//! child begins one of its own.
 //! Lock: the wakers; nothing else is taken while it is held, and no waker is called.
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use bedplate_threads::forks::PerProcess;
 use futures_core::Stream;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -31,13 +33,20 @@ struct Reactor {
 impl Reactor {
     /// The process's own.
     fn get() -> Result<&'static Self> {
-        static REACTOR: OnceLock<&Reactor> = OnceLock::new();
-        static STARTING: Mutex<()> = Mutex::new(());
-        if let Some(reactor) = REACTOR.get() {
+        /// The reactor, and a lock that one thread holds while it starts it.
+        #[derive(Default)]
+        struct Own {
+            reactor: OnceLock<&'static Reactor>,
+            starting: Mutex<()>,
+        }
+        // The parent's has no thread in a forked child, and its epoll is the parent's.
+        static OWN: PerProcess<Own> = PerProcess::new();
+        let own = OWN.get();
+        if let Some(reactor) = own.reactor.get() {
             return Ok(reactor);
         }
-        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reactor) = REACTOR.get() {
+        let _starting = own.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reactor) = own.reactor.get() {
             return Ok(reactor);
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("creating an epoll"))?;
@@ -48,7 +57,7 @@ impl Reactor {
             what: "starting the thread that wakes tasks",
             source: Errno::AGAIN,
         })?;
-        Ok(REACTOR.get_or_init(|| reactor))
+        Ok(own.reactor.get_or_init(|| reactor))
     }
 
     fn wakers(&self) -> MutexGuard<'_, HashMap<u64, Waker>> {
@@ -142,6 +151,10 @@ impl Stream for PageStream {
 
 impl Drop for PageStream {
     fn drop(&mut self) {
+        // The parent's reactor waits for its own stream by the same epoll.
+        if self.channel.is_inherited() {
+            return;
+        }
         if let (Some(id), Ok(reactor)) = (self.id, Reactor::get()) {
             if let Ok(descriptor) = self.channel.descriptor() {
                 let _ = epoll::delete(&reactor.epoll, descriptor);

@@ -36,7 +36,7 @@ use crate::{Error, Result};
 /// Chunks that a pool reads at a time.
 const MOST: usize = 8;
 /// Frames that a pool has at least in use before it takes any back.
-pub const LEAST: usize = 4;
+pub const LEAST: usize = crate::limits::POOL_SPARE_FRAMES + 1;
 /// Slow ticks without anything returned until members have to ring.
 const IDLE: u32 = 16;
 

@@ -171,7 +171,8 @@ impl Channel {
         }
         // SAFETY: within the mapping, as was checked.
         let start = unsafe { self.lender.frames.start().add(at) };
-        Ok((Piece { file, offset, start, len: len as usize, read_began_ns, judgment }, lent))
+        let (len, channel) = (len as usize, self.lender.channel);
+        Ok((Piece { file, offset, start, len, read_began_ns, judgment, channel }, lent))
     }
 
     /// Adds ranges to the scan, to come after those it has.
@@ -179,6 +180,7 @@ impl Channel {
     /// # Errors
     /// A range is not in its file; the service has ended.
     pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
+        self.lender.check_process()?;
         self.lender.link.notify_ranges(ranges)
     }
 
@@ -189,6 +191,7 @@ impl Channel {
     /// # Errors
     /// A range is not in its file; the channel is a pool's; the service has ended.
     pub fn cancel_ranges(&mut self, ranges: &[Range]) -> Result<u64> {
+        self.lender.check_process()?;
         let cancelled = self.lender.link.cancel_ranges(ranges)?;
         let ranges = RangeSet::new(ranges);
         let mut here = 0;

@@ -42,6 +42,10 @@ pub enum Got {
 
 /// One worker's stream of pages, in order unless it shares them with others. It has one page at a time (paper 4.2.3), or as many as
 /// it was [opened](crate::Scan::pages_held) for.
+///
+/// In a forked child it is not usable, as all that its service has opened: calls are [`Error::Forked`]. Dropping it or its
+/// pages there does nothing to the parent's. The child must not look at the bytes of a page that it inherited, because their memory is
+/// read into as soon as the parent returns it.
 pub struct Channel {
     lender: Arc<Lender>,
     page_size: usize,
@@ -139,7 +143,7 @@ impl Channel {
     /// # Errors
     /// The page cannot be had: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]; the next
     /// call is about the next page. [`Error::Held`]: the last page that was handed out so has not been returned, or as many pages
-    /// are out as may be. [`Error::Gone`]: the service has ended.
+    /// are out as may be. [`Error::Gone`]: the service has ended. [`Error::Forked`]: the channel is the parent process's.
     pub fn get_page(&mut self) -> Result<Got> {
         let found = self.look_and_poll()?;
         Ok(self.hold(found))
@@ -200,8 +204,15 @@ impl Channel {
         self.lender.out() + usize::from(self.held.is_some())
     }
 
+    /// Whether another page may be handed out, in this process.
     fn check_held(&self) -> Result<()> {
+        self.lender.check_process()?;
         if self.held.is_some() || self.out() >= self.most { Err(Error::Held) } else { Ok(()) }
+    }
+
+    /// Whether it was inherited by a fork.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.lender.is_inherited()
     }
 
     fn board(&self) -> &Board {
@@ -306,7 +317,7 @@ impl Channel {
     /// Waits until [`get_page`](Self::get_page) has something to say, or for a time; whether it has.
     ///
     /// # Errors
-    /// [`Error::Held`], [`Error::Gone`].
+    /// [`Error::Held`], [`Error::Gone`], [`Error::Forked`].
     pub fn wait(&mut self, most: Option<Duration>) -> Result<bool> {
         self.check_held()?;
         // Before any clock is read.
@@ -400,15 +411,14 @@ impl Channel {
     }
 
     /// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
-    /// since. One `statx`. `false` may also mean that it cannot be known: of block devices, and of files that were changed so
-    /// shortly before they were read that their stamps prove nothing. Other changes of the file than to its bytes count, too:
+    /// since. One `statx`. `false` may also mean that it cannot be known: of block devices, of files of network file systems, and of
+    /// files that were changed so shortly before they were read that their stamps prove nothing. Other changes of the file than to its bytes count, too:
     /// names that it gets or loses.
     ///
     /// # Errors
     /// The scan watches its files; the page is another channel's.
     pub fn unchanged(&self, page: &impl Delivered) -> Result<bool> {
-        let piece = page.piece();
-        self.lender.unchanged(piece.file, &piece.judgment)
+        self.lender.unchanged(page.piece())
     }
 
     /// How many bytes the scan has, with the ranges that were added and without those that were cancelled.

@@ -59,6 +59,7 @@ impl Channel {
     /// # Errors
     /// There is none to be had; the service has ended.
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
+        self.lender.check_process()?;
         if self.watch.is_none() {
             let socket = self.lender.link.descriptor(&self.lender.board)?;
             self.watch = Some(Watch { socket, owed: 1, is_armed: false });
