@@ -44,6 +44,15 @@ const SHARED_WITH_OTHERS: [u32; 20] = [
     0xbacb_acbc, // VMware shared folders
 ];
 
+/// File systems whose direct reads may go on beside a write: they copy what is compressed or small from the page cache, or do not
+/// lock the file.
+const READ_BESIDE_WRITES: [u32; 4] = [
+    0xca45_1a4e, // bcachefs
+    BTRFS,
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+];
+
 /// What equal stamps before and after a read prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampQuality {
@@ -65,6 +74,11 @@ impl FileSystem {
     /// Whether a process serves it. The process may never answer.
     pub fn is_in_user_space(self) -> bool {
         self.0 == FUSE
+    }
+
+    /// Whether a direct read of a regular file waits for a write that is still going on.
+    pub fn waits_for_writes(self) -> bool {
+        !READ_BESIDE_WRITES.contains(&self.0)
     }
 
     /// What the stamps of its regular files prove.
@@ -133,6 +147,12 @@ mod tests {
         assert_eq!(check(TMPFS, basic, 0), Err(Errno::OPNOTSUPP));
         assert_eq!(check(TMPFS, basic | known, 4096), Err(Errno::OPNOTSUPP));
         assert_eq!(check(RAMFS, basic, 0), Err(Errno::OPNOTSUPP));
+    }
+
+    #[test]
+    fn direct_reads_of_some_file_systems_do_not_wait_for_writes() {
+        assert!([EXT4, XFS].iter().all(|of| FileSystem(*of).waits_for_writes()));
+        assert!([BTRFS, 0xf2f5_2010].iter().all(|of| !FileSystem(*of).waits_for_writes()));
     }
 
     #[test]

@@ -196,6 +196,8 @@ pub struct File {
     pub stamp: Option<Stamp>,
     /// What its stamps prove.
     stamp_quality: StampQuality,
+    /// Whether a direct read waits for a write that is still going on.
+    pub waits_for_writes: bool,
     /// Which one it is: for a block device which device, whatever it is called by.
     pub identity: Identity,
 }
@@ -253,6 +255,7 @@ impl File {
         // Without an answer nothing is known of its stamps.
         let file_system = FileSystem::of(&file);
         let stamp_quality = file_system.map_or(StampQuality::Unproven, FileSystem::stamp_quality);
+        let waits_for_writes = file_system.is_ok_and(FileSystem::waits_for_writes);
         let alignment = direct_alignment(stat.stx_mask, stat.stx_dio_offset_align);
         let mut direct = direct;
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
@@ -274,7 +277,7 @@ impl File {
         let unit = unit(wanted)?;
         let identity = Identity { device, inode };
         let descriptor = Arc::new(file);
-        Ok(Self { descriptor, size, unit, direct, device, stamp, stamp_quality, identity })
+        Ok(Self { descriptor, size, unit, direct, device, stamp, stamp_quality, waits_for_writes, identity })
     }
 
     /// The stamp now; `None` of what has none.

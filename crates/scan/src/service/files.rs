@@ -77,9 +77,10 @@ impl Files {
     }
 
     /// Whether a stamp that is the same before and after a read proves that nobody wrote meanwhile. Reads through the page
-    /// cache do not wait for writes that go on.
-    pub fn is_direct(&self, file: u32) -> bool {
-        self.files[file as usize].direct.is_ok()
+    /// cache do not wait for writes that go on, nor do direct reads of some file systems.
+    pub fn waits_for_writes(&self, file: u32) -> bool {
+        let file = &self.files[file as usize];
+        file.direct.is_ok() && file.waits_for_writes
     }
 
     /// Whether it lost a name since the scan began.

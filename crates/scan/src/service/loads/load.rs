@@ -271,7 +271,7 @@ impl Load {
         let files = &self.order.files;
         let judged = std::mem::take(&mut self.outcome.stamps).into_iter().map(|(file, before)| {
             let is_same = || files.known_stamp(file).is_some_and(|now| before.proves_unchanged(&now));
-            let is_stable = files.is_direct(file) && is_same();
+            let is_stable = files.waits_for_writes(file) && is_same();
             (file, Judgment { stamp: Some(before.to_words()), is_stable })
         });
         self.outcome.reading = Some(Rc::new(Reading { began_ns: self.began_ns, files: judged.collect() }));
