@@ -1,5 +1,7 @@
 //! Limits, and what happens at them.
 
+use std::time::Duration;
+
 /// Frames of the largest memory of a channel or pool: 1 GiB. More are refused.
 pub(crate) const MAX_FRAMES: usize = 512;
 
@@ -10,3 +12,13 @@ pub const SPARE_FRAMES: usize = 2;
 /// Pages of one channel that may be out at a time: as many as the largest memory has room for. More are refused
 /// ([`Scan::pages_held`](crate::Scan::pages_held)).
 pub const MAX_PAGES_HELD: usize = MAX_FRAMES - SPARE_FRAMES;
+
+/// How long each step with a daemon may take, unless [`Service::connect_within`](crate::Service::connect_within) says something else:
+/// most of it is for memory to be found. Then it is an error, whose number is that of a time that is over (`ETIMEDOUT`).
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The shortest time that [`Service::connect_within`](crate::Service::connect_within) takes. Less is refused.
+pub const MIN_PATIENCE: Duration = Duration::from_millis(1);
+
+/// The longest time that [`Service::connect_within`](crate::Service::connect_within) takes. More is refused.
+pub const MAX_PATIENCE: Duration = Duration::from_secs(3600);

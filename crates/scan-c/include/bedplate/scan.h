@@ -686,13 +686,26 @@ int bp_scan_start(const struct bp_scan_service_options *options, struct bp_scan_
 
 /*
  Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with
- other processes.
+ other processes. Each step may take 30 s: see bp_scan_connect_within().
 
  # Safety
  `path` is a C string or NULL, and `connected` is writable or NULL.
  */
 int bp_scan_connect(const char *path,
                     struct bp_scan_service *connected);
+
+/*
+ bp_scan_connect() with a time in nanoseconds for each step: to connect, to send one message, and to receive the answer to it.
+ It is from 1 ms to an hour (BP_SCAN_ERROR_INVALID), and is kept for all that is done with the service and its channels.
+ Signals do not make it longer. A step that takes longer fails with the error number ETIMEDOUT, and a channel of which a request
+ is not answered in time answers BP_SCAN_ERROR_GONE from then on. Waiting for pages is no such step.
+
+ # Safety
+ `path` is a C string or NULL, and `connected` is writable or NULL.
+ */
+int bp_scan_connect_within(const char *path,
+                           uint64_t patience_ns,
+                           struct bp_scan_service *connected);
 
 /*
  Nobody can open anything at it any more; what is open goes on. The process's own cannot be stopped.

@@ -35,7 +35,7 @@ impl Connection {
     /// # Errors
     /// Why the connection ends; the client has been told.
     pub fn run(self) -> Result<()> {
-        self.socket.set_patience(Some(PATIENCE)).map_err(Error::system("setting timeouts"))?;
+        self.socket.set_patience(Some(PATIENCE));
         let result = self.talk();
         match &result {
             Ok(()) | Err(Error::Gone | Error::System { .. }) => {}
@@ -114,7 +114,7 @@ impl Connection {
         let founded = self.shared.found(files, names, memory_bytes as usize, terms)?;
         let reply = Reply::Pool { key: founded.key.to_bytes(), memory_bytes: founded.memory_bytes() as u64 };
         self.socket.send(&reply, &[])?;
-        self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
+        self.socket.set_patience(None);
         // There is nothing to say about a pool but that it is over.
         match self.socket.receive::<Request>() {
             Ok(_) => Err(malformed("is about a pool, of which there is nothing to say")),
@@ -138,7 +138,7 @@ impl Connection {
         };
         let descriptors = [opened.board.file().as_fd(), opened.frames.lend().as_fd()];
         self.socket.send(&Reply::Channel { pages, terms: opened.terms }, &descriptors)?;
-        self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
+        self.socket.set_patience(None);
         loop {
             let Received { message, descriptors } = self.socket.receive::<Request>()?;
             match message {

@@ -37,6 +37,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -45,6 +46,7 @@ use crate::board::{self, Board, Wake};
 use crate::clock::Clock;
 use crate::engine::Kind;
 use crate::extents::Extents;
+use crate::limits::{DEFAULT_PATIENCE, MAX_PATIENCE, MIN_PATIENCE};
 use crate::memory::Frames;
 use crate::plan::{Plan, Range};
 use crate::remote::Remote;
@@ -133,10 +135,29 @@ impl Service {
     /// Connects to the service of another process, which listens at a path: `bedplate scan serve`, or a
     /// [`Daemon`](crate::Daemon). What is opened by it is read by it, and shared with whoever else does that.
     ///
+    /// It is given [`DEFAULT_PATIENCE`] for each step, as [`connect_within`](Self::connect_within) has it.
+    ///
     /// # Errors
-    /// Nobody listens there, or it is of another version.
+    /// Nobody listens there, or it is of another version; it does not answer in time.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
-        Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref())?)) })
+        Self::connect_within(path, DEFAULT_PATIENCE)
+    }
+
+    /// [`connect`](Self::connect) with a time of one's own for each step: to connect, to send one message, and to receive the answer to
+    /// it. It is kept for all that is done with this service and its channels. Signals do not make it longer.
+    ///
+    /// A step that takes longer fails with [`Error::System`] and `ETIMEDOUT` (connecting with [`Error::File`]). A channel of which a
+    /// request is not answered in time is over: it answers [`Error::Gone`] from then on. Waiting for pages is no such step.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); the time is less than [`MIN_PATIENCE`], 1 ms, or more than [`MAX_PATIENCE`], an hour.
+    pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
+        if !(MIN_PATIENCE..=MAX_PATIENCE).contains(&patience) {
+            return Err(Error::Invalid(format!(
+                "a service that has {patience:?} for each step: from {MIN_PATIENCE:?} to {MAX_PATIENCE:?}"
+            )));
+        }
+        Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref(), patience)?)) })
     }
 
     /// What it did. Of a daemon that is gone, what it had done when it was asked last.
