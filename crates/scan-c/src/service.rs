@@ -49,6 +49,10 @@ pub struct bp_scan_service_options {
     pub engine: u32,
     /// Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
     pub kernel_clock: u32,
+    /// Other than 0: memory may be of huge pages that the administrator reserved, as far as there are enough of them.
+    pub reserved_pages: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: integers, without gaps.
@@ -118,6 +122,11 @@ pub unsafe extern "C" fn bp_scan_start(
             if options.kernel_clock != 0 {
                 builder = builder.kernel_clock();
             }
+            if options.reserved != 0 {
+                let text = "the options: what is reserved is 0";
+                return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
+            }
+            builder = builder.reserved_pages(options.reserved_pages != 0);
         }
         let handle = insert(builder.build()?)?;
         // SAFETY: as the caller promised.

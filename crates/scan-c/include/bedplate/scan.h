@@ -475,6 +475,14 @@ struct bp_scan_service_options {
    Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
    */
   uint32_t kernel_clock;
+  /*
+   Other than 0: memory may be of huge pages that the administrator reserved, as far as there are enough of them.
+   */
+  uint32_t reserved_pages;
+  /*
+   0.
+   */
+  uint32_t reserved;
 };
 
 /*

@@ -66,7 +66,7 @@ impl Connection {
                     let _share = self.budget.take((frames * FRAME) as u64)?;
                     let (files, _) = files::receive(&self.socket, files, self.limits.files)?;
                     files::check_size(&files, ranges.as_deref())?;
-                    let opened = self.shared.open(files, ranges, scan.page_size, frames, terms, |_| None)?;
+                    let opened = self.shared.open(files, ranges, scan.page_size, frames, terms)?;
                     return self.hold(opened);
                 }
                 Request::Found { memory_bytes, terms, files } => {

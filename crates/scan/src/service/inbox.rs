@@ -60,7 +60,6 @@ pub enum Command {
 #[derive(Default)]
 struct State {
     commands: Vec<Command>,
-    spare: Vec<Arc<Frames>>,
     stop: bool,
     /// The loop has ended.
     over: bool,
@@ -124,7 +123,6 @@ impl Inbox {
         let mut state = self.state();
         state.over = true;
         state.commands.clear();
-        state.spare.clear();
     }
 
     /// The loop: what there is now.
@@ -135,22 +133,5 @@ impl Inbox {
     /// What there was at the end of the loop's last round, or when it opened something since.
     pub fn census(&self) -> [u64; 3] {
         std::array::from_fn(|index| self.census[index].load(Relaxed))
-    }
-
-    /// The loop: keeps frames for a channel to come. `false`: there are enough.
-    pub fn spare(&self, frames: Arc<Frames>, most: usize) -> bool {
-        let mut state = self.state();
-        let room = state.spare.len() < most;
-        if room {
-            state.spare.push(frames);
-        }
-        room
-    }
-
-    /// Frames that were kept.
-    pub fn reuse(&self, count: usize) -> Option<Arc<Frames>> {
-        let mut state = self.state();
-        let at = state.spare.iter().position(|frames| frames.count() == count)?;
-        Some(state.spare.swap_remove(at))
     }
 }

@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     clock: Clock,
     kind: Kind,
     about: String,
+    /// Memory may be of huge pages that the administrator reserved.
+    reserved_pages: bool,
     pools: Registry,
 }
 
@@ -176,10 +178,9 @@ impl Service {
         match &self.side {
             Side::Here(shared) => {
                 let files = scan.sources.iter().map(File::open).collect::<Result<_>>()?;
-                let reuse = |count| shared.inbox.reuse(count);
                 let count = scan.frames()?;
                 let terms = Terms { is_watched: scan.is_watched, pages_held: scan.pages_held };
-                shared.open(files, scan.ranges, scan.page_size, count, terms, reuse)?.channel()
+                shared.open(files, scan.ranges, scan.page_size, count, terms)?.channel()
             }
             Side::Daemon(remote) => remote.open(scan),
         }
@@ -217,7 +218,7 @@ impl Opened {
 }
 
 impl Shared {
-    /// Opens a channel with so many frames; reading begins at once. What was read into `spare` ones the worker can see.
+    /// Opens a channel with so many frames; reading begins at once.
     pub(crate) fn open(
         self: &Arc<Self>,
         files: Vec<File>,
@@ -225,7 +226,6 @@ impl Shared {
         page_size: usize,
         count: usize,
         terms: Terms,
-        spare: impl FnOnce(usize) -> Option<Arc<Frames>>,
     ) -> Result<Opened> {
         let board = Arc::new(Board::new(count, self.clock)?);
         let mut plan = Plan::new(&files, page_size);
@@ -238,11 +238,7 @@ impl Shared {
         let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let direct = files.iter().map(|file| file.direct).collect();
         let extents = Extents::of_all(&files);
-        // At last: the engine knows spare ones, so they must not be lost before the loop has them.
-        let frames = match spare(count) {
-            Some(frames) => frames,
-            None => Arc::new(Frames::new(count)?),
-        };
+        let frames = Arc::new(Frames::with_reserved(self.reserved_pages, count)?);
         let opening = Opening { board: board.clone(), frames: frames.clone(), files, extents, plan, terms };
         let id = self.ask(|answer| Command::Open(opening, answer))?;
         let link = Box::new(Local { shared: self.clone(), id });

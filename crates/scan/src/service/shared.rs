@@ -276,7 +276,7 @@ impl Shared {
         terms: Terms,
     ) -> Result<Founded> {
         check_memory(memory_bytes, terms)?;
-        let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
+        let frames = Arc::new(Frames::with_reserved(self.reserved_pages, memory_bytes / FRAME)?);
         let mut plan = Plan::new(&files, FRAME);
         let everything = plan.everything();
         let chunks = plan.add(&everything)?;

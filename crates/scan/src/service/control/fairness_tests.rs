@@ -6,7 +6,7 @@ use super::*;
 use crate::board::Board;
 use crate::engine::Bell;
 use crate::extents::Extents;
-use crate::memory::FRAME;
+use crate::memory::{FRAME, Frames};
 use crate::plan::Plan;
 use crate::service::fake::{Fake, Folder};
 use crate::service::inbox::{Command, Founding, Opening, Terms};

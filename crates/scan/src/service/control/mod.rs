@@ -23,10 +23,6 @@ use super::stream::{Stream, Wishes};
 use super::wheel::Wheel;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
-use crate::memory::Frames;
-
-/// Rings that are kept for channels to come, registered.
-const SPARE: usize = 2;
 
 /// What is due at a time.
 enum Timer {
@@ -55,8 +51,6 @@ pub struct Control {
     first: usize,
     /// Streams and pools in the order of a round; between rounds only its memory is of use.
     turns: Vec<usize>,
-    /// Memory that the engine knows.
-    memories: Vec<(Arc<Frames>, usize)>,
 }
 
 impl Control {
@@ -74,7 +68,6 @@ impl Control {
             devices: HashMap::new(),
             first: 0,
             turns: Vec::new(),
-            memories: Vec::new(),
         }
     }
 

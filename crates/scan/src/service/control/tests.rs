@@ -111,9 +111,7 @@ fn what_nobody_hears_of_is_taken_back() {
 
     let opening = scene.opening();
     scene.ask(true, |answer| Command::Open(opening, answer));
-    // Its memory is kept for another channel.
-    assert_eq!(scene.left(), ([0, 1], [0, 0, 0]));
-    assert!(scene.inbox.reuse(8).is_some());
+    assert_eq!(scene.left(), NOTHING);
 
     let founding = scene.founding();
     let pool = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap().unwrap();
@@ -122,6 +120,19 @@ fn what_nobody_hears_of_is_taken_back() {
     scene.ask(false, |answer| Command::Join(pool, board(), answer)).unwrap().unwrap();
     assert_eq!(scene.left(), ([FILES, 1], [1, 1, 0]));
     assert_eq!(scene.inbox.census(), [1, 1, 0]);
+}
+
+/// The memory of a channel that is closed is free: no channel to come has it.
+#[test]
+fn a_closed_channel_leaves_no_memory() {
+    let mut scene = Scene::new();
+    let opening = scene.opening();
+    let id = scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
+    assert_eq!(scene.left(), ([FILES, 1], [1, 0, 0]));
+    assert!(scene.inbox.send(Command::Close(id)));
+    assert!(!scene.control.commands());
+    assert_eq!(scene.left(), NOTHING);
+    assert_eq!(Arc::strong_count(&scene.frames), 1);
 }
 
 /// Who had the key of a pool that is over, and asks too late.

@@ -59,7 +59,8 @@ struct Shared {
 pub struct Pool {
     id: usize,
     pub files: Rc<Files>,
-    pub frames: Arc<Frames>,
+    /// What is read into, as long as this is there.
+    _frames: Arc<Frames>,
     pub memory: usize,
     chunks: Vec<Chunk>,
     state: Vec<Frame>,
@@ -101,7 +102,7 @@ impl Pool {
         Self {
             id,
             files,
-            frames,
+            _frames: frames,
             memory,
             present: Bits::new(chunks.len()),
             chunks,
