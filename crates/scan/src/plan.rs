@@ -106,18 +106,26 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds ranges, and says how many chunks they are. Ranges never share chunks with those that were added before.
-    pub fn add(&mut self, ranges: &[Range]) -> Result<u64> {
+    /// Adds ranges. They never share chunks with those that were added before. What is there already is not looked at: ranges may
+    /// come in many small batches, while the control loop has other things to do.
+    pub fn add(&mut self, ranges: &[Range]) -> Result<()> {
         self.check(ranges)?;
-        let mut alone = Self { ranges: ranges.iter().copied().collect(), ..self.clone() };
-        let mut count = 0;
-        while alone.next_chunk().is_some() {
-            count += 1;
-        }
         // An empty range ends a chunk.
-        self.ranges.push_back(Range { file: 0, start: 0, end: 0 });
+        if self.ranges.back().is_none_or(|last| last.start < last.end) {
+            self.ranges.push_back(Range { file: 0, start: 0, end: 0 });
+        }
         self.ranges.extend(ranges.iter().filter(|range| range.start < range.end));
-        Ok(count)
+        Ok(())
+    }
+
+    /// All chunks.
+    pub fn into_chunks(mut self) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        while let Some(mut chunk) = self.next_chunk() {
+            chunk.parts.shrink_to_fit();
+            chunks.push(chunk);
+        }
+        chunks
     }
 
     /// Takes back a chunk, the last that was put together.
@@ -206,7 +214,8 @@ mod tests {
     fn a_file_is_cut_into_frames() {
         let mut plan = Plan::of_sizes(&[5 << 20], FRAME);
         let all = plan.everything();
-        assert_eq!(plan.add(&all).unwrap(), 3);
+        plan.add(&all).unwrap();
+        assert_eq!(plan.clone().into_chunks().len(), 3);
         let lens: Vec<u64> = chunks(&mut plan).iter().map(Chunk::bytes).collect();
         assert_eq!(lens, [2 << 20, 2 << 20, 1 << 20]);
     }
@@ -216,8 +225,9 @@ mod tests {
         let mut plan = Plan::of_sizes(&[1 << 30], 4096);
         let ranges: Vec<Range> =
             (0..64u64).map(|i| Range { file: 0, start: (2 * i + 1) << 16, end: (2 * i + 2) << 16 }).collect();
-        assert_eq!(plan.add(&ranges).unwrap(), 2);
+        plan.add(&ranges).unwrap();
         let chunks = chunks(&mut plan);
+        assert_eq!(chunks.len(), 2);
         assert_eq!(chunks[0].parts.len(), 32);
         assert!(chunks.iter().flat_map(|c| &c.parts).all(|part| part.to - part.from == 1 << 16));
     }
@@ -228,7 +238,24 @@ mod tests {
         for (file, start, end) in [(1, 0, 1), (0, 5, 4), (0, 0, 101)] {
             assert!(plan.add(&[Range { file, start, end }]).is_err());
         }
-        assert_eq!(plan.add(&[]).unwrap(), 0);
+        for _ in 0..3 {
+            plan.add(&[]).unwrap();
+        }
+        assert!(plan.ranges.len() <= 1, "nothing was added");
+        assert_eq!(plan.next_chunk(), None);
+    }
+
+    /// What is pending is not copied: that would take minutes.
+    #[test]
+    fn many_small_batches_are_added_to_what_is_there() {
+        const BATCHES: u64 = 400_000;
+        let mut plan = Plan::of_sizes(&[BATCHES << 13], 4096);
+        let begin = std::time::Instant::now();
+        for batch in 0..BATCHES {
+            plan.add(&[Range { file: 0, start: batch << 13, end: (batch << 13) + 4096 }]).unwrap();
+        }
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{:?}", begin.elapsed());
+        assert_eq!(plan.into_chunks().len() as u64, BATCHES);
     }
 
     /// What is read in large units does not go beyond a frame that small ones began.
@@ -314,9 +341,8 @@ mod tests {
             let units = plan.units.clone();
             let ranges: Vec<Range> =
                 ranges.iter().map(|&(file, start, len)| Range { file, start, end: start + len }).collect();
-            let count = plan.add(&ranges).unwrap();
+            plan.add(&ranges).unwrap();
             let chunks = chunks(&mut plan);
-            prop_assert_eq!(chunks.len() as u64, count);
             let mut expected: VecDeque<Range> = ranges.iter().copied().filter(|r| r.start < r.end).collect();
             for chunk in &chunks {
                 let mut used = 0;

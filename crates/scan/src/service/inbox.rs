@@ -10,7 +10,7 @@ use crate::board::Board;
 use crate::engine::Bell;
 use crate::extents::Extents;
 use crate::memory::Frames;
-use crate::plan::{Plan, Range};
+use crate::plan::{Chunk, Plan, Range};
 use crate::source::File;
 use crate::worker::Cancelled;
 
@@ -33,12 +33,12 @@ pub struct Terms {
     pub pages_held: usize,
 }
 
-/// A pool to be made. All of its files are in the plan.
+/// A pool to be made. Its chunks are all of its files; who asks for it lists them, for there may be many.
 pub struct Founding {
     pub frames: Arc<Frames>,
     pub files: Vec<File>,
     pub extents: Vec<Extents>,
-    pub plan: Plan,
+    pub chunks: Vec<Chunk>,
     pub terms: Terms,
 }
 

@@ -279,19 +279,22 @@ impl Shared {
         let frames = Arc::new(Frames::with_reserved(self.reserved_pages, memory_bytes / FRAME)?);
         let mut plan = Plan::new(&files, FRAME);
         let everything = plan.everything();
-        let chunks = plan.add(&everything)?;
+        plan.add(&everything)?;
+        let chunks = plan.into_chunks();
+        let count = chunks.len() as u64;
         let bytes = everything.iter().map(|range| range.end).sum();
         let direct = files.iter().map(|file| file.direct).collect();
         let identities = files.iter().map(|file| file.identity).collect();
         let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let key = AccessKey::new()?;
         let extents = Extents::of_all(&files);
-        let founding = Founding { frames: frames.clone(), files, extents, plan, terms };
+        let founding = Founding { frames: frames.clone(), files, extents, chunks, terms };
         let id = self.ask(|answer| Command::Found(founding, answer))?;
         // Nothing fails from here on: the pool ends with this.
         let founded = Founded { shared: self.clone(), frames, id, key };
         let frames = Arc::downgrade(&founded.frames);
-        let known = Known { id, frames, chunks, bytes, direct, files: identities, terms, judged, names };
+        let known =
+            Known { id, frames, chunks: count, bytes, direct, files: identities, terms, judged, names };
         self.pools.pools().insert(founded.key, known);
         Ok(founded)
     }

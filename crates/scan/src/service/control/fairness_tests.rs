@@ -75,7 +75,7 @@ impl Scene {
             assert!(inbox.send(Command::Open(opening, answer.clone())));
         }
         let (files, extents, plan) = parts();
-        let founding = Founding { frames, files, extents, plan, terms: TERMS };
+        let founding = Founding { frames, files, extents, chunks: plan.into_chunks(), terms: TERMS };
         assert!(inbox.send(Command::Found(founding, answer.clone())));
         assert!(!control.commands());
         let pool = answered.try_iter().last().unwrap().unwrap();

@@ -80,10 +80,10 @@ impl Control {
     }
 
     fn found(&mut self, founding: Founding) -> Result<usize> {
-        let Founding { frames, files, extents, plan, terms } = founding;
+        let Founding { frames, files, extents, chunks, terms } = founding;
         let (files, memory) = self.add(files, extents, terms, &frames)?;
         let (id, now) = (self.number(), self.clock.now());
-        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, terms.pages_held, now));
+        self.pools.insert(id, Pool::new(id, files, frames, memory, chunks, terms.pages_held, now));
         Ok(id)
     }
 
