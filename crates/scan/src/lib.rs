@@ -45,7 +45,9 @@ pub use clock::Clock;
 pub use daemon::{Daemon, Limits, Options, Stopper};
 pub use engine::{Bell, Choice, Completion, Engine, Kind, Read};
 pub use error::{Error, Result};
-pub use limits::{DEFAULT_PATIENCE, MAX_PAGES_HELD, MAX_PATIENCE, MIN_PATIENCE, SPARE_FRAMES};
+pub use limits::{
+    DEFAULT_PATIENCE, MAX_PAGES_HELD, MAX_PATIENCE, MAX_PENDING_RANGES, MIN_PATIENCE, SPARE_FRAMES,
+};
 pub use memory::{FRAME, Frames, Pages};
 pub use plan::Range;
 pub use residency::resident_bytes;

@@ -594,7 +594,8 @@ int bp_scan_descriptor(struct bp_scan_channel channel,
                        int *descriptor);
 
 /*
- Adds ranges to the scan (zicio_notify_ranges), to come after those it has. Not in a pool.
+ Adds ranges to the scan (zicio_notify_ranges), to come after those it has: at most 1048576 that are announced and not read
+ yet, of which each call counts as one more. Not in a pool.
 
  # Safety
  `ranges` points to so many, or is NULL.

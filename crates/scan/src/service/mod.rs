@@ -48,7 +48,7 @@ use crate::engine::Kind;
 use crate::extents::Extents;
 use crate::limits::{DEFAULT_PATIENCE, MAX_PATIENCE, MIN_PATIENCE};
 use crate::memory::Frames;
-use crate::plan::{Plan, Range};
+use crate::plan::{Pending, Plan, Range};
 use crate::remote::Remote;
 use crate::source::File;
 use crate::worker::{Cancelled, Channel, Link, Memory};
@@ -200,6 +200,8 @@ pub(crate) struct Opened {
     pub board: Arc<Board>,
     pub frames: Arc<Frames>,
     pub link: Box<dyn Link>,
+    /// The ranges that are announced and not read yet.
+    pub pending: Pending,
     direct: Vec<std::result::Result<(), Errno>>,
     in_order: bool,
     page_size: usize,
@@ -211,7 +213,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// For a worker in this process.
     fn channel(self) -> Result<Channel> {
-        let Self { board, frames, link, direct, in_order, page_size, terms, files } = self;
+        let Self { board, frames, link, pending: _, direct, in_order, page_size, terms, files } = self;
         let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order, terms, files };
         Ok(Channel::new(board, memory, link, page_size))
     }
@@ -239,10 +241,11 @@ impl Shared {
         let direct = files.iter().map(|file| file.direct).collect();
         let extents = Extents::of_all(&files);
         let frames = Arc::new(Frames::with_reserved(self.reserved_pages, count)?);
+        let pending = plan.pending();
         let opening = Opening { board: board.clone(), frames: frames.clone(), files, extents, plan, terms };
         let id = self.ask(|answer| Command::Open(opening, answer))?;
         let link = Box::new(Local { shared: self.clone(), id });
-        Ok(Opened { board, frames, link, direct, in_order: true, page_size, terms, files: judged })
+        Ok(Opened { board, frames, link, pending, direct, in_order: true, page_size, terms, files: judged })
     }
 
     pub(crate) fn statistics(&self) -> Statistics {

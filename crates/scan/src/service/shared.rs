@@ -15,7 +15,7 @@ use crate::board::Board;
 use crate::extents::Extents;
 use crate::limits::{MAX_FRAMES, SPARE_FRAMES};
 use crate::memory::{FRAME, Frames};
-use crate::plan::{Plan, Range};
+use crate::plan::{Pending, Plan, Range};
 use crate::remote;
 use crate::scan::check_pages_held;
 use crate::source::{File, Identity, Source};
@@ -332,7 +332,8 @@ impl Shared {
         board.service().total_bytes.store(bytes, Release);
         let member = self.ask(|answer| Command::Join(pool, board.clone(), answer))?;
         let link = Box::new(Membership { shared: self.clone(), pool, member });
-        Ok(Opened { board, frames, link, direct, in_order: false, page_size, terms, files })
+        let pending = Pending::default();
+        Ok(Opened { board, frames, link, pending, direct, in_order: false, page_size, terms, files })
     }
 }
 

@@ -111,7 +111,7 @@ impl Control {
         let stream = self.streams.get_mut(&id).ok_or(Error::Gone)?;
         let mut discarded = Vec::new();
         stream.plan().check(ranges)?;
-        let cancelled = stream.cancel(&RangeSet::new(ranges), &mut discarded);
+        let cancelled = stream.cancel(&RangeSet::new(ranges), &mut discarded)?;
         self.loads.give_up(
             |owner| matches!(owner, Owner::Stream { stream, number } if stream == id && discarded.contains(&number)),
         );
