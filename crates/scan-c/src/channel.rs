@@ -425,7 +425,8 @@ pub unsafe extern "C" fn bp_scan_descriptor(channel: bp_scan_channel, descriptor
     })
 }
 
-/// Adds ranges to the scan (zicio_notify_ranges), to come after those it has. Not in a pool.
+/// Adds ranges to the scan (zicio_notify_ranges), to come after those it has: at most 1048576 that are announced and not read
+/// yet, of which each call counts as one more. Not in a pool.
 ///
 /// # Safety
 /// `ranges` points to so many, or is NULL.

@@ -4,14 +4,15 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::time::Duration;
 
 use bedplate_c_support::input::{Sized, sized};
 use bedplate_c_support::output;
 use bedplate_c_support::table::{Bad, Table};
-use bedplate_scan::{Choice, Kind, Service};
+use bedplate_scan::{Choice, DEFAULT_PATIENCE, Kind, Service};
 
 use crate::code::bp_scan_code::*;
-use crate::code::{Refusal, answer, bp_scan_code};
+use crate::code::{Answer, Refusal, answer, bp_scan_code};
 use crate::input::null;
 
 static SERVICES: Table<Service> = Table::new(b'S');
@@ -48,6 +49,10 @@ pub struct bp_scan_service_options {
     pub engine: u32,
     /// Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
     pub kernel_clock: u32,
+    /// Other than 0: memory may be of huge pages that the administrator reserved, as far as there are enough of them.
+    pub reserved_pages: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: integers, without gaps.
@@ -121,6 +126,11 @@ pub unsafe extern "C" fn bp_scan_start(
             if options.kernel_clock != 0 {
                 builder = builder.kernel_clock();
             }
+            if options.reserved != 0 {
+                let text = "the options: what is reserved is 0";
+                return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
+            }
+            builder = builder.reserved_pages(options.reserved_pages != 0);
         }
         let handle = insert(builder.build()?)?;
         // SAFETY: as the caller promised.
@@ -130,23 +140,45 @@ pub unsafe extern "C" fn bp_scan_start(
 }
 
 /// Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with
-/// other processes.
+/// other processes. Each step may take 30 s: see bp_scan_connect_within().
 ///
 /// # Safety
 /// `path` is a C string or NULL, and `connected` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_connect(path: *const c_char, connected: *mut bp_scan_service) -> c_int {
-    answer(|| {
-        if path.is_null() || connected.is_null() {
-            return Err(null("no path, or no place for the service"));
-        }
-        // SAFETY: as the caller promised.
-        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        let handle = insert(Service::connect(path)?)?;
-        // SAFETY: as the caller promised.
-        unsafe { connected.write_unaligned(bp_scan_service { handle }) };
-        Ok(BP_SCAN_OK)
-    })
+    // SAFETY: as the caller promised.
+    answer(|| unsafe { connect(path, connected, DEFAULT_PATIENCE) })
+}
+
+/// bp_scan_connect() with a time in nanoseconds for each step: to connect, to send one message, and to receive the answer to it.
+/// It is from 1 ms to an hour (BP_SCAN_ERROR_INVALID), and is kept for all that is done with the service and its channels.
+/// Signals do not make it longer. A step that takes longer fails with the error number ETIMEDOUT, and a channel of which a request
+/// is not answered in time answers BP_SCAN_ERROR_GONE from then on. Waiting for pages is no such step.
+///
+/// # Safety
+/// `path` is a C string or NULL, and `connected` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bp_scan_connect_within(
+    path: *const c_char,
+    patience_ns: u64,
+    connected: *mut bp_scan_service,
+) -> c_int {
+    // SAFETY: as the caller promised.
+    answer(|| unsafe { connect(path, connected, Duration::from_nanos(patience_ns)) })
+}
+
+/// # Safety
+/// As [`bp_scan_connect`].
+unsafe fn connect(path: *const c_char, connected: *mut bp_scan_service, patience: Duration) -> Answer {
+    if path.is_null() || connected.is_null() {
+        return Err(null("no path, or no place for the service"));
+    }
+    // SAFETY: as the caller promised.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let handle = insert(Service::connect_within(path, patience)?)?;
+    // SAFETY: as the caller promised.
+    unsafe { connected.write_unaligned(bp_scan_service { handle }) };
+    Ok(BP_SCAN_OK)
 }
 
 /// Nobody can open anything at it any more; what is open goes on. The process's own cannot be stopped.

@@ -108,3 +108,14 @@ fn misuse_touches_no_memory_that_is_not_there() {
         check(source, "threads", &["valgrind", "-q", "--error-exitcode=9"]);
     }
 }
+
+/// A daemon that does not answer keeps a program for as long as the program says.
+#[test]
+fn patience_ends() {
+    let folder = C.folder();
+    let program = C.program("tests/patience.c", folder.path(), &[]);
+    // The path of a socket must be short.
+    let place = tempfile::tempdir().unwrap();
+    let output = C.run(Command::new(program).arg(place.path().join("socket")));
+    assert!(output.status.success(), "{}", text(&output));
+}

@@ -441,6 +441,9 @@ static void services(void)
 	IS(bp_scan_start(&options, &mine), BP_SCAN_ERROR_INVALID);
 	IS(bp_scan_start(NULL, NULL), BP_SCAN_ERROR_NULL);
 	options.engine = BP_SCAN_ENGINE_THREADS, options.kernel_clock = 1;
+	options.reserved = 1;
+	IS(bp_scan_start(&options, &mine), BP_SCAN_ERROR_INVALID);
+	options.reserved = 0, options.reserved_pages = 1;
 	IS(bp_scan_start(&options, &mine), BP_SCAN_OK);
 	IS(bp_scan_open(mine, &scan, &channel), BP_SCAN_OK);
 	IS(bp_scan_stop(mine), BP_SCAN_OK);

@@ -46,7 +46,10 @@ pub use clock::Clock;
 pub use daemon::{Daemon, Limits, Options, Stopper};
 pub use engine::{Bell, Choice, Completion, Engine, Kind, Read};
 pub use error::{Error, Result};
-pub use limits::{MAX_PAGES_HELD, MAX_POOL_PAGES_HELD, SPARE_FRAMES};
+pub use limits::{
+    DEFAULT_PATIENCE, MAX_PAGES_HELD, MAX_PATIENCE, MAX_PENDING_RANGES, MAX_POOL_PAGES_HELD, MIN_PATIENCE,
+    SPARE_FRAMES,
+};
 pub use memory::{FRAME, Frames, Pages};
 pub use plan::Range;
 pub use residency::resident_bytes;

@@ -1,5 +1,7 @@
 //! Limits, and what happens at them.
 
+use std::time::Duration;
+
 /// Frames of the largest memory of a channel or pool: 1 GiB. More are refused.
 pub(crate) const MAX_FRAMES: usize = 512;
 
@@ -18,3 +20,25 @@ pub(crate) const POOL_SPARE_FRAMES: usize = 3;
 /// Pages of each worker of a pool that may be out at a time: as many as the largest pool has room for with one worker. More are
 /// refused ([`PoolOptions::pages_held`](crate::PoolOptions::pages_held)).
 pub const MAX_POOL_PAGES_HELD: usize = MAX_FRAMES - POOL_SPARE_FRAMES;
+
+/// How long each step with a daemon may take, unless [`Service::connect_within`](crate::Service::connect_within) says something else:
+/// most of it is for memory to be found. Then it is an error, whose number is that of a time that is over (`ETIMEDOUT`).
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The shortest time that [`Service::connect_within`](crate::Service::connect_within) takes. Less is refused.
+pub const MIN_PATIENCE: Duration = Duration::from_millis(1);
+
+/// The longest time that [`Service::connect_within`](crate::Service::connect_within) takes. More is refused.
+pub const MAX_PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Ranges of one channel that may be announced and not read yet, of which each announcement counts as one more, and what a
+/// cancellation leaves of a range as many as there are pieces. More are refused. A daemon counts their memory as that of its
+/// clients, but for the first [`UNCOUNTED`].
+pub const MAX_PENDING_RANGES: usize = 1 << 20;
+
+/// Bytes of memory for each chunk of 2 MiB of a pool's files, all of which are listed. A daemon counts them as memory of its
+/// clients, but for the first [`UNCOUNTED`], and makes no pool for which there is not as much.
+pub(crate) const POOL_CHUNK_BYTES: usize = 128;
+
+/// Ranges and chunks of each connection whose memory is not counted: the connection itself takes as much.
+pub(crate) const UNCOUNTED: usize = 4096;

@@ -6,7 +6,6 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -152,26 +151,23 @@ pub struct Frames {
     mapping: Mapping,
     view: OnceLock<Arc<Mapping>>,
     pages: Pages,
-    lent: AtomicBool,
 }
 
 impl Frames {
-    /// Makes so many frames, with memory in all of them.
+    /// Makes so many frames, with memory in all of them: transparent huge pages where there are any, else normal pages.
     pub fn new(count: usize) -> Result<Self> {
-        match Self::reserved(count) {
-            Ok(frames) => Ok(frames),
-            Err(_) => Self::normal(count),
-        }
+        Self::made(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, count, Pages::Normal)
+    }
+
+    /// [`new`](Self::new), of huge pages that the administrator reserved if that is asked for and there are enough of them.
+    pub(crate) fn with_reserved(is_asked_for: bool, count: usize) -> Result<Self> {
+        if is_asked_for && let Ok(frames) = Self::reserved(count) { Ok(frames) } else { Self::new(count) }
     }
 
     fn reserved(count: usize) -> Result<Self> {
         let flags =
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         Self::made(flags, count, Pages::Reserved)
-    }
-
-    fn normal(count: usize) -> Result<Self> {
-        Self::made(MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING, count, Pages::Normal)
     }
 
     fn made(flags: MemfdFlags, count: usize, mut pages: Pages) -> Result<Self> {
@@ -194,7 +190,7 @@ impl Frames {
         }
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(Error::system("sealing frames"))?;
-        Ok(Self { file, mapping, view: OnceLock::new(), pages, lent: AtomicBool::new(false) })
+        Ok(Self { file, mapping, view: OnceLock::new(), pages })
     }
 
     /// How many there are.
@@ -209,13 +205,7 @@ impl Frames {
 
     /// What workers map, for one in another process, which may keep it for as long as it likes.
     pub fn lend(&self) -> &OwnedFd {
-        self.lent.store(true, Ordering::Relaxed);
         &self.file
-    }
-
-    /// Whether another process may see what will be in the frames.
-    pub fn is_lent(&self) -> bool {
-        self.lent.load(Ordering::Relaxed)
     }
 
     /// The mapping of workers in this process.
@@ -248,6 +238,31 @@ mod tests {
         unsafe { frames.mapping().start().add(3 * FRAME - 1).write(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { view.start().add(3 * FRAME - 1).read() }, 7);
+    }
+
+    /// Huge pages of 2 MiB that are reserved and free.
+    fn reserved_and_free() -> usize {
+        std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+            .ok()
+            .and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
+    }
+
+    /// Somebody reserved them, for something else.
+    #[test]
+    fn reserved_pages_are_taken_only_if_that_is_asked_for() {
+        assert_ne!(Frames::new(1).unwrap().pages(), Pages::Reserved);
+        assert_ne!(Frames::with_reserved(false, 1).unwrap().pages(), Pages::Reserved);
+        // Others may take them meanwhile.
+        let free = reserved_and_free();
+        let frames = Frames::with_reserved(true, 1).unwrap();
+        if free < 64 {
+            eprintln!(
+                "skipped: {free} huge pages are reserved and free (vm.nr_hugepages), too few to ask for any"
+            );
+            return;
+        }
+        assert_eq!(frames.pages(), Pages::Reserved);
     }
 
     /// What cannot be mapped leaves alone what other threads map at the same time.

@@ -4,8 +4,12 @@
 //! multiples of the worker's page size in the file, so that every page is whole except at the ends of ranges.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::board::{SEGMENTS, Segment};
+use crate::limits::MAX_PENDING_RANGES;
 use crate::memory::FRAME;
 use crate::ranges::RangeSet;
 use crate::source::File;
@@ -56,6 +60,18 @@ pub struct Plan {
     sizes: Vec<u64>,
     page: u64,
     ranges: VecDeque<Range>,
+    pending: Pending,
+}
+
+/// How many ranges a plan has, for other threads than the plan's: as it was a moment ago.
+#[derive(Clone, Debug, Default)]
+pub struct Pending(Arc<AtomicUsize>);
+
+impl Pending {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.load(Relaxed)
+    }
 }
 
 impl Plan {
@@ -66,6 +82,7 @@ impl Plan {
             sizes: files.iter().map(|file| file.size).collect(),
             page: page as u64,
             ranges: VecDeque::new(),
+            pending: Pending::default(),
         }
     }
 
@@ -77,7 +94,17 @@ impl Plan {
             sizes: sizes.to_vec(),
             page: page as u64,
             ranges: VecDeque::new(),
+            pending: Pending::default(),
         }
+    }
+
+    /// How many ranges it has from now on.
+    pub fn pending(&self) -> Pending {
+        self.pending.clone()
+    }
+
+    fn publish(&self) {
+        self.pending.0.store(self.ranges.len(), Relaxed);
     }
 
     /// The size of pages.
@@ -106,18 +133,35 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds ranges, and says how many chunks they are. Ranges never share chunks with those that were added before.
-    pub fn add(&mut self, ranges: &[Range]) -> Result<u64> {
+    /// Adds ranges. They never share chunks with those that were added before. What is there already is not looked at: ranges may
+    /// come in many small batches, while the control loop has other things to do.
+    pub fn add(&mut self, ranges: &[Range]) -> Result<()> {
         self.check(ranges)?;
-        let mut alone = Self { ranges: ranges.iter().copied().collect(), ..self.clone() };
-        let mut count = 0;
-        while alone.next_chunk().is_some() {
-            count += 1;
+        if self.ranges.len() + 1 + ranges.len() > MAX_PENDING_RANGES {
+            return Err(Error::Invalid(format!(
+                "{} ranges beside {} that are announced and not read yet: at most {MAX_PENDING_RANGES}, of which each \
+                 announcement takes one more",
+                ranges.len(),
+                self.ranges.len()
+            )));
         }
         // An empty range ends a chunk.
-        self.ranges.push_back(Range { file: 0, start: 0, end: 0 });
+        if self.ranges.back().is_none_or(|last| last.start < last.end) {
+            self.ranges.push_back(Range { file: 0, start: 0, end: 0 });
+        }
         self.ranges.extend(ranges.iter().filter(|range| range.start < range.end));
-        Ok(count)
+        self.publish();
+        Ok(())
+    }
+
+    /// All chunks.
+    pub fn into_chunks(mut self) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        while let Some(mut chunk) = self.next_chunk() {
+            chunk.parts.shrink_to_fit();
+            chunks.push(chunk);
+        }
+        chunks
     }
 
     /// Takes back a chunk, the last that was put together.
@@ -130,20 +174,31 @@ impl Plan {
                 _ => self.ranges.push_front(Range { file, start: offset, end }),
             }
         }
+        self.publish();
     }
 
     /// Bytes of these are not put into frames any more. How many they were.
-    pub fn cancel(&mut self, ranges: &RangeSet) -> u64 {
+    ///
+    /// # Errors
+    /// It would leave too many pieces. Nothing is cancelled.
+    pub fn cancel(&mut self, ranges: &RangeSet) -> Result<u64> {
         let (mut left, mut cancelled) = (VecDeque::with_capacity(self.ranges.len()), 0);
-        for range in self.ranges.drain(..) {
+        for range in &self.ranges {
             if range.start == range.end {
-                left.push_back(range);
+                left.push_back(*range);
             } else {
-                cancelled += ranges.take_from(range, |range| left.push_back(range));
+                cancelled += ranges.take_from(*range, |range| left.push_back(range));
             }
         }
+        if left.len() > MAX_PENDING_RANGES.max(self.ranges.len()) {
+            return Err(Error::Invalid(format!(
+                "cancelling would leave {} pieces of ranges: at most {MAX_PENDING_RANGES} may be pending",
+                left.len()
+            )));
+        }
         self.ranges = left;
-        cancelled
+        self.publish();
+        Ok(cancelled)
     }
 
     /// The next chunk; `None` if there is no more.
@@ -189,6 +244,7 @@ impl Plan {
                 self.ranges.pop_front();
             }
         }
+        self.publish();
         (!chunk.parts.is_empty()).then_some(chunk)
     }
 }
@@ -206,7 +262,8 @@ mod tests {
     fn a_file_is_cut_into_frames() {
         let mut plan = Plan::of_sizes(&[5 << 20], FRAME);
         let all = plan.everything();
-        assert_eq!(plan.add(&all).unwrap(), 3);
+        plan.add(&all).unwrap();
+        assert_eq!(plan.clone().into_chunks().len(), 3);
         let lens: Vec<u64> = chunks(&mut plan).iter().map(Chunk::bytes).collect();
         assert_eq!(lens, [2 << 20, 2 << 20, 1 << 20]);
     }
@@ -216,8 +273,9 @@ mod tests {
         let mut plan = Plan::of_sizes(&[1 << 30], 4096);
         let ranges: Vec<Range> =
             (0..64u64).map(|i| Range { file: 0, start: (2 * i + 1) << 16, end: (2 * i + 2) << 16 }).collect();
-        assert_eq!(plan.add(&ranges).unwrap(), 2);
+        plan.add(&ranges).unwrap();
         let chunks = chunks(&mut plan);
+        assert_eq!(chunks.len(), 2);
         assert_eq!(chunks[0].parts.len(), 32);
         assert!(chunks.iter().flat_map(|c| &c.parts).all(|part| part.to - part.from == 1 << 16));
     }
@@ -228,7 +286,45 @@ mod tests {
         for (file, start, end) in [(1, 0, 1), (0, 5, 4), (0, 0, 101)] {
             assert!(plan.add(&[Range { file, start, end }]).is_err());
         }
-        assert_eq!(plan.add(&[]).unwrap(), 0);
+        for _ in 0..3 {
+            plan.add(&[]).unwrap();
+        }
+        assert!(plan.ranges.len() <= 1, "nothing was added");
+        assert_eq!(plan.next_chunk(), None);
+    }
+
+    /// One more than may be pending is refused, whether it is announced or left by cancelling; what is pending stays.
+    #[test]
+    fn pending_ranges_have_a_limit() {
+        let ranges = |count: usize| -> Vec<Range> {
+            let start = |at| (at as u64) << 13;
+            (0..count).map(|at| Range { file: 0, start: start(at), end: start(at) + 8192 }).collect()
+        };
+        let mut plan = Plan::of_sizes(&[(MAX_PENDING_RANGES as u64) << 13], 4096);
+        let error = plan.add(&ranges(MAX_PENDING_RANGES)).unwrap_err();
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("at most 1048576")), "{error}");
+        plan.add(&ranges(MAX_PENDING_RANGES - 1)).unwrap();
+        assert!(plan.add(&ranges(1)).is_err());
+        let middle = RangeSet::new(&[Range { file: 0, start: 4096, end: 4097 }]);
+        let error = plan.cancel(&middle).unwrap_err();
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("at most 1048576")), "{error}");
+        // What is read makes room.
+        let read = plan.next_chunk().unwrap().parts.len();
+        assert!(plan.pending().count() <= MAX_PENDING_RANGES - read);
+        plan.add(&ranges(read - 1)).unwrap();
+    }
+
+    /// What is pending is not copied: that would take minutes.
+    #[test]
+    fn many_small_batches_are_added_to_what_is_there() {
+        const BATCHES: u64 = 400_000;
+        let mut plan = Plan::of_sizes(&[BATCHES << 13], 4096);
+        let begin = std::time::Instant::now();
+        for batch in 0..BATCHES {
+            plan.add(&[Range { file: 0, start: batch << 13, end: (batch << 13) + 4096 }]).unwrap();
+        }
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{:?}", begin.elapsed());
+        assert_eq!(plan.into_chunks().len() as u64, BATCHES);
     }
 
     /// What is read in large units does not go beyond a frame that small ones began.
@@ -285,8 +381,9 @@ mod tests {
             if let Some(chunk) = plan.next_chunk() {
                 plan.give_back(&chunk);
             }
-            prop_assert_eq!(plan.cancel(&set), expected_cancelled);
-            prop_assert_eq!(plan.cancel(&set), 0);
+            prop_assert_eq!(plan.cancel(&set).unwrap(), expected_cancelled);
+            prop_assert_eq!(plan.cancel(&set).unwrap(), 0);
+            prop_assert_eq!(plan.pending().count(), plan.ranges.len());
             seen.extend(chunks(&mut plan).into_iter().flat_map(bytes));
             let merged = |ranges: Vec<Range>| {
                 let mut all: Vec<Range> = Vec::new();
@@ -314,9 +411,8 @@ mod tests {
             let units = plan.units.clone();
             let ranges: Vec<Range> =
                 ranges.iter().map(|&(file, start, len)| Range { file, start, end: start + len }).collect();
-            let count = plan.add(&ranges).unwrap();
+            plan.add(&ranges).unwrap();
             let chunks = chunks(&mut plan);
-            prop_assert_eq!(chunks.len() as u64, count);
             let mut expected: VecDeque<Range> = ranges.iter().copied().filter(|r| r.start < r.end).collect();
             for chunk in &chunks {
                 let mut used = 0;

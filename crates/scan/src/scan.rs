@@ -35,7 +35,8 @@ impl Scan {
         }
     }
 
-    /// These ranges only, in this order; more may be added later.
+    /// These ranges only, in this order; more may be added later. There are at most [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES)
+    /// that have not been read yet.
     #[must_use]
     pub fn ranges(mut self, ranges: impl Into<Vec<Range>>) -> Self {
         self.ranges = Some(ranges.into());

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use bedplate_scan::{Frames, Pages};
 use io_uring::{IoUring, Probe, opcode};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -143,14 +144,14 @@ fn huge_pages() -> Check {
         mmap_anonymous(std::ptr::null_mut(), BYTES, ProtFlags::READ, flags)
             .is_ok_and(|address| munmap(address, BYTES).is_ok())
     };
-    let transparent = setting("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    let advice = "sysctl vm.nr_hugepages=64 (128 MiB); without them frames are of 4 KiB pages";
-    match (reserved, transparent.contains("[never]") || transparent.is_empty()) {
-        (true, _) => Check::yes(HUGE.0, HUGE.1, "reserved ones are free"),
-        (false, false) => {
-            Check::partly(HUGE.0, HUGE.1, format!("none reserved; transparent ones: {transparent}"))
-                .advice(advice)
-        }
-        (false, true) => Check::no(HUGE.0, HUGE.1, "none reserved, transparent ones are off").advice(advice),
+    let made = Frames::new(1).map(|frames| frames.pages());
+    match (made, reserved) {
+        (Ok(Pages::Transparent), _) => Check::yes(HUGE.0, HUGE.1, "memory for scans is made of transparent ones"),
+        (_, true) => Check::partly(HUGE.0, HUGE.1, "no transparent ones could be had; reserved ones are free")
+            .advice("bedplate scan serve --reserved-pages, or Builder::reserved_pages, if they are for scans"),
+        (Ok(pages), false) => Check::partly(HUGE.0, HUGE.1, format!("memory for scans is made of {pages}")).advice(
+            "sysctl vm.nr_hugepages=64 (128 MiB), and let the service use them (bedplate scan serve --reserved-pages)",
+        ),
+        (Err(error), false) => Check::no(HUGE.0, HUGE.1, error.to_string()),
     }
 }

@@ -33,6 +33,9 @@ pub struct Args {
     /// Channels and pools that there may be at a time.
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     connections: usize,
+    /// Use huge pages that the administrator reserved (vm.nr_hugepages) for channels and pools, as far as there are enough.
+    #[arg(long)]
+    reserved_pages: bool,
 }
 
 /// Serves until the end.
@@ -49,7 +52,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.limits.memory = memory;
     }
     raise_descriptors();
-    let service = Service::builder().engine(args.engine).build().map_err(advised)?;
+    let service = Service::builder()
+        .engine(args.engine)
+        .reserved_pages(args.reserved_pages)
+        .build()
+        .map_err(advised)?;
     let daemon = Daemon::bind(service.clone(), &path, &options)?;
     // Programs that start this one wait for this line.
     writeln!(io::stdout(), "ready on {}", path.display())?;

@@ -480,6 +480,14 @@ struct bp_scan_service_options {
    Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
    */
   uint32_t kernel_clock;
+  /*
+   Other than 0: memory may be of huge pages that the administrator reserved, as far as there are enough of them.
+   */
+  uint32_t reserved_pages;
+  /*
+   0.
+   */
+  uint32_t reserved;
 };
 
 /*
@@ -597,7 +605,8 @@ int bp_scan_descriptor(struct bp_scan_channel channel,
                        int *descriptor);
 
 /*
- Adds ranges to the scan (zicio_notify_ranges), to come after those it has. Not in a pool.
+ Adds ranges to the scan (zicio_notify_ranges), to come after those it has: at most 1048576 that are announced and not read
+ yet, of which each call counts as one more. Not in a pool.
 
  # Safety
  `ranges` points to so many, or is NULL.
@@ -702,13 +711,26 @@ int bp_scan_start(const struct bp_scan_service_options *options,
 
 /*
  Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with
- other processes.
+ other processes. Each step may take 30 s: see bp_scan_connect_within().
 
  # Safety
  `path` is a C string or NULL, and `connected` is writable or NULL.
  */
 int bp_scan_connect(const char *path,
                     struct bp_scan_service *connected);
+
+/*
+ bp_scan_connect() with a time in nanoseconds for each step: to connect, to send one message, and to receive the answer to it.
+ It is from 1 ms to an hour (BP_SCAN_ERROR_INVALID), and is kept for all that is done with the service and its channels.
+ Signals do not make it longer. A step that takes longer fails with the error number ETIMEDOUT, and a channel of which a request
+ is not answered in time answers BP_SCAN_ERROR_GONE from then on. Waiting for pages is no such step.
+
+ # Safety
+ `path` is a C string or NULL, and `connected` is writable or NULL.
+ */
+int bp_scan_connect_within(const char *path,
+                           uint64_t patience_ns,
+                           struct bp_scan_service *connected);
 
 /*
  Nobody can open anything at it any more; what is open goes on. The process's own cannot be stopped.

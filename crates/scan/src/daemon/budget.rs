@@ -15,7 +15,7 @@ pub struct Budget {
 /// A part of it that somebody has.
 #[derive(Debug)]
 pub struct Share {
-    left: Arc<AtomicU64>,
+    budget: Budget,
     bytes: u64,
 }
 
@@ -25,14 +25,28 @@ impl Budget {
         Self { left: Arc::new(AtomicU64::new(all)), all }
     }
 
-    /// A part of it.
-    pub fn take(&self, bytes: u64) -> Result<Share> {
-        let less = |left: u64| left.checked_sub(bytes);
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
-            Ok(_) => Ok(Share { left: self.left.clone(), bytes }),
+    /// A part of it, for something that the client asked for.
+    pub fn take(&self, bytes: u64, what: &str) -> Result<Share> {
+        let mut share = Share { budget: self.clone(), bytes: 0 };
+        share.resize(bytes, what)?;
+        Ok(share)
+    }
+}
+
+impl Share {
+    /// Makes it as large as this. If there is not as much, it stays as it is.
+    pub fn resize(&mut self, bytes: u64, what: &str) -> Result<()> {
+        let change = |left: u64| (left + self.bytes).checked_sub(bytes);
+        match self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+            Ok(_) => {
+                self.bytes = bytes;
+                Ok(())
+            }
             Err(left) => Err(Error::Refused(format!(
-                "{left} bytes of the service's {} for scans are left: ask for less, or raise its limit (--memory)",
-                self.all
+                "{what} takes {bytes} bytes, and {} of the service's {} for scans are left: ask for less, or raise its limit \
+                 (--memory)",
+                left + self.bytes,
+                self.budget.all
             ))),
         }
     }
@@ -40,6 +54,6 @@ impl Budget {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.left.fetch_add(self.bytes, Ordering::Relaxed);
+        self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }

@@ -4,10 +4,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::Budget;
+use super::budget::{Budget, Share};
 use super::{Limits, files};
 use crate::engine::Kind;
+use crate::limits::{POOL_CHUNK_BYTES, UNCOUNTED};
 use crate::memory::{FRAME, Pages};
+use crate::plan::{Pending, Range};
 use crate::service::{AccessKey, Opened, Shared, Terms};
 use crate::source::File;
 use crate::wire::{DESCRIPTORS, Received, Reply, Request, Socket, malformed};
@@ -35,10 +37,14 @@ impl Connection {
     /// # Errors
     /// Why the connection ends; the client has been told.
     pub fn run(self) -> Result<()> {
-        self.socket.set_patience(Some(PATIENCE)).map_err(Error::system("setting timeouts"))?;
+        self.socket.set_patience(Some(PATIENCE));
         let result = self.talk();
         match &result {
             Ok(()) | Err(Error::Gone | Error::System { .. }) => {}
+            // Who hears it says itself that it is refused.
+            Err(Error::Refused(text)) => {
+                let _ = self.socket.send(&Reply::Failed { invalid: false, text: text.clone() }, &[]);
+            }
             Err(error) => {
                 let invalid = matches!(error, Error::Invalid(_));
                 let _ = self.socket.send(&Reply::Failed { invalid, text: error.to_string() }, &[]);
@@ -63,10 +69,10 @@ impl Connection {
                     let scan = Scan::of::<&str>([]).page_size(page.map_err(|_| wrong())?)?;
                     let scan = scan.ring_bytes(ring.map_err(|_| wrong())?)?.pages_held(terms.pages_held)?;
                     let frames = scan.frames()?;
-                    let _share = self.budget.take((frames * FRAME) as u64)?;
+                    let _share = self.budget.take((frames * FRAME) as u64, "the memory of the channel")?;
                     let (files, _) = files::receive(&self.socket, files, self.limits.files)?;
                     files::check_size(&files, ranges.as_deref())?;
-                    let opened = self.shared.open(files, ranges, scan.page_size, frames, terms, |_| None)?;
+                    let opened = self.shared.open(files, ranges, scan.page_size, frames, terms)?;
                     return self.hold(opened);
                 }
                 Request::Found { memory_bytes, terms, files } => {
@@ -108,13 +114,17 @@ impl Connection {
     }
 
     fn found(&self, memory_bytes: u64, terms: Terms, count: u32) -> Result<()> {
-        let _share = self.budget.take(memory_bytes)?;
+        let _share = self.budget.take(memory_bytes, "the memory of the pool")?;
         let (files, names) = files::receive(&self.socket, count, self.limits.files)?;
         files::check_size(&files, None)?;
+        let chunks: u64 = files.iter().map(|file| file.size.div_ceil(FRAME as u64)).sum();
+        let counted = chunks.saturating_sub(UNCOUNTED as u64);
+        let what = format!("the list of the pool's {chunks} chunks of 2 MiB");
+        let _list = self.budget.take(counted * POOL_CHUNK_BYTES as u64, &what)?;
         let founded = self.shared.found(files, names, memory_bytes as usize, terms)?;
         let reply = Reply::Pool { key: founded.key.to_bytes(), memory_bytes: founded.memory_bytes() as u64 };
         self.socket.send(&reply, &[])?;
-        self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
+        self.socket.set_patience(None);
         // There is nothing to say about a pool but that it is over.
         match self.socket.receive::<Request>() {
             Ok(_) => Err(malformed("is about a pool, of which there is nothing to say")),
@@ -138,25 +148,30 @@ impl Connection {
         };
         let descriptors = [opened.board.file().as_fd(), opened.frames.lend().as_fd()];
         self.socket.send(&Reply::Channel { pages, terms: opened.terms }, &descriptors)?;
-        self.socket.set_patience(None).map_err(Error::system("setting timeouts"))?;
+        self.socket.set_patience(None);
+        let mut announced = self.budget.take(0, RANGES)?;
+        charge(&mut announced, &opened.pending, 0)?;
         loop {
             let Received { message, descriptors } = self.socket.receive::<Request>()?;
             match message {
                 Request::Ring if descriptors.is_empty() => opened.link.ring(),
                 Request::Ranges(ranges) if descriptors.is_empty() => {
-                    let added = files::check_size(&[], Some(&ranges));
-                    let reply = match added.and_then(|()| opened.link.notify_ranges(&ranges)) {
+                    let added = files::check_size(&[], Some(&ranges))
+                        .and_then(|()| charge(&mut announced, &opened.pending, ranges.len()))
+                        .and_then(|()| opened.link.notify_ranges(&ranges));
+                    let reply = match added {
                         Ok(()) => Reply::Done,
-                        Err(Error::Gone) => return Err(Error::Gone),
-                        Err(error) => Reply::Failed { invalid: true, text: error.to_string() },
+                        Err(error) => failed(error)?,
                     };
                     self.socket.send(&reply, &[])?;
                 }
                 Request::Cancel(ranges) if descriptors.is_empty() => {
-                    let reply = match opened.link.cancel_ranges(&ranges) {
+                    // Each may leave one piece more.
+                    let cancelled = charge(&mut announced, &opened.pending, ranges.len())
+                        .and_then(|()| opened.link.cancel_ranges(&ranges));
+                    let reply = match cancelled {
                         Ok(cancelled) => Reply::Cancelled(cancelled),
-                        Err(Error::Gone) => return Err(Error::Gone),
-                        Err(error) => Reply::Failed { invalid: true, text: error.to_string() },
+                        Err(error) => failed(error)?,
                     };
                     self.socket.send(&reply, &[])?;
                 }
@@ -170,5 +185,23 @@ impl Connection {
                 _ => return Err(malformed("is none of a channel's")),
             }
         }
+    }
+}
+
+/// For error texts.
+const RANGES: &str = "the list of ranges that are announced and not read yet";
+
+/// Counts the memory of a channel's ranges, with so many more. It is that of a moment ago: what was read since counts once more.
+fn charge(share: &mut Share, pending: &Pending, more: usize) -> Result<()> {
+    let ranges = (pending.count() + more + 1).saturating_sub(UNCOUNTED);
+    share.resize((ranges * size_of::<Range>()) as u64, RANGES)
+}
+
+/// The reply to a request that is not done, unless the service is gone.
+fn failed(error: Error) -> Result<Reply> {
+    match error {
+        Error::Gone => Err(Error::Gone),
+        Error::Refused(text) => Ok(Reply::Failed { invalid: false, text }),
+        error => Ok(Reply::Failed { invalid: true, text: error.to_string() }),
     }
 }

@@ -94,7 +94,7 @@ pub trait Engine {
     /// Makes a file known.
     ///
     /// # Errors
-    /// The table is full.
+    /// The engine cannot take it.
     fn add_file(&mut self, file: Arc<OwnedFd>) -> Result<usize>;
 
     /// Forgets a file from which nothing is being read.
@@ -103,7 +103,7 @@ pub trait Engine {
     /// Makes memory known, and keeps it.
     ///
     /// # Errors
-    /// The table is full.
+    /// The engine cannot take it.
     fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize>;
 
     /// Forgets memory into which nothing is being read.

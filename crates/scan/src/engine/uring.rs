@@ -1,7 +1,8 @@
 //! Reads by io_uring.
 //!
 //! One system call per round of the control loop submits everything and waits. Files and memory are registered where the
-//! kernel and the limit on locked memory allow it; otherwise reads name them, which costs more for each.
+//! kernel's tables have room for them and the limit on locked memory allows it; otherwise reads name them, which costs more for
+//! each. Each is tried once, when it is added: one that cannot be registered says nothing of the next.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -16,28 +17,33 @@ use crate::memory::Frames;
 use crate::{Error, Result};
 
 const ENTRIES: u32 = 256;
-const FILES: u32 = 1024;
-const MEMORIES: u32 = 1024;
+/// Files that can be registered; more are read by their descriptors.
+const FILES: usize = 1024;
+/// Memories that can be registered; more are read into by their addresses.
+const MEMORIES: usize = 1024;
 /// The token of the read that waits for the bell; those of the loop are below.
 const BELL: u64 = u64::MAX;
 
-/// Something at a place of a table that the kernel may know, too.
+/// Something at a place of a table. At the first places it may be registered, too.
 struct Table<T> {
     items: Vec<Option<(T, bool)>>,
-    /// Why not, if not.
-    registered: std::result::Result<(), Errno>,
+    /// Places of the kernel's table, or why there is none.
+    kernel: std::result::Result<usize, Errno>,
 }
 
 impl<T> Table<T> {
-    fn place(&mut self, limit: u32, what: &str) -> Result<usize> {
-        if let Some(free) = self.items.iter().position(Option::is_none) {
-            return Ok(free);
-        }
-        if self.items.len() == limit as usize {
-            return Err(Error::Invalid(format!("{limit} {what} are in use, and there can be no more")));
-        }
-        self.items.push(None);
-        Ok(self.items.len() - 1)
+    /// A table beside the kernel's of so many places, if that could be made.
+    fn new(places: usize, made: std::io::Result<()>) -> Self {
+        Self { items: Vec::new(), kernel: made.map(|()| places).map_err(|error| errno(&error)) }
+    }
+
+    /// The first free place, and whether the kernel's table has it. There is always one.
+    fn place(&mut self) -> (usize, bool) {
+        let place = self.items.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.items.push(None);
+            self.items.len() - 1
+        });
+        (place, self.kernel.is_ok_and(|places| place < places))
     }
 
     fn get(&self, index: usize) -> &(T, bool) {
@@ -74,10 +80,8 @@ impl Uring {
         if !probe.is_supported(opcode::Read::CODE) || !probe.is_supported(opcode::ReadFixed::CODE) {
             return Err(unavailable("it has no reads".into()));
         }
-        let registered = ring.submitter().register_files_sparse(FILES).map_err(|error| errno(&error));
-        let files = Table { items: Vec::new(), registered };
-        let registered = ring.submitter().register_buffers_sparse(MEMORIES).map_err(|error| errno(&error));
-        let memories = Table { items: Vec::new(), registered };
+        let files = Table::new(FILES, ring.submitter().register_files_sparse(FILES as u32));
+        let memories = Table::new(MEMORIES, ring.submitter().register_buffers_sparse(MEMORIES as u32));
         Ok(Self {
             ring,
             files,
@@ -171,23 +175,21 @@ impl Engine for Uring {
     }
 
     fn about(&self) -> String {
-        let said = |what: &str, registered: std::result::Result<(), Errno>| match registered {
-            Ok(()) => format!("registered {what}"),
+        let said = |what: &str, kernel: std::result::Result<usize, Errno>| match kernel {
+            Ok(_) => format!("registered {what}"),
             Err(error) => format!("{what} not registered ({error})"),
         };
-        let (files, memory) =
-            (said("files", self.files.registered), said("memory", self.memories.registered));
+        let (files, memory) = (said("files", self.files.kernel), said("memory", self.memories.kernel));
         format!("io_uring, {}, {files}, {memory}", self.modes)
     }
 
     fn add_file(&mut self, file: Arc<OwnedFd>) -> Result<usize> {
-        let place = self.files.place(FILES, "files")?;
-        let mut registered = false;
-        if self.files.registered.is_ok() {
-            match self.ring.submitter().register_files_update(place as u32, &[file.as_raw_fd()]) {
-                Ok(_) => registered = true,
-                Err(error) => self.files.registered = Err(errno(&error)),
-            }
+        let (place, mut registered) = self.files.place();
+        if registered
+            && let Err(error) = self.ring.submitter().register_files_update(place as u32, &[file.as_raw_fd()])
+        {
+            tracing::debug!("a file is not registered: {error}");
+            registered = false;
         }
         self.files.items[place] = Some((file, registered));
         Ok(place)
@@ -200,18 +202,16 @@ impl Engine for Uring {
     }
 
     fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize> {
-        let place = self.memories.place(MEMORIES, "memories")?;
-        let mut registered = false;
-        if self.memories.registered.is_ok() {
+        let (place, mut registered) = self.memories.place();
+        if registered {
             let mapping = memory.mapping();
             let vector = [libc::iovec { iov_base: mapping.start().cast(), iov_len: mapping.bytes() }];
             // SAFETY: the table keeps the memory until it is removed, from the kernel's table, too.
-            match unsafe { self.ring.submitter().register_buffers_update(place as u32, &vector, None) } {
-                Ok(_) => registered = true,
-                Err(error) => {
-                    tracing::info!("memory for scans is not registered: {error}");
-                    self.memories.registered = Err(errno(&error));
-                }
+            let update =
+                unsafe { self.ring.submitter().register_buffers_update(place as u32, &vector, None) };
+            if let Err(error) = update {
+                tracing::debug!("memory for scans is not registered: {error}");
+                registered = false;
             }
         }
         self.memories.items[place] = Some((memory, registered));
@@ -303,4 +303,95 @@ fn explain(error: &std::io::Error) -> String {
 
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::FRAME;
+    use rustix::fs::{Mode, OFlags};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    fn engine() -> Option<Uring> {
+        match Uring::new(Arc::new(Bell::new().unwrap())) {
+            Ok(engine) => Some(engine),
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    /// What a read of a page at the beginning of a file, into the beginning of a memory, brings.
+    fn read(engine: &mut Uring, file: usize, memory: usize) -> std::result::Result<usize, Errno> {
+        engine.submit(Read { token: 1, file, offset: 0, memory, at: 0, len: 4096 });
+        let mut complete = Vec::new();
+        while complete.is_empty() {
+            engine.wait(Some(Duration::from_secs(10)), &mut complete);
+        }
+        complete[0].result
+    }
+
+    fn page() -> std::fs::File {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 0).unwrap();
+        file
+    }
+
+    /// More than the kernel's tables have places for are used all the same, and the places can be used again.
+    #[test]
+    fn what_the_tables_have_no_room_for_is_not_registered() {
+        let limit = getrlimit(Resource::Nofile);
+        // The kernel counts registered files, too, for those who may not have as many as they like.
+        let needed = (FILES + 256) as u64;
+        if limit.maximum.is_some_and(|most| most < needed) {
+            eprintln!("skipped: {:?} descriptors at most (ulimit -Hn): {needed} are needed", limit.maximum);
+            return;
+        }
+        if limit.current.is_some_and(|now| now < needed) {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum }).unwrap();
+        }
+        let Some(mut engine) = engine() else { return };
+        let (file, frames) = (page(), Arc::new(Frames::new(1).unwrap()));
+        let files: Vec<usize> = (0..FILES + 10)
+            .map(|_| engine.add_file(Arc::new(file.try_clone().unwrap().into())).unwrap())
+            .collect();
+        let memories: Vec<usize> =
+            (0..MEMORIES + 10).map(|_| engine.add_memory(frames.clone()).unwrap()).collect();
+        assert_eq!((engine.files.get(FILES).1, engine.memories.get(MEMORIES).1), (false, false));
+        for place in [0, FILES - 1, FILES, FILES + 9] {
+            assert_eq!(read(&mut engine, files[place], memories[place]), Ok(4096), "place {place}");
+            assert_eq!(read(&mut engine, files[place], memories[0]), Ok(4096), "place {place}");
+        }
+        for place in [3, FILES + 3] {
+            engine.remove_file(files[place]);
+            engine.remove_memory(memories[place]);
+        }
+        for place in [3, FILES + 3] {
+            assert_eq!(engine.add_file(Arc::new(file.try_clone().unwrap().into())).unwrap(), place);
+            assert_eq!(engine.add_memory(frames.clone()).unwrap(), place);
+            assert_eq!(read(&mut engine, place, place), Ok(4096));
+        }
+    }
+
+    /// A file that cannot be registered, as such that are open for their path alone, says nothing of the next one.
+    #[test]
+    fn a_registration_that_fails_is_of_one_file_alone() {
+        let Some(mut engine) = engine() else { return };
+        if engine.files.kernel.is_err() {
+            eprintln!("skipped: files cannot be registered here ({:?})", engine.files.kernel);
+            return;
+        }
+        let path = rustix::fs::open(".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let wrong = engine.add_file(Arc::new(path)).unwrap();
+        let file = engine.add_file(Arc::new(page().into())).unwrap();
+        assert_eq!((engine.files.get(wrong).1, engine.files.get(file).1), (false, true));
+        let memory = engine.add_memory(Arc::new(Frames::new(1).unwrap())).unwrap();
+        assert!(engine.memories.get(memory).0.mapping().bytes() == FRAME);
+        assert_eq!(read(&mut engine, file, memory), Ok(4096));
+        assert_eq!(read(&mut engine, wrong, memory), Err(Errno::BADF));
+        engine.remove_file(wrong);
+        engine.remove_file(file);
+        engine.remove_memory(memory);
+    }
 }

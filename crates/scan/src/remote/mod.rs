@@ -22,12 +22,11 @@ use crate::wire::{DESCRIPTORS, RANGES, Received, Reply, Request, Socket, malform
 use crate::worker::{Cancelled, Channel, Link, Memory};
 use crate::{Error, Result, Scan};
 
-/// How long an answer may take: most of it is for memory to be found.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// A service that listens at a path.
 pub struct Remote {
     path: PathBuf,
+    /// How long each step may take.
+    patience: Duration,
     engine: Kind,
     about: String,
     /// What it said last. Held for moments.
@@ -43,11 +42,11 @@ pub struct Founded {
 
 impl Remote {
     /// Asks who listens at a path.
-    pub fn connect(path: &Path) -> Result<Self> {
+    pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
         let failed = |error: Errno| Error::File { path: path.to_owned(), source: error.into() };
-        let socket = Socket::connect(path, PATIENCE).map_err(failed)?;
+        let socket = Socket::connect(path, patience).map_err(failed)?;
         let (engine, about, statistics) = ask_about(&socket)?;
-        Ok(Self { path: path.to_owned(), engine, about, statistics: Mutex::new(statistics) })
+        Ok(Self { path: path.to_owned(), patience, engine, about, statistics: Mutex::new(statistics) })
     }
 
     /// Which engine reads.
@@ -71,7 +70,7 @@ impl Remote {
     }
 
     fn socket(&self) -> Result<Socket> {
-        Socket::connect(&self.path, PATIENCE).map_err(|error| match error {
+        Socket::connect(&self.path, self.patience).map_err(|error| match error {
             // It was there before.
             Errno::CONNREFUSED | Errno::NOENT => Error::Gone,
             error => Error::System { what: "connecting to the scan service", source: error },
@@ -234,14 +233,28 @@ struct Connection {
     in_order: bool,
 }
 
+impl Connection {
+    /// Asks for something and reads the answer. Unless that is an answer, or a refusal, the connection is over: an answer that came
+    /// later would be taken for the next request's.
+    fn ask<T>(&self, request: &Request, read: impl FnOnce(Received<Reply>) -> Result<T>) -> Result<T> {
+        let result = self.socket.send(request, &[]).and_then(|()| answer(&self.socket)).and_then(read);
+        if !matches!(result, Ok(_) | Err(Error::Invalid(_) | Error::Refused(_))) {
+            self.socket.end();
+        }
+        result
+    }
+}
+
 impl Link for Connection {
     fn notify_ranges(&self, ranges: &[Range]) -> Result<()> {
         if self.in_order {
             self.plan.check(ranges)?;
         }
         for ranges in ranges.chunks(RANGES) {
-            self.socket.send(&Request::Ranges(ranges.to_vec()), &[])?;
-            answer(&self.socket)?;
+            self.ask(&Request::Ranges(ranges.to_vec()), |received| match received.message {
+                Reply::Done => Ok(()),
+                _ => Err(malformed("is not the answer to what was asked")),
+            })?;
         }
         Ok(())
     }
@@ -252,23 +265,25 @@ impl Link for Connection {
         }
         let mut all = Cancelled::default();
         for ranges in ranges.chunks(RANGES) {
-            self.socket.send(&Request::Cancel(ranges.to_vec()), &[])?;
-            let Reply::Cancelled(Cancelled { bytes, before }) = answer(&self.socket)?.message else {
-                return Err(malformed("is not the answer to what was asked"));
-            };
-            all = Cancelled { bytes: all.bytes + bytes, before };
+            let cancelled =
+                self.ask(&Request::Cancel(ranges.to_vec()), |received| match received.message {
+                    Reply::Cancelled(cancelled) => Ok(cancelled),
+                    _ => Err(malformed("is not the answer to what was asked")),
+                })?;
+            all = Cancelled { bytes: all.bytes + cancelled.bytes, before: cancelled.before };
         }
         Ok(all)
     }
 
     fn descriptor(&self, _: &Board) -> Result<OwnedFd> {
-        self.socket.send(&Request::Watch, &[])?;
-        let Received { message: Reply::Done, descriptors } = answer(&self.socket)? else {
-            return Err(malformed("is not the answer to what was asked"));
-        };
-        let [descriptor] = <[_; 1]>::try_from(descriptors)
-            .map_err(|_| malformed("does not have the descriptor that was asked for"))?;
-        Ok(descriptor)
+        self.ask(&Request::Watch, |received| {
+            let Received { message: Reply::Done, descriptors } = received else {
+                return Err(malformed("is not the answer to what was asked"));
+            };
+            let [descriptor] = <[_; 1]>::try_from(descriptors)
+                .map_err(|_| malformed("does not have the descriptor that was asked for"))?;
+            Ok(descriptor)
+        })
     }
 
     fn is_alive(&self) -> bool {
@@ -279,3 +294,6 @@ impl Link for Connection {
         self.socket.send_now(&Request::Ring);
     }
 }
+
+#[cfg(test)]
+mod tests;

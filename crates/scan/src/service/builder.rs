@@ -20,6 +20,7 @@ pub struct Builder {
     choice: Choice,
     wrap: Option<Wrap>,
     monotonic: bool,
+    reserved_pages: bool,
 }
 
 impl std::fmt::Debug for Builder {
@@ -47,6 +48,15 @@ impl Builder {
     #[must_use]
     pub fn kernel_clock(mut self) -> Self {
         self.monotonic = true;
+        self
+    }
+
+    /// Whether the memory of channels and pools may be of huge pages that the administrator reserved (`vm.nr_hugepages`), as far as
+    /// there are enough of them: `false` by default, for they may be reserved for somebody else. Without them it is of transparent
+    /// huge pages, where there are any.
+    #[must_use]
+    pub fn reserved_pages(mut self, may_be_used: bool) -> Self {
+        self.reserved_pages = may_be_used;
         self
     }
 
@@ -85,8 +95,9 @@ impl Builder {
             })?;
         let (kind, about) = answered.recv().unwrap_or(Err(Error::Gone))?;
         let pools = Registry::default();
-        let shared =
-            Shared { inbox, thread: Some(thread), clock, kind, about, pools, process: Process::current() };
+        let (reserved_pages, process) = (self.reserved_pages, Process::current());
+        let thread = Some(thread);
+        let shared = Shared { inbox, thread, clock, kind, about, reserved_pages, pools, process };
         Ok(Service { side: Side::Here(Arc::new(shared)) })
     }
 }

@@ -99,6 +99,13 @@ impl Folder {
         folder
     }
 
+    /// With a file of so many bytes, none of which has been written.
+    pub fn sparse(bytes: u64) -> Self {
+        let folder = Self::new(&[0]);
+        fs::OpenOptions::new().write(true).open(folder.path(0)).unwrap().set_len(bytes).unwrap();
+        folder
+    }
+
     fn path(&self, file: usize) -> PathBuf {
         self.folder.path().join(file.to_string())
     }

@@ -10,7 +10,7 @@ use crate::board::Board;
 use crate::engine::Bell;
 use crate::extents::Extents;
 use crate::memory::Frames;
-use crate::plan::{Plan, Range};
+use crate::plan::{Chunk, Plan, Range};
 use crate::source::File;
 use crate::worker::Cancelled;
 
@@ -33,12 +33,12 @@ pub struct Terms {
     pub pages_held: usize,
 }
 
-/// A pool to be made. All of its files are in the plan.
+/// A pool to be made. Its chunks are all of its files; who asks for it lists them, for there may be many.
 pub struct Founding {
     pub frames: Arc<Frames>,
     pub files: Vec<File>,
     pub extents: Vec<Extents>,
-    pub plan: Plan,
+    pub chunks: Vec<Chunk>,
     pub terms: Terms,
 }
 
@@ -60,7 +60,6 @@ pub enum Command {
 #[derive(Default)]
 struct State {
     commands: Vec<Command>,
-    spare: Vec<Arc<Frames>>,
     stop: bool,
     /// The loop has ended.
     over: bool,
@@ -124,7 +123,6 @@ impl Inbox {
         let mut state = self.state();
         state.over = true;
         state.commands.clear();
-        state.spare.clear();
     }
 
     /// The loop: what there is now.
@@ -135,22 +133,5 @@ impl Inbox {
     /// What there was at the end of the loop's last round, or when it opened something since.
     pub fn census(&self) -> [u64; 3] {
         std::array::from_fn(|index| self.census[index].load(Relaxed))
-    }
-
-    /// The loop: keeps frames for a channel to come. `false`: there are enough.
-    pub fn spare(&self, frames: Arc<Frames>, most: usize) -> bool {
-        let mut state = self.state();
-        let room = state.spare.len() < most;
-        if room {
-            state.spare.push(frames);
-        }
-        room
-    }
-
-    /// Frames that were kept.
-    pub fn reuse(&self, count: usize) -> Option<Arc<Frames>> {
-        let mut state = self.state();
-        let at = state.spare.iter().position(|frames| frames.count() == count)?;
-        Some(state.spare.swap_remove(at))
     }
 }

@@ -50,6 +50,15 @@ pub struct Member {
     tries: BTreeMap<usize, u32>,
 }
 
+/// However its membership ends, also if its service panics: the worker is told that nothing comes any more. A reason that was given
+/// before stays.
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.board.close(Closed::Gone);
+        super::wake(&self.board);
+    }
+}
+
 impl Member {
     /// One that was given nothing, and may have so many pages out.
     pub fn new(board: Arc<Board>, chunks: usize, pages_held: usize) -> Self {
@@ -180,7 +189,6 @@ impl Member {
     /// Everything that it has: its worker is gone, or to go.
     pub fn leave(self, why: Closed, mut release: impl FnMut(usize)) {
         self.board.close(why);
-        super::wake(&self.board);
         self.slots.iter().flatten().for_each(|given| release(given.frame));
     }
 

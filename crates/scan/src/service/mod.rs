@@ -37,6 +37,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bedplate_threads::forks::{self, Process};
 use rustix::io::Errno;
@@ -46,8 +47,9 @@ use crate::board::{self, Board, Wake};
 use crate::clock::Clock;
 use crate::engine::Kind;
 use crate::extents::Extents;
+use crate::limits::{DEFAULT_PATIENCE, MAX_PATIENCE, MIN_PATIENCE};
 use crate::memory::Frames;
-use crate::plan::{Plan, Range};
+use crate::plan::{Pending, Plan, Range};
 use crate::remote::Remote;
 use crate::source::File;
 use crate::worker::{Cancelled, Channel, Link, Memory};
@@ -71,6 +73,8 @@ pub(crate) struct Shared {
     clock: Clock,
     kind: Kind,
     about: String,
+    /// Memory may be of huge pages that the administrator reserved.
+    reserved_pages: bool,
     pools: Registry,
     /// The process that has the thread. In a forked child no lock of this is taken, and nothing is told to the thread.
     process: Process,
@@ -145,11 +149,30 @@ impl Service {
     /// Connects to the service of another process, which listens at a path: `bedplate scan serve`, or a
     /// [`Daemon`](crate::Daemon). What is opened by it is read by it, and shared with whoever else does that.
     ///
+    /// It is given [`DEFAULT_PATIENCE`] for each step, as [`connect_within`](Self::connect_within) has it.
+    ///
     /// # Errors
-    /// Nobody listens there, or it is of another version.
+    /// Nobody listens there, or it is of another version; it does not answer in time.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
+        Self::connect_within(path, DEFAULT_PATIENCE)
+    }
+
+    /// [`connect`](Self::connect) with a time of one's own for each step: to connect, to send one message, and to receive the answer to
+    /// it. It is kept for all that is done with this service and its channels. Signals do not make it longer.
+    ///
+    /// A step that takes longer fails with [`Error::System`] and `ETIMEDOUT` (connecting with [`Error::File`]). A channel of which a
+    /// request is not answered in time is over: it answers [`Error::Gone`] from then on. Waiting for pages is no such step.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); the time is less than [`MIN_PATIENCE`], 1 ms, or more than [`MAX_PATIENCE`], an hour.
+    pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
+        if !(MIN_PATIENCE..=MAX_PATIENCE).contains(&patience) {
+            return Err(Error::Invalid(format!(
+                "a service that has {patience:?} for each step: from {MIN_PATIENCE:?} to {MAX_PATIENCE:?}"
+            )));
+        }
         notice_forks()?;
-        Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref())?)) })
+        Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref(), patience)?)) })
     }
 
     /// What it did. Of a daemon that is gone, what it had done when it was asked last.
@@ -168,10 +191,9 @@ impl Service {
         match &self.side {
             Side::Here(shared) => {
                 let files = scan.sources.iter().map(File::open).collect::<Result<_>>()?;
-                let reuse = |count| shared.inbox.reuse(count);
                 let count = scan.frames()?;
                 let terms = Terms { is_watched: scan.is_watched, pages_held: scan.pages_held };
-                shared.open(files, scan.ranges, scan.page_size, count, terms, reuse)?.channel()
+                shared.open(files, scan.ranges, scan.page_size, count, terms)?.channel()
             }
             Side::Daemon(remote) => remote.open(scan),
         }
@@ -204,6 +226,8 @@ pub(crate) struct Opened {
     pub board: Arc<Board>,
     pub frames: Arc<Frames>,
     pub link: Box<dyn Link>,
+    /// The ranges that are announced and not read yet.
+    pub pending: Pending,
     direct: Vec<std::result::Result<(), Errno>>,
     in_order: bool,
     page_size: usize,
@@ -215,14 +239,14 @@ pub(crate) struct Opened {
 impl Opened {
     /// For a worker in this process.
     fn channel(self) -> Result<Channel> {
-        let Self { board, frames, link, direct, in_order, page_size, terms, files } = self;
+        let Self { board, frames, link, pending: _, direct, in_order, page_size, terms, files } = self;
         let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order, terms, files };
         Ok(Channel::new(board, memory, link, page_size))
     }
 }
 
 impl Shared {
-    /// Opens a channel with so many frames; reading begins at once. What was read into `spare` ones the worker can see.
+    /// Opens a channel with so many frames; reading begins at once.
     pub(crate) fn open(
         self: &Arc<Self>,
         files: Vec<File>,
@@ -230,7 +254,6 @@ impl Shared {
         page_size: usize,
         count: usize,
         terms: Terms,
-        spare: impl FnOnce(usize) -> Option<Arc<Frames>>,
     ) -> Result<Opened> {
         self.check_process()?;
         let board = Arc::new(Board::new(count, self.clock)?);
@@ -245,15 +268,12 @@ impl Shared {
         let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let direct = files.iter().map(|file| file.direct).collect();
         let extents = Extents::of_all(&files);
-        // At last: the engine knows spare ones, so they must not be lost before the loop has them.
-        let frames = match spare(count) {
-            Some(frames) => frames,
-            None => Arc::new(Frames::new(count)?),
-        };
+        let frames = Arc::new(Frames::with_reserved(self.reserved_pages, count)?);
+        let pending = plan.pending();
         let opening = Opening { board: board.clone(), frames: frames.clone(), files, extents, plan, terms };
         let id = self.ask(|answer| Command::Open(opening, answer))?;
         let link = Box::new(Local { shared: self.clone(), id });
-        Ok(Opened { board, frames, link, direct, in_order: true, page_size, terms, files: judged })
+        Ok(Opened { board, frames, link, pending, direct, in_order: true, page_size, terms, files: judged })
     }
 
     pub(crate) fn statistics(&self) -> Statistics {

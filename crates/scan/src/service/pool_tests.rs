@@ -32,7 +32,7 @@ impl Scene {
         let everything = plan.everything();
         plan.add(&everything).unwrap();
         let frames = Arc::new(Frames::new(8).unwrap());
-        let pool = Pool::new(1, folder.files(sizes.len()), frames, 0, plan, 1, 0);
+        let pool = Pool::new(1, folder.files(sizes.len()), frames, 0, plan.into_chunks(), 1, 0);
         Self { folder, pool, device: Device::default(), now: 1 }
     }
 

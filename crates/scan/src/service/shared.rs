@@ -14,7 +14,7 @@ use crate::board::Board;
 use crate::extents::Extents;
 use crate::limits::{MAX_FRAMES, POOL_SPARE_FRAMES, SPARE_FRAMES};
 use crate::memory::{FRAME, Frames};
-use crate::plan::{Plan, Range};
+use crate::plan::{Pending, Plan, Range};
 use crate::remote;
 use crate::scan::check_pool_pages_held;
 use crate::source::{File, Identity, Source};
@@ -278,22 +278,25 @@ impl Shared {
     ) -> Result<Founded> {
         self.check_process()?;
         check_memory(memory_bytes, terms)?;
-        let frames = Arc::new(Frames::new(memory_bytes / FRAME)?);
+        let frames = Arc::new(Frames::with_reserved(self.reserved_pages, memory_bytes / FRAME)?);
         let mut plan = Plan::new(&files, FRAME);
         let everything = plan.everything();
-        let chunks = plan.add(&everything)?;
+        plan.add(&everything)?;
+        let chunks = plan.into_chunks();
+        let count = chunks.len() as u64;
         let bytes = everything.iter().map(|range| range.end).sum();
         let direct = files.iter().map(|file| file.direct).collect();
         let identities = files.iter().map(|file| file.identity).collect();
         let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let key = AccessKey::new()?;
         let extents = Extents::of_all(&files);
-        let founding = Founding { frames: frames.clone(), files, extents, plan, terms };
+        let founding = Founding { frames: frames.clone(), files, extents, chunks, terms };
         let id = self.ask(|answer| Command::Found(founding, answer))?;
         // Nothing fails from here on: the pool ends with this.
         let founded = Founded { shared: self.clone(), frames, id, key };
         let frames = Arc::downgrade(&founded.frames);
-        let known = Known { id, frames, chunks, bytes, direct, files: identities, terms, judged, names };
+        let known =
+            Known { id, frames, chunks: count, bytes, direct, files: identities, terms, judged, names };
         self.pools.pools().insert(founded.key, known);
         Ok(founded)
     }
@@ -333,7 +336,8 @@ impl Shared {
         board.service().total_bytes.store(bytes, Release);
         let member = self.ask(|answer| Command::Join(pool, board.clone(), answer))?;
         let link = Box::new(Membership { shared: self.clone(), pool, member });
-        Ok(Opened { board, frames, link, direct, in_order: false, page_size, terms, files })
+        let pending = Pending::default();
+        Ok(Opened { board, frames, link, pending, direct, in_order: false, page_size, terms, files })
     }
 }
 

@@ -8,7 +8,7 @@
 mod bytes;
 mod socket;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 pub use bytes::malformed;
 pub use socket::{Received, Socket};

@@ -4,7 +4,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -14,13 +15,21 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
     sendmsg, shutdown, socket_with,
 };
+use rustix::time::Timespec;
 
 use super::{DESCRIPTORS, MESSAGE, Message, malformed};
 use crate::{Error, Result};
 
+/// The longest time that the kernel is asked to wait at once.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 /// One end of a connection.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct Socket {
+    socket: OwnedFd,
+    /// How long sending or receiving one message may take, in nanoseconds; 0: as long as the other side is there.
+    patience_ns: AtomicU64,
+}
 
 /// A message, and the descriptors that came with it.
 #[derive(Debug)]
@@ -32,23 +41,60 @@ pub struct Received<M> {
 }
 
 impl Socket {
-    /// Connects to who listens at a path. Nothing on it takes longer than `patience`, which is not for ever.
+    /// Connects to who listens at a path. Connecting, and sending or receiving one message, takes `patience` at most.
     pub fn connect(path: &Path, patience: Duration) -> std::result::Result<Self, Errno> {
-        let socket = Self::unnamed()?;
-        socket.set_patience(Some(patience))?;
-        retry_on_intr(|| connect(&socket, &SocketAddrUnix::new(path)?))?;
-        Ok(socket)
+        let (this, address) = (Self::unnamed()?, SocketAddrUnix::new(path)?);
+        this.set_patience(Some(patience));
+        let end = Deadline::after(patience);
+        // There is nothing to poll for while there is no room in the listener's queue, so the kernel keeps the time.
+        loop {
+            set_socket_timeout(&this.socket, Timeout::Send, Some(end.left()?))?;
+            match connect(&this.socket, &address) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
+                Err(error) => return Err(error),
+            }
+        }
+        set_socket_timeout(&this.socket, Timeout::Send, None)?;
+        Ok(this)
     }
 
     /// A socket that is not connected.
     pub fn unnamed() -> rustix::io::Result<Self> {
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map(Self)
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map(Self::from)
     }
 
-    /// How long sending and receiving may take; `None`: as long as the other side is there.
-    pub fn set_patience(&self, patience: Option<Duration>) -> rustix::io::Result<()> {
-        set_socket_timeout(&self.0, Timeout::Recv, patience)?;
-        set_socket_timeout(&self.0, Timeout::Send, patience)
+    /// How long sending or receiving one message may take; `None`: as long as the other side is there.
+    pub fn set_patience(&self, patience: Option<Duration>) {
+        let ns = patience.map_or(0, |patience| u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX).max(1));
+        self.patience_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Takes a step that is told whether it may wait, when there is what it waits for. Signals do not make the time longer.
+    fn wait_for<T>(
+        &self,
+        events: PollFlags,
+        mut step: impl FnMut(bool) -> rustix::io::Result<T>,
+    ) -> rustix::io::Result<T> {
+        let patience = self.patience_ns.load(Ordering::Relaxed);
+        if patience == 0 {
+            return retry_on_intr(|| step(true));
+        }
+        let end = Deadline::after(Duration::from_nanos(patience));
+        loop {
+            match step(false) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
+            let left = end.left()?;
+            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            match poll(&mut [PollFd::new(&self.socket, events)], Some(&time)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Says something.
@@ -66,18 +112,20 @@ impl Socket {
             return Err(malformed("has too many descriptors"));
         }
         let data = [IoSlice::new(&packet)];
-        match retry_on_intr(|| sendmsg(&self.0, &data, &mut control, SendFlags::NOSIGNAL)) {
+        let sent = self.wait_for(PollFlags::OUT, |waits| {
+            let flags = if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+            sendmsg(&self.socket, &data, &mut control, SendFlags::NOSIGNAL | flags)
+        });
+        match sent {
             Ok(_) => Ok(()),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(Error::Gone),
-            Err(error) => {
-                Err(Error::System { what: "talking to the scan service", source: impatient(error) })
-            }
+            Err(error) => Err(Error::System { what: "talking to the scan service", source: error }),
         }
     }
 
     /// Says something if that takes no time. If there is no room for it, much is still to be heard.
     pub fn send_now(&self, message: &impl Message) {
-        let _ = rustix::net::send(&self.0, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let _ = rustix::net::send(&self.socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     /// Hears something.
@@ -88,16 +136,15 @@ impl Socket {
         let mut packet = vec![0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = retry_on_intr(|| {
+        let received = self.wait_for(PollFlags::IN, |waits| {
+            let flags = if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
             let mut data = [IoSliceMut::new(&mut packet)];
-            recvmsg(&self.0, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)
+            recvmsg(&self.socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC | flags)
         });
         let received = match received {
             Ok(received) => received,
             Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Err(Error::Gone),
-            Err(error) => {
-                return Err(Error::System { what: "hearing the other side", source: impatient(error) });
-            }
+            Err(error) => return Err(Error::System { what: "hearing the other side", source: error }),
         };
         let mut descriptors = Vec::new();
         for message in control.drain() {
@@ -117,9 +164,9 @@ impl Socket {
 
     /// Whether the other side is there.
     pub fn is_alive(&self) -> bool {
-        let mut this = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let mut this = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let over = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL;
-        match poll(&mut this, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        match poll(&mut this, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(_) => !this[0].revents().intersects(over),
             Err(_) => true,
         }
@@ -127,23 +174,34 @@ impl Socket {
 
     /// Ends the connection, for all who use it.
     pub fn end(&self) {
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
-/// What the kernel says of a time that is over is not what it means here.
-fn impatient(error: Errno) -> Errno {
-    if error == Errno::AGAIN { Errno::TIMEDOUT } else { error }
+/// When waiting is over.
+struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// What is too far away is never.
+    fn after(patience: Duration) -> Self {
+        Self(Instant::now().checked_add(patience))
+    }
+
+    /// How much time is left: more than none.
+    fn left(&self) -> rustix::io::Result<Duration> {
+        let left = self.0.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() { Err(Errno::TIMEDOUT) } else { Ok(left.min(LONGEST)) }
+    }
 }
 
 impl From<OwnedFd> for Socket {
     fn from(socket: OwnedFd) -> Self {
-        Self(socket)
+        Self { socket, patience_ns: AtomicU64::new(0) }
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }

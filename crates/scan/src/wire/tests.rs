@@ -1,9 +1,14 @@
 //! Messages are what they were after a journey, with their descriptors; bytes that are none are refused.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::Error;
@@ -156,4 +161,82 @@ fn who_is_gone_is_noticed() {
     assert!(matches!(one.receive::<Reply>(), Err(Error::Gone)));
     assert!(matches!(one.send(&Request::About, &[]), Err(Error::Gone)));
     one.send_now(&Request::Ring);
+}
+
+/// Signals that interrupt a thread's system calls every 10 ms, as long as this is there.
+pub struct Signals {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Signals {
+    /// To the thread that calls this.
+    pub fn begin() -> Self {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let handler: extern "C" fn(libc::c_int) = nothing;
+        // SAFETY: plain old data.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as usize;
+        // SAFETY: the handler does nothing. No flags: calls that it interrupts are not begun anew.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) }, 0);
+        // SAFETY: it has no conditions.
+        let to = unsafe { libc::pthread_self() };
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+                // SAFETY: the thread waits for this one before it drops what keeps it from ending.
+                unsafe { libc::pthread_kill(to, libc::SIGUSR2) };
+            }
+        });
+        Self { over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// It is over in about the time that it is given, whatever interrupts it.
+#[test]
+fn waiting_ends_in_time_though_signals_arrive() {
+    let (one, _other) = pair();
+    let patience = Duration::from_millis(300);
+    one.set_patience(Some(patience));
+    let _signals = Signals::begin();
+    let begin = Instant::now();
+    let error = one.receive::<Reply>().unwrap_err();
+    assert!(matches!(error, Error::System { source: Errno::TIMEDOUT, .. }), "{error}");
+    assert!(begin.elapsed() >= patience);
+    // Until the other side's memory is full.
+    let files = Request::Files(vec![vec![b'n'; NAME]; DESCRIPTORS]);
+    let error = std::iter::repeat_with(|| one.send(&files, &[])).find_map(|sent| sent.err()).unwrap();
+    assert!(matches!(error, Error::System { source: Errno::TIMEDOUT, .. }), "{error}");
+    // Without patience it would never end; a busy machine is given its time.
+    assert!(begin.elapsed() < Duration::from_secs(20));
+}
+
+/// Nobody takes connections, and there is no room for another one.
+#[test]
+fn connecting_ends_in_time_though_signals_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = Socket::unnamed().unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _signals = Signals::begin();
+    let (begin, patience) = (Instant::now(), Duration::from_millis(300));
+    let mut connected = Vec::new();
+    let error = loop {
+        match Socket::connect(&path, patience) {
+            Ok(socket) => connected.push(socket),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, Errno::TIMEDOUT);
+    assert!((patience..Duration::from_secs(20)).contains(&begin.elapsed()));
 }

@@ -10,7 +10,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::*;
+use crate::limits::{MAX_PENDING_RANGES, UNCOUNTED};
 use crate::plan::Range;
+use crate::wire::RANGES;
 use crate::{Error, Scan};
 
 const OPEN: Request =
@@ -180,6 +182,77 @@ fn too_much_is_refused() {
         std::thread::sleep(Duration::from_millis(20));
     }
     scene.nothing_is_left();
+}
+
+/// A file of which nothing was written is no memory for whoever makes it, but its list of chunks is for the service.
+#[test]
+fn a_pools_list_of_chunks_is_counted() {
+    let mut options = Options::default();
+    options.limits.memory = 64 << 20;
+    let scene = Scene::with(1, &options);
+    let sparse = tempfile::tempfile_in(scene.folder.path()).unwrap();
+    if let Err(error) = sparse.set_len(3 << 40) {
+        eprintln!("skipped: there are no files of 3 TiB here ({error})");
+        return;
+    }
+    let request = Request::Found { memory_bytes: 16 << 20, terms: TERMS, files: 1 };
+    let reply = begin(&scene.client(), &request, &open(path_of(&sparse), OFlags::RDONLY)).message;
+    assert!(
+        matches!(&reply, Reply::Failed { text, .. } if text.contains("1572864 chunks of 2 MiB takes 200802304 bytes")),
+        "{reply:?}"
+    );
+    // Of an eighth of it there is enough memory for the list.
+    sparse.set_len(3 << 37).unwrap();
+    let socket = scene.client();
+    let reply = begin(&socket, &request, &open(path_of(&sparse), OFlags::RDONLY)).message;
+    assert!(matches!(reply, Reply::Pool { .. }), "{reply:?}");
+    drop(socket);
+    scene.nothing_is_left();
+}
+
+fn path_of(file: &std::fs::File) -> String {
+    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file))
+}
+
+/// Who announces ranges and reads none comes to a limit: that of the channel, or that of the memory of all.
+#[test]
+fn ranges_that_nobody_reads_have_a_limit() {
+    let mut little = Options::default();
+    little.limits.memory = 16 << 20;
+    for (options, most, why) in [
+        (Options::default(), MAX_PENDING_RANGES, "at most 1048576"),
+        (little, UNCOUNTED + (12 << 20) / size_of::<Range>(), "announced and not read yet takes"),
+    ] {
+        let scene = Scene::with(1, &options);
+        let socket = scene.client();
+        let request = Request::Open {
+            page_size: 4096,
+            ring_bytes: 4 << 20,
+            terms: TERMS,
+            ranges: Some(Vec::new()),
+            files: 1,
+        };
+        let reply = begin(&socket, &request, &open(scene.file(), OFlags::RDONLY)).message;
+        assert!(matches!(reply, Reply::Channel { .. }), "{reply:?}");
+        let batch = Request::Ranges(vec![Range { file: 0, start: 0, end: 4096 }; RANGES]);
+        let mut announced = 0;
+        let text = loop {
+            match ask(&socket, &batch, &[]).unwrap().message {
+                Reply::Done => announced += RANGES,
+                Reply::Failed { text, .. } => break text,
+                reply => panic!("{reply:?}"),
+            }
+        };
+        assert!(text.contains(why), "{text}");
+        // Some are in frames, and each batch counts as one more.
+        assert!((most - most / 100..=most + 64 * RANGES).contains(&announced), "{announced} of {most}");
+        // The channel goes on.
+        let cancel = Request::Cancel(vec![Range { file: 0, start: 0, end: 4096 }]);
+        assert!(matches!(ask(&socket, &cancel, &[]).unwrap().message, Reply::Cancelled(_)));
+        assert!(matches!(ask(&socket, &batch, &[]).unwrap().message, Reply::Done));
+        drop(socket);
+        scene.nothing_is_left();
+    }
 }
 
 /// Two hundred connect and say nothing, some ask for a channel and never hear the answer: others are served meanwhile.

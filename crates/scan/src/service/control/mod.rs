@@ -4,6 +4,8 @@
 //! looks at all boards, releases what is due, submits it in one batch, and sleeps until something happens. What it is told
 //! to open and to close is in `openings`.
 
+#[cfg(test)]
+mod fairness_tests;
 mod openings;
 #[cfg(test)]
 mod tests;
@@ -21,10 +23,6 @@ use super::stream::{Stream, Wishes};
 use super::wheel::Wheel;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
-use crate::memory::Frames;
-
-/// Rings that are kept for channels to come, registered.
-const SPARE: usize = 2;
 
 /// What is due at a time.
 enum Timer {
@@ -49,8 +47,10 @@ pub struct Control {
     /// By numbers that no stream has.
     pools: BTreeMap<usize, Pool>,
     devices: HashMap<u64, Device>,
-    /// Memory that the engine knows.
-    memories: Vec<(Arc<Frames>, usize)>,
+    /// The stream or pool that the last round began with.
+    first: usize,
+    /// Streams and pools in the order of a round; between rounds only its memory is of use.
+    turns: Vec<usize>,
 }
 
 impl Control {
@@ -66,7 +66,8 @@ impl Control {
             next: 0,
             pools: BTreeMap::new(),
             devices: HashMap::new(),
-            memories: Vec::new(),
+            first: 0,
+            turns: Vec::new(),
         }
     }
 
@@ -202,28 +203,43 @@ impl Control {
         }
     }
 
-    /// Looks at every board.
+    /// Looks at every board. Each round begins with the stream or pool after the one that the round before began with, so that
+    /// those that use all that a device may do at a time do not keep it from the others.
     fn pump(&mut self) {
         let now = self.clock.now();
-        for (id, stream) in &mut self.streams {
+        let mut turns = std::mem::take(&mut self.turns);
+        turns.clear();
+        turns.extend(self.streams.keys().chain(self.pools.keys()));
+        turns.sort_unstable();
+        let count = turns.partition_point(|id| *id <= self.first);
+        // All of them have begun a round: it is the turn of the first one.
+        if count < turns.len() {
+            turns.rotate_left(count);
+        }
+        self.first = turns.first().copied().unwrap_or(0);
+        for id in &turns {
+            self.pump_one(*id, now);
+        }
+        self.turns = turns;
+    }
+
+    /// Looks at the board of a stream, or the boards of a pool.
+    fn pump_one(&mut self, id: usize, now: u64) {
+        let wishes = if let Some(stream) = self.streams.get_mut(&id) {
             let device = self.devices.entry(stream.device()).or_default();
             let mut wishes = stream.pump(now, device);
             stream.check_age(now, false, &mut wishes.orders);
-            arm(&mut self.wheel, &mut stream.armed, &wishes, *id);
-            for order in wishes.orders {
-                self.devices.entry(device_of(&order)).or_default().flying += 1;
-                self.loads.begin(&mut *self.engine, order, now);
-            }
-        }
-        for (id, pool) in &mut self.pools {
+            arm(&mut self.wheel, &mut stream.armed, &wishes, id);
+            wishes
+        } else if let Some(pool) = self.pools.get_mut(&id) {
             let device = self.devices.entry(pool.device()).or_default();
             let wishes = pool.pump(now, device);
-            arm(&mut self.wheel, &mut pool.armed, &wishes, *id);
-            for order in wishes.orders {
-                self.devices.entry(device_of(&order)).or_default().flying += 1;
-                self.loads.begin(&mut *self.engine, order, now);
-            }
-        }
+            arm(&mut self.wheel, &mut pool.armed, &wishes, id);
+            wishes
+        } else {
+            return;
+        };
+        self.begin(wishes.orders, now);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::sync::mpsc::{SendError, Sender};
 
-use super::{Control, SPARE};
+use super::Control;
 use crate::board::Board;
 use crate::extents::Extents;
 use crate::memory::Frames;
@@ -80,10 +80,10 @@ impl Control {
     }
 
     fn found(&mut self, founding: Founding) -> Result<usize> {
-        let Founding { frames, files, extents, plan, terms } = founding;
+        let Founding { frames, files, extents, chunks, terms } = founding;
         let (files, memory) = self.add(files, extents, terms, &frames)?;
         let (id, now) = (self.number(), self.clock.now());
-        self.pools.insert(id, Pool::new(id, files, frames, memory, plan, terms.pages_held, now));
+        self.pools.insert(id, Pool::new(id, files, frames, memory, chunks, terms.pages_held, now));
         Ok(id)
     }
 
@@ -111,7 +111,7 @@ impl Control {
         let stream = self.streams.get_mut(&id).ok_or(Error::Gone)?;
         let mut discarded = Vec::new();
         stream.plan().check(ranges)?;
-        let cancelled = stream.cancel(&RangeSet::new(ranges), &mut discarded);
+        let cancelled = stream.cancel(&RangeSet::new(ranges), &mut discarded)?;
         self.loads.give_up(
             |owner| matches!(owner, Owner::Stream { stream, number } if stream == id && discarded.contains(&number)),
         );
@@ -151,18 +151,11 @@ impl Control {
         terms: Terms,
         frames: &Arc<Frames>,
     ) -> Result<(Rc<Files>, usize)> {
-        let memory = match self.memories.iter().find(|(known, _)| Arc::ptr_eq(known, frames)) {
-            Some((_, memory)) => *memory,
-            None => {
-                let memory = self.engine.add_memory(frames.clone())?;
-                self.memories.push((frames.clone(), memory));
-                memory
-            }
-        };
+        let memory = self.engine.add_memory(frames.clone())?;
         match Files::add(&mut *self.engine, files, extents, terms.is_watched) {
             Ok(files) => Ok((Rc::new(files), memory)),
             Err(error) => {
-                self.forget(frames);
+                self.engine.remove_memory(memory);
                 Err(error)
             }
         }
@@ -181,7 +174,7 @@ impl Control {
         }
         if let Some(pool) = self.pools.remove(&id) {
             pool.files.remove(&mut *self.engine);
-            self.forget(&pool.frames);
+            self.engine.remove_memory(pool.memory);
         }
     }
 
@@ -190,18 +183,9 @@ impl Control {
         if !self.streams.get(&id).is_some_and(|stream| stream.closing && stream.is_down()) {
             return;
         }
-        let Some(stream) = self.streams.remove(&id) else { return };
-        stream.files.remove(&mut *self.engine);
-        // What another process has mapped shall not be read into for somebody else.
-        if stream.frames.is_lent() || !self.inbox.spare(stream.frames.clone(), SPARE) {
-            self.forget(&stream.frames);
-        }
-    }
-
-    fn forget(&mut self, frames: &Arc<Frames>) {
-        if let Some(at) = self.memories.iter().position(|(known, _)| Arc::ptr_eq(known, frames)) {
-            let (_, memory) = self.memories.swap_remove(at);
-            self.engine.remove_memory(memory);
+        if let Some(stream) = self.streams.remove(&id) {
+            stream.files.remove(&mut *self.engine);
+            self.engine.remove_memory(stream.memory);
         }
     }
 }

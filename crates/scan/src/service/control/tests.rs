@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::*;
-use crate::board::Board;
+use crate::board::{Board, Closed};
 use crate::engine::Bell;
 use crate::extents::Extents;
 use crate::memory::{FRAME, Frames};
@@ -49,7 +49,7 @@ impl Scene {
 
     fn founding(&self) -> Founding {
         let (files, extents, plan) = self.plan();
-        Founding { frames: self.frames.clone(), files, extents, plan, terms: TERMS }
+        Founding { frames: self.frames.clone(), files, extents, chunks: plan.into_chunks(), terms: TERMS }
     }
 
     /// What the loop answers to a command; `None`: who asks is gone before there is an answer.
@@ -111,9 +111,7 @@ fn what_nobody_hears_of_is_taken_back() {
 
     let opening = scene.opening();
     scene.ask(true, |answer| Command::Open(opening, answer));
-    // Its memory is kept for another channel.
-    assert_eq!(scene.left(), ([0, 1], [0, 0, 0]));
-    assert!(scene.inbox.reuse(8).is_some());
+    assert_eq!(scene.left(), NOTHING);
 
     let founding = scene.founding();
     let pool = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap().unwrap();
@@ -122,6 +120,19 @@ fn what_nobody_hears_of_is_taken_back() {
     scene.ask(false, |answer| Command::Join(pool, board(), answer)).unwrap().unwrap();
     assert_eq!(scene.left(), ([FILES, 1], [1, 1, 0]));
     assert_eq!(scene.inbox.census(), [1, 1, 0]);
+}
+
+/// The memory of a channel that is closed is free: no channel to come has it.
+#[test]
+fn a_closed_channel_leaves_no_memory() {
+    let mut scene = Scene::new();
+    let opening = scene.opening();
+    let id = scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
+    assert_eq!(scene.left(), ([FILES, 1], [1, 0, 0]));
+    assert!(scene.inbox.send(Command::Close(id)));
+    assert!(!scene.control.commands());
+    assert_eq!(scene.left(), NOTHING);
+    assert_eq!(Arc::strong_count(&scene.frames), 1);
 }
 
 /// Who had the key of a pool that is over, and asks too late.
@@ -151,4 +162,20 @@ fn ranges_of_a_channel_that_has_ended_are_refused() {
     let range = Range { file: 0, start: 0, end: 1 };
     let added = scene.ask(false, |answer| Command::Ranges(id, vec![range], answer)).unwrap();
     assert!(matches!(added, Err(Error::Gone)));
+}
+
+/// The loop panics, and everything that it has goes with it: workers of streams and of pools are told.
+#[test]
+fn workers_are_told_that_the_loop_is_gone() {
+    let mut scene = Scene::new();
+    let opening = scene.opening();
+    let stream = opening.board.clone();
+    scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
+    let founding = scene.founding();
+    let pool = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap().unwrap();
+    let member = board();
+    scene.ask(false, |answer| Command::Join(pool, member.clone(), answer)).unwrap().unwrap();
+    assert_eq!((stream.closed(), member.closed()), (None, None));
+    drop(scene);
+    assert_eq!((stream.closed(), member.closed()), (Some(Closed::Gone), Some(Closed::Gone)));
 }

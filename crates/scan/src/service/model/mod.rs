@@ -82,9 +82,11 @@ impl Loop {
         let frames = MEMORY.get_or_init(|| Arc::new(Frames::new(FRAMES).unwrap())).clone();
         let mut plan = Plan::of_sizes(&[(CHUNKS * FRAME) as u64], FRAME);
         let everything = plan.everything();
-        assert_eq!(plan.add(&everything).unwrap(), CHUNKS as u64);
+        plan.add(&everything).unwrap();
+        let chunks = plan.into_chunks();
+        assert_eq!(chunks.len(), CHUNKS);
         Self {
-            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, plan, 1, 0),
+            pool: Pool::new(1, Rc::new(Files::none()), frames, 0, chunks, 1, 0),
             cells: Cells::new((0..FRAMES).map(|_| UnsafeCell::new(usize::MAX)).collect()),
             device: Device::default(),
             now: 1,

@@ -30,7 +30,7 @@ use super::member::Member;
 use super::rates::{TICK, release_delay};
 use super::stream::Wishes;
 use crate::memory::{FRAME, Frames};
-use crate::plan::{Chunk, Plan};
+use crate::plan::Chunk;
 use crate::{Error, Result};
 
 /// Chunks that a pool reads at a time.
@@ -59,7 +59,8 @@ struct Shared {
 pub struct Pool {
     id: usize,
     pub files: Rc<Files>,
-    pub frames: Arc<Frames>,
+    /// What is read into, as long as this is there.
+    _frames: Arc<Frames>,
     pub memory: usize,
     chunks: Vec<Chunk>,
     state: Vec<Frame>,
@@ -92,16 +93,15 @@ impl Pool {
         files: Rc<Files>,
         frames: Arc<Frames>,
         memory: usize,
-        mut plan: Plan,
+        chunks: Vec<Chunk>,
         pages_held: usize,
         now: u64,
     ) -> Self {
-        let chunks: Vec<Chunk> = std::iter::from_fn(|| plan.next_chunk()).collect();
         let count = frames.count();
         Self {
             id,
             files,
-            frames,
+            _frames: frames,
             memory,
             present: Bits::new(chunks.len()),
             chunks,

@@ -8,16 +8,30 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Slot, State, Stream};
+use crate::limits::MAX_PENDING_RANGES;
 use crate::ranges::RangeSet;
 use crate::worker::Cancelled;
+use crate::{Error, Result};
 
 impl Stream {
     /// Cancels ranges. Chunks that nobody waits for any more are put into `discarded`, by their numbers.
-    pub fn cancel(&mut self, ranges: &RangeSet, discarded: &mut Vec<u64>) -> Cancelled {
+    ///
+    /// # Errors
+    /// It would leave too many pieces. Nothing is cancelled.
+    pub fn cancel(&mut self, ranges: &RangeSet, discarded: &mut Vec<u64>) -> Result<Cancelled> {
+        let pieces = |slot: &Slot| match slot {
+            Slot::Free => 0,
+            Slot::Loading(turn) | Slot::Given { turn, .. } => turn.wanted.len(),
+        };
+        if self.slots.iter().map(pieces).sum::<usize>() > MAX_PENDING_RANGES {
+            return Err(Error::Invalid(format!(
+                "cancelling has left more than {MAX_PENDING_RANGES} pieces of what was read: read them first"
+            )));
+        }
         if let Some(chunk) = self.ahead.take() {
             self.plan.give_back(&chunk);
         }
-        let mut bytes = self.plan.cancel(ranges);
+        let mut bytes = self.plan.cancel(ranges)?;
         for (slot, content) in self.slots.iter_mut().enumerate() {
             match content {
                 Slot::Free => {}
@@ -39,6 +53,6 @@ impl Stream {
         self.board.service().cancelled.fetch_add(bytes, Relaxed);
         // It may be over now.
         crate::service::wake(&self.board);
-        Cancelled { bytes, before: self.next }
+        Ok(Cancelled { bytes, before: self.next })
     }
 }

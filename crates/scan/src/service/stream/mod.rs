@@ -76,7 +76,8 @@ pub struct Stream {
     id: usize,
     pub board: Arc<Board>,
     pub files: Rc<Files>,
-    pub frames: Arc<Frames>,
+    /// What is read into, as long as this is there.
+    _frames: Arc<Frames>,
     pub memory: usize,
     device: u64,
     plan: Plan,
@@ -143,7 +144,7 @@ impl Stream {
             id,
             board,
             files,
-            frames,
+            _frames: frames,
             memory,
             device: 0,
             plan,

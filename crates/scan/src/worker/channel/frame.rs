@@ -178,6 +178,7 @@ impl Channel {
     /// Adds ranges to the scan, to come after those it has.
     ///
     /// # Errors
+    /// There would be more than [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES) that are announced and not read yet.
     /// A range is not in its file; the service has ended.
     pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
         self.lender.check_process()?;
