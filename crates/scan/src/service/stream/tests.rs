@@ -1,9 +1,11 @@
 //! A stream whose files change, without an engine and without time.
 
 use super::*;
+use crate::Error;
 use crate::board::{Fault, State};
 use crate::clock::Clock;
 use crate::error;
+use crate::ranges::RangeSet;
 use crate::service::TRIES;
 use crate::service::fake::{Folder, load};
 use crate::source::File;
@@ -125,4 +127,23 @@ fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
     scene.folder.change(2);
     assert_eq!(scene.look(), 0);
     assert_eq!(units(&scene), [None, None, CHANGING, CHANGING, CHANGING, CHANGING]);
+}
+
+/// What is read and not taken may be cancelled in pieces, but not in more than there is memory for.
+#[test]
+fn pieces_that_cancelling_leaves_have_a_limit() {
+    let mut scene = Scene::new(&[FRAME; 3]);
+    let mut cancel = |at: u64| {
+        // Every second byte of so many.
+        let start = |piece: u64| at + 2 * piece;
+        let cuts: Vec<Range> = (0..1 << 15)
+            .map(|piece| Range { file: (at >> 21) as u32, start: start(piece), end: start(piece) + 1 })
+            .collect();
+        scene.stream.cancel(&RangeSet::new(&cuts), &mut Vec::new())
+    };
+    let refused =
+        (0..3 << 5).map(|batch| batch << 16).find_map(|at| cancel(at).err().map(|error| (at, error)));
+    let (at, error) = refused.expect("there are 3 Mi pieces");
+    assert!(matches!(&error, Error::Invalid(text) if text.contains("more than 1048576 pieces")), "{error}");
+    assert!(at >= 1 << 21, "refused at byte {at}");
 }
