@@ -312,6 +312,7 @@ extern uint64 BpsNow(void);
 extern int	BpsLookUp(Relation rel, BlockNumber first, int count, uint64 *absent);
 
 /* ---- visibility.c ---- */
+extern int	BpsVisibleLines(BpsScan *scan, Page page, TransactionId oldest_clog_xid, OffsetNumber *visible);
 extern bool BpsJudgeImage(BpsScan *scan, Page page, BlockNumber block, bool is_stable,
 						  TransactionId oldest_clog_xid, BpsJudgment *judgment, int *used);
 

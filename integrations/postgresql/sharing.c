@@ -122,7 +122,7 @@ Connect(struct bp_scan_service *service)
 		Disconnect(0, (Datum) 0);
 	if (daemon_path == NULL)
 	{
-		if (bp_scan_connect(path, &daemon_service) < 0)
+		if (bp_scan_connect_within(path, PATIENCE_NS, &daemon_service) < 0)
 		{
 			BpsComplain("the daemon cannot be reached");
 			GiveUpDaemon(begin);

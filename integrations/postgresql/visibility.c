@@ -173,33 +173,20 @@ IsUntorn(const char *page, BlockNumber block, bool is_stable)
 }
 
 /*
- * Judges one block's image. The caller has established that the image is Fresh or Current. The visible tuples are added to
- * scan->visible from *used on. If the image is not usable, the judgment has the reason, and nothing is added.
+ * Stores the line pointers of a page whose tuples the scan's snapshot sees, and returns how many there are; -1 if the page does
+ * not say which they are, or makes no sense. The array has room for MaxHeapTuplesPerPage.
  */
-bool
-BpsJudgeImage(BpsScan *scan, Page page, BlockNumber block, bool is_stable,
-			  TransactionId oldest_clog_xid, BpsJudgment *judgment, int *used)
+int
+BpsVisibleLines(BpsScan *scan, Page page, TransactionId oldest_clog_xid, OffsetNumber *visible)
 {
 	Snapshot	snapshot = scan->css.ss.ps.state->es_snapshot;
-	OffsetNumber *visible = scan->visible;
 	Judge		judge = {scan->outcomes, snapshot, oldest_clog_xid};
+	int			lines = PageGetMaxOffsetNumber(page);
+	int			count = 0;
 	bool		sees_all;
-	int			lines;
-	int			end = *used;
 
-	judgment->is_usable = false;
-	judgment->reason = BPS_TORN;
-	judgment->begin = judgment->end = *used;
-	if (!IsUntorn((const char *) page, block, is_stable))
-		return false;
-	if (PageIsNew(page))
-		return judgment->is_usable = true;
-
-	judgment->reason = BPS_UNDECIDED;
-	lines = PageGetMaxOffsetNumber(page);
 	if (!HeaderIsSane((const PageHeaderData *) page) || lines > MaxHeapTuplesPerPage)
-		return false;
-
+		return -1;
 	/* A standby's pages may be marked before all of its snapshots see their tuples. */
 	sees_all = PageIsAllVisible(page) && !snapshot->takenDuringRecovery;
 	for (OffsetNumber line = FirstOffsetNumber; line <= lines; line++)
@@ -211,14 +198,38 @@ BpsJudgeImage(BpsScan *scan, Page page, BlockNumber block, bool is_stable,
 			continue;
 		if (ItemIdGetOffset(item) + ItemIdGetLength(item) > BLCKSZ ||
 			ItemIdGetLength(item) < SizeofHeapTupleHeader)
-			return false;
+			return -1;
 		if (!sees_all)
 			verdict = JudgeTuple(&judge, (HeapTupleHeader) PageGetItem(page, item));
 		if (verdict == UNDECIDED)
-			return false;
+			return -1;
 		if (verdict == VISIBLE)
-			visible[end++] = line;
+			visible[count++] = line;
 	}
-	*used = judgment->end = end;
+	return count;
+}
+
+/*
+ * Judges one block's image. The caller has established that the image is Fresh or Current. The visible tuples are added to
+ * scan->visible from *used on. If the image is not usable, the judgment has the reason, and nothing is added.
+ */
+bool
+BpsJudgeImage(BpsScan *scan, Page page, BlockNumber block, bool is_stable,
+			  TransactionId oldest_clog_xid, BpsJudgment *judgment, int *used)
+{
+	int			count;
+
+	judgment->is_usable = false;
+	judgment->reason = BPS_TORN;
+	judgment->begin = judgment->end = *used;
+	if (!IsUntorn((const char *) page, block, is_stable))
+		return false;
+	if (PageIsNew(page))
+		return judgment->is_usable = true;
+	judgment->reason = BPS_UNDECIDED;
+	count = BpsVisibleLines(scan, page, oldest_clog_xid, scan->visible + *used);
+	if (count < 0)
+		return false;
+	*used = judgment->end = *used + count;
 	return judgment->is_usable = true;
 }
