@@ -67,7 +67,7 @@ impl Drop for Served {
 impl Served {
     fn start(socket: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
-        command.args(["scan", "serve", "--socket", socket]).stdout(Stdio::piped());
+        command.args(["scan", "serve", "--socket", socket, "--reserved-pages"]).stdout(Stdio::piped());
         let mut served = Self { child: command.spawn().unwrap(), socket: socket.to_owned() };
         let mut line = String::new();
         BufReader::new(served.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
