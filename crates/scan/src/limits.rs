@@ -33,11 +33,11 @@ pub const MAX_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Ranges of one channel that may be announced and not read yet, of which each announcement counts as one more, and what a
 /// cancellation leaves of a range as many as there are pieces. More are refused. A daemon counts their memory as that of its
-/// clients, but for the first [`UNCOUNTED`].
+/// clients, but for the first 4096 of a connection.
 pub const MAX_PENDING_RANGES: usize = 1 << 20;
 
 /// Bytes of memory for each chunk of 2 MiB of a pool's files, all of which are listed. A daemon counts them as memory of its
-/// clients, but for the first [`UNCOUNTED`], and makes no pool for which there is not as much.
+/// clients, but for the first 4096 of a connection, and makes no pool for which there is not as much.
 pub(crate) const POOL_CHUNK_BYTES: usize = 128;
 
 /// Ranges and chunks of each connection whose memory is not counted: the connection itself takes as much.
