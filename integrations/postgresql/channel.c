@@ -2,9 +2,9 @@
  * channel.c
  *	  Streams of images from the library `scan`: its service in this process, channels on a table's segments, their pages.
  *
- * The service starts with the first channel of a process, never in the postmaster, and ends with its last one: it keeps the
- * memory of closed channels for the next ones, and a backend that is idle should hold none. Its threads block all signals,
- * so no handler of the server ever runs in them, and they touch no memory of the server's.
+ * The service starts with the first channel of a process, never in the postmaster, and ends with its last one: a backend that is
+ * idle has no thread. Its threads block all signals, so no handler of the server ever runs in them, and they touch no memory of
+ * the server's.
  *
  * A channel belongs to one BpsScan. It is closed at the end of the scan, at the end of the node, or by a callback of the
  * executor's memory context after an ERROR; whichever comes first. A page is returned before its channel is closed, except
