@@ -21,7 +21,6 @@ _PG_init(void)
 	BpsDefineSettings();
 	BpsRegisterNode();
 	BpsInstallPlannerHook();
-	BpsInstallStatistics();
+	BpsInstallMemory();
 	BpsInstallSharing();
-	BpsInstallReaders();
 }

@@ -282,7 +282,13 @@ extern void BpsInstallPlannerHook(void);
 extern bool BpsBeginReading(Relation rel);
 extern void BpsGoOnReading(Relation rel);
 extern void BpsEndReading(Relation rel);
-extern void BpsInstallReaders(void);
+extern Size BpsReadersSize(void);
+extern void BpsStartReaders(void);
+
+/* ---- memory.c ---- */
+/* The name of the extension's lock. */
+#define BPS_TRANCHE	"bedplate_scan"
+extern void BpsInstallMemory(void);
 
 /* ---- executor.c ---- */
 extern void BpsRegisterNode(void);
@@ -338,7 +344,8 @@ extern void BpsCollectShared(BpsScan *scan);
 extern ParallelTableScanDesc BpsOrdinaryShared(BpsShared *shared);
 
 /* ---- statistics.c ---- */
-extern void BpsInstallStatistics(void);
+extern Size BpsTotalsSize(void);
+extern void BpsStartTotals(void);
 extern void BpsReportCounts(BpsScan *scan);
 extern void BpsExplain(BpsScan *scan, ExplainState *es);
 
@@ -348,6 +355,8 @@ extern void BpsExplain(BpsScan *scan, ExplainState *es);
 extern void BpsRegisterDaemon(void);
 
 /* ---- sharing.c ---- */
+extern Size BpsPoolsSize(void);
+extern void BpsStartPools(void);
 extern void BpsInstallSharing(void);
 extern bool BpsSharingWanted(void);
 extern bool BpsJoinPool(BpsScan *scan);

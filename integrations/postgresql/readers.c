@@ -41,8 +41,6 @@ typedef struct Readers
 } Readers;
 
 static Readers *readers = NULL; /* NULL without shared memory */
-static shmem_startup_hook_type previous_startup_hook;
-static shmem_request_hook_type previous_request_hook;
 
 /* The process that leads this one's query. */
 static int
@@ -144,38 +142,22 @@ BpsEndReading(Relation rel)
 	SpinLockRelease(&readers->mutex);
 }
 
-static void
-RequestMemory(void)
+Size
+BpsReadersSize(void)
 {
-	if (previous_request_hook)
-		previous_request_hook();
-	RequestAddinShmemSpace(MAXALIGN(sizeof(Readers)));
+	return MAXALIGN(sizeof(Readers));
 }
 
-static void
-StartMemory(void)
+/* The caller must hold AddinShmemInitLock. */
+void
+BpsStartReaders(void)
 {
 	bool		is_there;
 
-	if (previous_startup_hook)
-		previous_startup_hook();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	readers = ShmemInitStruct("bedplate_scan readers", sizeof(Readers), &is_there);
 	if (!is_there)
 	{
 		memset(readers, 0, sizeof(Readers));
 		SpinLockInit(&readers->mutex);
 	}
-	LWLockRelease(AddinShmemInitLock);
-}
-
-void
-BpsInstallReaders(void)
-{
-	if (!process_shared_preload_libraries_in_progress)
-		return;
-	previous_request_hook = shmem_request_hook;
-	shmem_request_hook = RequestMemory;
-	previous_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = StartMemory;
 }

@@ -63,9 +63,6 @@ typedef struct Pools
 } Pools;
 
 static Pools *pools = NULL;		/* NULL without shared memory */
-static shmem_startup_hook_type previous_startup_hook;
-static shmem_request_hook_type previous_request_hook;
-
 /* This backend's connection to the daemon. */
 static struct bp_scan_service daemon_service;
 static char *daemon_path = NULL; /* NULL if there is none */
@@ -377,41 +374,30 @@ BpsLeavePool(BpsChannel *channel)
 
 /* ---- shared memory ---- */
 
-static void
-RequestMemory(void)
+Size
+BpsPoolsSize(void)
 {
-	if (previous_request_hook)
-		previous_request_hook();
-	RequestAddinShmemSpace(MAXALIGN(sizeof(Pools)));
-	RequestNamedLWLockTranche("bedplate_scan", 1);
+	return MAXALIGN(sizeof(Pools));
 }
 
-static void
-StartMemory(void)
+/* The caller must hold AddinShmemInitLock. */
+void
+BpsStartPools(void)
 {
 	bool		is_there;
 
-	if (previous_startup_hook)
-		previous_startup_hook();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	pools = ShmemInitStruct("bedplate_scan pools", sizeof(Pools), &is_there);
 	if (!is_there)
 	{
 		memset(pools, 0, sizeof(Pools));
-		pools->lock = &(GetNamedLWLockTranche("bedplate_scan"))->lock;
+		pools->lock = &(GetNamedLWLockTranche(BPS_TRANCHE))->lock;
 	}
-	LWLockRelease(AddinShmemInitLock);
 }
 
+/* Has the postmaster run a daemon, if it is wanted when the server starts. */
 void
 BpsInstallSharing(void)
 {
-	if (!process_shared_preload_libraries_in_progress)
-		return;
-	previous_request_hook = shmem_request_hook;
-	shmem_request_hook = RequestMemory;
-	previous_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = StartMemory;
-	if (bps_sharing != NULL && strcmp(bps_sharing, "auto") == 0)
+	if (process_shared_preload_libraries_in_progress && bps_sharing != NULL && strcmp(bps_sharing, "auto") == 0)
 		BpsRegisterDaemon();
 }

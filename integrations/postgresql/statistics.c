@@ -32,9 +32,6 @@ static BackendTotals *shared_totals = NULL; /* one for each backend; NULL withou
 static BackendTotals own_totals;
 static BackendTotals *totals = NULL;
 
-static shmem_startup_hook_type previous_startup_hook;
-static shmem_request_hook_type previous_request_hook;
-
 static void
 ClearTotals(BackendTotals *slot, uint32 pid)
 {
@@ -201,43 +198,20 @@ bedplate_scan_statistics(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-static Size
-TotalsSize(void)
+Size
+BpsTotalsSize(void)
 {
 	return mul_size(sizeof(BackendTotals), MaxBackends);
 }
 
-static void
-RequestMemory(void)
-{
-	if (previous_request_hook)
-		previous_request_hook();
-	RequestAddinShmemSpace(TotalsSize());
-}
-
-static void
-StartMemory(void)
+/* The caller must hold AddinShmemInitLock. */
+void
+BpsStartTotals(void)
 {
 	bool		is_there;
 
-	if (previous_startup_hook)
-		previous_startup_hook();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	shared_totals = ShmemInitStruct("bedplate_scan totals", TotalsSize(), &is_there);
+	shared_totals = ShmemInitStruct("bedplate_scan totals", BpsTotalsSize(), &is_there);
 	if (!is_there)
 		for (int i = 0; i < MaxBackends; i++)
 			ClearTotals(&shared_totals[i], 0);
-	LWLockRelease(AddinShmemInitLock);
-}
-
-/* Shared memory can be had only while the postmaster starts. */
-void
-BpsInstallStatistics(void)
-{
-	if (!process_shared_preload_libraries_in_progress)
-		return;
-	previous_request_hook = shmem_request_hook;
-	shmem_request_hook = RequestMemory;
-	previous_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = StartMemory;
 }
