@@ -19,7 +19,7 @@ pub fn folder(version: u32) -> PathBuf {
     }
 }
 
-/// What the node shows of itself, each in a line of its own.
+/// The names of the node's own lines in a plan.
 const NODE_LINES: [&str; 15] = [
     "Ordinary Scan",
     "Chunks Direct",

@@ -2,7 +2,7 @@
 //!
 //! Writers update rows of a twentieth of the table, which is in the page cache before they are measured, as often used rows are.
 //! That part is larger than shared buffers, so backends write its blocks to make room, and a client asks for checkpoints all the
-//! time. Commits do not wait for the log. What is left are waits for blocks: those that a scan's reads can prolong.
+//! time. Commits do not wait for the log. So the latencies show waits for blocks, which a scan's reads can prolong.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ const PART: i64 = 20;
 const WARM_UP: Duration = Duration::from_secs(3);
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(500);
 
-/// What writers and scans did beside each other.
+/// A measurement of writers and scans beside each other.
 pub struct Writing {
     /// Of updates.
     pub latencies: Latencies,

@@ -1,7 +1,7 @@
 //! PostgreSQL's own regression and isolation tests, with the extension for every table that it takes.
 //!
 //! The output must be what PostgreSQL expects, or what the same server without the extension gives, but for the name of the node
-//! in plans and what it shows of itself. Of a few tests ([`PLANS`]) everything but plans must be the same.
+//! in plans and the node's own lines. The outputs of a few tests ([`PLANS`]) must be the same without their plans.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -41,7 +41,7 @@ impl Connection {
         let result = self.talk();
         match &result {
             Ok(()) | Err(Error::Gone | Error::System { .. }) => {}
-            // Who hears it says itself that it is refused.
+            // The client's own error says that the service refuses.
             Err(Error::Refused(text)) => {
                 let _ = self.socket.send(&Reply::Failed { invalid: false, text: text.clone() }, &[]);
             }

@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// What a read of a page at the beginning of a file, into the beginning of a memory, brings.
+    /// Reads a page from the beginning of a file into the beginning of a memory, and returns the result.
     fn read(engine: &mut Uring, file: usize, memory: usize) -> std::result::Result<usize, Errno> {
         engine.submit(Read { token: 1, file, offset: 0, memory, at: 0, len: 4096 });
         let mut complete = Vec::new();

@@ -184,7 +184,7 @@ fn too_much_is_refused() {
     scene.nothing_is_left();
 }
 
-/// A file of which nothing was written is no memory for whoever makes it, but its list of chunks is for the service.
+/// A sparse file costs its maker no memory, but the service needs memory for the list of its chunks.
 #[test]
 fn a_pools_list_of_chunks_is_counted() {
     let mut options = Options::default();
@@ -214,7 +214,7 @@ fn path_of(file: &std::fs::File) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file))
 }
 
-/// Who announces ranges and reads none comes to a limit: that of the channel, or that of the memory of all.
+/// A client that announces ranges and reads none reaches a limit: the channel's, or that of the memory of all clients.
 #[test]
 fn ranges_that_nobody_reads_have_a_limit() {
     let mut little = Options::default();
