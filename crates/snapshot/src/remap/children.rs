@@ -104,7 +104,8 @@ mod tests {
             let (read, write) = rustix::pipe::pipe().unwrap();
             // SAFETY: the children make system calls only and end.
             unsafe {
-                if libc::fork() == 0 {
+                let child = libc::fork();
+                if child == 0 {
                     if libc::fork() == 0 {
                         libc::dup2(read.as_raw_fd(), 0);
                         libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
@@ -112,7 +113,8 @@ mod tests {
                     }
                     libc::_exit(0);
                 }
-                libc::wait(std::ptr::null_mut());
+                // This child and no other: tests that run beside this one wait for theirs.
+                assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
             }
             drop(anchor);
             std::thread::sleep(Duration::from_millis(20));
