@@ -47,7 +47,7 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-snapshot-c
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c
 
 install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
 	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,lib/sysusers.d,lib/udev/rules.d,include/bedplate} \
@@ -64,7 +64,7 @@ install: ## Install what was built (make build) below PREFIX, which is /usr/loca
 	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-$$name.pc"; \
 	done
 # The command looks for the libraries that it preloads in ../lib.
-	install -m 755 "$(BUILT)"/libbedplate_{snapshot_preload,snapshot_malloc,ring0_preload}.so "$(DESTDIR)$(PREFIX)/lib"
+	install -m 755 "$(BUILT)"/libbedplate_{snapshot_preload,snapshot_malloc,ring0_preload,scan_preload}.so "$(DESTDIR)$(PREFIX)/lib"
 	install -m 644 $(SERVICE)/60-bedplate.rules "$(DESTDIR)$(PREFIX)/lib/udev/rules.d"
 	install -m 644 $(SERVICE)/bedplate.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d"
 	sed -e "s|@PREFIX@|$(PREFIX)|" $(SERVICE)/redis-server-snapshots.conf.in | \

@@ -24,6 +24,7 @@
 #![cfg(target_os = "linux")]
 
 mod board;
+mod cache;
 mod clock;
 mod daemon;
 mod engine;
@@ -34,6 +35,7 @@ mod limits;
 mod memory;
 mod plan;
 mod ranges;
+mod reader;
 mod remote;
 mod residency;
 mod scan;
@@ -47,15 +49,16 @@ pub use daemon::{Daemon, Limits, Options, Stopper};
 pub use engine::{Bell, Choice, Completion, Engine, Kind, Read};
 pub use error::{Error, Result};
 pub use limits::{
-    DEFAULT_PATIENCE, MAX_PAGES_HELD, MAX_PATIENCE, MAX_PENDING_RANGES, MAX_POOL_PAGES_HELD, MIN_PATIENCE,
-    SPARE_FRAMES,
+    DEFAULT_PATIENCE, MAX_PAGES_HELD, MAX_PATIENCE, MAX_PENDING_RANGES, MAX_POOL_PAGES_HELD, MAX_RANGE_BYTES,
+    MAX_RANGES_HELD, MIN_PATIENCE, SETTLING_TIME, SPARE_FRAMES,
 };
 pub use memory::{FRAME, Frames, Pages};
 pub use plan::Range;
+pub use reader::{Fetch, PinnedRange, RangeReader};
 pub use residency::resident_bytes;
 pub use scan::{MIN_PAGE, Scan};
 pub use service::{AccessKey, Builder, Pool, PoolOptions, Service, Statistics as ServiceStatistics};
-pub use source::Source;
+pub use source::{FileVersion, Source};
 pub use worker::{Channel, Delivered, Got, OwnedGot, OwnedPage, Page, PageStream, Piece, Statistics};
 
 /// For the fuzzer: every message that another process may send.

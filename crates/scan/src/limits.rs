@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::memory::FRAME;
+
 /// Frames of the largest memory of a channel or pool: 1 GiB. More are refused.
 pub(crate) const MAX_FRAMES: usize = 512;
 
@@ -42,3 +44,23 @@ pub(crate) const POOL_CHUNK_BYTES: usize = 128;
 
 /// Ranges and chunks of each connection whose memory is not counted: the connection itself takes as much.
 pub(crate) const UNCOUNTED: usize = 4096;
+
+/// Bytes of the longest range that a [`RangeReader`](crate::RangeReader) fetches: a frame, when its ends are rounded outwards to the
+/// reader's alignment. A longer one is refused.
+pub const MAX_RANGE_BYTES: usize = FRAME;
+
+/// Ranges of one [`RangeReader`](crate::RangeReader) that are fetched and not released. One more is refused with
+/// [`Error::Held`](crate::Error::Held).
+pub const MAX_RANGES_HELD: usize = 8;
+
+/// Frames by which the memory of a cached file grows, when a reader begins for which there is no room.
+pub(crate) const FRAMES_PER_SEGMENT: usize = 16;
+
+/// Segments of the memory of one cached file: 1 GiB. They are enough for 63 readers of a file; one more is refused.
+pub(crate) const MAX_SEGMENTS: usize = MAX_FRAMES / FRAMES_PER_SEGMENT;
+
+/// How long a cached file keeps its memory when no reader is left.
+pub(crate) const IDLE_TIME: Duration = Duration::from_secs(5);
+
+/// A file that was changed less long ago is not cached.
+pub const SETTLING_TIME: Duration = Duration::from_secs(2);

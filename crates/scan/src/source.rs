@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags, openat, seek, statx};
 use rustix::io::Errno;
@@ -137,6 +138,17 @@ impl Stamp {
         self.is_racy
     }
 
+    /// The size that the file has, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// When the file was changed last. `None`: before 1970, or so late that no clock shows it.
+    pub fn changed_at(&self) -> Option<SystemTime> {
+        let (seconds, nanoseconds) = self.changed;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.try_into().ok()?, nanoseconds))
+    }
+
     /// As numbers, for a board. There a stamp that proves nothing, for whatever reason, is a racy one.
     pub fn to_words(self) -> StampWords {
         let times = u64::from(self.modified.1) << 32 | u64::from(self.changed.1);
@@ -178,6 +190,59 @@ impl Stamp {
 pub struct Identity {
     device: u64,
     inode: u64,
+}
+
+impl Identity {
+    /// As numbers, for another process.
+    pub fn to_words(self) -> [u64; 2] {
+        [self.device, self.inode]
+    }
+
+    /// From these.
+    pub fn from_words([device, inode]: [u64; 2]) -> Self {
+        Self { device, inode }
+    }
+}
+
+/// A version of a regular file: which file it is, and the stamp of its last change. Stamps of two versions differ.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FileVersion {
+    identity: Identity,
+    stamp: Stamp,
+}
+
+impl FileVersion {
+    /// The version that a stamp is of. The stamp must be one that proves that the file is unchanged.
+    pub(crate) fn new(identity: Identity, stamp: Stamp) -> Self {
+        Self { identity, stamp }
+    }
+
+    pub(crate) fn to_words(self) -> ([u64; 2], StampWords) {
+        (self.identity.to_words(), self.stamp.to_words())
+    }
+
+    pub(crate) fn from_words(identity: [u64; 2], stamp: StampWords) -> Self {
+        Self { identity: Identity::from_words(identity), stamp: Stamp::from_words(stamp) }
+    }
+
+    /// The size of the file in this version, in bytes.
+    pub fn size(&self) -> u64 {
+        self.stamp.size
+    }
+
+    /// Whether a descriptor is open for this file, and the file still has this version. One `statx`.
+    ///
+    /// If it is, then every range of this version is what a read returns at the moment of this call.
+    ///
+    /// # Errors
+    /// The kernel does not answer `statx`.
+    pub fn is_current(&self, file: impl AsFd) -> rustix::io::Result<bool> {
+        let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let is_it = Identity { device, inode: stat.stx_ino } == self.identity;
+        // The stamp of the version is a proof; whether the later one is does not matter.
+        Ok(is_it && self.stamp.proves_unchanged(&Stamp::new(&stat, (0, 0), (0, 0), StampQuality::Fine)))
+    }
 }
 
 /// An open file of a scan. Cheap to clone.
@@ -245,6 +310,22 @@ impl File {
         }
         let direct = if flags.contains(OFlags::DIRECT) { Ok(()) } else { Err(Errno::INVAL) };
         Self::opened(file, direct)
+    }
+
+    /// The file of a descriptor that another process handed over, opened anew and past the page cache. The descriptor shows that the
+    /// process may read the file, so this one may read it for that process.
+    ///
+    /// The descriptor is closed here: locks that belong to it are not kept for longer than that process keeps them.
+    pub fn reopened(file: OwnedFd) -> rustix::io::Result<Self> {
+        let handed_over = Self::handed_over(file)?;
+        if handed_over.stamp.is_none() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let path = format!("/proc/self/fd/{}", handed_over.descriptor.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::DIRECT;
+        let file = Self::opened(openat(CWD, path, flags, Mode::empty())?, Ok(()))?;
+        // Whatever the path led to.
+        if file.identity == handed_over.identity { Ok(file) } else { Err(Errno::STALE) }
     }
 
     fn opened(file: OwnedFd, direct: std::result::Result<(), Errno>) -> rustix::io::Result<Self> {

@@ -1,5 +1,6 @@
 //! `bedplate scan FILE...`: checksum, lines and bytes of big files, at the speed of their device.
 
+mod run;
 mod serve;
 
 use std::io::{self, IsTerminal, Write};
@@ -44,6 +45,8 @@ pub struct Args {
 enum Command {
     /// Read for other processes, until a signal.
     Serve(serve::Args),
+    /// Run a program whose large files are read past the page cache, and shared with other programs that run so.
+    Run(run::Args),
 }
 
 fn parse_engine(name: &str) -> Result<Choice, String> {
@@ -68,8 +71,10 @@ impl Count {
 
 /// Reads the files, prints a line for each, and what it took on the standard error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(Command::Serve(args)) = &args.command {
-        return serve::run(args);
+    match &args.command {
+        Some(Command::Serve(args)) => return serve::run(args),
+        Some(Command::Run(args)) => return run::run(args),
+        None => {}
     }
     let service = match &args.socket {
         Some(path) => serve::connect(path)?,

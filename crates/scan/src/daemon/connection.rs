@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{Budget, Share};
-use super::{Limits, files};
+use super::{Limits, files, reader};
 use crate::engine::Kind;
 use crate::limits::{POOL_CHUNK_BYTES, UNCOUNTED};
 use crate::memory::{FRAME, Pages};
@@ -56,6 +56,10 @@ impl Connection {
     fn talk(&self) -> Result<()> {
         loop {
             let Received { message, descriptors } = self.socket.receive::<Request>()?;
+            if message == Request::Reader {
+                let share = self.budget.take(0, "the memory of the cache")?;
+                return reader::serve(&self.socket, &self.shared, share, descriptors);
+            }
             if !descriptors.is_empty() {
                 return Err(malformed("has descriptors where there are none"));
             }
@@ -83,6 +87,9 @@ impl Connection {
                     return self.join(AccessKey::from_bytes(key), page_size, proof);
                 }
                 Request::Ring
+                | Request::Reader
+                | Request::Fetch { .. }
+                | Request::Release { .. }
                 | Request::Files(_)
                 | Request::Ranges(_)
                 | Request::Cancel(_)

@@ -14,6 +14,7 @@ mod budget;
 mod connection;
 mod files;
 mod listen;
+mod reader;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -102,6 +103,11 @@ impl std::fmt::Debug for Stopper {
 }
 
 impl Stopper {
+    /// How many connections the daemon has now.
+    pub fn connections(&self) -> usize {
+        self.0.connections().len()
+    }
+
     /// Tells the daemon to end; its clients learn that it is gone.
     pub fn stop(&self) {
         self.0.over.store(true, Ordering::Release);
@@ -158,7 +164,7 @@ impl Daemon {
             if threads.len() >= self.limits.connections {
                 let text = format!("it has {} connections, and takes no more", self.limits.connections);
                 // There is room for this in an empty socket.
-                socket.send_now(&Reply::Failed { invalid: false, text });
+                socket.send_now(&Reply::Failed { invalid: false, text }, &[]);
                 continue;
             }
             next += 1;

@@ -4,6 +4,8 @@
 //! Everything that is opened has a connection of its own, which ends with it, and with this process, however that ends.
 //! Files are opened here, by this process's rights, and handed over as descriptors.
 
+mod reader;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -291,7 +293,7 @@ impl Link for Connection {
     }
 
     fn ring(&self) {
-        self.socket.send_now(&Request::Ring);
+        self.socket.send_now(&Request::Ring, &[]);
     }
 }
 

@@ -1,15 +1,19 @@
 //! How a service in this process is to be, and its start.
 
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use bedplate_threads::forks::Process;
 
+use super::caching::CacheThread;
 use super::control::Control;
 use super::inbox::Inbox;
 use super::shared::Registry;
 use super::{Service, Shared, Side};
+use crate::cache::Options;
 use crate::clock::Clock;
 use crate::engine::{self, Bell, Choice, Engine};
+use crate::limits::SETTLING_TIME;
 use crate::{Error, Result};
 
 type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
@@ -21,6 +25,7 @@ pub struct Builder {
     wrap: Option<Wrap>,
     monotonic: bool,
     reserved_pages: bool,
+    settling_time: Option<Duration>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -60,6 +65,15 @@ impl Builder {
         self
     }
 
+    /// How long a file must not have been changed before [readers](Service::reader) may read it:
+    /// [`SETTLING_TIME`] by default. With less, a write past the page cache, or a store to a page that is mapped
+    /// from the file, may go unnoticed if it takes that long.
+    #[must_use]
+    pub fn settling_time(mut self, time: Duration) -> Self {
+        self.settling_time = Some(time);
+        self
+    }
+
     /// Starts the service.
     ///
     /// # Errors
@@ -71,6 +85,11 @@ impl Builder {
         let inbox = Arc::new(Inbox::new(bell.clone()));
         let (answer, answered) = mpsc::channel();
         let (choice, wrap, loops) = (self.choice, self.wrap, inbox.clone());
+        let cache = CacheThread::new(Options {
+            choice,
+            reserved_pages: self.reserved_pages,
+            settling_time: self.settling_time.unwrap_or(SETTLING_TIME),
+        });
         // The engine is made in the thread that uses it: io_uring wants a single issuer.
         let body = move || {
             let _over = Over(loops.clone());
@@ -97,7 +116,7 @@ impl Builder {
         let pools = Registry::default();
         let (reserved_pages, process) = (self.reserved_pages, Process::current());
         let thread = Some(thread);
-        let shared = Shared { inbox, thread, clock, kind, about, reserved_pages, pools, process };
+        let shared = Shared { inbox, thread, clock, kind, about, reserved_pages, pools, cache, process };
         Ok(Service { side: Side::Here(Arc::new(shared)) })
     }
 }

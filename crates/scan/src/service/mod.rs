@@ -7,6 +7,7 @@
 
 mod bits;
 mod builder;
+mod caching;
 mod control;
 mod device;
 #[cfg(test)]
@@ -32,7 +33,7 @@ mod statistics;
 mod stream;
 mod wheel;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, mpsc};
@@ -51,10 +52,11 @@ use crate::limits::{DEFAULT_PATIENCE, MAX_PATIENCE, MIN_PATIENCE};
 use crate::memory::Frames;
 use crate::plan::{Pending, Plan, Range};
 use crate::remote::Remote;
-use crate::source::File;
+use crate::source::{File, Source};
 use crate::worker::{Cancelled, Channel, Link, Memory};
-use crate::{Error, Result, Scan};
+use crate::{Error, RangeReader, Result, Scan};
 pub use builder::Builder;
+use caching::CacheThread;
 pub(crate) use inbox::Terms;
 use inbox::{Command, Inbox, Opening};
 use shared::Registry;
@@ -76,6 +78,7 @@ pub(crate) struct Shared {
     /// Memory may be of huge pages that the administrator reserved.
     reserved_pages: bool,
     pools: Registry,
+    cache: CacheThread,
     /// The process that has the thread. In a forked child no lock of this is taken, and nothing is told to the thread.
     process: Process,
 }
@@ -85,8 +88,10 @@ impl Drop for Shared {
         if !self.process.is_current() {
             // The thread is not there, so it cannot be joined, or let go. Another may have been changing the pools during the fork.
             std::mem::forget((self.thread.take(), std::mem::take(&mut self.pools)));
+            self.cache.forget();
             return;
         }
+        self.cache.stop();
         self.inbox.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -196,6 +201,48 @@ impl Service {
                 shared.open(files, scan.ranges, scan.page_size, count, terms)?.channel()
             }
             Side::Daemon(remote) => remote.open(scan),
+        }
+    }
+
+    /// A reader of ranges of a file, in any order. Readers of a file share what is read, with those of other processes if the
+    /// service is a daemon.
+    ///
+    /// The memory for a file is 32 MiB for its first reader, and 16 MiB for each reader more.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: the file is not read past the page cache, its time stamps do not prove that it is unchanged, or it was
+    /// changed within [`SETTLING_TIME`](crate::SETTLING_TIME); it has 63 readers. The file cannot be opened; there is no memory;
+    /// the service has ended.
+    pub fn reader(&self, source: impl Into<Source>) -> Result<RangeReader> {
+        match &self.side {
+            Side::Here(shared) => {
+                shared.check_process()?;
+                crate::reader::Local::open(shared.cache()?, File::open(&source.into())?)
+            }
+            Side::Daemon(remote) => match source.into() {
+                Source::Descriptor(file) => remote.reader_of(file.as_fd()),
+                Source::Path(path) => {
+                    let failed = |source| Error::File { path: path.clone(), source };
+                    remote.reader_of(std::fs::File::open(&path).map_err(failed)?.as_fd())
+                }
+            },
+        }
+    }
+
+    /// As [`reader`](Self::reader), of a file that is open for reading. A daemon opens the file anew; this process opens and closes no
+    /// descriptor of it, so the process keeps its record locks (`fcntl`), which any such close would drop.
+    ///
+    /// # Errors
+    /// As [`reader`](Self::reader); a daemon of another user may not be allowed to open the file.
+    pub fn reader_of(&self, file: impl AsFd) -> Result<RangeReader> {
+        match &self.side {
+            Side::Here(shared) => {
+                shared.check_process()?;
+                let file = rustix::io::fcntl_dupfd_cloexec(file.as_fd(), 0);
+                let file = Source::Descriptor(file.map_err(Error::system("opening a file anew"))?);
+                crate::reader::Local::open(shared.cache()?, File::open(&file)?)
+            }
+            Side::Daemon(remote) => remote.reader_of(file.as_fd()),
         }
     }
 

@@ -14,6 +14,7 @@ pub use bytes::malformed;
 pub use socket::{Received, Socket};
 
 use crate::Result;
+use crate::board::StampWords;
 use crate::plan::Range;
 use crate::scan::check_pages_held;
 use crate::service::Terms;
@@ -21,7 +22,7 @@ use crate::worker::Cancelled;
 use bytes::{Reader, Writer};
 
 /// The protocol's version. Boards have their own.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Bytes of a packet at most.
 pub const MESSAGE: usize = 64 << 10;
@@ -62,6 +63,12 @@ pub enum Request {
     Cancel(Vec<Range>),
     /// A descriptor that is readable when there is a page for the connection's channel. → [`Reply::Done`], with the descriptor
     Watch,
+    /// A reader of a file, which comes as a descriptor. → [`Reply::Reader`]
+    Reader,
+    /// The connection's reader fetches a range. → [`Reply::Fetched`] or [`Reply::NotFetched`], in any order
+    Fetch { fetch: u32, start: u64, len: u32 },
+    /// The connection's reader releases a range, or gives up waiting for it. No answer.
+    Release { fetch: u32 },
 }
 
 /// What the daemon says.
@@ -79,6 +86,12 @@ pub enum Reply {
     Done,
     /// How many bytes, and of the chunks before which the client passes over them.
     Cancelled(Cancelled),
+    /// A reader, with the version of its file.
+    Reader { identity: [u64; 2], stamp: StampWords, unit: u32 },
+    /// A range is there. The memory of the segment comes as a descriptor with the first range that is in it.
+    Fetched { fetch: u32, segment: u32, at: u64 },
+    /// A range cannot be read.
+    NotFetched { fetch: u32, error: u32 },
     /// It cannot be: what was asked for is wrong, or something else is.
     Failed { invalid: bool, text: String },
 }
@@ -116,6 +129,9 @@ impl Message for Request {
             Self::Ranges(ranges) => write_ranges(to.u8(7), ranges),
             Self::Cancel(ranges) => write_ranges(to.u8(8), ranges),
             Self::Watch => to.u8(9),
+            Self::Reader => to.u8(10),
+            Self::Fetch { fetch, start, len } => to.u8(11).u32(*fetch).u64(*start).u32(*len),
+            Self::Release { fetch } => to.u8(12).u32(*fetch),
         }
         .finish()
     }
@@ -139,6 +155,9 @@ impl Message for Request {
             7 => Self::Ranges(read_ranges(&mut from)?),
             8 => Self::Cancel(read_ranges(&mut from)?),
             9 => Self::Watch,
+            10 => Self::Reader,
+            11 => Self::Fetch { fetch: from.u32()?, start: from.u64()?, len: from.u32()? },
+            12 => Self::Release { fetch: from.u32()? },
             _ => return Err(malformed("is of no kind that there is")),
         };
         from.finish()?;
@@ -160,6 +179,12 @@ impl Message for Reply {
             Self::Names { names, of } => write_names(to.u8(3).u32(*of), names),
             Self::Done => to.u8(4),
             Self::Cancelled(Cancelled { bytes, before }) => to.u8(6).u64(*bytes).u64(*before),
+            Self::Reader { identity, stamp, unit } => {
+                to.u8(7).u32(*unit);
+                identity.iter().chain(stamp).fold(&mut to, |to, word| to.u64(*word))
+            }
+            Self::Fetched { fetch, segment, at } => to.u8(8).u32(*fetch).u32(*segment).u64(*at),
+            Self::NotFetched { fetch, error } => to.u8(9).u32(*fetch).u32(*error),
             Self::Failed { invalid, text } => to.u8(5).u8((*invalid).into()).bytes(text.as_bytes()),
         }
         .finish()
@@ -185,6 +210,17 @@ impl Message for Reply {
             }
             4 => Self::Done,
             5 => Self::Failed { invalid: from.u8()? != 0, text: text(from.bytes()?) },
+            7 => {
+                let unit = from.u32()?;
+                let mut words = [0; 7];
+                for word in &mut words {
+                    *word = from.u64()?;
+                }
+                let [device, inode, stamp @ ..] = words;
+                Self::Reader { identity: [device, inode], stamp, unit }
+            }
+            8 => Self::Fetched { fetch: from.u32()?, segment: from.u32()?, at: from.u64()? },
+            9 => Self::NotFetched { fetch: from.u32()?, error: from.u32()? },
             6 => Self::Cancelled(Cancelled { bytes: from.u64()?, before: from.u64()? }),
             _ => return Err(malformed("is of no kind that there is")),
         };

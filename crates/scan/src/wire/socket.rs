@@ -103,18 +103,12 @@ impl Socket {
     /// [`Error::Gone`]: nobody is there any more.
     pub fn send(&self, message: &impl Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         let packet = message.encode();
-        if packet.len() > MESSAGE || descriptors.len() > DESCRIPTORS {
+        if packet.len() > MESSAGE {
             return Err(malformed("is too long to be sent"));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(malformed("has too many descriptors"));
-        }
-        let data = [IoSlice::new(&packet)];
         let sent = self.wait_for(PollFlags::OUT, |waits| {
             let flags = if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
-            sendmsg(&self.socket, &data, &mut control, SendFlags::NOSIGNAL | flags)
+            self.send_packet(&packet, descriptors, flags)
         });
         match sent {
             Ok(_) => Ok(()),
@@ -123,9 +117,31 @@ impl Socket {
         }
     }
 
-    /// Says something if that takes no time. If there is no room for it, much is still to be heard.
-    pub fn send_now(&self, message: &impl Message) {
-        let _ = rustix::net::send(&self.socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    fn send_packet(
+        &self,
+        packet: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Errno::TOOMANYREFS);
+        }
+        sendmsg(&self.socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | flags)
+    }
+
+    /// Says something if that takes no time. `false`: nobody is there any more, or has not heard what was said before.
+    pub fn send_now(&self, message: &impl Message, descriptors: &[BorrowedFd<'_>]) -> bool {
+        self.send_packet(&message.encode(), descriptors, SendFlags::DONTWAIT).is_ok()
+    }
+
+    /// As [`receive`](Self::receive), if there is something to be heard.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn receive_now<M: Message>(&self) -> Result<Option<Received<M>>> {
+        self.receive_if(false)
     }
 
     /// Hears something.
@@ -133,16 +149,25 @@ impl Socket {
     /// # Errors
     /// [`Error::Gone`]: nobody is there any more. [`Error::Protocol`]: it makes no sense.
     pub fn receive<M: Message>(&self) -> Result<Received<M>> {
+        Ok(self.receive_if(true)?.expect("it was waited for"))
+    }
+
+    fn receive_if<M: Message>(&self, may_wait: bool) -> Result<Option<Received<M>>> {
         let mut packet = vec![0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = self.wait_for(PollFlags::IN, |waits| {
+        let mut step = |waits| {
             let flags = if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
             let mut data = [IoSliceMut::new(&mut packet)];
             recvmsg(&self.socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC | flags)
-        });
+        };
+        let received = match may_wait {
+            true => self.wait_for(PollFlags::IN, step),
+            false => retry_on_intr(|| step(false)),
+        };
         let received = match received {
             Ok(received) => received,
+            Err(Errno::AGAIN) if !may_wait => return Ok(None),
             Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Err(Error::Gone),
             Err(error) => return Err(Error::System { what: "hearing the other side", source: error }),
         };
@@ -159,7 +184,7 @@ impl Socket {
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(malformed("is too long, or has too many descriptors"));
         }
-        Ok(Received { message: M::decode(&packet[..received.bytes])?, descriptors })
+        Ok(Some(Received { message: M::decode(&packet[..received.bytes])?, descriptors }))
     }
 
     /// Whether the other side is there.

@@ -61,6 +61,13 @@ fn request() -> impl Strategy<Value = Request> {
         ranges().prop_map(Request::Ranges),
         ranges().prop_map(Request::Cancel),
         Just(Request::Watch),
+        Just(Request::Reader),
+        (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(fetch, start, len)| Request::Fetch {
+            fetch,
+            start,
+            len
+        }),
+        any::<u32>().prop_map(|fetch| Request::Release { fetch }),
     ]
 }
 
@@ -77,6 +84,14 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<[u8; 16]>(), any::<u64>()).prop_map(|(key, memory_bytes)| Reply::Pool { key, memory_bytes }),
         (names(), any::<u32>()).prop_map(|(names, of)| Reply::Names { names, of }),
         Just(Reply::Done),
+        (any::<[u64; 2]>(), any::<[u64; 5]>(), any::<u32>())
+            .prop_map(|(identity, stamp, unit)| Reply::Reader { identity, stamp, unit }),
+        (any::<u32>(), any::<u32>(), any::<u64>()).prop_map(|(fetch, segment, at)| Reply::Fetched {
+            fetch,
+            segment,
+            at
+        }),
+        (any::<u32>(), any::<u32>()).prop_map(|(fetch, error)| Reply::NotFetched { fetch, error }),
         (any::<bool>(), ".{0,100}").prop_map(|(invalid, text)| Reply::Failed { invalid, text }),
     ]
 }
@@ -160,7 +175,7 @@ fn who_is_gone_is_noticed() {
     assert!(!one.is_alive());
     assert!(matches!(one.receive::<Reply>(), Err(Error::Gone)));
     assert!(matches!(one.send(&Request::About, &[]), Err(Error::Gone)));
-    one.send_now(&Request::Ring);
+    one.send_now(&Request::Ring, &[]);
 }
 
 /// Signals that interrupt a thread's system calls every 10 ms, as long as this is there.

@@ -62,7 +62,7 @@ impl Vandal {
             word.store(value, Relaxed);
         }
         if random.is_multiple_of(64) {
-            self.socket.send_now(&Request::Ring);
+            self.socket.send_now(&Request::Ring, &[]);
         }
     }
 }
@@ -101,7 +101,7 @@ fn random_stores_harm_nobody_else() {
 fn ended(vandal: &Vandal) -> Option<Closed> {
     let end = Instant::now() + PATIENCE;
     while vandal.board.closed().is_none() && Instant::now() < end {
-        vandal.socket.send_now(&Request::Ring);
+        vandal.socket.send_now(&Request::Ring, &[]);
         std::thread::sleep(Duration::from_millis(2));
     }
     vandal.board.closed()

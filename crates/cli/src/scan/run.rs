@@ -1,0 +1,118 @@
+//! `bedplate scan run`.
+//!
+//! The program takes the place of this process, so its exit status, signals and process number are its own. A daemon of its own, unless
+//! it is given another, is no child of the program: the program's `wait` does not find it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Context;
+
+use crate::failure::hinted;
+use crate::preload::{self, reach};
+use crate::units;
+
+const LIBRARY: &str = "libbedplate_scan_preload.so";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Let the daemon read that listens there (`bedplate scan serve`), and share with all programs that it reads for. Without this a
+    /// daemon is started for the program and for those that it starts.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The memory of the daemon that is started [default: a quarter of the machine's].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "socket")]
+    memory: Option<u64>,
+    /// Leave smaller files to the page cache.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::parse_size)]
+    minimum: u64,
+    /// Append what was served to a file, a line when the program ends.
+    #[arg(long, value_name = "FILE")]
+    statistics: Option<PathBuf>,
+    #[command(flatten)]
+    program: preload::Args,
+}
+
+/// Becomes the program; returns only if that fails.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some((program, obstacle)) = reach::obstacle(args.program.name()) {
+        eprintln!("bedplate scan: running without it: {} {obstacle}", program.display());
+        return args.program.run_as_it_is([]);
+    }
+    let socket = match &args.socket {
+        Some(path) => {
+            // The program runs without a daemon, too, so this is the time to say that there is none.
+            super::serve::connect(path)?;
+            std::path::absolute(path)?
+        }
+        None => start_daemon(args.memory)?,
+    };
+    let mut environment = vec![
+        ("BEDPLATE_SCAN_SOCKET", socket.into()),
+        ("BEDPLATE_SCAN_MINIMUM", args.minimum.to_string().into()),
+    ];
+    if let Some(file) = &args.statistics {
+        environment.push(("BEDPLATE_SCAN_STATISTICS", std::path::absolute(file)?.into()));
+    }
+    args.program.run(LIBRARY, &[], &environment)
+}
+
+/// Starts a daemon that ends with this process, and says where it listens.
+fn start_daemon(memory: Option<u64>) -> anyhow::Result<PathBuf> {
+    let place = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
+    let place = place.map_or_else(std::env::temp_dir, PathBuf::from);
+    let folder = tempfile::Builder::new().prefix("bedplate-scan-").tempdir_in(&place);
+    // The daemon removes it.
+    let folder = folder.with_context(|| format!("making a folder in {}", place.display()))?.keep();
+    let socket = folder.join("socket");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["scan", "serve", "--remove-folder", "--socket"]).arg(&socket);
+    command.args(["--accompany", &std::process::id().to_string()]);
+    if let Some(bytes) = memory {
+        command.args(["--memory", &bytes.to_string()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: system calls that may be made between `fork` and `exec`.
+    unsafe { command.pre_exec(leave_parent) };
+    let started = start(&mut command);
+    if started.is_err() {
+        let _ = std::fs::remove_file(&socket);
+        let _ = std::fs::remove_dir(&folder);
+    }
+    started?;
+    Ok(socket)
+}
+
+/// Starts it and waits until it is ready.
+fn start(command: &mut Command) -> anyhow::Result<()> {
+    let mut child = command.spawn().context("starting the daemon that reads")?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    // The process that was started has ended, and left the daemon without a parent.
+    child.wait().context("starting the daemon that reads")?;
+    let mut line = String::new();
+    BufReader::new(stdout.context("its output")?).read_line(&mut line)?;
+    if line.starts_with("ready") {
+        return Ok(());
+    }
+    // It has ended, so this is all that it says.
+    let said = std::io::read_to_string(stderr.context("its errors")?)?;
+    Err(hinted(
+        format!("the daemon that reads does not start: {}", said.trim()),
+        "`bedplate doctor` says what this machine can run",
+    ))
+}
+
+/// In the child: the program that is executed next has no parent and no terminal that waits for it.
+fn leave_parent() -> std::io::Result<()> {
+    // SAFETY: system calls without memory. The first child has a copy of this process's only thread, and ends.
+    unsafe {
+        libc::setsid();
+        match libc::fork() {
+            -1 => Err(std::io::Error::last_os_error()),
+            0 => Ok(()),
+            _ => libc::_exit(0),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The C library's functions that this library replaces.
+//!
+//! They may unwind: a thread that is cancelled unwinds from within them. So callers have nothing to drop when they call them.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use libc::{iovec, off_t, size_t, ssize_t};
+
+/// The functions.
+#[derive(Clone, Copy)]
+pub struct Real {
+    pub read: unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t) -> ssize_t,
+    pub pread: unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, off_t) -> ssize_t,
+    pub readv: unsafe extern "C-unwind" fn(c_int, *const iovec, c_int) -> ssize_t,
+    pub preadv: unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t) -> ssize_t,
+    pub read_chk: unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, size_t) -> ssize_t,
+    pub pread_chk: unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, off_t, size_t) -> ssize_t,
+    pub close: unsafe extern "C-unwind" fn(c_int) -> c_int,
+    pub dup2: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int,
+    pub dup3: unsafe extern "C-unwind" fn(c_int, c_int, c_int) -> c_int,
+    pub posix_fadvise: unsafe extern "C-unwind" fn(c_int, off_t, off_t, c_int) -> c_int,
+    pub readahead: unsafe extern "C-unwind" fn(c_int, off_t, size_t) -> ssize_t,
+}
+
+static REAL: OnceLock<Real> = OnceLock::new();
+
+/// Looks them up, before there are threads.
+pub fn look_up() {
+    real();
+}
+
+/// The functions.
+pub fn real() -> &'static Real {
+    // SAFETY: each has the type that the C library documents, or, for those that check sizes, defines.
+    REAL.get_or_init(|| unsafe {
+        Real {
+            read: next(c"read"),
+            pread: next(c"pread"),
+            readv: next(c"readv"),
+            preadv: next(c"preadv"),
+            read_chk: next(c"__read_chk"),
+            pread_chk: next(c"__pread_chk"),
+            close: next(c"close"),
+            dup2: next(c"dup2"),
+            dup3: next(c"dup3"),
+            posix_fadvise: next(c"posix_fadvise"),
+            readahead: next(c"readahead"),
+        }
+    })
+}
+
+/// The definition of a function after this library's.
+///
+/// # Safety
+/// `T` is the type of the function of that name.
+unsafe fn next<T: Copy>(name: &CStr) -> T {
+    const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
+    // SAFETY: looks up a name after this library's.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() {
+        let text = c"bedplate scan: the C library lacks a function that the library replaces\n";
+        // SAFETY: a text, and the end of a process that cannot go on.
+        unsafe {
+            libc::syscall(
+                libc::SYS_write,
+                libc::STDERR_FILENO,
+                text.as_ptr().cast::<c_char>(),
+                text.count_bytes(),
+            );
+            libc::_exit(126)
+        }
+    }
+    // SAFETY: the caller says the type, which has the size of a pointer.
+    unsafe { std::mem::transmute_copy(&found) }
+}

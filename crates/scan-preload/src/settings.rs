@@ -1,0 +1,48 @@
+//! The settings in the environment. The library reads them once, before `main`.
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::limits::MINIMUM_BYTES;
+
+/// The variables, which the library's documentation explains.
+#[derive(Debug)]
+pub struct Settings {
+    pub socket: PathBuf,
+    pub minimum: u64,
+    pub statistics: Option<PathBuf>,
+}
+
+static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
+
+/// Reads them. Gives whether there is a daemon.
+pub fn load() -> bool {
+    SETTINGS.get_or_init(read).is_some()
+}
+
+/// The settings. `None`: there is no daemon, or they are not read yet.
+pub fn settings() -> Option<&'static Settings> {
+    SETTINGS.get()?.as_ref()
+}
+
+fn read() -> Option<Settings> {
+    let path =
+        |name| variable(name).filter(|value| !value.is_empty()).map(|value| OsStr::from_bytes(value).into());
+    Some(Settings {
+        socket: path(c"BEDPLATE_SCAN_SOCKET")?,
+        minimum: variable(c"BEDPLATE_SCAN_MINIMUM")
+            .and_then(|value| str::from_utf8(value).ok()?.parse().ok())
+            .unwrap_or(MINIMUM_BYTES),
+        statistics: path(c"BEDPLATE_SCAN_STATISTICS"),
+    })
+}
+
+/// A variable's value. The C library's function is used, because it takes no lock and no memory.
+fn variable(name: &CStr) -> Option<&'static [u8]> {
+    // SAFETY: a C string.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a string of the environment, which does not change before `main`. The caller copies it.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
+}

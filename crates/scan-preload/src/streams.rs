@@ -1,0 +1,174 @@
+//! Reading ranges for a call of the program: one after the other with blocks ahead, or a large read by itself.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Instant;
+
+use bedplate_scan::{FRAME, Fetch, MAX_RANGES_HELD, PinnedRange, RangeReader};
+use libc::iovec;
+
+use crate::limits::MAX_BLOCKS_AHEAD;
+use crate::service::Reader;
+use crate::statistics::{WAIT_NS, WAITS};
+
+/// Where a call of the program wants its bytes.
+pub struct Target<'a> {
+    parts: &'a [iovec],
+    /// Bytes of the first part that are written.
+    written: usize,
+}
+
+impl<'a> Target<'a> {
+    /// The buffers of a call.
+    ///
+    /// # Safety
+    /// Each part is memory of the program that may be written to, until this is dropped.
+    pub unsafe fn new(parts: &'a [iovec]) -> Self {
+        Self { parts, written: 0 }
+    }
+
+    /// Appends bytes, for which there is room.
+    fn append(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let part = self.parts[0];
+            let len = bytes.len().min(part.iov_len - self.written);
+            // SAFETY: memory of the program within the part; what is read is a cache's frame, which the program cannot write to.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    bytes.as_ptr(),
+                    part.iov_base.cast::<u8>().add(self.written),
+                    len,
+                );
+            }
+            self.written += len;
+            bytes = &bytes[len..];
+            if self.written == part.iov_len {
+                self.parts = &self.parts[1..];
+                self.written = 0;
+            }
+        }
+    }
+}
+
+fn wait(fetch: Fetch) -> Option<PinnedRange> {
+    if fetch.is_ready().ok()? {
+        return fetch.wait().ok();
+    }
+    let begin = Instant::now();
+    let range = fetch.wait().ok();
+    WAITS.add(1);
+    WAIT_NS.add(begin.elapsed().as_nanos() as u64);
+    range
+}
+
+enum State {
+    Coming(Fetch),
+    Here(PinnedRange),
+}
+
+struct Block {
+    start: u64,
+    end: u64,
+    /// `None` while it is changed.
+    state: Option<State>,
+}
+
+/// A sequential stream. Its blocks are as long as a frame, and begin at multiples of that, so that processes share them.
+pub struct Stream {
+    reader: Reader,
+    /// One after the other, without gaps.
+    blocks: VecDeque<Block>,
+    /// Blocks that are fetched ahead: more with each block that the program has read.
+    ahead: usize,
+    /// Nothing is fetched from here on.
+    limit: u64,
+}
+
+impl Stream {
+    pub fn new(reader: Reader) -> Self {
+        Self { reader, blocks: VecDeque::new(), ahead: 1, limit: 0 }
+    }
+
+    /// Bytes from the first block to the last. Empty if there is none.
+    pub fn covered(&self) -> Range<u64> {
+        let first = self.blocks.front().map_or(0, |block| block.start);
+        first..self.blocks.back().map_or(0, |block| block.end)
+    }
+
+    /// Copies a range. `may_go_on` tells from the beginning of a region whether the stream may read it, and where it ends.
+    ///
+    /// The range begins in the first block or after it.
+    ///
+    /// `None`: it cannot be had, or not all of it. Some of the target may be written.
+    pub fn copy(
+        &mut self,
+        range: Range<u64>,
+        target: &mut Target<'_>,
+        mut may_go_on: impl FnMut(u64) -> Option<u64>,
+    ) -> Option<()> {
+        let mut at = range.start;
+        while at < range.end {
+            while self.blocks.front().is_some_and(|block| block.end <= at) {
+                self.blocks.pop_front();
+                self.ahead = (self.ahead * 2).min(MAX_BLOCKS_AHEAD);
+            }
+            if self.blocks.is_empty() {
+                self.limit = 0;
+            }
+            self.fetch_ahead(at, range.end, &mut may_go_on);
+            let front = self.blocks.front_mut()?;
+            let pinned = match front.state.take()? {
+                State::Coming(fetch) => wait(fetch)?,
+                State::Here(pinned) => pinned,
+            };
+            let end = front.end.min(range.end);
+            let part = (at - front.start) as usize..(end - front.start) as usize;
+            target.append(pinned.get(part)?);
+            front.state = Some(State::Here(pinned));
+            at = end;
+        }
+        Some(())
+    }
+
+    /// Fetches blocks from `at` on, as many as the call needs or are to be ahead.
+    fn fetch_ahead(&mut self, at: u64, needed: u64, may_go_on: &mut impl FnMut(u64) -> Option<u64>) {
+        let frame = FRAME as u64;
+        let size = self.reader.ranges.version().size();
+        loop {
+            let start = self.blocks.back().map_or(at / frame * frame, |block| block.end);
+            let count = self.blocks.len();
+            let is_enough = start >= needed && count > self.ahead;
+            if start >= size || is_enough || count >= MAX_RANGES_HELD.min(self.ahead + 2) {
+                return;
+            }
+            if start >= self.limit {
+                match may_go_on(start.max(at)) {
+                    Some(limit) => self.limit = limit,
+                    None => return,
+                }
+            }
+            let end = (start + frame).min(size);
+            let Ok(fetch) = self.reader.ranges.fetch(start, (end - start) as usize) else { return };
+            self.blocks.push_back(Block { start, end, state: Some(State::Coming(fetch)) });
+        }
+    }
+}
+
+/// Copies a range by itself: as much of it is on its way at a time as a reader may hold.
+///
+/// `None`: it cannot be had, or not all of it. Some of the target may be written.
+pub fn copy_large(reader: &RangeReader, range: Range<u64>, target: &mut Target<'_>) -> Option<()> {
+    let unit = reader.alignment() as u64;
+    let mut fetches = VecDeque::new();
+    let mut at = range.start;
+    while at < range.end || !fetches.is_empty() {
+        if at < range.end && fetches.len() < MAX_RANGES_HELD {
+            let end = (at / unit * unit + FRAME as u64).min(range.end);
+            fetches.push_back(reader.fetch(at, (end - at) as usize).ok()?);
+            at = end;
+            continue;
+        }
+        target.append(&wait(fetches.pop_front()?)?);
+    }
+    Some(())
+}

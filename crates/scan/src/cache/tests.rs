@@ -1,0 +1,222 @@
+//! A cache with real files: what readers get, when they share, and what is refused.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits::{IDLE_TIME, MAX_RANGES_HELD, SETTLING_TIME};
+use crate::{Daemon, Error, FRAME, Fetch, Options, Service};
+
+/// A file on the disk where the build is, whose last change is older than [`SETTLING_TIME`]. `None` if that disk is a tmpfs.
+fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)> {
+    let path = folder.join("file");
+    let content: Vec<u8> = (0..bytes).map(|at| (at / 4096 * 31 + at % 251) as u8).collect();
+    std::fs::write(&path, &content).unwrap();
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    settle();
+    let file = crate::source::File::open(&crate::Source::from(&path)).unwrap();
+    if let Err(error) = file.direct {
+        println!("skipped: the build's file system does not read past the page cache: {error}");
+        return None;
+    }
+    Some((path, content))
+}
+
+/// Waits until what was changed before is old enough.
+fn settle() {
+    std::thread::sleep(SETTLING_TIME + Duration::from_millis(100));
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+}
+
+/// A service in this process, and one that is reached by a daemon's socket.
+fn both(test: impl Fn(&Service)) {
+    test(&Service::start().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let daemon =
+        Daemon::bind(Service::start().unwrap(), place.path().join("socket"), &Options::default()).unwrap();
+    let (path, stopper) = (daemon.path(), daemon.stopper());
+    let thread = std::thread::spawn(move || daemon.run());
+    test(&Service::connect(&path).unwrap());
+    stopper.stop();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn ranges_are_those_of_the_file() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 5 * FRAME + 1234) else { return };
+    both(|service| {
+        let reader = service.reader(&path).unwrap();
+        assert_eq!(reader.version().size(), content.len() as u64);
+        let end = content.len();
+        for (start, len) in
+            [(0, 1), (0, FRAME), (4095, 2), (4097, FRAME - 4097), (end - 1, 1), (end - 5000, 5000), (7, 100)]
+        {
+            let range = reader.fetch(start as u64, len).unwrap().wait().unwrap();
+            assert!(range[..] == content[start..start + len], "{start} {len}");
+            assert_eq!(range.offset(), start as u64);
+        }
+        // All at a time, in threads that wait for one another's.
+        std::thread::scope(|scope| {
+            for thread in 0..MAX_RANGES_HELD {
+                let (reader, content) = (&reader, &content);
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let start = (thread * 977 + round * 104_729) % (end - FRAME);
+                        let len = FRAME - reader.alignment();
+                        let range = reader.fetch(start as u64, len).unwrap().wait().unwrap();
+                        assert!(range[..] == content[start..start + len]);
+                    }
+                });
+            }
+        });
+        assert!(reader.version().is_current(std::fs::File::open(&path).unwrap()).unwrap());
+    });
+}
+
+#[test]
+fn limits_are_errors_one_past_them() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 4 * FRAME) else { return };
+    both(|service| {
+        let reader = service.reader(&path).unwrap();
+        for (start, len) in [(0, 0), (0, FRAME + 1), (1, FRAME), (content.len() as u64, 1), (u64::MAX, 1)] {
+            assert!(matches!(reader.fetch(start, len), Err(Error::Invalid(_))), "{start} {len}");
+        }
+        let fetches: Vec<Fetch> =
+            (0..MAX_RANGES_HELD as u64).map(|at| reader.fetch(at, 100).unwrap()).collect();
+        assert!(matches!(reader.fetch(0, 1), Err(Error::Held)));
+        let pinned: Vec<_> = fetches.into_iter().map(|fetch| fetch.wait().unwrap()).collect();
+        assert!(matches!(reader.fetch(0, 1), Err(Error::Held)));
+        drop(pinned);
+        // What is given up makes room, too, and does not arrive as something else.
+        for at in 0..100 {
+            drop(reader.fetch(at, 4096).unwrap());
+            assert!(
+                reader.fetch(at + 1, 10).unwrap().wait().unwrap()[..] == content[at as usize + 1..][..10]
+            );
+        }
+    });
+}
+
+#[test]
+fn readers_of_a_file_share_what_is_read() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 8 * FRAME) else { return };
+    both(|service| {
+        let readers: Vec<_> = (0..5).map(|_| service.reader(&path).unwrap()).collect();
+        let before = service.statistics().bytes_read;
+        for start in (0..content.len()).step_by(FRAME) {
+            for reader in &readers {
+                assert!(
+                    reader.fetch(start as u64, FRAME).unwrap().wait().unwrap()[..]
+                        == content[start..start + FRAME]
+                );
+            }
+        }
+        assert_eq!(service.statistics().bytes_read - before, content.len() as u64);
+    });
+}
+
+#[test]
+fn a_range_outlives_its_reader_and_service() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 2 * FRAME) else { return };
+    let service = Service::start().unwrap();
+    let reader = service.reader(&path).unwrap();
+    let range = reader.fetch(10, 5000).unwrap().wait().unwrap();
+    drop((reader, service));
+    assert!(range[..] == content[10..5010]);
+}
+
+#[test]
+fn a_file_that_changes_is_another_version() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 2 * FRAME) else { return };
+    let service = Service::start().unwrap();
+    let old = service.reader(&path).unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    assert!(old.version().is_current(&file).unwrap());
+    let other = std::fs::File::open("/dev/null").unwrap();
+    assert!(!old.version().is_current(&other).unwrap(), "it is another file");
+    file.write_all_at(b"new", 0).unwrap();
+    assert!(!old.version().is_current(&file).unwrap());
+    let error = service.reader(&path).unwrap_err();
+    assert!(error.to_string().contains("changed a moment ago"), "{error}");
+    settle();
+    let new = service.reader(&path).unwrap();
+    assert!(new.version().is_current(&file).unwrap());
+    assert_eq!(&new.fetch(0, 3).unwrap().wait().unwrap()[..], b"new");
+    assert_eq!(&new.fetch(3, 3).unwrap().wait().unwrap()[..], &content[3..6]);
+    drop(old);
+}
+
+#[test]
+fn a_file_that_is_cut_off_is_an_error() {
+    let folder = folder();
+    let Some((path, _)) = settled(folder.path(), 2 * FRAME) else { return };
+    both(|service| {
+        let reader = service.reader(&path).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        let error = reader.fetch(FRAME as u64, 100).unwrap().wait().unwrap_err();
+        assert!(matches!(error, Error::Read { .. }), "{error}");
+        assert!(!reader.version().is_current(std::fs::File::open(&path).unwrap()).unwrap());
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(2 * FRAME as u64).unwrap();
+        settle();
+    });
+}
+
+#[test]
+fn files_in_memory_are_refused() {
+    let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+        println!("skipped: there is no /dev/shm");
+        return;
+    };
+    file.set_len(1 << 20).unwrap();
+    let error = Service::start().unwrap().reader(file).unwrap_err();
+    assert!(matches!(error, Error::Refused(_)), "{error}");
+}
+
+#[test]
+fn memory_of_files_without_readers_is_given_back() {
+    let folder = folder();
+    let Some((path, _)) = settled(folder.path(), FRAME) else { return };
+    let service = Service::start().unwrap();
+    let cache = service.shared().unwrap().cache().unwrap();
+    let reader = service.reader(&path).unwrap();
+    drop(reader.fetch(0, 10).unwrap().wait().unwrap());
+    let memory = {
+        let state = cache.state();
+        Arc::downgrade(&state.files.values().next().unwrap().segments[0])
+    };
+    drop(reader);
+    let begin = std::time::Instant::now();
+    while memory.upgrade().is_some() {
+        assert!(begin.elapsed() < IDLE_TIME + Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_daemon_that_ends_is_an_error_for_its_readers() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), FRAME) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let daemon =
+        Daemon::bind(Service::start().unwrap(), place.path().join("socket"), &Options::default()).unwrap();
+    let (socket, stopper) = (daemon.path(), daemon.stopper());
+    let thread = std::thread::spawn(move || daemon.run());
+    let service = Service::connect(&socket).unwrap();
+    let reader = service.reader(&path).unwrap();
+    let range = reader.fetch(0, 4096).unwrap().wait().unwrap();
+    stopper.stop();
+    thread.join().unwrap().unwrap();
+    assert!(range[..] == content[..4096], "what is pinned stays");
+    let gone = reader.fetch(0, 4096).and_then(Fetch::wait);
+    assert!(matches!(gone, Err(Error::Gone)), "{gone:?}");
+    assert!(matches!(reader.fetch(0, 4096), Err(Error::Gone)));
+}

@@ -1,0 +1,83 @@
+//! A client's reader of the cache: what it fetches and releases.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::budget::Share;
+use crate::cache::{Arrival, Charge, Place, Recipient, Span};
+use crate::service::Shared;
+use crate::source::File;
+use crate::wire::{Received, Reply, Request, Socket, malformed};
+use crate::{Error, Result};
+
+/// The memory of a cached file, of which the reader that needs more is charged for as long as the file is cached.
+struct Charged {
+    share: Share,
+    bytes: u64,
+}
+
+impl Charge for Charged {
+    fn add(&mut self, bytes: u64) -> Result<()> {
+        self.share.resize(self.bytes + bytes, "the memory of the cache")?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+struct ToClient {
+    socket: Arc<Socket>,
+    /// The segments whose memory the client has.
+    sent: Vec<u32>,
+}
+
+impl Recipient for ToClient {
+    fn arrive(&mut self, Arrival { fetch, place }: Arrival) {
+        let is_sent = match place {
+            Ok(Place { segment, frames, at }) => {
+                let reply = Reply::Fetched { fetch, segment, at: at as u64 };
+                if self.sent.contains(&segment) {
+                    self.socket.send_now(&reply, &[])
+                } else {
+                    self.sent.push(segment);
+                    self.socket.send_now(&reply, &[frames.lend().as_fd()])
+                }
+            }
+            Err(error) => {
+                let error = error.raw_os_error() as u32;
+                self.socket.send_now(&Reply::NotFetched { fetch, error }, &[])
+            }
+        };
+        // There is room for the answers to as many fetches as a reader may have, unless it answers nothing at all.
+        if !is_sent {
+            self.socket.end();
+        }
+    }
+}
+
+/// Serves a reader until its client is gone.
+pub fn serve(
+    socket: &Arc<Socket>,
+    shared: &Arc<Shared>,
+    share: Share,
+    descriptors: Vec<OwnedFd>,
+) -> Result<()> {
+    let [file] = <[_; 1]>::try_from(descriptors).map_err(|_| malformed("does not have a file"))?;
+    let file = File::reopened(file)
+        .map_err(|error| Error::Refused(format!("the file cannot be read by another process: {error}")))?;
+    let recipient = ToClient { socket: socket.clone(), sent: Vec::new() };
+    let attached =
+        shared.cache()?.attach(file, Box::new(Charged { share, bytes: 0 }), Box::new(recipient))?;
+    let (identity, stamp) = attached.version.to_words();
+    socket.send(&Reply::Reader { identity, stamp, unit: attached.unit }, &[])?;
+    socket.set_patience(None);
+    loop {
+        let Received { message, descriptors } = socket.receive::<Request>()?;
+        match message {
+            Request::Fetch { fetch, start, len } if descriptors.is_empty() => {
+                attached.fetch(fetch, Span { start, len })?;
+            }
+            Request::Release { fetch } if descriptors.is_empty() => attached.release(fetch),
+            _ => return Err(malformed("is none of a reader's")),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A reader's way to the cache of another process.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Remote, answer};
+use crate::cache::Span;
+use crate::limits::MAX_SEGMENTS;
+use crate::memory::{FRAME, Mapping};
+use crate::reader::{Arrived, Link, segment};
+use crate::source::FileVersion;
+use crate::wire::{Received, Reply, Request, Socket, malformed};
+use crate::{Error, RangeReader, Result};
+
+/// The way. The cache's memory is mapped when a range of it arrives first.
+struct Connection {
+    socket: Socket,
+    segments: Mutex<Vec<Option<Arc<Mapping>>>>,
+}
+
+impl Remote {
+    /// As [`Service::reader_of`](crate::Service::reader_of). The daemon opens the file anew, by the descriptor.
+    pub fn reader_of(&self, file: BorrowedFd<'_>) -> Result<RangeReader> {
+        let socket = self.socket()?;
+        socket.send(&Request::Reader, &[file])?;
+        let Reply::Reader { identity, stamp, unit } = answer(&socket)?.message else {
+            return Err(malformed("is not the answer to what was asked"));
+        };
+        if !unit.is_power_of_two() || unit as usize > FRAME {
+            return Err(malformed("has a unit that is none"));
+        }
+        let version = FileVersion::from_words(identity, stamp);
+        Ok(RangeReader::new(Box::new(Connection { socket, segments: Mutex::default() }), version, unit))
+    }
+}
+
+impl Connection {
+    /// The memory of a segment, whose descriptor comes with the first range that is in it.
+    fn mapping(&self, number: u32, received: Received<Reply>) -> Result<Arc<Mapping>> {
+        let number = number as usize;
+        if number >= MAX_SEGMENTS {
+            return Err(malformed("has a segment that is none"));
+        }
+        let mut segments = self.segments.lock().unwrap_or_else(PoisonError::into_inner);
+        if segments.len() <= number {
+            segments.resize(number + 1, None);
+        }
+        let mut descriptors = received.descriptors.into_iter();
+        match (&segments[number], descriptors.next(), descriptors.next()) {
+            (Some(mapping), None, None) => Ok(mapping.clone()),
+            (None, Some(memory), None) => {
+                let mapping = segment(memory)?;
+                segments[number] = Some(mapping.clone());
+                Ok(mapping)
+            }
+            _ => Err(malformed("does not have the descriptors of a range")),
+        }
+    }
+}
+
+impl Link for Connection {
+    fn fetch(&self, fetch: u32, Span { start, len }: Span) -> Result<()> {
+        self.socket.send(&Request::Fetch { fetch, start, len }, &[])
+    }
+
+    fn release(&self, fetch: u32) -> bool {
+        self.socket.send_now(&Request::Release { fetch }, &[])
+    }
+
+    fn receive(&self, waits: bool) -> Result<Option<Arrived>> {
+        let received = match waits {
+            true => self.socket.receive()?,
+            false => match self.socket.receive_now()? {
+                Some(received) => received,
+                None => return Ok(None),
+            },
+        };
+        match received.message {
+            Reply::Fetched { fetch, segment, at } => {
+                let at = usize::try_from(at).map_err(|_| malformed("has a place that is none"))?;
+                Ok(Some(Arrived { fetch, place: Ok((self.mapping(segment, received)?, at)) }))
+            }
+            Reply::NotFetched { fetch, error } => {
+                let error = rustix::io::Errno::from_raw_os_error(error as i32);
+                Ok(Some(Arrived { fetch, place: Err(error) }))
+            }
+            Reply::Failed { text, .. } => Err(Error::Refused(text)),
+            _ => Err(malformed("is none of a reader's")),
+        }
+    }
+
+    fn end(&self) {
+        self.socket.end();
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}
