@@ -128,6 +128,7 @@ const ALL: &[Benchmark] = &[
     scan::ranges::BENCH,
     scan::share::BENCH,
     scan::pace::BENCH,
+    scan::pool::BENCH,
     postgres::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
