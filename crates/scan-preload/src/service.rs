@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use bedplate_scan::{Error, RangeReader, Service};
 use bedplate_threads::forks::PerProcess;
+use rustix::process::{Resource, getrlimit};
 
-use crate::connections::Connection;
-use crate::limits::{PATIENCE, PAUSE};
+use crate::connections::{self, Connection};
+use crate::descriptors;
+use crate::limits::{DESCRIPTORS_PER_READER, PATIENCE, PAUSE};
 use crate::settings::settings;
 
 #[derive(Default)]
@@ -24,9 +26,28 @@ pub struct Reader {
     _connection: Connection,
 }
 
+static OWN: PerProcess<Mutex<State>> = PerProcess::new();
+
+/// The daemon did not answer in time: the process does without it for a while.
+pub fn pause() {
+    if let Ok(mut state) = OWN.get().try_lock() {
+        *state = State { service: None, pause: Some(Instant::now() + PAUSE) };
+    }
+}
+
+/// Whether the process has enough of its descriptors and addresses left for one reader more.
+fn has_room() -> bool {
+    let is_finite = |resource| getrlimit(resource).current;
+    let descriptors = is_finite(Resource::Nofile).map_or(usize::MAX, |most| most as usize);
+    // A reader maps the cache's memory of its file. Programs that limit their addresses want them for themselves.
+    is_finite(Resource::As).is_none() && connections::count() < descriptors / DESCRIPTORS_PER_READER
+}
+
 /// A reader of an open file. `None`: the daemon has none for it.
 pub fn reader(file: BorrowedFd<'_>) -> Option<Reader> {
-    static OWN: PerProcess<Mutex<State>> = PerProcess::new();
+    if !descriptors::is_own_process() || !has_room() {
+        return None;
+    }
     let service = {
         // A thread that connects takes a while; others do without.
         let mut state = OWN.get().try_lock().ok()?;
@@ -52,8 +73,7 @@ pub fn reader(file: BorrowedFd<'_>) -> Option<Reader> {
         // This file is refused, and the next one may be taken.
         Err(Error::Refused(_) | Error::Invalid(_)) => None,
         Err(_) => {
-            let mut state = OWN.get().try_lock().ok()?;
-            *state = State { service: None, pause: Some(Instant::now() + PAUSE) };
+            pause();
             None
         }
     }
