@@ -15,6 +15,7 @@ use crate::files::{self, Begun, ServedFile};
 use crate::limits::{
     LARGE_READ, MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITION_STEP, REST_BYTES, RUN_BYTES, RUN_GAP,
 };
+use crate::service::Refusal;
 use crate::settings::are_active;
 
 /// Descriptors of which memory is made at a time.
@@ -211,7 +212,8 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
         state.large += bytes as u64;
     }
     let is_large = bytes >= LARGE_READ && state.large >= RUN_BYTES;
-    if !state.continue_run(start, end) && !is_large {
+    let is_sequential = state.continue_run(start, end);
+    if !is_sequential && !is_large {
         return;
     }
     let known = state.file.clone();
@@ -220,16 +222,22 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
     drop(state);
     // SAFETY: as above.
     let file = unsafe { files::borrow(descriptor) };
-    let served = known.filter(|known| known.is_current(file)).or_else(|| files::find_or_serve(file));
-    let begun = served.as_ref().map_or(Begun::No, |served| served.begin_stream(file, end));
-    let Ok(mut state) = entry.state.lock() else { return };
-    state.rest = match begun {
-        Begun::No if !is_large => REST_BYTES,
-        _ => 0,
+    let served = match known.filter(|known| known.is_current(file)) {
+        Some(known) => Ok(known),
+        None => files::find_or_serve(file),
     };
+    let begun = match &served {
+        Ok(served) if is_sequential => served.begin_stream(file, end),
+        Ok(_) => Begun::NearEnd,
+        Err(Refusal::ForNow) => Begun::NearEnd,
+        Err(Refusal::ForLong) => Begun::No,
+    };
+    let Ok(mut state) = entry.state.lock() else { return };
     // Large reads look at the page cache themselves.
-    if let Some(served) = served.filter(|_| is_large || matches!(begun, Begun::Stream)) {
-        state.file = Some(served);
+    let has_file = served.is_ok() && (is_large || matches!(begun, Begun::Stream));
+    state.rest = if matches!(begun, Begun::No) && !has_file { REST_BYTES } else { 0 };
+    if has_file {
+        state.file = served.ok();
         entry.is_served.store(true, Ordering::Release);
     }
 }

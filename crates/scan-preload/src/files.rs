@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
 use crate::large::LargeReads;
 use crate::limits::{IDLE, LARGE_READ, MAX_FILES, MAX_STREAMS, RUN_GAP, STREAM_BYTES};
-use crate::service::{self, Reader};
+use crate::service::{self, Reader, Refusal};
 use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
 use crate::streams::{Stream, Target};
@@ -107,18 +107,16 @@ fn has_lease(file: BorrowedFd<'_>) -> bool {
 }
 
 /// The served file of a descriptor, which begins to be served if it may be and is not.
-pub fn find_or_serve(file: BorrowedFd<'_>) -> Option<Arc<ServedFile>> {
+pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
     if !is_readable(file) || !may_be_served(file) {
-        return None;
+        return Err(Refusal::ForLong);
     }
-    let known = all().iter().find(|known| known.is_current(file)).cloned();
-    if known.is_some() {
-        return known;
+    let find = |files: &[Arc<ServedFile>]| files.iter().find(|known| known.is_current(file)).cloned();
+    let known = find(&all());
+    if let Some(known) = known {
+        return Ok(known);
     }
-    let Some(reader) = service::reader(file) else {
-        FILES_REFUSED.add(1);
-        return None;
-    };
+    let reader = service::reader(file).inspect_err(|_| FILES_REFUSED.add(1))?;
     let served = Arc::new(ServedFile {
         version: *reader.ranges.version(),
         streams: Mutex::default(),
@@ -127,16 +125,22 @@ pub fn find_or_serve(file: BorrowedFd<'_>) -> Option<Arc<ServedFile>> {
         used: Mutex::new(Instant::now()),
     });
     if !served.is_current(file) {
-        return None;
+        return Err(Refusal::ForLong);
     }
     let mut files = all();
+    // Another thread may have been faster.
+    if let Some(known) = find(&files) {
+        return Ok(known);
+    }
     if files.len() >= MAX_FILES {
-        let oldest = (0..files.len()).min_by_key(|at| *lock(&files[*at].used))?;
-        files.swap_remove(oldest).is_over.store(true, Ordering::Relaxed);
+        let oldest = (0..files.len()).min_by_key(|at| *lock(&files[*at].used));
+        if let Some(at) = oldest {
+            files.swap_remove(at).is_over.store(true, Ordering::Relaxed);
+        }
     }
     files.push(served.clone());
     FILES.add(1);
-    Some(served)
+    Ok(served)
 }
 
 /// Drops files that no descriptor is known to be open for.
@@ -238,7 +242,7 @@ impl ServedFile {
     }
 
     fn new_reader(&self, file: BorrowedFd<'_>) -> Option<Reader> {
-        let reader = service::reader(file)?;
+        let reader = service::reader(file).ok()?;
         if *reader.ranges.version() == self.version {
             return Some(reader);
         }
