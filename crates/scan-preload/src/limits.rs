@@ -11,8 +11,8 @@ pub const MAX_FILES: usize = 64;
 /// Sequential streams of a file. One more takes the place of the one that was read least recently.
 pub const MAX_STREAMS: usize = 16;
 
-/// Large reads of a file that are served at a time. One more goes to the kernel.
-pub const MAX_LARGE_READS: usize = 16;
+/// Readers of a file that a process's large reads share. A read that finds all of their ranges in use waits.
+pub const MAX_LARGE_READERS: usize = 2;
 
 /// Readers of a process, each of which has a descriptor. One more read stream goes to the kernel.
 pub const MAX_READERS: usize = 128;
@@ -36,11 +36,23 @@ pub const POSITION_STEP: u64 = RUN_BYTES / 8;
 /// Bytes of a file that are left where a stream begins: fewer are not worth a stream.
 pub const STREAM_BYTES: u64 = 8 << 20;
 
-/// A read of so many bytes is large: it is served also where no stream is.
-pub const LARGE_READ: usize = 256 << 10;
+/// A read of so many bytes is large: it is served also where no stream is, when [`RUN_BYTES`] were read so.
+pub const LARGE_READ: usize = 64 << 10;
 
 /// Bytes that are read by a descriptor whose file is not served, before that is looked at again.
 pub const REST_BYTES: u64 = 64 << 20;
+
+/// Bytes that the kernel reads at most at a time.
+pub const MOST: u64 = 0x7fff_f000;
+
+/// A shorter read is left to the kernel: asking whether the file is unchanged takes longer than copying so few bytes.
+pub const SHORT_READ: u64 = 4 << 10;
+
+/// Reads one after the other that no stream and no large read serves, before the descriptor is one that is not served.
+pub const MAX_PASSED: u32 = 64;
+
+/// One in so many of the descriptors that the process may have is a connection at most.
+pub const DESCRIPTORS_PER_READER: usize = 4;
 
 /// Files that are smaller are left to the kernel, unless told otherwise.
 pub const MINIMUM_BYTES: u64 = 64 << 20;

@@ -4,6 +4,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::limits::MINIMUM_BYTES;
 
@@ -17,9 +18,24 @@ pub struct Settings {
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
+/// Whether the library serves this process.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
 /// Reads them. Gives whether there is a daemon.
 pub fn load() -> bool {
-    SETTINGS.get_or_init(read).is_some()
+    let has_daemon = SETTINGS.get_or_init(read).is_some();
+    ACTIVE.store(has_daemon, Ordering::Relaxed);
+    has_daemon
+}
+
+/// Whether reads are served.
+pub fn are_active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// Leaves all reads to the kernel from now on.
+pub fn deactivate() {
+    ACTIVE.store(false, Ordering::Relaxed);
 }
 
 /// The settings. `None`: there is no daemon, or they are not read yet.
