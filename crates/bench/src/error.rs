@@ -12,6 +12,9 @@ pub enum Error {
     /// The number of writing threads is out of range.
     #[error("{0} threads cannot write; choose 1 to {max}", max = crate::THREADS_MAX)]
     Threads(usize),
+    /// The scale factor is out of range.
+    #[error("a scale factor of {0} is not between 0.01 and 100")]
+    Scale(f64),
     /// Something that the benchmark needs is not there.
     #[error("{what}; {hint}")]
     Missing {

@@ -44,6 +44,7 @@ mod ring0;
 mod scan;
 mod shootdown;
 mod snapshot;
+mod tpch;
 mod versions;
 mod voter;
 mod wal;

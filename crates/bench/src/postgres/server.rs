@@ -7,53 +7,10 @@ use bedplate_postgres_suite::plan::{counters, read_ns};
 use bedplate_postgres_suite::postgres::Client;
 use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute, rows};
 
-use super::{cold, data, failed};
+use super::{data, failed};
+use crate::tpch::cold;
+use crate::tpch::engine::{Run, Side};
 use crate::{Error, Options, Result};
-
-/// How the server runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Without the extension.
-    Vanilla,
-    /// With it.
-    Bedplate,
-    /// With it, and with a daemon that reads for all sessions.
-    Shared,
-    /// With it, as it is installed: it leaves tables to the page cache that fit there.
-    Default,
-}
-
-impl Side {
-    /// The sides that are compared; the first one is the baseline.
-    pub const ALL: [Self; 2] = [Self::Vanilla, Self::Bedplate];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vanilla => "vanilla",
-            Self::Bedplate => "bedplate",
-            Self::Shared => "bedplate, shared",
-            Self::Default => "bedplate, defaults",
-        }
-    }
-}
-
-/// The measurements and the rows of a run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    pub wall_ns: f64,
-    pub cpu_ns: f64,
-    pub device_bytes: Option<f64>,
-    pub rows: Vec<Vec<String>>,
-}
-
-impl Run {
-    /// Adds a run that followed.
-    pub fn add(&mut self, next: &Self) {
-        self.wall_ns += next.wall_ns;
-        self.cpu_ns += next.cpu_ns;
-        self.device_bytes = self.device_bytes.zip(next.device_bytes).map(|(all, more)| all + more);
-    }
-}
 
 /// A setting and its value.
 type Setting = (&'static str, &'static str);
@@ -81,8 +38,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes and loads the data directory.
-    pub fn load(options: &Options, installation: &Installation, scale: f64) -> Result<Self> {
+    /// Makes and loads the data directory. Says with which table it begins.
+    pub fn load(
+        options: &Options,
+        installation: &Installation,
+        scale: f64,
+        begin: impl FnMut(&str),
+    ) -> Result<Self> {
         let place = crate::scan::directory(options)?;
         let place = std::path::absolute(place).map_err(Error::io("the folder for the data directory"))?;
         let settings = Settings {
@@ -96,7 +58,7 @@ impl Server {
             settings.with("wal_level", "minimal").with("max_wal_senders", "0").with("autovacuum", "off");
         let settings = settings.with("checkpoint_timeout", "1d").with("jit", "off").with("fsync", "off");
         let mut cluster = Cluster::create(installation, &settings).map_err(failed)?;
-        data::load(&cluster, scale)?;
+        data::load(&cluster, scale, begin)?;
         cluster.stop(Stop::Fast).map_err(failed)?;
         Ok(Self { cluster, baseline: &[] })
     }

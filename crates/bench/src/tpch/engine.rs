@@ -1,0 +1,125 @@
+//! What an engine does for the benchmark: a trait with one implementation for each database.
+//!
+//! The driver ([`super::driver`]) loads an engine once. Then it starts the engine as one side after the other, cold or warm, and
+//! asks it to run queries. The driver interleaves, compares answers and computes ratios; an engine only runs and measures.
+
+use std::path::Path;
+
+use super::Progress;
+use crate::{Fields, Result};
+
+/// How an engine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Without Bedplate: what is compared with.
+    Vanilla,
+    /// With it, past the page cache, as for data that is larger than memory. Processes do not share what they read.
+    Bedplate,
+    /// With it, and with a daemon that reads for all processes or sessions.
+    Shared,
+    /// With it, as it is installed, where that differs from [`Side::Bedplate`].
+    Default,
+}
+
+impl Side {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vanilla => "vanilla",
+            Self::Bedplate => "bedplate",
+            Self::Shared => "bedplate, shared",
+            Self::Default => "bedplate, defaults",
+        }
+    }
+}
+
+/// Rows of columns, as text.
+pub type Rows = Vec<Vec<String>>;
+
+/// The measurements and the rows of a run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub wall_ns: f64,
+    /// Processor time of all processes that take part: clients are not among them if they are the benchmark, a daemon is.
+    pub cpu_ns: f64,
+    /// Bytes that the device read for all processes of the machine.
+    pub device_bytes: Option<f64>,
+    pub rows: Rows,
+}
+
+impl Run {
+    /// Adds a run that followed.
+    pub fn add(&mut self, next: &Self) {
+        self.wall_ns += next.wall_ns;
+        self.cpu_ns += next.cpu_ns;
+        self.device_bytes = self.device_bytes.zip(next.device_bytes).map(|(all, more)| all + more);
+    }
+}
+
+/// A client's answer to one of its queries.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The query's index.
+    pub query: usize,
+    /// From the moment when the client sent the query until it had all rows.
+    pub wall_ns: f64,
+    pub rows: Rows,
+}
+
+/// The measurements of clients that ran at the same time.
+#[derive(Clone, Debug)]
+pub struct Together {
+    /// From the first query to the last answer.
+    pub wall_ns: f64,
+    /// As in [`Run`].
+    pub cpu_ns: f64,
+    /// As in [`Run`].
+    pub device_bytes: Option<f64>,
+    /// The answers of all clients, in any order.
+    pub answers: Vec<Answer>,
+}
+
+/// A database with TPC-H's tables. Dropping it ends its processes and removes its data.
+pub trait Engine {
+    /// The name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What the report says about the engine: its version, and settings that matter.
+    fn about(&self) -> Fields;
+
+    /// The sides that the engine has, [`Side::Vanilla`] first.
+    fn sides(&self) -> &'static [Side];
+
+    /// Makes the tables of [`super::queries::TABLES`] and fills them. Calls `progress.step` once for each table, when it begins with it.
+    /// All is on the disk at the end.
+    fn load(&mut self, scale: f64, progress: &mut Progress<'_>) -> Result<()>;
+
+    /// The folder that has all data: its device is the one whose reads are counted.
+    fn folder(&self) -> &Path;
+
+    /// The bytes of `lineitem`'s files that a scan by query 6 must read: the table's file, or the columns of the query.
+    fn scan_bytes(&mut self) -> Result<u64>;
+
+    /// Stops what runs, syncs all files, drops them from the page cache, makes sure that the page cache has nothing of them, and
+    /// starts the engine as a side. ([`super::cold::forget`] does what is in the middle.)
+    fn cold(&mut self, side: Side) -> Result<()>;
+
+    /// Has the engine run as a side, with the files in the page cache as far as it has room. It may go on running if that makes no
+    /// difference to queries of the side. ([`super::cold::warm`] reads the files.)
+    fn warm(&mut self, side: Side) -> Result<()>;
+
+    /// Runs one query, as a side that was started.
+    fn query(&mut self, side: Side, query: usize) -> Result<Run>;
+
+    /// Runs one query, as a side that was started, with as many threads or workers as the paper's engines had: one. Returns the
+    /// time for which the query accessed data, in nanoseconds. `None`: the engine cannot say it.
+    fn access_ns(&mut self, side: Side, query: usize) -> Result<Option<f64>>;
+
+    /// Runs clients at the same time, as a side that was started. Each runs its list of queries, one query after the other. A client
+    /// has one thread or worker, if the engine can limit it.
+    fn clients(&mut self, side: Side, lists: &[Vec<usize>]) -> Result<Together>;
+
+    /// An error if [`Side::Bedplate`] leaves the scan of query 6 to the page cache, because then a comparison is of nothing. The
+    /// engine is started anew.
+    fn require_bedplate(&mut self) -> Result<()>;
+}
