@@ -13,7 +13,7 @@
 //! The answers of all sides must be equal, and equal to those that DuckDB has for the scale factor.
 
 mod data;
-mod server;
+pub(crate) mod server;
 mod writers;
 
 use std::time::Duration;
@@ -24,8 +24,9 @@ use crate::latency::Latencies;
 use crate::sample::{Samples, interleave, samples};
 use crate::tpch::answers::Answers;
 use crate::tpch::engine::{Run, Side};
+use crate::tpch::oracle::{Generator, Oracle};
 use crate::tpch::queries::{Q6, QUERIES, query};
-use crate::tpch::{Progress, oracle, scale};
+use crate::tpch::{Progress, scale};
 use crate::{Benchmark, Error, Fields, Mode, Options, Report, Result, Sink};
 use server::Server;
 use writers::Writing;
@@ -37,7 +38,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 /// The versions whose ratios have names.
-const VERSIONS: [u32; 2] = [15, 18];
+pub(crate) const VERSIONS: [u32; 2] = [15, 18];
 /// The sides that are compared; the first one is the baseline.
 const SIDES: [Side; 2] = [Side::Vanilla, Side::Bedplate];
 /// Clients that scan at the same time.
@@ -46,7 +47,7 @@ const CLIENTS: usize = 8;
 const COLD_QUICK: [usize; 3] = [0, Q6, 13];
 
 /// An error of the server or of its tools.
-fn failed(problem: String) -> Error {
+pub(crate) fn failed(problem: String) -> Error {
     Error::Store { store: "PostgreSQL", problem }
 }
 
@@ -111,10 +112,9 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             hint: "run `make setup`",
         });
     }
-    let oracle = oracle::answers(plan.scale);
+    let oracle = Oracle::ask(Generator::Tpch, plan.scale);
     match &oracle {
-        Ok(_) => config
-            .set("oracle", "DuckDB's answers, but for random text: addresses, comments, queries 13 and 16"),
+        Ok(oracle) => config.set("oracle", oracle.about()),
         Err(reason) => config.set("oracle", format!("skipped: {reason}")),
     }
     let steps = installations.len() * (2 + 6 * plan.q6_rounds)
@@ -205,7 +205,7 @@ fn q6_access(
         let side = SIDES[side];
         progress.step(&format!("PostgreSQL {version}: sequential access of query 6, {}", side.name()));
         server.start_cold(side)?;
-        server.access_ns(&text)
+        Ok::<_, Error>(server.access(&text)?.access_ns)
     })?;
     let times = results.iter().map(|times| times.iter().copied().collect::<Samples>());
     let times: Vec<Samples> = times.collect();

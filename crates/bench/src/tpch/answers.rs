@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 
 use super::engine::Rows;
-use super::oracle;
+use super::oracle::{self, Oracle};
 use crate::{Error, Result};
 
 /// The known answers to the queries at a scale factor.
 pub struct Answers {
     /// The database that answers, for errors.
-    pub database: &'static str,
-    pub scale: f64,
+    database: &'static str,
+    scale: f64,
     /// DuckDB's answers, if there are any.
-    pub oracle: Option<Vec<Rows>>,
+    oracle: Option<Oracle>,
     vanilla: BTreeMap<usize, Rows>,
 }
 
 impl Answers {
     /// Without any answer of the database itself yet.
-    pub fn new(database: &'static str, scale: f64, oracle: Option<Vec<Rows>>) -> Self {
+    pub fn new(database: &'static str, scale: f64, oracle: Option<Oracle>) -> Self {
         Self { database, scale, oracle, vanilla: BTreeMap::new() }
     }
 
@@ -35,10 +35,8 @@ impl Answers {
             // Rows that compare equal in the query's order may come in any order.
             return check(known, &format!("{} as it is", self.database));
         }
-        if let Some(oracle) = &self.oracle
-            && oracle::has_answer(index, self.scale)
-        {
-            check(&oracle[index], "DuckDB")?;
+        if let Some(answer) = self.oracle.as_ref().and_then(|oracle| oracle.answer(index)) {
+            check(answer, "DuckDB's known answer")?;
         }
         self.vanilla.insert(index, rows.to_vec());
         Ok(())
@@ -48,11 +46,13 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tpch::oracle::Generator;
 
     #[test]
     fn an_answer_unlike_the_known_one_is_an_error() {
         let rows = |value: &str| vec![vec![value.to_owned()]];
-        let mut answers = Answers::new("PostgreSQL", 1.0, Some(vec![rows("1.00"); 22]));
+        let oracle = Oracle::of(Generator::Tpch, 1.0, vec![rows("1.00"); 22]);
+        let mut answers = Answers::new("PostgreSQL", 1.0, Some(oracle));
         let error = answers.check(5, "bedplate", &rows("2")).unwrap_err().to_string();
         assert!(error.contains("query 6") && error.contains("DuckDB"), "{error}");
         answers.check(5, "vanilla", &rows("1")).unwrap();

@@ -1,12 +1,14 @@
 //! What an engine does for the benchmark: a trait with one implementation for each database.
 //!
-//! The driver ([`super::driver`]) loads an engine once. Then it starts the engine as one side after the other, cold or warm, and
-//! asks it to run queries. The driver interleaves, compares answers and computes ratios; an engine only runs and measures.
+//! The driver ([`super::driver`]) loads an engine once ([`Candidate::load`]). Then it starts the engine as one side after the other,
+//! cold or warm, and asks it to run queries. The driver interleaves, compares answers and computes ratios; an engine only runs and
+//! measures.
 
 use std::path::Path;
 
 use super::Progress;
-use crate::{Fields, Result};
+use super::oracle::Generator;
+use crate::{Fields, Options, Result};
 
 /// How an engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,26 +81,46 @@ pub struct Together {
     pub answers: Vec<Answer>,
 }
 
+/// How long a query accessed data, and how long it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// The time for which the query read, or waited for, data of tables.
+    pub access_ns: f64,
+    /// The time of the whole query, access included.
+    pub wall_ns: f64,
+}
+
+/// An engine that may be chosen on the command line ([`super::ENGINES`]).
+pub struct Candidate {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// The database's name in errors.
+    pub database: &'static str,
+    /// The scale factors of quick and of full mode.
+    pub scales: [f64; 2],
+    /// Makes the tables of [`super::queries::TABLES`] and fills them, in a folder on a disk (`crate::scan::directory`). Calls
+    /// `Progress::step` once for each table. [`crate::Error::Missing`]: the engine is not installed.
+    pub load: fn(&Options, f64, &mut Progress<'_>) -> Result<Box<dyn Engine>>,
+}
+
 /// A database with TPC-H's tables. Dropping it ends its processes and removes its data.
 pub trait Engine {
-    /// The name on the command line.
-    fn name(&self) -> &'static str;
-
     /// What the report says about the engine: its version, and settings that matter.
     fn about(&self) -> Fields;
 
     /// The sides that the engine has, [`Side::Vanilla`] first.
     fn sides(&self) -> &'static [Side];
 
-    /// Makes the tables of [`super::queries::TABLES`] and fills them. Calls `progress.step` once for each table, when it begins with it.
-    /// All is on the disk at the end.
-    fn load(&mut self, scale: f64, progress: &mut Progress<'_>) -> Result<()>;
+    /// The generator of the data, which decides how far DuckDB's answers apply.
+    fn generator(&self) -> Generator {
+        Generator::Tpch
+    }
 
     /// The folder that has all data: its device is the one whose reads are counted.
     fn folder(&self) -> &Path;
 
-    /// The bytes of `lineitem`'s files that a scan by query 6 must read: the table's file, or the columns of the query.
-    fn scan_bytes(&mut self) -> Result<u64>;
+    /// The bytes of `lineitem`'s files that a query must read that scans the table: the table's file, or the query's columns.
+    fn scan_bytes(&mut self, query: usize) -> Result<u64>;
 
     /// Stops what runs, syncs all files, drops them from the page cache, makes sure that the page cache has nothing of them, and
     /// starts the engine as a side. ([`super::cold::forget`] does what is in the middle.)
@@ -111,15 +133,25 @@ pub trait Engine {
     /// Runs one query, as a side that was started.
     fn query(&mut self, side: Side, query: usize) -> Result<Run>;
 
-    /// Runs one query, as a side that was started, with as many threads or workers as the paper's engines had: one. Returns the
-    /// time for which the query accessed data, in nanoseconds. `None`: the engine cannot say it.
-    fn access_ns(&mut self, side: Side, query: usize) -> Result<Option<f64>>;
+    /// Runs one query, as a side that was started, in one thread or worker, and measures how long it accesses data. `None`: the
+    /// engine cannot say it.
+    fn access(&mut self, side: Side, query: usize) -> Result<Option<Access>>;
 
-    /// Runs clients at the same time, as a side that was started. Each runs its list of queries, one query after the other. A client
+    /// Runs clients at the same time, as a side that was started. Each runs its list of queries, one query after the other. A query
     /// has one thread or worker, if the engine can limit it.
     fn clients(&mut self, side: Side, lists: &[Vec<usize>]) -> Result<Together>;
 
     /// An error if [`Side::Bedplate`] leaves the scan of query 6 to the page cache, because then a comparison is of nothing. The
     /// engine is started anew.
     fn require_bedplate(&mut self) -> Result<()>;
+
+    /// The memory that the engine needs for its processes and a scan, apart from the page cache. It says which control groups are too
+    /// small for it.
+    fn least_memory(&self) -> u64 {
+        192 << 20
+    }
+
+    /// From its next start on, the engine is in a control group with so much memory (`None`: in none). The driver makes the group, and
+    /// the engine's processes inherit it. The engine limits its own caches, a daemon's too, to a fraction of the memory.
+    fn limit_memory(&mut self, bytes: Option<u64>);
 }

@@ -1,16 +1,42 @@
 //! `scan-tpch`: TPC-H in several databases, as they are and with Bedplate's scans (zicIO paper 5.3, 5.5 and 5.6).
 //!
-//! [`engine`] has the trait that a database implements, and [`driver`] has everything else: rounds, comparisons and ratios. `queries`,
-//! `rows`, `oracle`, `answers` and `cold` are what databases share; `scan-postgres` uses them, too.
+//! [`engine`] has the trait that a database implements, and [`driver`] has everything else: rounds, comparisons and ratios. [`ENGINES`] has
+//! the databases. `queries`, `rows`, `oracle`, `answers` and `cold` are what databases share; `scan-postgres` uses them, too.
 
 pub mod answers;
 pub mod cold;
+mod driver;
 pub mod engine;
 pub mod oracle;
+mod parquet;
+mod postgres;
+mod python;
 pub mod queries;
 pub mod rows;
 
-use crate::{Error, Options, Result, Sink, Step};
+use crate::{Benchmark, Error, Options, Report, Result, Sink, Step};
+use engine::Candidate;
+
+pub(crate) const BENCH: Benchmark = Benchmark {
+    name: "scan-tpch",
+    about: "TPC-H in an engine (--engine), as it is and with Bedplate (zicIO paper 5.3, 5.5, 5.6)",
+    run,
+};
+
+/// The engines. A new one is registered here and nowhere else.
+const ENGINES: &[Candidate] =
+    &[postgres::CANDIDATE, parquet::duckdb::CANDIDATE, parquet::datafusion::CANDIDATE];
+
+/// The names of the engines.
+pub(crate) fn engines() -> Vec<&'static str> {
+    ENGINES.iter().map(|engine| engine.name).collect()
+}
+
+fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
+    let name = options.engine.clone().unwrap_or_default();
+    let engine = ENGINES.iter().find(|engine| engine.name == name).ok_or(Error::Engine(name))?;
+    driver::run(engine, options, sink)
+}
 
 /// The progress of a benchmark, whose steps have very different lengths.
 pub struct Progress<'a> {
