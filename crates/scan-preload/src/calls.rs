@@ -12,7 +12,7 @@ use crate::inside::Inside;
 use crate::real::real;
 use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
-use crate::{descriptors, files};
+use crate::{descriptors, files, timing};
 
 /// The kernel reads at most so many bytes at a time.
 const MOST: u64 = 0x7fff_f000;
@@ -100,7 +100,7 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<u64
 /// Remembers what the kernel read.
 fn note(descriptor: c_int, offset: Option<off_t>, read: ssize_t) {
     let (Ok(bytes @ 1..), Some(_inside)) = (usize::try_from(read), Inside::enter()) else { return };
-    if crate::settings::settings().is_some() {
+    if crate::settings::settings().is_some_and(|settings| settings.socket.is_some()) {
         descriptors::note_read(descriptor, offset.map(|offset| offset as u64), bytes);
     }
 }
@@ -137,12 +137,15 @@ macro_rules! reads {
         /// As the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> ssize_t {
+            let start = timing::begin($descriptor);
             // SAFETY: the caller's arguments.
             if $condition && let Some(served) = unsafe { $serve } {
+                timing::end(start);
                 return served;
             }
             // SAFETY: likewise.
             let read = unsafe { (real().$real)($($argument),*) };
+            timing::end(start);
             note($descriptor, $offset, read);
             read
         }

@@ -27,6 +27,9 @@ struct Entry {
 #[derive(Default)]
 struct State {
     file: Option<Arc<ServedFile>>,
+    /// Bytes that were read by large reads, wherever they are. Small reads between them, as of a columnar file's short columns, do not
+    /// end the run.
+    large: i64,
     /// Bytes that were read one after the other, or by large reads. Below zero: so many are read before the file is looked at.
     run: i64,
     /// Where the next byte of the run is, for reads by offset.
@@ -85,6 +88,9 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
     let Ok(mut state) = entry.state.try_lock() else { return };
     let count = bytes as i64;
     let is_large = bytes >= LARGE_READ;
+    if is_large && state.run >= 0 {
+        state.large = state.large.saturating_add(count);
+    }
     match offset {
         Some(offset) => {
             let continues = offset == state.next || state.run < 0 || is_large;
@@ -114,9 +120,10 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
             }
         }
     }
-    if state.run < RUN_BYTES {
+    if state.run < RUN_BYTES && !(is_large && state.large >= RUN_BYTES) {
         return;
     }
+    state.large = 0;
     state.base = None;
     // SAFETY: as above.
     let file = unsafe { files::borrow(descriptor) };

@@ -75,7 +75,7 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether a file is one that may be served: a regular file that is large enough.
-fn may_be_served(file: BorrowedFd<'_>) -> bool {
+pub fn may_be_served(file: BorrowedFd<'_>) -> bool {
     let Some(settings) = settings() else { return false };
     let Ok(stat) = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS) else { return false };
     FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile
@@ -150,7 +150,10 @@ impl ServedFile {
         let has_it = |place: &&Arc<Place>| {
             (place.start.load(Ordering::Relaxed)..place.end.load(Ordering::Relaxed)).contains(&offset)
         };
-        own().find(|place| place.next.load(Ordering::Relaxed) == offset).or_else(|| own().find(has_it)).cloned()
+        own()
+            .find(|place| place.next.load(Ordering::Relaxed) == offset)
+            .or_else(|| own().find(has_it))
+            .cloned()
     }
 
     /// Copies a range of this version. `false`: it is left to the kernel; some of the target may be written.

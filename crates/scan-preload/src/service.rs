@@ -35,7 +35,7 @@ pub fn reader(file: BorrowedFd<'_>) -> Option<Reader> {
         }
         match &state.service {
             Some(service) => service.clone(),
-            None => match Service::connect_within(&settings()?.socket, PATIENCE) {
+            None => match Service::connect_within(settings()?.socket.as_ref()?, PATIENCE) {
                 Ok(service) => state.service.insert(service).clone(),
                 Err(_) => {
                     state.pause = Some(Instant::now() + PAUSE);
