@@ -47,7 +47,7 @@ pub struct Options {
     /// How many threads write (`htap`, `snapshot-fault`), at most [`crate::THREADS_MAX`]. Default: the benchmark's own
     /// numbers of threads, one after the other.
     pub writers: Option<usize>,
-    /// The scale factor of TPC-H (`scan-postgres`, `scan-tpch`), 0.01 to 100. Default: 0.1 in quick mode, 1 in full mode.
+    /// The scale factor of TPC-H (`scan-postgres`, `scan-tpch`), 0.01 to 100. Default: the benchmark's, or the engine's, own.
     pub scale: Option<f64>,
     /// The database of `scan-tpch`.
     pub engine: Option<String>,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bedplate_postgres_suite::plan::{counters, read_ns};
+use bedplate_postgres_suite::plan::{Counters, counters, read_ns};
 use bedplate_postgres_suite::postgres::Client;
 use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute, rows};
 
@@ -212,11 +212,15 @@ impl Server {
         Ok(Run { wall_ns, cpu_ns: cpu_ns(folder).saturating_sub(cpu) as f64, device_bytes, rows })
     }
 
+    /// What the extension does in a query, cold.
+    pub fn counters(&mut self, text: &str, workers: u32) -> Result<Counters> {
+        self.start_cold(Side::Bedplate)?;
+        counters(&mut self.session(workers)?, text).map_err(failed)
+    }
+
     /// An error if the extension does not scan past the page cache in this query: a comparison would be of nothing.
     pub fn require_direct(&mut self, text: &str, workers: u32) -> Result<()> {
-        self.start_cold(Side::Bedplate)?;
-        let mut client = self.session(workers)?;
-        let seen = counters(&mut client, text).map_err(failed)?;
+        let seen = self.counters(text, workers)?;
         match seen.direct > seen.buffered {
             true => Ok(()),
             false => Err(failed(format!("the extension does not scan the table directly: {seen:?}"))),

@@ -96,7 +96,7 @@ pub struct Candidate {
     pub name: &'static str,
     /// The database's name in errors.
     pub database: &'static str,
-    /// The scale factors of quick and of full mode.
+    /// The scale factors of quick and of full mode. From the first one on, tables are large enough for Bedplate to serve their scans.
     pub scales: [f64; 2],
     /// Makes the tables of [`super::queries::TABLES`] and fills them, in a folder on a disk (`crate::scan::directory`). Calls
     /// `Progress::step` once for each table. [`crate::Error::Missing`]: the engine is not installed.
@@ -141,9 +141,9 @@ pub trait Engine {
     /// has one thread or worker, if the engine can limit it.
     fn clients(&mut self, side: Side, lists: &[Vec<usize>]) -> Result<Together>;
 
-    /// An error if [`Side::Bedplate`] leaves the scan of query 6 to the page cache, because then a comparison is of nothing. The
-    /// engine is started anew.
-    fn require_bedplate(&mut self) -> Result<()>;
+    /// Whether [`Side::Bedplate`] serves the scan of query 6. If it leaves the scan to the page cache, as it may do with small tables, a
+    /// comparison is of nothing. The engine is started anew.
+    fn serves(&mut self) -> Result<bool>;
 
     /// The memory that the engine needs for its processes and a scan, apart from the page cache. It says which control groups are too
     /// small for it.

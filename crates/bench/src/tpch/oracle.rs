@@ -42,7 +42,7 @@ pub struct Oracle {
 impl Oracle {
     /// Asks DuckDB, or says why there are no answers.
     pub fn ask(generator: Generator, scale: f64) -> Result<Self, String> {
-        let mut command = python::with_duckdb()?;
+        let mut command = python::with_generator()?;
         let output = command.args(["-c", SCRIPT, &scale.to_string()]).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("python3: {error}"))?;
         if !output.status.success() {

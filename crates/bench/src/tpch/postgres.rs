@@ -96,9 +96,10 @@ impl Engine for Postgres {
         Ok(Together { wall_ns: run.wall_ns, cpu_ns: run.cpu_ns, device_bytes: run.device_bytes, answers })
     }
 
-    fn require_bedplate(&mut self) -> Result<()> {
+    fn serves(&mut self) -> Result<bool> {
         self.is_warm = false;
-        self.server.require_direct(&query(Q6, self.scale), 0)
+        let seen = self.server.counters(&query(Q6, self.scale), 0)?;
+        Ok(seen.direct > seen.buffered)
     }
 
     fn limit_memory(&mut self, bytes: Option<u64>) {

@@ -81,8 +81,8 @@ impl Engine for Toy {
         Ok(Together { wall_ns, cpu_ns: wall_ns, device_bytes: Some(1000.0), answers })
     }
 
-    fn require_bedplate(&mut self) -> Result<()> {
-        Ok(())
+    fn serves(&mut self) -> Result<bool> {
+        Ok(true)
     }
 
     fn limit_memory(&mut self, _: Option<u64>) {}

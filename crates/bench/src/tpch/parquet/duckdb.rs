@@ -4,7 +4,7 @@
 //! and open the tables before they are measured. A process and the daemon that reads for it are counted together.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ use crate::tpch::queries::Q6;
 use crate::tpch::{Progress, cold, python};
 use crate::{Error, Fields, Options, Result};
 
-pub const CANDIDATE: Candidate = Candidate { name: "duckdb", database: "DuckDB", scales: [0.1, 1.0], load };
+pub const CANDIDATE: Candidate = Candidate { name: "duckdb", database: "DuckDB", scales: [1.0, 1.0], load };
 
 const QUERY: &str = include_str!("query.py");
 const LIBRARY: &str = "libbedplate_scan_preload.so";
@@ -30,6 +30,8 @@ struct DuckDb {
     files: Files,
     scale: f64,
     program: PathBuf,
+    /// Of the DuckDB that is measured.
+    version: String,
     /// Files of at least so many bytes are served.
     minimum: u64,
     /// Has the sockets of daemons, and statistics.
@@ -45,11 +47,33 @@ fn load(options: &Options, scale: f64, progress: &mut Progress<'_>) -> Result<Bo
         let what = format!("{} is not there", library.display());
         return Err(Error::Missing { what, hint: "run `make build`" });
     }
+    let version = version()?;
     let files = Files::make(options, scale, progress)?;
     let minimum = MINIMUM_BYTES.min(files.table_bytes("lineitem")? / 2);
     let folder = tempfile::Builder::new().prefix("bedplate-tpch-").tempdir();
     let folder = folder.map_err(Error::io("create a folder for sockets"))?;
-    Ok(Box::new(DuckDb { files, scale, program, minimum, folder, daemons: Vec::new(), memory: None }))
+    Ok(Box::new(DuckDb {
+        files,
+        scale,
+        program,
+        version,
+        minimum,
+        folder,
+        daemons: Vec::new(),
+        memory: None,
+    }))
+}
+
+/// The version of the DuckDB that is measured.
+fn version() -> Result<String> {
+    let missing = |reason| Error::Missing {
+        what: format!("there is no Python with DuckDB: {reason}"),
+        hint: "run `make setup`",
+    };
+    let mut python = python::with_engine().map_err(missing)?;
+    python.args(["-c", "import duckdb; print(duckdb.__version__)"]);
+    let output = python.stdin(Stdio::null()).output().map_err(Error::io("run Python"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 impl DuckDb {
@@ -70,7 +94,7 @@ impl DuckDb {
 
     /// A command that runs `query.py`, as the client with a number.
     fn command(&self, side: Side, client: usize) -> Result<Command> {
-        let python = python::with_duckdb().map_err(failed)?;
+        let python = python::with_engine().map_err(failed)?;
         let mut command = match side {
             Side::Vanilla => Command::new(python.get_program()),
             Side::Bedplate | Side::Shared | Side::Default => {
@@ -144,7 +168,8 @@ fn sum(lines: &str, name: &str) -> f64 {
 impl Engine for DuckDb {
     fn about(&self) -> Fields {
         Fields::new()
-            .with("duckdb", self.files.duckdb.clone())
+            .with("duckdb", self.version.clone())
+            .with("parquet_by_duckdb", self.files.duckdb.clone())
             .with("minimum_bytes_of_served_files", self.minimum)
             .with("tables", "Parquet files by DuckDB with its defaults (Snappy, row groups of 122880 rows)")
     }
@@ -191,14 +216,11 @@ impl Engine for DuckDb {
         self.run(side, lists, Some(1), false)
     }
 
-    fn require_bedplate(&mut self) -> Result<()> {
+    fn serves(&mut self) -> Result<bool> {
         self.clear_statistics()?;
         self.cold(Side::Bedplate)?;
         self.query(Side::Bedplate, Q6)?;
-        match self.statistic("bytes_served") > 0.0 {
-            true => Ok(()),
-            false => Err(failed("no read of query 6 was served by `bedplate scan run`")),
-        }
+        Ok(self.statistic("bytes_served") > 0.0)
     }
 
     fn limit_memory(&mut self, bytes: Option<u64>) {

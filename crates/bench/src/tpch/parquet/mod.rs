@@ -41,7 +41,7 @@ impl Files {
             .tempdir_in(crate::scan::directory(options)?)
             .map_err(Error::io("create a folder for the tables"))?;
         let path = folder.path().canonicalize().map_err(Error::io("find the folder of the tables"))?;
-        let mut python = python::with_duckdb().map_err(|reason| Error::Missing {
+        let mut python = python::with_generator().map_err(|reason| Error::Missing {
             what: format!("there is no Python with DuckDB: {reason}"),
             hint: "run `make setup`",
         })?;
