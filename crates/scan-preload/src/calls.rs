@@ -3,7 +3,7 @@
 //! Each asks the library first, and calls the C library's function when nothing of the library's is left to be dropped: a thread
 //! that is cancelled there unwinds through these functions.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, off_t, size_t, ssize_t};
 use rustix::fs::SeekFrom;
@@ -12,7 +12,7 @@ use crate::inside::Inside;
 use crate::real::real;
 use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
-use crate::{descriptors, files, timing};
+use crate::{buffers, connections, descriptors, files, timing};
 
 /// The kernel reads at most so many bytes at a time.
 const MOST: u64 = 0x7fff_f000;
@@ -38,7 +38,7 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
         };
         let wanted = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.iov_len as u64))?;
         let len = wanted.min(MOST).min(served.size().checked_sub(start)?);
-        if len == 0 {
+        if len == 0 || !buffers::are_writable(parts, len) {
             return None;
         }
         // SAFETY: the caller's buffers.
@@ -180,10 +180,25 @@ fn forget(descriptor: c_int) {
     }
 }
 
+/// Whether a descriptor is this library's, so that the program does not close it.
+fn is_own(descriptor: c_int) -> bool {
+    Inside::enter().is_some_and(|_inside| connections::has(descriptor))
+}
+
+fn fail_with(error: c_int) -> c_int {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = error };
+    -1
+}
+
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_own(fd) {
+        // The program closes all that may be open.
+        return fail_with(libc::EBADF);
+    }
     forget(fd);
     // SAFETY: the caller's argument.
     unsafe { (real().close)(fd) }
@@ -205,6 +220,51 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
     forget(new);
     // SAFETY: the caller's arguments.
     unsafe { (real().dup3)(old, new, flags) }
+}
+
+/// Closes a range of descriptors but for connections. Gives the error, or 0.
+fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let mut error = 0;
+    let close = |start: c_uint, end: c_uint| {
+        // SAFETY: descriptors that the program wants to have closed.
+        if unsafe { libc::syscall(libc::SYS_close_range, start, end, flags) } != 0 {
+            // SAFETY: this thread's errno.
+            error = unsafe { *libc::__errno_location() };
+        }
+        error == 0
+    };
+    let _inside = Inside::enter();
+    connections::around(first, last, close);
+    error
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first > last {
+        return fail_with(libc::EINVAL);
+    }
+    match close_all(first, last, flags) {
+        0 => 0,
+        error => fail_with(error),
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let first = first.max(0);
+    if close_all(first as c_uint, c_uint::MAX, 0) == 0 {
+        return;
+    }
+    // The kernel is older than 5.9. Closing them one by one goes around connections, too.
+    let end = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    for descriptor in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
+        // SAFETY: the program wants it to be closed.
+        unsafe { close(descriptor) };
+    }
 }
 
 /// Whether a file is served, so that the page cache needs none of it.

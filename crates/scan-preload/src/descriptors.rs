@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use bedplate_threads::forks::PerProcess;
 use rustix::fs::SeekFrom;
 
-use crate::files::{self, ServedFile};
-use crate::limits::{LARGE_READ, MAX_DESCRIPTORS, REST_BYTES, RUN_BYTES};
+use crate::files::{self, Begun, ServedFile};
+use crate::limits::{LARGE_READ, MAX_DESCRIPTORS, MAX_RUNS, POSITION_STEP, REST_BYTES, RUN_BYTES, RUN_GAP};
 
 /// Descriptors of which memory is made at a time.
 const GROUP: usize = 256;
-/// Bytes that are read by `read` before its position is asked for.
-const UNPOSITIONED: i64 = RUN_BYTES / 8;
 
 #[derive(Default)]
 struct Entry {
@@ -27,15 +25,34 @@ struct Entry {
 #[derive(Default)]
 struct State {
     file: Option<Arc<ServedFile>>,
-    /// Bytes that were read by large reads, wherever they are. Small reads between them, as of a columnar file's short columns, do not
-    /// end the run.
-    large: i64,
-    /// Bytes that were read one after the other, or by large reads. Below zero: so many are read before the file is looked at.
-    run: i64,
-    /// Where the next byte of the run is, for reads by offset.
+    /// Runs of reads, the one that was continued last at the end. Several threads may each have one.
+    runs: Vec<Run>,
+    /// Bytes that `read` has read since the descriptor was last asked for its position.
+    unpositioned: u64,
+    /// Bytes that are read before the file is looked at again.
+    rest: u64,
+}
+
+/// Reads that follow each other, with small gaps.
+#[derive(Clone, Copy)]
+struct Run {
+    start: u64,
+    /// Where the latest read ended.
     next: u64,
-    /// Where the descriptor's position was at a length of the run, for reads by position.
-    base: Option<(u64, i64)>,
+    /// Bytes that were read. Where there are gaps they are fewer than `next` is behind `start`.
+    bytes: u64,
+}
+
+impl Run {
+    /// Whether a read that begins at an offset continues it.
+    fn is_continued_at(&self, offset: u64) -> bool {
+        offset.abs_diff(self.next) <= RUN_GAP
+    }
+
+    /// Whether it is long enough, and has not more in its gaps than was read.
+    fn is_sequential(&self) -> bool {
+        self.bytes >= RUN_BYTES && self.next.saturating_sub(self.start) <= 2 * self.bytes
+    }
 }
 
 /// Entries, if any of them is needed.
@@ -80,61 +97,123 @@ pub fn forget(descriptor: i32) {
     }
 }
 
-/// The kernel read so many bytes by a descriptor, at an offset or at the descriptor's position. Gives the file, if it is to be served
-/// from now on.
+/// The kernel read so many bytes by a descriptor, at an offset or at the descriptor's position. The file is served from now on, if it
+/// may be.
 pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
     let Some(entry) = entry(descriptor, true) else { return };
     // Threads that read by one descriptor do not wait for one another here.
     let Ok(mut state) = entry.state.try_lock() else { return };
-    let count = bytes as i64;
-    let is_large = bytes >= LARGE_READ;
-    if is_large && state.run >= 0 {
-        state.large = state.large.saturating_add(count);
+    if state.rest > 0 {
+        state.rest = state.rest.saturating_sub(bytes as u64);
+        return;
     }
-    match offset {
-        Some(offset) => {
-            let continues = offset == state.next || state.run < 0 || is_large;
-            state.run = if continues { state.run.saturating_add(count) } else { count };
-            state.next = offset + bytes as u64;
-        }
+    let (start, end) = match offset {
+        Some(offset) => (offset, offset + bytes as u64),
         None => {
-            state.run = state.run.saturating_add(count);
-            if state.run < UNPOSITIONED {
+            state.unpositioned += bytes as u64;
+            if state.unpositioned < POSITION_STEP {
                 return;
             }
+            let read = std::mem::take(&mut state.unpositioned);
             // SAFETY: the descriptor is asked for its position only.
             let position = rustix::fs::seek(unsafe { files::borrow(descriptor) }, SeekFrom::Current(0));
             let Ok(position) = position else {
                 // It is no file.
-                state.run = i64::MIN / 2;
+                state.rest = u64::MAX;
                 return;
             };
-            state.next = position;
-            match state.base {
-                Some((at, run)) if at + (state.run - run) as u64 == position => {}
-                _ => {
-                    // It was moved meanwhile, or is asked for the first time.
-                    state.run = UNPOSITIONED;
-                    state.base = Some((position, UNPOSITIONED));
-                }
-            }
+            // If the position was moved meanwhile, this is wrong, and the run soon ends.
+            (position.saturating_sub(read), position)
         }
-    }
-    if state.run < RUN_BYTES && !(is_large && state.large >= RUN_BYTES) {
+    };
+    let is_large = bytes >= LARGE_READ;
+    if !state.continue_run(start, end) && !is_large {
         return;
     }
-    state.large = 0;
-    state.base = None;
     // SAFETY: as above.
     let file = unsafe { files::borrow(descriptor) };
     let served = match &state.file {
         Some(served) if served.is_current(file) => Some(served.clone()),
         _ => files::find_or_serve(file),
     };
-    let is_served = served.as_ref().is_some_and(|served| served.begin_stream(file, state.next) || is_large);
-    state.run = if is_served { 0 } else { -REST_BYTES };
-    if is_served {
-        state.file = served;
-        entry.is_served.store(true, Ordering::Release);
+    let Some(served) = served else {
+        state.rest = REST_BYTES;
+        return;
+    };
+    match served.begin_stream(file, end) {
+        // Large reads look at the page cache themselves.
+        Begun::Stream => {}
+        _ if is_large => {}
+        Begun::NearEnd => return,
+        Begun::No => {
+            state.rest = REST_BYTES;
+            return;
+        }
+    }
+    state.file = Some(served);
+    entry.is_served.store(true, Ordering::Release);
+}
+
+impl State {
+    /// Adds a read to the run that it continues, or to a new one. Gives whether that run is sequential; then it is over.
+    fn continue_run(&mut self, start: u64, end: u64) -> bool {
+        // The longest of them, where several are near: a program may read by offset and by position in turns.
+        let near = (0..self.runs.len()).filter(|at| self.runs[*at].is_continued_at(start));
+        let continued = near.max_by_key(|at| self.runs[*at].bytes);
+        let mut run = match continued {
+            Some(at) => self.runs.remove(at),
+            None => {
+                if self.runs.len() == MAX_RUNS {
+                    self.runs.remove(0);
+                }
+                Run { start, next: start, bytes: 0 }
+            }
+        };
+        run.bytes += end - start;
+        run.next = end;
+        if run.is_sequential() {
+            return true;
+        }
+        if run.bytes >= RUN_BYTES {
+            // There is too much in its gaps. It may be sequential from here on.
+            run = Run { start: end, next: end, bytes: 0 };
+        }
+        self.runs.push(run);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_sequential_after(reads: impl IntoIterator<Item = (u64, u64)>) -> bool {
+        let mut state = State::default();
+        reads.into_iter().any(|(start, len)| state.continue_run(start, start + len))
+    }
+
+    #[test]
+    fn sequential_reads_are_told_from_others() {
+        const SIZE: u64 = 8 << 10;
+        let count = RUN_BYTES / SIZE;
+        assert!(is_sequential_after((0..count).map(|at| (at * SIZE, SIZE))));
+        assert!(!is_sequential_after((0..count - 1).map(|at| (at * SIZE, SIZE))));
+        // With a gap of the same size after each.
+        assert!(is_sequential_after((0..count).map(|at| (at * SIZE * 2, SIZE))));
+        assert!(!is_sequential_after((0..count * 10).map(|at| (at * SIZE * 3, SIZE))));
+        // Here and there.
+        assert!(!is_sequential_after((0..count * 10).map(|at| (at * 7_919 % 1000 * (1 << 20), SIZE))));
+        // Backwards.
+        assert!(!is_sequential_after((0..count * 10).rev().map(|at| (at * (1 << 20), SIZE))));
+    }
+
+    #[test]
+    fn threads_by_one_descriptor_have_a_run_each() {
+        let threads = MAX_RUNS as u64;
+        let reads = |threads: u64| {
+            (0..1000 * threads).map(move |at| (((at % threads) << 30) + at / threads * 4096, 4096))
+        };
+        assert!(is_sequential_after(reads(threads)));
+        assert!(!is_sequential_after(reads(threads + 1)), "one more than are remembered");
     }
 }

@@ -12,7 +12,7 @@ use bedplate_scan::{FileVersion, resident_bytes};
 use bedplate_threads::forks::PerProcess;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
-use crate::limits::{IDLE, LARGE_READ, MAX_FILES, MAX_LARGE_READS, MAX_STREAMS};
+use crate::limits::{IDLE, LARGE_READ, MAX_FILES, MAX_LARGE_READS, MAX_STREAMS, STREAM_BYTES};
 use crate::service::{self, Reader};
 use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
@@ -44,6 +44,16 @@ impl Place {
     fn is_idle(&self) -> bool {
         lock(&self.used).elapsed() >= IDLE
     }
+}
+
+/// Whether a stream began.
+pub enum Begun {
+    /// It did, and its first read finds it.
+    Stream,
+    /// There are fewer than [`STREAM_BYTES`] left to the end of the file.
+    NearEnd,
+    /// The page cache has what comes next, or the file cannot be read.
+    No,
 }
 
 /// A version of a file that is served.
@@ -237,11 +247,13 @@ impl ServedFile {
     }
 
     /// Begins a sequential stream, unless the page cache has what comes next. The stream is found by its first read.
-    pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
+    pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> Begun {
         *lock(&self.used) = Instant::now();
-        // A short rest is not worth a stream.
-        if self.size().saturating_sub(offset) < REGION / 2 || self.next_region(file, offset).is_none() {
-            return false;
+        if self.size().saturating_sub(offset) < STREAM_BYTES {
+            return Begun::NearEnd;
+        }
+        if self.next_region(file, offset).is_none() {
+            return Begun::No;
         }
         let first = {
             let mut large = lock(&self.large);
@@ -249,7 +261,7 @@ impl ServedFile {
             large.1 -= usize::from(reader.is_some());
             reader
         };
-        let Some(reader) = first.or_else(|| self.new_reader(file)) else { return false };
+        let Some(reader) = first.or_else(|| self.new_reader(file)) else { return Begun::No };
         let place = Place {
             descriptor: file.as_raw_fd(),
             next: AtomicU64::new(offset),
@@ -267,7 +279,7 @@ impl ServedFile {
         streams.push(Arc::new(place));
         drop((streams, gone));
         STREAMS.add(1);
-        true
+        Begun::Stream
     }
 
     /// Where the region ends that begins at an offset. `None`: the page cache has it, or nobody says whether.

@@ -8,12 +8,14 @@
 //! depends on seeing all calls of the program, and writers in any process are noticed.
 //!
 //! # What is where
-//! - `calls` has the functions that the program calls instead of the C library's; `real` has the C library's.
+//! - `calls` has the functions that the program calls instead of the C library's; `real` has the C library's; `buffers` are what the
+//!   program reads into.
 //! - `descriptors` notices which descriptors are read sequentially, or by large reads, and remembers their files.
 //! - `files` has the files that are served, and decides which are; `streams` has a file's readers, and reads ahead.
 //! - `service` is the connection to the daemon. All threads that read are the daemon's: the library starts none.
 //! - `inside` keeps a signal handler that interrupts the library, and the library's own calls, out of it; `allocator` keeps the library
-//!   apart from the program's allocator; `forks` gives a forked child a library of its own.
+//!   apart from the program's allocator; `forks` gives a forked child a library of its own; `connections` keeps the program's hands off
+//!   the library's descriptors.
 //!
 //! # Locks
 //! In this order: a descriptor's entry; the list of files; a file's list of streams; a stream. A call that waits for the device holds its
@@ -30,7 +32,9 @@
 #![cfg(target_os = "linux")]
 
 mod allocator;
+mod buffers;
 mod calls;
+mod connections;
 mod descriptors;
 mod files;
 mod forks;

@@ -22,13 +22,25 @@ pub const MAX_BLOCKS_AHEAD: usize = 4;
 const _: () = assert!(MAX_BLOCKS_AHEAD + 2 <= MAX_RANGES_HELD);
 
 /// Bytes that are read one after the other, or by large reads, before a file is served.
-pub const RUN_BYTES: i64 = 1 << 20;
+pub const RUN_BYTES: u64 = 1 << 20;
+
+/// A read that begins so many bytes after the end of another, or before it, continues a run.
+pub const RUN_GAP: u64 = 64 << 10;
+
+/// Runs that are remembered for each descriptor. One more takes the place of the one that was continued least recently.
+pub const MAX_RUNS: usize = 16;
+
+/// Bytes that `read` reads before the descriptor is asked for its position.
+pub const POSITION_STEP: u64 = RUN_BYTES / 8;
+
+/// Bytes of a file that are left where a stream begins: fewer are not worth a stream.
+pub const STREAM_BYTES: u64 = 8 << 20;
 
 /// A read of so many bytes is large: it is served also where no stream is.
 pub const LARGE_READ: usize = 256 << 10;
 
 /// Bytes that are read by a descriptor whose file is not served, before that is looked at again.
-pub const REST_BYTES: i64 = 64 << 20;
+pub const REST_BYTES: u64 = 64 << 20;
 
 /// Files that are smaller are left to the kernel, unless told otherwise.
 pub const MINIMUM_BYTES: u64 = 64 << 20;
@@ -41,3 +53,6 @@ pub const PAUSE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A stream that was not read for so long gives its memory back, when the next one begins.
 pub const IDLE: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Buffers that each thread remembers as writable. One more takes the place of the one that was remembered first.
+pub const KNOWN_BUFFERS: usize = 4;

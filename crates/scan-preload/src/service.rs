@@ -1,13 +1,13 @@
 //! The connection to the daemon, which begins with the first file that is to be served.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use bedplate_scan::{Error, RangeReader, Service};
 use bedplate_threads::forks::PerProcess;
 
-use crate::forks::Connection;
+use crate::connections::Connection;
 use crate::limits::{PATIENCE, PAUSE};
 use crate::settings::settings;
 
@@ -46,8 +46,8 @@ pub fn reader(file: BorrowedFd<'_>) -> Option<Reader> {
     };
     match service.reader_of(file) {
         Ok(ranges) => {
-            let descriptor = ranges.descriptor()?.as_raw_fd();
-            Some(Reader { _connection: Connection::note(descriptor)?, ranges })
+            let connection = Connection::note(ranges.descriptor()?)?;
+            Some(Reader { ranges, _connection: connection })
         }
         // This file is refused, and the next one may be taken.
         Err(Error::Refused(_) | Error::Invalid(_)) => None,

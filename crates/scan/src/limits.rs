@@ -64,3 +64,6 @@ pub(crate) const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// A file that was changed less long ago is not cached.
 pub const SETTLING_TIME: Duration = Duration::from_secs(2);
+
+/// Descriptors of a client's connections to a daemon have this number or a higher one, where the process may have such.
+pub(crate) const CLIENT_DESCRIPTORS: i32 = 768;

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
 
+use super::accompany::SOCKET_VARIABLE;
 use crate::failure::hinted;
 use crate::preload::{self, reach};
 use crate::units;
@@ -49,10 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => start_daemon(args.memory)?,
     };
-    let mut environment = vec![
-        ("BEDPLATE_SCAN_SOCKET", socket.into()),
-        ("BEDPLATE_SCAN_MINIMUM", args.minimum.to_string().into()),
-    ];
+    let mut environment =
+        vec![(SOCKET_VARIABLE, socket.into()), ("BEDPLATE_SCAN_MINIMUM", args.minimum.to_string().into())];
     if let Some(file) = &args.statistics {
         environment.push(("BEDPLATE_SCAN_STATISTICS", std::path::absolute(file)?.into()));
     }

@@ -5,14 +5,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
-use bedplate_scan::{Choice, Daemon, Options, Service, Stopper};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use bedplate_scan::{Choice, Daemon, Options, Service};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::accompany::accompany;
 use super::{advised, parse_engine};
 use crate::failure::hinted;
 use crate::signals::Stops;
@@ -39,7 +37,7 @@ pub struct Args {
     /// Use huge pages that the administrator reserved (vm.nr_hugepages) for channels and pools, as far as there are enough.
     #[arg(long)]
     reserved_pages: bool,
-    /// End when the process with this number has ended and no process is connected.
+    /// End when the process with this number has ended, and every process that it left behind.
     #[arg(long, value_name = "PID")]
     accompany: Option<i32>,
     /// Remove the folder of the socket at the end.
@@ -69,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let daemon = Daemon::bind(service.clone(), &path, &options)?;
     let stopper = daemon.stopper();
     if let Some(process) = args.accompany {
-        accompany(process, stopper.clone())?;
+        accompany(process, path.clone(), stopper.clone())?;
     }
     // Programs that start this one wait for this line.
     writeln!(io::stdout(), "ready on {}", path.display())?;
@@ -85,24 +83,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     served?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
-}
-
-/// Stops the daemon when a process has ended and no process is connected.
-fn accompany(process: i32, stopper: Stopper) -> anyhow::Result<()> {
-    /// How often connections are counted when the process has ended.
-    const STEP: Duration = Duration::from_millis(200);
-    let pid = Pid::from_raw(process).context("--accompany")?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).context(format!("looking at process {process}"))?;
-    let wait = move || {
-        // A process is readable when it has ended.
-        while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
-        while stopper.connections() > 0 {
-            std::thread::sleep(STEP);
-        }
-        stopper.stop();
-    };
-    std::thread::Builder::new().name("accompany".into()).spawn(wait).context("starting a thread")?;
-    Ok(())
 }
 
 /// Where a user's, or the machine's, daemon listens; its folder is made.
