@@ -13,7 +13,7 @@ const SIDES_MAX: usize = 3;
 
 /// How many steps the experiments have at most.
 pub fn steps(plan: &Plan) -> usize {
-    4 * plan.q6_rounds + SIDES_MAX * plan.cold.len() * plan.query_rounds + 2 * plan.cold.len() + QUERIES.len()
+    4 * plan.q6_rounds + SIDES_MAX * plan.cold.len() * plan.cold_rounds + 2 * plan.cold.len() + QUERIES.len()
 }
 
 impl Driver<'_, '_> {
@@ -83,7 +83,7 @@ impl Driver<'_, '_> {
         let sides = self.sides_alone();
         let mut cells = vec![Vec::new(); sides.len() - 1];
         for index in self.plan.cold.clone() {
-            let results = interleave(self.plan.query_rounds, sides.len(), |side, _| {
+            let results = interleave(self.plan.cold_rounds, sides.len(), |side, _| {
                 self.progress.step(&format!("cold query {}, {}", index + 1, sides[side].name()));
                 self.cold_run(sides[side], index)
             })?;
@@ -116,7 +116,7 @@ impl Driver<'_, '_> {
             };
             // Neither side pays for what only the first run of a query does.
             run(Side::Vanilla)?;
-            let results = interleave(self.plan.query_rounds, SIDES.len(), |side, _| run(SIDES[side]))?;
+            let results = interleave(self.plan.warm_rounds, SIDES.len(), |side, _| run(SIDES[side]))?;
             for (side, runs) in SIDES.iter().zip(&results) {
                 self.report.rows.push(row("8", index, "warm", *side, runs));
             }

@@ -136,7 +136,7 @@ impl DuckDb {
                     command.env("BEDPLATE_SCAN_STATISTICS", self.statistics());
                 }
             }
-            let task = Task { folder, scale: self.scale, threads, memory, queries };
+            let task = Task { folder, scale: self.scale, threads, reads_itself: time_reads, memory, queries };
             clients.push(Client::start(command, &task)?);
         }
         let clients = clients.into_iter().map(Client::wait).collect::<Result<Vec<_>>>()?;

@@ -30,6 +30,8 @@ pub struct Task<'a> {
     pub scale: f64,
     /// `None`: as many as the engine chooses.
     pub threads: Option<u32>,
+    /// The threads of a query read for themselves, so that the time of reads is time of the query.
+    pub reads_itself: bool,
     /// Bytes that the engine may have. `None`: as many as the engine chooses.
     pub memory: Option<u64>,
     pub queries: &'a [usize],
@@ -63,7 +65,7 @@ impl Client {
             task.queries.iter().map(|index| json!([index, query(*index, task.scale)])).collect();
         let tables = TABLES.map(|(table, _)| table);
         let task_text = json!({"folder": task.folder, "tables": tables, "threads": task.threads,
-            "memory": task.memory, "queries": queries});
+            "memory": task.memory, "reads_itself": task.reads_itself, "queries": queries});
         // A process that cannot read has failed, which `wait` reports.
         let _ = writeln!(input, "{task_text}");
         Ok(Self { child, input, output: BufReader::new(output), queries: task.queries.len() })

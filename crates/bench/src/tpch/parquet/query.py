@@ -1,5 +1,5 @@
 # Runs queries on TPC-H's Parquet files by DuckDB. The first line of the standard input is a JSON object: `folder`, `tables`, `threads`
-# (null: DuckDB's default), `memory` in bytes (null: likewise), and `queries`, each with a number and a text. Prints `ready`; after another
+# (null: DuckDB's default), `memory` in bytes (null: likewise), `reads_itself`, and `queries`, each with a number and a text. Prints `ready`; after another
 # line, it runs the queries and prints one JSON object for each of them.
 import json, sys, time
 import duckdb
@@ -8,6 +8,10 @@ task = json.loads(sys.stdin.readline())
 connection = duckdb.connect()
 if task["threads"] is not None:
     connection.execute(f"set threads = {task['threads']}")
+if task["reads_itself"]:
+    # A query's own thread reads, and no other thread reads ahead. Versions before 2 have no threads for that.
+    if connection.execute("select count(*) from duckdb_settings() where name = 'async_threads'").fetchone()[0]:
+        connection.execute("set async_threads = 0")
 if task["memory"] is not None:
     connection.execute(f"set memory_limit = '{task['memory']}B'")
 connection.execute(f"set temp_directory = '{task['folder']}'")
