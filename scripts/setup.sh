@@ -213,12 +213,21 @@ if ! have_postgresql_18 "$place"; then
   postgresql_18 "$place" || say "it could not be fetched: its tests will say that they are skipped"
 fi
 
-# DuckDB answers the queries of TPC-H, too: an oracle for the benchmark scan-postgres.
+# DuckDB with its generator of TPC-H makes tables for the benchmark scan-tpch, and its answers are an oracle for that and for
+# scan-postgres. The generator is not published for each version.
 if ! PYTHONPATH=$cache/duckdb "$python" -c 'import duckdb' 2>/dev/null; then
   say "fetching DuckDB from PyPI into $cache/duckdb"
   "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-compile --root-user-action ignore \
     --only-binary :all: --upgrade --target "$cache/duckdb" duckdb duckdb-extension-tpch ||
     say "it could not be fetched: the benchmark scan-postgres will say that it has no second oracle"
+fi
+
+# The DuckDB that scan-tpch measures.
+if ! PYTHONPATH=$cache/duckdb-2 "$python" -c 'import duckdb' 2>/dev/null; then
+  say "fetching DuckDB 2 from PyPI into $cache/duckdb-2"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile --root-user-action ignore \
+    --only-binary :all: --upgrade --target "$cache/duckdb-2" 'duckdb==2.*' ||
+    say "it could not be fetched: the benchmark scan-tpch will measure the version that has the generator"
 fi
 
 # ---- Rust -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ use crate::limits::{MOST, SHORT_READ};
 use crate::real::real;
 use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
-use crate::{buffers, connections, descriptors, files};
+use crate::{buffers, connections, descriptors, files, timing};
 
 /// The kernel takes at most so many parts.
 const MOST_PARTS: c_int = 1024;
@@ -147,12 +147,15 @@ macro_rules! reads {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> ssize_t {
             inside::cancellation_point();
+            let start = timing::begin($descriptor);
             // SAFETY: the caller's arguments.
             if $condition && let Some(served) = unsafe { $serve } {
+                timing::end(start);
                 return served;
             }
             // SAFETY: likewise.
             let read = unsafe { (real().$real)($($argument),*) };
+            timing::end(start);
             note($descriptor, $offset, read);
             read
         }

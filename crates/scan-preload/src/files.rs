@@ -91,7 +91,7 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether a file is one that may be served: a regular file that is large enough.
-fn may_be_served(file: BorrowedFd<'_>) -> bool {
+pub fn may_be_served(file: BorrowedFd<'_>) -> bool {
     let Some(settings) = settings() else { return false };
     let Ok(stat) = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS) else { return false };
     FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile

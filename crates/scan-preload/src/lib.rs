@@ -26,6 +26,8 @@
 //! It is read once, before `main` (`settings`):
 //! - `BEDPLATE_SCAN_SOCKET=PATH`: where the daemon listens. Without it all calls go to the kernel.
 //! - `BEDPLATE_SCAN_MINIMUM=BYTES`: smaller files are left to the kernel (67108864).
+//! - `BEDPLATE_SCAN_TIME_READS=1`: reads of files that are large enough to be served are timed, also without a daemon, so that programs
+//!   can be compared with and without it.
 //! - `BEDPLATE_SCAN_STATISTICS=FILE`: a line is appended to the file when the process ends.
 
 #![cfg(target_os = "linux")]
@@ -45,6 +47,7 @@ mod service;
 mod settings;
 mod statistics;
 mod streams;
+mod timing;
 
 /// Run by the dynamic loader, before `main`.
 #[used]

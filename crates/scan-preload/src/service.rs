@@ -81,7 +81,7 @@ fn service() -> Result<Service, Refusal> {
     if let Some(service) = &state.service {
         return Ok(service.clone());
     }
-    let socket = &settings().ok_or(Refusal::ForLong)?.socket;
+    let socket = settings().and_then(|settings| settings.socket.as_ref()).ok_or(Refusal::ForLong)?;
     let connected = Service::connect_within(socket, PATIENCE).inspect_err(|_| {
         state.pause = Some(Instant::now() + PAUSE);
     });

@@ -11,9 +11,11 @@ use crate::limits::MINIMUM_BYTES;
 /// The variables, which the library's documentation explains.
 #[derive(Debug)]
 pub struct Settings {
-    pub socket: PathBuf,
+    /// `None`: nothing is served, and reads are timed.
+    pub socket: Option<PathBuf>,
     pub minimum: u64,
     pub statistics: Option<PathBuf>,
+    pub time_reads: bool,
 }
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
@@ -21,11 +23,12 @@ static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 /// Whether the library serves this process.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// Reads them. Gives whether there is a daemon.
+/// Reads them. Gives whether the library has something to do.
 pub fn load() -> bool {
-    let has_daemon = SETTINGS.get_or_init(read).is_some();
+    let settings = SETTINGS.get_or_init(read).as_ref();
+    let has_daemon = settings.is_some_and(|settings| settings.socket.is_some());
     ACTIVE.store(has_daemon, Ordering::Relaxed);
-    has_daemon
+    settings.is_some()
 }
 
 /// Whether reads are served.
@@ -38,7 +41,7 @@ pub fn deactivate() {
     ACTIVE.store(false, Ordering::Relaxed);
 }
 
-/// The settings. `None`: there is no daemon, or they are not read yet.
+/// The settings. `None`: the library has nothing to do, or they are not read yet.
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get()?.as_ref()
 }
@@ -46,8 +49,11 @@ pub fn settings() -> Option<&'static Settings> {
 fn read() -> Option<Settings> {
     let path =
         |name| variable(name).filter(|value| !value.is_empty()).map(|value| OsStr::from_bytes(value).into());
-    Some(Settings {
-        socket: path(c"BEDPLATE_SCAN_SOCKET")?,
+    let (socket, time_reads) =
+        (path(c"BEDPLATE_SCAN_SOCKET"), variable(c"BEDPLATE_SCAN_TIME_READS") == Some(b"1"));
+    (socket.is_some() || time_reads).then(|| Settings {
+        socket,
+        time_reads,
         minimum: variable(c"BEDPLATE_SCAN_MINIMUM")
             .and_then(|value| str::from_utf8(value).ok()?.parse().ok())
             .unwrap_or(MINIMUM_BYTES),
