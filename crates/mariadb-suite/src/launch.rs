@@ -27,6 +27,8 @@ pub struct Preload {
     pub socket: Option<PathBuf>,
     /// The memory of the daemon that the command starts, in bytes.
     pub memory_bytes: Option<u64>,
+    /// Files that were not changed for so many milliseconds are served; otherwise for 2 s.
+    pub settling_time_ms: Option<u64>,
     /// Smaller files are left to the page cache.
     pub minimum_bytes: Option<u64>,
     /// The file to which the library appends what it did.
@@ -60,6 +62,9 @@ impl Preload {
         }
         if let Some(bytes) = self.memory_bytes {
             command.arg("--memory").arg(bytes.to_string());
+        }
+        if let Some(time) = self.settling_time_ms {
+            command.arg("--settling-time").arg(time.to_string());
         }
         if let Some(bytes) = self.minimum_bytes {
             command.arg("--minimum").arg(bytes.to_string());

@@ -22,6 +22,8 @@ const START_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(180);
 /// The socket's name in the server's folder.
 const SOCKET: &str = "socket";
+/// The database of clients, which `mariadb-install-db` makes.
+const DATABASE: &str = "test";
 
 /// What a server is made with.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +67,7 @@ impl Server {
         let mut install = Command::new(&installation.install);
         // InnoDB reads past the page cache by itself. Without it, the data directory is small.
         install.args(["--no-defaults", "--skip-innodb", "--default-storage-engine=MyISAM"]);
-        install.args(["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]);
+        install.args(["--auth-root-authentication-method=normal", "--skip-name-resolve"]);
         install.arg(format!("--datadir={}", server.data().display()));
         run(&mut server.prepare(install))?;
         Ok(server)
@@ -181,10 +183,11 @@ impl Server {
         Session::start(&mut self.client())
     }
 
-    /// The command-line client, prepared for this server. It runs as this process's user.
+    /// The command-line client, prepared for this server and the database `test`. It runs as this process's user.
     pub fn client(&self) -> Command {
         let mut command = Command::new(&self.installation.client);
         command.arg("--no-defaults").arg(format!("--socket={SOCKET}")).arg("--user=root");
+        command.arg(format!("--database={DATABASE}"));
         command.current_dir(self.path()).env("LC_ALL", "C").env_remove("LD_PRELOAD");
         command
     }
@@ -251,6 +254,11 @@ impl Drop for Server {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
             let _ = server.wait();
+        }
+        // A daemon that ends by itself removes its socket.
+        let begin = Instant::now();
+        while !processes::inside(&self.data()).is_empty() && begin.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(10));
         }
         let left = processes::kill_inside(self.path());
         if !left.is_empty() {

@@ -2,8 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::Result;
+
+/// How long a client may take to end when its session is dropped.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The columns of a row as text. A tab, a new line and a backslash are `\t`, `\n` and `\\` in them, and nothing is `NULL`.
 pub type Row = Vec<String>;
@@ -110,6 +114,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         // The client ends at the end of its input, unless it waits for the server.
         self.input = None;
+        let begin = Instant::now();
+        while matches!(self.client.try_wait(), Ok(None)) && begin.elapsed() < GRACE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let _ = self.client.kill();
         let _ = self.client.wait();
     }

@@ -100,9 +100,7 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<u64
 /// Remembers what the kernel read.
 fn note(descriptor: c_int, offset: Option<off_t>, read: ssize_t) {
     let (Ok(bytes @ 1..), Some(_inside)) = (usize::try_from(read), Inside::enter()) else { return };
-    if crate::settings::settings().is_some() {
-        descriptors::note_read(descriptor, offset.map(|offset| offset as u64), bytes);
-    }
+    descriptors::note_read(descriptor, offset.map(|offset| offset as u64), bytes);
 }
 
 /// Serves a read into one buffer.

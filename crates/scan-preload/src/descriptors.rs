@@ -10,12 +10,13 @@ use bedplate_threads::forks::PerProcess;
 use rustix::fs::SeekFrom;
 
 use crate::files::{self, ServedFile};
-use crate::limits::{LARGE_READ, MAX_DESCRIPTORS, REST_BYTES, RUN_BYTES};
+use crate::limits::MAX_DESCRIPTORS;
+use crate::settings::settings;
 
 /// Descriptors of which memory is made at a time.
 const GROUP: usize = 256;
-/// Bytes that are read by `read` before its position is asked for.
-const UNPOSITIONED: i64 = RUN_BYTES / 8;
+/// The position of a descriptor is asked for after so many parts of a run.
+const POSITIONS: i64 = 8;
 
 #[derive(Default)]
 struct Entry {
@@ -80,11 +81,13 @@ pub fn forget(descriptor: i32) {
 /// The kernel read so many bytes by a descriptor, at an offset or at the descriptor's position. Gives the file, if it is to be served
 /// from now on.
 pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
-    let Some(entry) = entry(descriptor, true) else { return };
+    let (Some(entry), Some(settings)) = (entry(descriptor, true), settings()) else { return };
+    let thresholds = settings.thresholds;
+    let unpositioned = thresholds.run / POSITIONS;
     // Threads that read by one descriptor do not wait for one another here.
     let Ok(mut state) = entry.state.try_lock() else { return };
     let count = bytes as i64;
-    let is_large = bytes >= LARGE_READ;
+    let is_large = bytes as u64 >= thresholds.large_read;
     match offset {
         Some(offset) => {
             let continues = offset == state.next || state.run < 0 || is_large;
@@ -93,7 +96,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
         }
         None => {
             state.run = state.run.saturating_add(count);
-            if state.run < UNPOSITIONED {
+            if state.run < unpositioned {
                 return;
             }
             // SAFETY: the descriptor is asked for its position only.
@@ -108,13 +111,13 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
                 Some((at, run)) if at + (state.run - run) as u64 == position => {}
                 _ => {
                     // It was moved meanwhile, or is asked for the first time.
-                    state.run = UNPOSITIONED;
-                    state.base = Some((position, UNPOSITIONED));
+                    state.run = unpositioned;
+                    state.base = Some((position, unpositioned));
                 }
             }
         }
     }
-    if state.run < RUN_BYTES {
+    if state.run < thresholds.run {
         return;
     }
     state.base = None;
@@ -125,7 +128,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
         _ => files::find_or_serve(file),
     };
     let is_served = served.as_ref().is_some_and(|served| served.begin_stream(file, state.next) || is_large);
-    state.run = if is_served { 0 } else { -REST_BYTES };
+    state.run = if is_served { 0 } else { -thresholds.rest };
     if is_served {
         state.file = served;
         entry.is_served.store(true, Ordering::Release);

@@ -12,7 +12,7 @@ use bedplate_scan::{FileVersion, resident_bytes};
 use bedplate_threads::forks::PerProcess;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
-use crate::limits::{IDLE, LARGE_READ, MAX_FILES, MAX_LARGE_READS, MAX_STREAMS};
+use crate::limits::{IDLE, MAX_FILES, MAX_LARGE_READS, MAX_STREAMS};
 use crate::service::{self, Reader};
 use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
@@ -150,7 +150,10 @@ impl ServedFile {
         let has_it = |place: &&Arc<Place>| {
             (place.start.load(Ordering::Relaxed)..place.end.load(Ordering::Relaxed)).contains(&offset)
         };
-        own().find(|place| place.next.load(Ordering::Relaxed) == offset).or_else(|| own().find(has_it)).cloned()
+        own()
+            .find(|place| place.next.load(Ordering::Relaxed) == offset)
+            .or_else(|| own().find(has_it))
+            .cloned()
     }
 
     /// Copies a range of this version. `false`: it is left to the kernel; some of the target may be written.
@@ -160,7 +163,11 @@ impl ServedFile {
         }
         match self.stream_at(file.as_raw_fd(), range.start) {
             Some(place) => self.copy_from(&place, file, range, target),
-            None if range.end - range.start >= LARGE_READ as u64 => self.copy_large(file, range, target),
+            None if range.end - range.start
+                >= settings().map_or(u64::MAX, |set| set.thresholds.large_read) =>
+            {
+                self.copy_large(file, range, target)
+            }
             None => false,
         }
     }
@@ -236,8 +243,10 @@ impl ServedFile {
     /// Begins a sequential stream, unless the page cache has what comes next. The stream is found by its first read.
     pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
         *lock(&self.used) = Instant::now();
-        // A short rest is not worth a stream.
-        if self.size().saturating_sub(offset) < REGION / 2 || self.next_region(file, offset).is_none() {
+        let Some(settings) = settings() else { return false };
+        if self.size().saturating_sub(offset) < settings.thresholds.short_rest
+            || self.next_region(file, offset).is_none()
+        {
             return false;
         }
         let first = {
@@ -283,6 +292,9 @@ impl ServedFile {
 
 /// Whether the page cache has a range, by looking at so many places of it. `None`: the kernel does not tell this process.
 fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<bool> {
+    if settings().is_some_and(|settings| settings.serves_resident) {
+        return Some(false);
+    }
     // SAFETY: the program's descriptor, which is not closed here: closing any descriptor of a file drops the process's record locks.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file.as_raw_fd()) });
     let step = (range.end - range.start) / samples;

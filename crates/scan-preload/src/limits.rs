@@ -24,6 +24,9 @@ const _: () = assert!(MAX_BLOCKS_AHEAD + 2 <= MAX_RANGES_HELD);
 /// Bytes that are read one after the other, or by large reads, before a file is served.
 pub const RUN_BYTES: i64 = 1 << 20;
 
+/// A sequential stream is worth so many bytes of its file, or more.
+pub const SHORT_REST_BYTES: u64 = 16 << 20;
+
 /// A read of so many bytes is large: it is served also where no stream is.
 pub const LARGE_READ: usize = 256 << 10;
 

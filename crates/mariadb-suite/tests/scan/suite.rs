@@ -1,0 +1,1 @@
+//! MariaDB's own tests, with all their servers under the library.
