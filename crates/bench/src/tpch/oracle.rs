@@ -1,11 +1,12 @@
 //! DuckDB's answers to TPC-H. It has them for some scale factors (`tpch_answers()`).
 //!
-//! DuckDB's generator draws other random text than TPC-H's. So addresses and comments are not compared, and neither are the two
-//! queries that select by comments.
+//! DuckDB's generator draws other random text than TPC-H's. So with data of the latter, addresses and comments are not compared, and
+//! neither are the two queries that select by comments.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use bedplate_postgres_suite::cache_folder;
+use super::engine::Rows;
+use super::python;
 
 /// Prints the answers to the 22 queries, each after a line of its number.
 const SCRIPT: &str = "
@@ -22,45 +23,71 @@ for number, answer in connection.execute(query, [float(sys.argv[1])]).fetchall()
 /// A value that is not compared.
 const ANY: &str = "*";
 
-/// Whether DuckDB's answer to a query is one to the same question. Those to queries 13 and 16 depend on random text, and its query 11
-/// has the fraction of scale factor 1 at every scale.
-pub fn has_answer(index: usize, scale: f64) -> bool {
-    match index {
-        12 | 15 => false,
-        10 => scale == 1.0,
-        _ => true,
-    }
+/// What generated the data that is queried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generator {
+    /// TPC-H's, or one with the same rows.
+    Tpch,
+    /// DuckDB's.
+    DuckDb,
 }
 
-/// The answers for a scale factor, by query: rows of columns; or why there are none.
-pub fn answers(scale: f64) -> Result<Vec<Vec<Vec<String>>>, String> {
-    let mut reason = String::new();
-    for python in ["python3", "/usr/bin/python3"] {
-        let mut command = Command::new(python);
-        command.args(["-c", SCRIPT, &scale.to_string()]).env("PYTHONPATH", cache_folder().join("duckdb"));
-        let output = match command.stdin(Stdio::null()).output() {
-            Ok(output) => output,
-            Err(error) => {
-                reason = format!("{python}: {error}");
-                continue;
-            }
-        };
-        if output.status.success() {
-            let found = parse(&String::from_utf8_lossy(&output.stdout));
-            return match found.len() {
-                22 => Ok(found),
-                _ => Err(format!("DuckDB has no answers for scale factor {scale}")),
-            };
+/// DuckDB's answers for a scale factor.
+pub struct Oracle {
+    generator: Generator,
+    scale: f64,
+    answers: Vec<Rows>,
+}
+
+impl Oracle {
+    /// Asks DuckDB, or says why there are no answers.
+    pub fn ask(generator: Generator, scale: f64) -> Result<Self, String> {
+        let mut command = python::with_duckdb()?;
+        let output = command.args(["-c", SCRIPT, &scale.to_string()]).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("python3: {error}"))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let last = text.trim().lines().next_back().unwrap_or_default().to_owned();
+            return Err(format!("{last}; `make setup` fetches DuckDB"));
         }
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        reason = format!("{python}: {}", text.trim().lines().next_back().unwrap_or_default());
+        let answers = parse(&String::from_utf8_lossy(&output.stdout), generator == Generator::Tpch);
+        match answers.len() {
+            22 => Ok(Self { generator, scale, answers }),
+            _ => Err(format!("DuckDB has no answers for scale factor {scale}")),
+        }
     }
-    Err(format!("{reason}; `make setup` fetches DuckDB"))
+
+    /// The answer to a query, if it is one to the same question. With TPC-H's data, answers to queries 13 and 16 depend on random text.
+    /// DuckDB's query 11 has the fraction of scale factor 1 at every scale.
+    pub fn answer(&self, index: usize) -> Option<&Rows> {
+        let is_same_question = match index {
+            12 | 15 => self.generator == Generator::DuckDb,
+            10 => self.scale == 1.0,
+            _ => true,
+        };
+        self.answers.get(index).filter(|_| is_same_question)
+    }
+
+    /// What is compared with DuckDB's answers.
+    pub fn about(&self) -> &'static str {
+        match self.generator {
+            Generator::Tpch => {
+                "DuckDB's answers, but for random text: addresses, comments, queries 13 and 16"
+            }
+            Generator::DuckDb => "DuckDB's known answers",
+        }
+    }
+
+    /// An oracle with given answers.
+    #[cfg(test)]
+    pub fn of(generator: Generator, scale: f64, answers: Vec<Rows>) -> Self {
+        Self { generator, scale, answers }
+    }
 }
 
-/// The rows behind each line that begins with `@`, without their header.
-fn parse(text: &str) -> Vec<Vec<Vec<String>>> {
-    let mut all: Vec<Vec<Vec<String>>> = Vec::new();
+/// The rows behind each line that begins with `@`, without their header. `any_text`: addresses and comments are not compared.
+fn parse(text: &str, any_text: bool) -> Vec<Rows> {
+    let mut all: Vec<Rows> = Vec::new();
     let mut is_header = false;
     let mut is_text = Vec::new();
     for line in text.lines() {
@@ -71,7 +98,7 @@ fn parse(text: &str) -> Vec<Vec<Vec<String>>> {
             is_header = false;
             is_text = line
                 .split('|')
-                .map(|name| name.ends_with("_address") || name.ends_with("_comment"))
+                .map(|name| any_text && (name.ends_with("_address") || name.ends_with("_comment")))
                 .collect();
         } else if let Some(rows) = all.last_mut() {
             let value =
@@ -128,8 +155,18 @@ mod tests {
     #[test]
     fn answers_are_parsed() {
         let text = "@ 1\na|b|s_comment\n1|x |p\n2|y|q\n@ 2\nc\n";
-        assert_eq!(parse(text), [rows(&[&["1", "x", ANY], &["2", "y", ANY]]), rows(&[])]);
-        assert!(is_same(&rows(&[&["1", "x", "any"], &["2", "y", ""]]), &parse(text)[0]));
+        assert_eq!(parse(text, true), [rows(&[&["1", "x", ANY], &["2", "y", ANY]]), rows(&[])]);
+        assert!(is_same(&rows(&[&["1", "x", "any"], &["2", "y", ""]]), &parse(text, true)[0]));
+        assert_eq!(parse(text, false)[0], rows(&[&["1", "x", "p"], &["2", "y", "q"]]));
+    }
+
+    #[test]
+    fn answers_to_other_questions_are_not_compared() {
+        let of = |generator, scale| Oracle::of(generator, scale, vec![Vec::new(); 22]);
+        let tpch = of(Generator::Tpch, 1.0);
+        assert!(tpch.answer(12).is_none() && tpch.answer(15).is_none() && tpch.answer(10).is_some());
+        let own = of(Generator::DuckDb, 0.1);
+        assert!(own.answer(12).is_some() && own.answer(15).is_some() && own.answer(10).is_none());
     }
 
     #[test]
