@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bedplate_mariadb_suite::{Installation, Launch, Preload, Server, Settings, Statistics, programs};
 use rustix::fs::{Advice, fadvise};
@@ -48,20 +49,42 @@ pub fn target() -> PathBuf {
     folder
 }
 
-/// Under the library, which serves files although they were just changed, with its statistics in a file of the server's folder.
+/// Under the library, with its statistics in a file of the server's folder. Everything that may be served is: files that were just
+/// changed, and files that the page cache has.
 pub fn preload(server: &Server) -> Launch {
-    match is_stock() {
-        true => Launch::Plain,
-        false => Launch::Scan(Preload {
-            program: program(),
-            memory_bytes: Some(256 << 20),
-            minimum_bytes: Some(MINIMUM_BYTES),
-            settling_time_ms: Some(0),
-            statistics: Some(statistics_file(server)),
-            ..Preload::default()
-        }),
+    launch(Preload {
+        settling_time_ms: Some(0),
+        environment: vec![("BEDPLATE_SCAN_RESIDENT".into(), "serve".into())],
+        ..smaller_minimum(server)
+    })
+}
+
+/// Likewise, but as it is without options, except for the size of files.
+pub fn preload_as_installed(server: &Server) -> Launch {
+    launch(smaller_minimum(server))
+}
+
+/// Likewise, without any option.
+pub fn preload_by_default(server: &Server) -> Launch {
+    launch(Preload { minimum_bytes: None, ..smaller_minimum(server) })
+}
+
+fn launch(preload: Preload) -> Launch {
+    if is_stock() { Launch::Plain } else { Launch::Scan(preload) }
+}
+
+fn smaller_minimum(server: &Server) -> Preload {
+    Preload {
+        program: program(),
+        memory_bytes: Some(1 << 30),
+        minimum_bytes: Some(MINIMUM_BYTES),
+        statistics: Some(statistics_file(server)),
+        ..Preload::default()
     }
 }
+
+/// How long a file must not have been changed before it is served.
+pub const SETTLING_TIME: Duration = Duration::from_millis(2100);
 
 /// The command, beside its library.
 pub fn program() -> PathBuf {

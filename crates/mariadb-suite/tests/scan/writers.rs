@@ -7,7 +7,9 @@ use bedplate_mariadb_suite::{Server, Statistics};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::common::{FORMATS, forget, installation, is_stock, preload, start, statistics};
+use crate::common::{
+    FORMATS, SETTLING_TIME, forget, installation, is_stock, preload, preload_by_default, start, statistics,
+};
 
 /// Rows that tables have at the begin.
 const ROWS: u64 = 40_000;
@@ -114,8 +116,6 @@ fn scans_beside_writers_see_whole_rows() {
             let writer = scope.spawn(move || write(server, table, format, seed + number as u64, is_over));
             let begin = Instant::now();
             while begin.elapsed() < duration() && !writer.is_finished() {
-                // The library serves what the page cache does not have.
-                forget(&server.data().join("test"));
                 std::thread::sleep(Duration::from_millis(20));
             }
             is_over.store(true, Ordering::Relaxed);
@@ -146,7 +146,6 @@ fn a_session_sees_its_own_rows_and_those_that_others_have_finished() {
     let query = SCAN.replace('T', table);
     let mut rows = ROWS;
     for _ in 0..30 {
-        forget(&server.data().join("test"));
         reader.send(&query).unwrap();
         let begun = rows;
         for _ in 0..5 {
@@ -175,13 +174,8 @@ fn appends_beside_a_scan_do_not_multiply_what_is_read() {
     server.stop().unwrap();
     let bytes = server.table_file("test", table, "MYD").metadata().unwrap().len();
     forget(&server.data());
-    // The usual minimum and settling time.
-    let mut launch = preload(&server);
-    if let bedplate_mariadb_suite::Launch::Scan(preload) = &mut launch {
-        preload.minimum_bytes = None;
-        preload.settling_time_ms = None;
-    }
-    server.start(&launch).unwrap();
+    std::thread::sleep(SETTLING_TIME);
+    server.start(&preload_by_default(&server)).unwrap();
     let mut reader = server.session().unwrap();
     let mut writer = server.session().unwrap();
     let query = SCAN.replace('T', table);
