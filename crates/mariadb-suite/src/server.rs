@@ -73,6 +73,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Chooses the server's options from the next start on, instead of those of its settings.
+    pub fn choose(&mut self, options: Vec<String>) {
+        self.settings.options = options;
+    }
+
     /// Starts the server, and waits until it accepts clients. The calling thread must live as long as the server.
     pub fn start(&mut self, launch: &Launch) -> Result<()> {
         let log = self.path().join("log");
