@@ -177,21 +177,24 @@ impl Cache {
         recipient: Box<dyn Recipient>,
     ) -> Result<Attached> {
         let stamp = settled_stamp(&file, self.options.settling_time)?;
+        let mut may_spare = true;
         loop {
-            let missing = {
+            let (missing, is_needed) = {
                 let mut state = self.state();
                 if state.is_over {
                     return Err(Error::Gone);
                 }
                 let id = state.find_or_add(&file, stamp);
                 let cached = state.files.get_mut(&id).expect("it was found");
-                let wanted = segments_for(cached.table.readers() + 1);
-                if wanted > MAX_SEGMENTS {
+                let readers = cached.table.readers() + 1;
+                let needed = segments_for(readers);
+                if needed > MAX_SEGMENTS {
                     return Err(Error::Refused(format!(
                         "the file has {} readers, as many as share {MAX_SEGMENTS} segments of memory",
                         cached.table.readers()
                     )));
                 }
+                let wanted = if may_spare { spare_segments_for(readers) } else { needed };
                 if cached.segments.len() >= wanted {
                     cached.idle_since = None;
                     cached._charges.push(charge);
@@ -205,10 +208,16 @@ impl Cache {
                 }
                 // Found by another reader meanwhile, it is not idle for long.
                 cached.idle_since = Some(Instant::now());
-                id
+                (id, cached.segments.len() < needed)
             };
             let bytes = FRAMES_PER_SEGMENT * crate::FRAME;
-            charge.add(bytes as u64)?;
+            if let Err(error) = charge.add(bytes as u64) {
+                if is_needed {
+                    return Err(error);
+                }
+                may_spare = false;
+                continue;
+            }
             let frames = Arc::new(Frames::with_reserved(self.options.reserved_pages, FRAMES_PER_SEGMENT)?);
             let mut state = self.state();
             if let Some(cached) = state.files.get_mut(&missing) {
@@ -266,6 +275,13 @@ impl State {
 /// Segments that so many readers need: one reader's frames more than all readers may hold.
 fn segments_for(readers: usize) -> usize {
     ((readers + 1) * MAX_RANGES_HELD).div_ceil(FRAMES_PER_SEGMENT)
+}
+
+/// Segments that so many readers have if there is memory for them: several readers have twice as many as they need, so that what one of
+/// them has read is still there for those that are behind it.
+fn spare_segments_for(readers: usize) -> usize {
+    let needed = segments_for(readers);
+    if readers == 1 { needed } else { (2 * needed).min(MAX_SEGMENTS) }
 }
 
 /// The stamp of a file that can be cached.
