@@ -5,28 +5,42 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::allocator::{self, Held};
-use crate::{connections, statistics};
+use crate::{connections, inside, process, statistics};
+
+/// What the library may do in the process that forks.
+static STATE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
 extern "C" fn before() {
-    HELD.set(Some(ManuallyDrop::new(allocator::hold())));
-}
-
-extern "C" fn in_parent() {
-    if let Some(held) = HELD.take() {
-        drop(ManuallyDrop::into_inner(held));
+    // A signal handler that forks while its thread is inside would wait for its own thread.
+    if !inside::is_inside() {
+        HELD.set(Some(ManuallyDrop::new(allocator::hold())));
+        STATE.store(process::state(), Ordering::Relaxed);
     }
 }
 
+/// Gives whether the allocator was held.
+fn let_go() -> bool {
+    HELD.take().map(|held| drop(ManuallyDrop::into_inner(held))).is_some()
+}
+
+extern "C" fn in_parent() {
+    let_go();
+}
+
 extern "C" fn in_child() {
-    in_parent();
+    let is_whole = let_go();
     connections::close_in_child();
-    statistics::reset();
+    if is_whole {
+        statistics::reset();
+        process::resume(STATE.load(Ordering::Relaxed));
+    }
 }
 
 /// Notices forks from now on.

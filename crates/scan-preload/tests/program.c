@@ -405,6 +405,48 @@ static void vfork_and_close(void) {
     CHECK(descriptors <= 3 + 1 + 3);
 }
 
+/// A child that the C library does not notice goes on in the file, and so does its parent.
+static void bare_forks(void) {
+    int fd = open_file(O_RDONLY);
+    pread_to(fd, 0, (4 << 20) + (64 << 10));
+    pid_t child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0) {
+        pread_to(fd, (4 << 20) + (64 << 10), size_of(fd));
+        _exit(0);
+    }
+    // The child releases what it has from its parent, if it has that.
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    static uint8_t buffer[64 << 10];
+    for (uint64_t at = (4 << 20) + (64 << 10); at < 12 << 20; at += sizeof buffer)
+        CHECK(pread(fd, buffer, sizeof buffer, at) == sizeof buffer && is_content(buffer, at, sizeof buffer, 0));
+}
+
+static void fork_in_handler(int signal) {
+    (void)signal;
+    int saved = errno;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+    handled++;
+    errno = saved;
+}
+
+/// A signal handler forks while its thread is inside the library.
+static void forks_in_a_handler(void) {
+    alarm(0);
+    every_millisecond(fork_in_handler);
+    for (int round = 0; round < 8; round++) {
+        int fd = open_file(O_RDONLY);
+        read_to(fd, 0, size_of(fd));
+        close(fd);
+    }
+    every_millisecond(SIG_IGN);
+    CHECK(handled > 0);
+}
+
 /// A lease that the program has stays.
 static void leased(void) {
     int fd = open_file(O_RDWR);
@@ -619,6 +661,8 @@ static const struct {
     {"bad_buffers", bad_buffers},
     {"cancelled_where_served", cancelled_where_served},
     {"vfork_and_close", vfork_and_close},
+    {"bare_forks", bare_forks},
+    {"forks_in_a_handler", forks_in_a_handler},
     {"leased", leased},
     {"few_addresses", few_addresses},
     {"strict_filter", strict_filter},

@@ -58,6 +58,8 @@ scenarios! {
     bad_buffers: Some(true),
     cancelled_where_served: Some(true),
     vfork_and_close: Some(true),
+    bare_forks: Some(true),
+    forks_in_a_handler: Some(true),
     leased: Some(false),
     few_addresses: Some(false),
     // It prints no statistics.
