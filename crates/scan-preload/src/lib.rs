@@ -45,6 +45,7 @@ mod large;
 mod limits;
 mod process;
 mod real;
+mod regions;
 mod service;
 mod settings;
 mod statistics;

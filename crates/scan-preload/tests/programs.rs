@@ -52,6 +52,7 @@ scenarios! {
     modes: Some(true),
     forks: Some(true),
     signals: Some(true),
+    forks_in_handlers: Some(true),
     // A thread that jumps out of the library is served no more, and prints no statistics.
     jumps_out_of_reads: None,
     cancelled_threads: Some(true),
@@ -59,7 +60,6 @@ scenarios! {
     cancelled_where_served: Some(true),
     vfork_and_close: Some(true),
     bare_forks: Some(true),
-    forks_in_a_handler: Some(true),
     leased: Some(false),
     few_addresses: Some(false),
     // It prints no statistics.
