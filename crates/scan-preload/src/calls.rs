@@ -14,7 +14,7 @@ use crate::limits::{MOST, SHORT_READ};
 use crate::real::real;
 use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
-use crate::{buffers, connections, descriptors, files, timing};
+use crate::{buffers, connections, descriptors, files, process, timing};
 
 /// The kernel takes at most so many parts.
 const MOST_PARTS: c_int = 1024;
@@ -24,6 +24,9 @@ const MOST_PARTS: c_int = 1024;
 /// # Safety
 /// The parts are the program's buffers.
 unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Option<ssize_t> {
+    if !process::is_active() {
+        return None;
+    }
     let _inside = Inside::enter()?;
     let served = descriptors::served(descriptor)?;
     let wanted = buffers::length(parts)?;
@@ -108,11 +111,10 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u6
 
 /// Remembers what the kernel read.
 fn note(descriptor: c_int, offset: Option<off_t>, read: ssize_t) {
-    if read < SHORT_READ as ssize_t {
+    if read < SHORT_READ as ssize_t || !process::is_active() {
         return;
     }
-    let (Ok(bytes), Some(_inside)) = (usize::try_from(read), Inside::enter()) else { return };
-    if crate::settings::are_active() {
+    if let (Ok(bytes), Some(_inside)) = (usize::try_from(read), Inside::enter()) {
         descriptors::note_read(descriptor, offset.map(|offset| offset as u64), bytes);
     }
 }
@@ -189,14 +191,16 @@ reads! {
 }
 
 fn forget(descriptor: c_int) {
-    if let Some(_inside) = Inside::enter() {
+    if process::is_usable()
+        && let Some(_inside) = Inside::enter()
+    {
         descriptors::forget(descriptor);
     }
 }
 
 /// Whether a descriptor is this library's, so that the program does not close it.
 fn is_own(descriptor: c_int) -> bool {
-    Inside::enter().is_some_and(|_inside| connections::has(descriptor))
+    process::is_usable() && Inside::enter().is_some_and(|_inside| connections::has(descriptor))
 }
 
 fn fail_with(error: c_int) -> c_int {
@@ -257,7 +261,7 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     // Programs give up new privileges before they set a filter, by whatever call they set it.
     if matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS) {
-        crate::settings::deactivate();
+        process::deactivate();
     }
     // SAFETY: the caller's arguments.
     unsafe { (real().prctl)(option, a, b, c, d) }
@@ -310,7 +314,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 /// Whether a file is served, so that the page cache needs none of it.
 fn is_served(descriptor: c_int) -> bool {
-    Inside::enter().is_some_and(|_inside| descriptors::served(descriptor).is_some())
+    process::is_active() && Inside::enter().is_some_and(|_inside| descriptors::served(descriptor).is_some())
 }
 
 /// Defines functions by which programs have the page cache read ahead. Of files that are served it is told nothing.

@@ -14,7 +14,7 @@ use rustix::fs::{Advice, SeekFrom};
 use crate::files::{self, Begun, ServedFile};
 use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP, RUN_READS};
 use crate::service::Refusal;
-use crate::settings::{are_active, settings};
+use crate::settings::settings;
 
 /// Descriptors of which memory is made at a time.
 const GROUP: usize = 256;
@@ -95,7 +95,7 @@ pub fn is_own_process() -> bool {
 fn entry(descriptor: i32, make: bool) -> Option<&'static Entry> {
     let number = usize::try_from(descriptor).ok().filter(|number| *number < MAX_DESCRIPTORS)?;
     if make {
-        is_own_process();
+        OWN.get().process.get_or_init(std::process::id);
     }
     let groups =
         OWN.get().groups.get_or_init(|| (0..MAX_DESCRIPTORS / GROUP).map(|_| Group::new()).collect());
@@ -129,7 +129,7 @@ pub struct Served {
 /// The file that is served by a descriptor.
 pub fn served(descriptor: i32) -> Option<Served> {
     let entry = entry(descriptor, false)?;
-    if !entry.is_served.load(Ordering::Acquire) || !are_active() {
+    if !entry.is_served.load(Ordering::Acquire) {
         return None;
     }
     let file = entry.state.lock().unwrap_or_else(PoisonError::into_inner).file.clone()?;

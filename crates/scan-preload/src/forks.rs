@@ -1,40 +1,46 @@
 //! Forks: a child has a library of its own, and closes what it shares with its parent.
 //!
 //! The child's objects are made anew ([`PerProcess`](bedplate_threads::forks::PerProcess)); those of the parent are leaked. The
-//! allocator waits during a fork, so that the child finds it whole. A signal handler that forks while it interrupts the library cannot
-//! wait for what the library holds, so the library serves nothing in the child.
+//! allocator waits during a fork, so that the child finds it whole.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::allocator::{self, Held};
-use crate::inside::is_inside;
-use crate::{connections, settings, statistics};
+use crate::{connections, inside, process, statistics};
+
+/// What the library may do in the process that forks.
+static STATE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
 extern "C" fn before() {
-    if is_inside() {
-        return;
+    // A signal handler that forks while its thread is inside would wait for its own thread.
+    if !inside::is_inside() {
+        HELD.set(Some(ManuallyDrop::new(allocator::hold())));
+        STATE.store(process::state(), Ordering::Relaxed);
     }
-    HELD.set(Some(ManuallyDrop::new(allocator::hold())));
+}
+
+/// Gives whether the allocator was held.
+fn let_go() -> bool {
+    HELD.take().map(|held| drop(ManuallyDrop::into_inner(held))).is_some()
 }
 
 extern "C" fn in_parent() {
-    if let Some(held) = HELD.take() {
-        drop(ManuallyDrop::into_inner(held));
-    }
+    let_go();
 }
 
 extern "C" fn in_child() {
-    if is_inside() {
-        settings::deactivate();
-    }
-    in_parent();
+    let is_whole = let_go();
     connections::close_in_child();
-    statistics::reset();
+    if is_whole {
+        statistics::reset();
+        process::resume(STATE.load(Ordering::Relaxed));
+    }
 }
 
 /// Notices forks from now on.

@@ -43,6 +43,7 @@ mod forks;
 mod inside;
 mod large;
 mod limits;
+mod process;
 mod real;
 mod regions;
 mod service;

@@ -4,9 +4,9 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::limits::{LARGE_READ, MINIMUM_BYTES, REST_BYTES, RUN_BYTES, SHORT_READ, STREAM_BYTES};
+use crate::process;
 
 /// The variables, which the library's documentation explains.
 #[derive(Debug)]
@@ -48,25 +48,11 @@ impl Thresholds {
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
-/// Whether the library serves this process.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-
 /// Reads them. Gives whether the library has something to do.
 pub fn load() -> bool {
     let settings = SETTINGS.get_or_init(read).as_ref();
     let has_daemon = settings.is_some_and(|settings| settings.socket.is_some());
-    ACTIVE.store(has_daemon, Ordering::Relaxed);
-    settings.is_some()
-}
-
-/// Whether reads are served.
-pub fn are_active() -> bool {
-    ACTIVE.load(Ordering::Relaxed)
-}
-
-/// Leaves all reads to the kernel from now on.
-pub fn deactivate() {
-    ACTIVE.store(false, Ordering::Relaxed);
+    settings.is_some() && process::begin(has_daemon)
 }
 
 /// The settings. `None`: the library has nothing to do, or they are not read yet.

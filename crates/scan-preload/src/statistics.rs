@@ -5,6 +5,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::inside::Inside;
+use crate::process;
 use crate::settings::settings;
 
 /// A number that only grows.
@@ -75,6 +76,9 @@ pub fn at_exit() {
 }
 
 extern "C" fn write() {
+    if !process::is_usable() {
+        return;
+    }
     let Some(_inside) = Inside::enter() else { return };
     let Some(path) = settings().and_then(|settings| settings.statistics.as_ref()) else { return };
     let counts = all().map(|(name, counter)| (name, counter.0.load(Ordering::Relaxed)));

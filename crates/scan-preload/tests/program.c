@@ -426,6 +426,24 @@ static void vfork_and_close(void) {
     CHECK(descriptors <= 3 + 1 + 3);
 }
 
+/// A child that the C library does not notice goes on in the file, and so does its parent.
+static void bare_forks(void) {
+    int fd = open_file(O_RDONLY);
+    pread_to(fd, 0, (4 << 20) + (64 << 10));
+    pid_t child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0) {
+        pread_to(fd, (4 << 20) + (64 << 10), size_of(fd));
+        _exit(0);
+    }
+    // The child releases what it has from its parent, if it has that.
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    static uint8_t buffer[64 << 10];
+    for (uint64_t at = (4 << 20) + (64 << 10); at < 12 << 20; at += sizeof buffer)
+        CHECK(pread(fd, buffer, sizeof buffer, at) == sizeof buffer && is_content(buffer, at, sizeof buffer, 0));
+}
+
 /// A lease that the program has stays.
 static void leased(void) {
     int fd = open_file(O_RDWR);
@@ -641,6 +659,7 @@ static const struct {
     {"bad_buffers", bad_buffers},
     {"cancelled_where_served", cancelled_where_served},
     {"vfork_and_close", vfork_and_close},
+    {"bare_forks", bare_forks},
     {"leased", leased},
     {"few_addresses", few_addresses},
     {"strict_filter", strict_filter},

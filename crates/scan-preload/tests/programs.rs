@@ -59,6 +59,7 @@ scenarios! {
     bad_buffers: Some(true),
     cancelled_where_served: Some(true),
     vfork_and_close: Some(true),
+    bare_forks: Some(true),
     leased: Some(false),
     few_addresses: Some(false),
     // It prints no statistics.
