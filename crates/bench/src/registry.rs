@@ -134,6 +134,7 @@ const ALL: &[Benchmark] = &[
     scan::ranges::BENCH,
     scan::share::BENCH,
     scan::pace::BENCH,
+    scan::pool::BENCH,
     postgres::BENCH,
     tpch::BENCH,
     #[cfg(target_arch = "x86_64")]

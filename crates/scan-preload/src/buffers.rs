@@ -12,6 +12,9 @@ use rustix::mm::{Advice, madvise};
 
 use crate::limits::KNOWN_BUFFERS;
 
+/// Where the kernel's own addresses begin at the earliest, but for a page.
+const USER_MEMORY: u64 = (1 << 47) - 4096;
+
 /// A range of whole pages: its first address, and the one after its last.
 type Pages = (usize, usize);
 
@@ -39,6 +42,24 @@ fn is_answered() -> bool {
         let own = 0u8;
         pages_of(&raw const own as usize, 1).is_some_and(populate)
     })
+}
+
+/// Bytes of all parts. `None`: the kernel may refuse them, because they are too many or end where no user's memory is.
+pub fn length(parts: &[iovec]) -> Option<u64> {
+    parts.iter().try_fold(0u64, |sum, part| {
+        let end = (part.iov_base as u64).checked_add(part.iov_len as u64)?;
+        (end <= USER_MEMORY).then(|| sum + part.iov_len as u64).filter(|sum| *sum <= i64::MAX as u64)
+    })
+}
+
+/// Whether an array of parts can be read.
+pub fn are_readable(parts: *const iovec, count: usize) -> bool {
+    if parts.is_null() {
+        return false;
+    }
+    let Some((start, end)) = pages_of(parts as usize, count * size_of::<iovec>()) else { return false };
+    // SAFETY: nothing of the memory's content or mapping changes, whatever it is.
+    !is_answered() || unsafe { madvise(start as *mut _, end - start, Advice::LinuxPopulateRead) }.is_ok()
 }
 
 /// Whether the first `len` bytes of the parts can be written to.

@@ -60,6 +60,11 @@ pub fn has(descriptor: i32) -> bool {
         })
 }
 
+/// How many there are.
+pub fn count() -> usize {
+    CONNECTIONS.iter().filter(|place| place.number.load(Ordering::Relaxed) != 0).count()
+}
+
 /// Closes what a forked child has of its parent's connections.
 pub fn close_in_child() {
     for Place { number, inode } in &CONNECTIONS {

@@ -3,14 +3,18 @@
 //! What is known here is a guess, because the program may close and open descriptors by ways that the library does not see. A wrong
 //! guess costs time and nothing else.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use bedplate_scan::FRAME;
 use bedplate_threads::forks::PerProcess;
-use rustix::fs::SeekFrom;
+use rustix::fs::{Advice, SeekFrom};
 
 use crate::files::{self, Begun, ServedFile};
-use crate::limits::{LARGE_READ, MAX_DESCRIPTORS, MAX_RUNS, POSITION_STEP, REST_BYTES, RUN_BYTES, RUN_GAP};
+use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP, RUN_READS};
+use crate::service::Refusal;
+use crate::settings::{are_active, settings};
 
 /// Descriptors of which memory is made at a time.
 const GROUP: usize = 256;
@@ -19,6 +23,16 @@ const GROUP: usize = 256;
 struct Entry {
     /// Whether `state` has a file. It is asked without the lock.
     is_served: AtomicBool,
+    /// Where the latest read ended that was served.
+    end: AtomicU64,
+    /// Whether that read began where the one before it had ended.
+    is_in_sequence: AtomicBool,
+    /// The part of the file for which the descriptor's mode was looked at.
+    checked: AtomicU64,
+    /// Whether the kernel does not read ahead for the descriptor.
+    is_random: AtomicBool,
+    /// Reads that were passed on since one was served.
+    passed: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -27,6 +41,8 @@ struct State {
     file: Option<Arc<ServedFile>>,
     /// Runs of reads, the one that was continued last at the end. Several threads may each have one.
     runs: Vec<Run>,
+    /// Bytes of large reads, as far as the file is not served.
+    large: u64,
     /// Bytes that `read` has read since the descriptor was last asked for its position.
     unpositioned: u64,
     /// Bytes that are read before the file is looked at again.
@@ -41,6 +57,7 @@ struct Run {
     next: u64,
     /// Bytes that were read. Where there are gaps they are fewer than `next` is behind `start`.
     bytes: u64,
+    reads: u32,
 }
 
 impl Run {
@@ -50,8 +67,10 @@ impl Run {
     }
 
     /// Whether it is long enough, and has not more in its gaps than was read.
-    fn is_sequential(&self) -> bool {
-        self.bytes >= RUN_BYTES && self.next.saturating_sub(self.start) <= 2 * self.bytes
+    fn is_sequential(&self, enough: u64) -> bool {
+        self.bytes >= enough
+            && self.reads >= RUN_READS
+            && self.next.saturating_sub(self.start) <= 2 * self.bytes
     }
 }
 
@@ -61,12 +80,23 @@ type Group = OnceLock<Box<[Entry]>>;
 #[derive(Default)]
 struct Table {
     groups: OnceLock<Box<[Group]>>,
+    /// The process that has it.
+    process: OnceLock<u32>,
+}
+
+static OWN: PerProcess<Table> = PerProcess::new();
+
+/// Whether this is the process that has the table, and not a child that shares its memory.
+pub fn is_own_process() -> bool {
+    *OWN.get().process.get_or_init(std::process::id) == std::process::id()
 }
 
 /// The entry of a descriptor. `make`: it is made if there is none.
 fn entry(descriptor: i32, make: bool) -> Option<&'static Entry> {
-    static OWN: PerProcess<Table> = PerProcess::new();
     let number = usize::try_from(descriptor).ok().filter(|number| *number < MAX_DESCRIPTORS)?;
+    if make {
+        is_own_process();
+    }
     let groups =
         OWN.get().groups.get_or_init(|| (0..MAX_DESCRIPTORS / GROUP).map(|_| Group::new()).collect());
     let group = &groups[number / GROUP];
@@ -77,22 +107,102 @@ fn entry(descriptor: i32, make: bool) -> Option<&'static Entry> {
     Some(&entries[number % GROUP])
 }
 
+impl Entry {
+    /// Has the kernel read ahead for the descriptor, or not. Short reads between large ones, which are left to the kernel, would fill the
+    /// page cache with what the library reads.
+    fn set_read_ahead(&self, descriptor: i32, is_on: bool) {
+        if self.is_random.swap(!is_on, Ordering::Relaxed) == is_on {
+            let advice = if is_on { Advice::Normal } else { Advice::Random };
+            // SAFETY: the program's descriptor, of which nothing else changes.
+            let _ = rustix::fs::fadvise(unsafe { files::borrow(descriptor) }, 0, None, advice);
+        }
+    }
+}
+
+/// A descriptor by which a file is served.
+pub struct Served {
+    descriptor: i32,
+    entry: &'static Entry,
+    pub file: Arc<ServedFile>,
+}
+
 /// The file that is served by a descriptor.
-pub fn file(descriptor: i32) -> Option<Arc<ServedFile>> {
+pub fn served(descriptor: i32) -> Option<Served> {
     let entry = entry(descriptor, false)?;
-    if !entry.is_served.load(Ordering::Acquire) {
+    if !entry.is_served.load(Ordering::Acquire) || !are_active() {
         return None;
     }
-    entry.state.lock().unwrap_or_else(PoisonError::into_inner).file.clone()
+    let file = entry.state.lock().unwrap_or_else(PoisonError::into_inner).file.clone()?;
+    Some(Served { descriptor, entry, file })
+}
+
+impl Served {
+    /// The descriptor's position for a read of so many bytes, or where it is if the program goes on to read in sequence. The caller moves
+    /// it, and then learns where it was.
+    pub fn position(&self, file: BorrowedFd<'_>, wanted: u64) -> Option<u64> {
+        let end = self.entry.end.load(Ordering::Relaxed);
+        // A read at the end of the file has a length that depends on the position.
+        if self.entry.is_in_sequence.load(Ordering::Relaxed) && end + wanted.min(MOST) <= self.file.size() {
+            return Some(end);
+        }
+        rustix::fs::seek(file, SeekFrom::Current(0)).ok()
+    }
+
+    /// Whether the descriptor is open for reads through the page cache. It is looked at once for each frame of the file that is read:
+    /// its mode can change by calls that the library does not see.
+    pub fn is_readable(&self, file: BorrowedFd<'_>, start: u64) -> bool {
+        let part = start / FRAME as u64 + 1;
+        if self.entry.checked.load(Ordering::Relaxed) == part {
+            return true;
+        }
+        let is_readable = files::is_readable(file);
+        self.entry.checked.store(if is_readable { part } else { 0 }, Ordering::Relaxed);
+        is_readable
+    }
+
+    /// A large read was served by itself. When such reads follow each other, a stream reads ahead for them from then on.
+    pub fn note_large(&self, file: BorrowedFd<'_>, start: u64, len: u64) {
+        let (Ok(mut state), Some(settings)) = (self.entry.state.try_lock(), settings()) else { return };
+        if state.continue_run(start, start + len, settings.thresholds.run) {
+            drop(state);
+            self.file.begin_stream(file, start + len);
+        }
+    }
+
+    /// A read was served.
+    pub fn note_served(&self, start: u64, len: u64) {
+        let is_in_sequence = self.entry.end.swap(start + len, Ordering::Relaxed) == start;
+        self.entry.is_in_sequence.store(is_in_sequence, Ordering::Relaxed);
+        self.entry.passed.store(0, Ordering::Relaxed);
+    }
+
+    /// A read is left to the kernel. After many of them the descriptor is not served, until it is read in sequence again.
+    pub fn note_passed(&self) {
+        self.entry.is_in_sequence.store(false, Ordering::Relaxed);
+        if self.entry.passed.fetch_add(1, Ordering::Relaxed) >= MAX_PASSED {
+            self.entry.is_served.store(false, Ordering::Relaxed);
+            self.entry.set_read_ahead(self.descriptor, true);
+            self.entry.passed.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A descriptor is closed, or becomes another file's.
 pub fn forget(descriptor: i32) {
     let Some(entry) = entry(descriptor, false) else { return };
-    let was_served = entry.is_served.swap(false, Ordering::AcqRel);
+    // A child that shares this memory (`vfork`) closes its own descriptors.
+    if !is_own_process() {
+        return;
+    }
+    entry.is_served.store(false, Ordering::Release);
+    // The program may have other descriptors for the same open file.
+    entry.set_read_ahead(descriptor, true);
+    entry.is_in_sequence.store(false, Ordering::Relaxed);
+    entry.checked.store(0, Ordering::Relaxed);
     let old = std::mem::take(&mut *entry.state.lock().unwrap_or_else(PoisonError::into_inner));
+    let was_known = old.file.is_some();
     drop(old);
-    if was_served {
+    if was_known {
         files::tidy();
     }
 }
@@ -100,7 +210,8 @@ pub fn forget(descriptor: i32) {
 /// The kernel read so many bytes by a descriptor, at an offset or at the descriptor's position. The file is served from now on, if it
 /// may be.
 pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
-    let Some(entry) = entry(descriptor, true) else { return };
+    let (Some(entry), Some(settings)) = (entry(descriptor, true), settings()) else { return };
+    let thresholds = &settings.thresholds;
     // Threads that read by one descriptor do not wait for one another here.
     let Ok(mut state) = entry.state.try_lock() else { return };
     if state.rest > 0 {
@@ -111,7 +222,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
         Some(offset) => (offset, offset + bytes as u64),
         None => {
             state.unpositioned += bytes as u64;
-            if state.unpositioned < POSITION_STEP {
+            if state.unpositioned < thresholds.run / POSITIONS {
                 return;
             }
             let read = std::mem::take(&mut state.unpositioned);
@@ -126,37 +237,46 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
             (position.saturating_sub(read), position)
         }
     };
-    let is_large = bytes >= LARGE_READ;
-    if !state.continue_run(start, end) && !is_large {
+    let is_long = bytes as u64 >= thresholds.large_read;
+    if is_long {
+        state.large += bytes as u64;
+    }
+    let is_large = is_long && state.large >= thresholds.run;
+    let is_sequential = state.continue_run(start, end, thresholds.run);
+    if !is_sequential && !is_large {
         return;
     }
+    let known = state.file.clone();
+    // Until it is known whether the file is served, which may take a while, reads are not noted.
+    state.rest = u64::MAX;
+    drop(state);
     // SAFETY: as above.
     let file = unsafe { files::borrow(descriptor) };
-    let served = match &state.file {
-        Some(served) if served.is_current(file) => Some(served.clone()),
-        _ => files::find_or_serve(file),
+    let served = match known.filter(|known| known.is_current(file)) {
+        Some(known) => Ok(known),
+        None => files::find_or_serve(file),
     };
-    let Some(served) = served else {
-        state.rest = REST_BYTES;
-        return;
+    let begun = match &served {
+        Ok(served) if is_sequential => served.begin_stream(file, end),
+        Ok(_) => Begun::NearEnd,
+        Err(Refusal::ForNow) => Begun::NearEnd,
+        Err(Refusal::ForLong) => Begun::No,
     };
-    match served.begin_stream(file, end) {
-        // Large reads look at the page cache themselves.
-        Begun::Stream => {}
-        _ if is_large => {}
-        Begun::NearEnd => return,
-        Begun::No => {
-            state.rest = REST_BYTES;
-            return;
-        }
+    let Ok(mut state) = entry.state.lock() else { return };
+    // Large reads look at the page cache themselves.
+    let has_file = served.is_ok() && (is_large || matches!(begun, Begun::Stream));
+    state.rest = if matches!(begun, Begun::No) && !has_file { thresholds.rest } else { 0 };
+    if has_file {
+        state.file = served.ok();
+        entry.is_served.store(true, Ordering::Release);
+        entry.set_read_ahead(descriptor, !is_large);
     }
-    state.file = Some(served);
-    entry.is_served.store(true, Ordering::Release);
 }
 
 impl State {
-    /// Adds a read to the run that it continues, or to a new one. Gives whether that run is sequential; then it is over.
-    fn continue_run(&mut self, start: u64, end: u64) -> bool {
+    /// Adds a read to the run that it continues, or to a new one. Gives whether that run is sequential, and has so many bytes; then it
+    /// is over.
+    fn continue_run(&mut self, start: u64, end: u64, enough: u64) -> bool {
         // The longest of them, where several are near: a program may read by offset and by position in turns.
         let near = (0..self.runs.len()).filter(|at| self.runs[*at].is_continued_at(start));
         let continued = near.max_by_key(|at| self.runs[*at].bytes);
@@ -166,17 +286,18 @@ impl State {
                 if self.runs.len() == MAX_RUNS {
                     self.runs.remove(0);
                 }
-                Run { start, next: start, bytes: 0 }
+                Run { start, next: start, bytes: 0, reads: 0 }
             }
         };
         run.bytes += end - start;
+        run.reads += 1;
         run.next = end;
-        if run.is_sequential() {
+        if run.is_sequential(enough) {
             return true;
         }
-        if run.bytes >= RUN_BYTES {
+        if run.bytes >= enough {
             // There is too much in its gaps. It may be sequential from here on.
-            run = Run { start: end, next: end, bytes: 0 };
+            run = Run { start: end, next: end, bytes: 0, reads: 0 };
         }
         self.runs.push(run);
         false
@@ -186,10 +307,11 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::RUN_BYTES;
 
     fn is_sequential_after(reads: impl IntoIterator<Item = (u64, u64)>) -> bool {
         let mut state = State::default();
-        reads.into_iter().any(|(start, len)| state.continue_run(start, start + len))
+        reads.into_iter().any(|(start, len)| state.continue_run(start, start + len, RUN_BYTES))
     }
 
     #[test]
@@ -203,6 +325,9 @@ mod tests {
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * SIZE * 3, SIZE))));
         // Here and there.
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * 7_919 % 1000 * (1 << 20), SIZE))));
+        // A few that are as long as a run.
+        assert!(!is_sequential_after((0..u64::from(RUN_READS) - 1).map(|at| (at * RUN_BYTES, RUN_BYTES))));
+        assert!(is_sequential_after((0..u64::from(RUN_READS)).map(|at| (at * RUN_BYTES, RUN_BYTES))));
         // Backwards.
         assert!(!is_sequential_after((0..count * 10).rev().map(|at| (at * (1 << 20), SIZE))));
     }

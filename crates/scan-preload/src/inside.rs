@@ -24,6 +24,22 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// Ends the thread if it was cancelled: `read` is a cancellation point, also where the library serves it. The caller has nothing to be
+/// dropped.
+pub fn cancellation_point() {
+    // SAFETY: a function without conditions, which unwinds.
+    unsafe { pthread_testcancel() };
+}
+
+/// Whether this thread is inside.
+pub fn is_inside() -> bool {
+    IS_INSIDE.get()
+}
+
 fn errno() -> *mut c_int {
     // SAFETY: a function without conditions.
     unsafe { libc::__errno_location() }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -12,9 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -306,6 +309,27 @@ static void signals(void) {
     every_millisecond(SIG_IGN);
 }
 
+static void on_fork(int signal) {
+    (void)signal;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    int saved = errno, status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    errno = saved;
+    handled++;
+}
+
+static void forks_in_handlers(void) {
+    every_millisecond(on_fork);
+    for (int round = 0; round < 2 || handled < 200; round++) {
+        int fd = open_file(O_RDONLY);
+        read_to(fd, 0, size_of(fd));
+        CHECK(close(fd) == 0);
+    }
+    every_millisecond(SIG_IGN);
+}
+
 static sigjmp_buf jump;
 
 static void on_jump(int signal) {
@@ -362,8 +386,81 @@ static void bad_buffers(void) {
         struct iovec parts[] = {{pages, SIZE}, {pages + SIZE, SIZE}};
         CHECK(preadv(fd, parts, 2, at) == SIZE && is_content(pages, at, SIZE, 0));
     }
+    // More bytes than there are addresses.
+    CHECK(read(fd, pages, (size_t)1 << 62) == -1 && errno == EFAULT);
+    CHECK(readv(fd, nowhere, 3) == -1 && errno == EFAULT);
     CHECK(lseek(fd, 0, SEEK_CUR) == (off_t)at);
     read_to(fd, at, at + SIZE);
+}
+
+/// A thread whose reads are all served can be cancelled.
+static void cancelled_where_served(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, read_for_ever, NULL) == 0);
+    usleep(300000);
+    CHECK(pthread_cancel(thread) == 0);
+    struct timespec end;
+    CHECK(clock_gettime(CLOCK_REALTIME, &end) == 0);
+    end.tv_sec += 30;
+    CHECK(pthread_timedjoin_np(thread, NULL, &end) == 0);
+}
+
+/// A child that shares the memory closes its own descriptors.
+static void vfork_and_close(void) {
+    int fd = open_file(O_RDONLY);
+    uint64_t at = read_to(fd, 0, 8 << 20);
+    for (int round = 0; round < 20; round++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            close(fd);
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        at = read_to(fd, at, at + (1 << 20));
+    }
+    int descriptors = 0;
+    for (int number = 0; number < 1024; number++)
+        descriptors += fcntl(number, F_GETFD) != -1;
+    // Those of the test, the file, and at most three of the library.
+    CHECK(descriptors <= 3 + 1 + 3);
+}
+
+/// A lease that the program has stays.
+static void leased(void) {
+    int fd = open_file(O_RDWR);
+    CHECK(fcntl(fd, F_SETLEASE, F_WRLCK) == 0);
+    read_to(fd, 0, size_of(fd));
+    CHECK(fcntl(fd, F_GETLEASE) == F_WRLCK);
+}
+
+static void few_addresses(void) {
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+    limit.rlim_cur = 256 << 20;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    int fd = open_file(O_RDONLY);
+    read_to(fd, 0, size_of(fd));
+    CHECK(malloc(128 << 20) != NULL);
+}
+
+/// After this the kernel ends the process for any call but `read`, `write` and `exit`.
+static void strict_filter(void) {
+    int fd = open_file(O_RDONLY);
+    uint64_t at = read_to(fd, 0, 16 << 20);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+    read_to(fd, at, at + (8 << 20));
+    write(1, "as it is\n", 9);
+    syscall(SYS_exit, 0);
+}
+
+/// The numbers of what the program opens are the lowest.
+static void lowest_numbers(void) {
+    int fd = open_file(O_RDONLY);
+    CHECK(close(0) == 0);
+    read_to(fd, 0, 16 << 20);
+    CHECK(open("/dev/null", O_RDONLY) == 0);
+    CHECK(open("/dev/null", O_RDONLY) == fd + 1);
 }
 
 /// Descriptors that the program has not opened are nobody's business: it closes them, and their numbers become its own.
@@ -380,7 +477,7 @@ static void closes_all(void) {
                 close(other);
         else {
             // Without the library.
-            CHECK(syscall(436, 3, ~0u, 0) == 0);
+            CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
             for (int other = 3; other < 1024; other++)
                 CHECK(dup2(1, other) == other || errno == EBADF);
             closefrom(3);
@@ -538,9 +635,16 @@ static const struct {
     {"modes", modes},
     {"forks", forks},
     {"signals", signals},
+    {"forks_in_handlers", forks_in_handlers},
     {"jumps_out_of_reads", jumps_out_of_reads},
     {"cancelled_threads", cancelled_threads},
     {"bad_buffers", bad_buffers},
+    {"cancelled_where_served", cancelled_where_served},
+    {"vfork_and_close", vfork_and_close},
+    {"leased", leased},
+    {"few_addresses", few_addresses},
+    {"strict_filter", strict_filter},
+    {"lowest_numbers", lowest_numbers},
     {"closes_all", closes_all},
     {"few_descriptors", few_descriptors},
     {"overwritten", overwritten},

@@ -52,13 +52,20 @@ scenarios! {
     modes: Some(true),
     forks: Some(true),
     signals: Some(true),
+    forks_in_handlers: Some(true),
     // A thread that jumps out of the library is served no more, and prints no statistics.
     jumps_out_of_reads: None,
     cancelled_threads: Some(true),
     bad_buffers: Some(true),
+    cancelled_where_served: Some(true),
+    vfork_and_close: Some(true),
+    leased: Some(false),
+    few_addresses: Some(false),
+    // It prints no statistics.
+    strict_filter: None,
+    lowest_numbers: Some(true),
     closes_all: Some(true),
-    // There is one number too few for a connection.
-    few_descriptors: Some(false),
+    few_descriptors: None,
     overwritten: Some(true),
     stored_by_a_mapping: Some(true),
     time_set_back: Some(true),
