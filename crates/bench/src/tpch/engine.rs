@@ -35,7 +35,7 @@ impl Side {
     }
 }
 
-/// Rows of columns, as text.
+/// Rows of columns, as text. What has no value is `NULL` or an empty text.
 pub type Rows = Vec<Vec<String>>;
 
 /// The measurements and the rows of a run.

@@ -131,8 +131,9 @@ fn is_same_row(a: &[String], b: &[String]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_value(a.trim(), b.trim()))
 }
 
-/// Whether two values are the same: numbers up to what TPC-H allows for sums and averages, others up to spaces around them.
+/// Whether two values are the same. `NULL` is an empty text in DuckDB's answers. Compared are numbers up to what TPC-H allows for sums and averages, others up to spaces around them.
 fn is_same_value(a: &str, b: &str) -> bool {
+    let [a, b] = [a, b].map(|value| if value == "NULL" { "" } else { value });
     match (a.parse::<f64>(), b.parse::<f64>()) {
         // A cent, or one part in ten thousand of what is less than a hundred.
         (Ok(a), Ok(b)) => (a - b).abs() <= f64::max(0.0001 * a.abs().min(100.0), 1e-9),
@@ -179,6 +180,9 @@ mod tests {
             wrong[row][column] = value.to_owned();
             assert!(!is_same(&ours, &wrong), "{wrong:?}");
         }
+        assert!(
+            is_same(&rows(&[&["NULL"]]), &rows(&[&[""]])) && !is_same(&rows(&[&["NULL"]]), &rows(&[&["0"]]))
+        );
         assert!(!is_same(&ours, &theirs[..1]) && !is_same(&ours[..1], &theirs));
     }
 }

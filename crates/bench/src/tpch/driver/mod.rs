@@ -48,6 +48,18 @@ impl Plan {
         let [quick, full] = candidate.scales;
         let scale = scale(options, options.pick(quick, full))?;
         Ok(match options.mode {
+            // Tables that are smaller than those of quick mode are for tests of the benchmark: everything runs once.
+            Mode::Quick if scale < quick => Self {
+                scale,
+                q6_rounds: 1,
+                cold_rounds: 1,
+                warm_rounds: 1,
+                share_rounds: 1,
+                cold: vec![Q6],
+                clients: vec![CLIENTS],
+                mixed_clients: 2,
+                join_clients: 2,
+            },
             Mode::Quick => Self {
                 scale,
                 q6_rounds: 3,

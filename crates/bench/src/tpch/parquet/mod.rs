@@ -62,6 +62,8 @@ impl Files {
             }
         }
         process::finish(child)?;
+        // Bedplate's readers take no file that has just been changed.
+        std::thread::sleep(bedplate_scan::SETTLING_TIME);
         Ok(Self { folder, path, columns, duckdb })
     }
 

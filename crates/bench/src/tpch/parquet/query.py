@@ -6,6 +6,8 @@ import duckdb
 
 task = json.loads(sys.stdin.readline())
 connection = duckdb.connect()
+# Progress would be printed between the answers.
+connection.execute("set enable_progress_bar = false")
 if task["threads"] is not None:
     connection.execute(f"set threads = {task['threads']}")
 if task["reads_itself"]:

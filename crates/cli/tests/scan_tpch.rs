@@ -1,0 +1,91 @@
+//! `bedplate bench scan-tpch` with the smallest tables, by each engine that is installed: the shape of the report, and answers that were
+//! compared.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Everything runs once at this scale factor, for which DuckDB knows the answers.
+const SCALE: &str = "0.01";
+
+/// The command, with the library that it preloads, built as this test was.
+fn bedplate() -> PathBuf {
+    let bedplate = PathBuf::from(env!("CARGO_BIN_EXE_bedplate"));
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--locked", "--quiet", "-p", "bedplate-scan-preload"]);
+    if bedplate.parent().is_some_and(|folder| folder.ends_with("release")) {
+        command.arg("--release");
+    }
+    assert!(command.status().unwrap().success());
+    bedplate
+}
+
+fn run(engine: &str) -> Output {
+    let mut command = Command::new(bedplate());
+    command.args(["bench", "scan-tpch", "--json", "--engine", engine, "--scale", SCALE]);
+    command.args(["--directory", env!("CARGO_TARGET_TMPDIR")]).output().unwrap()
+}
+
+/// Runs an engine and checks its report. An engine that is not installed is skipped.
+fn check(engine: &str) {
+    let output = run(engine);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() && said.contains("run `make") {
+        return println!("skipped: {}", said.trim());
+    }
+    assert!(output.status.success(), "{engine}: {said}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["bench"], &report["config"]["engine"]), (&"scan-tpch".into(), &engine.into()));
+    assert!(report["config"]["oracle"].as_str().unwrap().contains("DuckDB"), "{report}");
+    for name in [
+        "time_of_vanilla",
+        "cpu_of_vanilla",
+        "worst_query_of_vanilla",
+        "device_over_files_8",
+        "time_of_vanilla_8",
+    ] {
+        let ratio = report["ratios"][name].as_f64();
+        assert!(ratio.is_some_and(|ratio| ratio >= 0.0), "{engine} {name}: {ratio:?}");
+    }
+    let rows = report["rows"].as_array().unwrap();
+    let count = |figure: &str, cache: &str| {
+        let is_it = |row: &&Value| row["figure"] == figure && (cache.is_empty() || row["cache"] == cache);
+        rows.iter().filter(is_it).count()
+    };
+    // All queries ran warm by both sides; query 6 ran cold; the figures with several clients have rows.
+    assert_eq!(count("8", "warm"), 2 * 22, "{engine}");
+    assert!(count("8", "cold") >= 4, "{engine}");
+    assert!(["11", "12", "13"].iter().all(|figure| count(figure, "") >= 3), "{engine}: {rows:?}");
+    assert!(rows.iter().all(|row| row.get("time_ns").is_none_or(|time| time.as_f64() > Some(0.0))));
+}
+
+#[test]
+fn duckdb_answers_all_queries_with_and_without_bedplate() {
+    check("duckdb");
+}
+
+#[test]
+fn postgres_answers_all_queries_with_and_without_bedplate() {
+    check("postgres");
+}
+
+#[test]
+fn datafusion_answers_all_queries_with_and_without_bedplate() {
+    check("datafusion");
+}
+
+#[test]
+fn an_engine_must_be_chosen_and_known() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
+        let output = command.args(["bench", "scan-tpch"]).args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for said in [run(&[]), run(&["--engine", "none"])] {
+        assert!(["postgres", "duckdb", "datafusion"].iter().all(|name| said.contains(name)), "{said}");
+    }
+    let said = run(&["--engine", "duckdb", "--scale", "0.001"]);
+    assert!(said.contains("0.01") && said.contains("100"), "{said}");
+}
