@@ -128,6 +128,25 @@ if ! have valkey-server && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; 
   fi && stop_service valkey-server || say "there is no valkey-server: its tests will say that they are skipped"
 fi
 
+# ---- MariaDB, whose tables `bedplate scan run` reads, and its test suite -------------------------------
+# Not every distribution has both, and then their tests say that they are skipped.
+mariadb=()
+[[ -x /usr/sbin/mariadbd ]] || have mariadbd || mariadb+=(mariadb-server)
+[[ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl || -e /usr/share/mariadb/mariadb-test/mariadb-test-run.pl ]] ||
+  mariadb+=(mariadb-test)
+if ((${#mariadb[@]})) && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; }; then
+  take_root "apt-get install --no-install-recommends ${mariadb[*]}"
+  for package in "${mariadb[@]}"; do
+    say "installing: $package, where the distribution has it"
+    if [[ -n $(apt-cache show --no-all-versions "$package" 2>/dev/null) ]] &&
+      "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"; then
+      [[ $package != mariadb-server ]] || stop_service mariadb
+    else
+      say "there is no $package: tests with MariaDB will say that they are skipped"
+    fi
+  done
+fi
+
 # ---- Source packages of Debian, for the test suites in them -------------------------------------------
 # apt checks signatures and checksums; a configuration and folders of its own leave the system's apt as it is, and no
 # step takes root.

@@ -12,11 +12,9 @@ use bedplate_threads::forks::PerProcess;
 use rustix::fs::SeekFrom;
 
 use crate::files::{self, Begun, ServedFile};
-use crate::limits::{
-    LARGE_READ, MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITION_STEP, REST_BYTES, RUN_BYTES, RUN_GAP,
-};
+use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP};
 use crate::service::Refusal;
-use crate::settings::are_active;
+use crate::settings::{are_active, settings};
 
 /// Descriptors of which memory is made at a time.
 const GROUP: usize = 256;
@@ -66,8 +64,8 @@ impl Run {
     }
 
     /// Whether it is long enough, and has not more in its gaps than was read.
-    fn is_sequential(&self) -> bool {
-        self.bytes >= RUN_BYTES && self.next.saturating_sub(self.start) <= 2 * self.bytes
+    fn is_sequential(&self, enough: u64) -> bool {
+        self.bytes >= enough && self.next.saturating_sub(self.start) <= 2 * self.bytes
     }
 }
 
@@ -182,7 +180,8 @@ pub fn forget(descriptor: i32) {
 /// The kernel read so many bytes by a descriptor, at an offset or at the descriptor's position. The file is served from now on, if it
 /// may be.
 pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
-    let Some(entry) = entry(descriptor, true) else { return };
+    let (Some(entry), Some(settings)) = (entry(descriptor, true), settings()) else { return };
+    let thresholds = &settings.thresholds;
     // Threads that read by one descriptor do not wait for one another here.
     let Ok(mut state) = entry.state.try_lock() else { return };
     if state.rest > 0 {
@@ -193,7 +192,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
         Some(offset) => (offset, offset + bytes as u64),
         None => {
             state.unpositioned += bytes as u64;
-            if state.unpositioned < POSITION_STEP {
+            if state.unpositioned < thresholds.run / POSITIONS {
                 return;
             }
             let read = std::mem::take(&mut state.unpositioned);
@@ -208,11 +207,12 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
             (position.saturating_sub(read), position)
         }
     };
-    if bytes >= LARGE_READ {
+    let is_long = bytes as u64 >= thresholds.large_read;
+    if is_long {
         state.large += bytes as u64;
     }
-    let is_large = bytes >= LARGE_READ && state.large >= RUN_BYTES;
-    let is_sequential = state.continue_run(start, end);
+    let is_large = is_long && state.large >= thresholds.run;
+    let is_sequential = state.continue_run(start, end, thresholds.run);
     if !is_sequential && !is_large {
         return;
     }
@@ -235,7 +235,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
     let Ok(mut state) = entry.state.lock() else { return };
     // Large reads look at the page cache themselves.
     let has_file = served.is_ok() && (is_large || matches!(begun, Begun::Stream));
-    state.rest = if matches!(begun, Begun::No) && !has_file { REST_BYTES } else { 0 };
+    state.rest = if matches!(begun, Begun::No) && !has_file { thresholds.rest } else { 0 };
     if has_file {
         state.file = served.ok();
         entry.is_served.store(true, Ordering::Release);
@@ -243,8 +243,9 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
 }
 
 impl State {
-    /// Adds a read to the run that it continues, or to a new one. Gives whether that run is sequential; then it is over.
-    fn continue_run(&mut self, start: u64, end: u64) -> bool {
+    /// Adds a read to the run that it continues, or to a new one. Gives whether that run is sequential, and has so many bytes; then it
+    /// is over.
+    fn continue_run(&mut self, start: u64, end: u64, enough: u64) -> bool {
         // The longest of them, where several are near: a program may read by offset and by position in turns.
         let near = (0..self.runs.len()).filter(|at| self.runs[*at].is_continued_at(start));
         let continued = near.max_by_key(|at| self.runs[*at].bytes);
@@ -259,10 +260,10 @@ impl State {
         };
         run.bytes += end - start;
         run.next = end;
-        if run.is_sequential() {
+        if run.is_sequential(enough) {
             return true;
         }
-        if run.bytes >= RUN_BYTES {
+        if run.bytes >= enough {
             // There is too much in its gaps. It may be sequential from here on.
             run = Run { start: end, next: end, bytes: 0 };
         }
@@ -274,10 +275,11 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::RUN_BYTES;
 
     fn is_sequential_after(reads: impl IntoIterator<Item = (u64, u64)>) -> bool {
         let mut state = State::default();
-        reads.into_iter().any(|(start, len)| state.continue_run(start, start + len))
+        reads.into_iter().any(|(start, len)| state.continue_run(start, start + len, RUN_BYTES))
     }
 
     #[test]

@@ -13,7 +13,7 @@ use bedplate_threads::forks::PerProcess;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
 use crate::large::LargeReads;
-use crate::limits::{IDLE, LARGE_READ, MAX_FILES, MAX_STREAMS, RUN_GAP, STREAM_BYTES};
+use crate::limits::{IDLE, MAX_FILES, MAX_STREAMS, RUN_GAP};
 use crate::service::{self, Reader, Refusal};
 use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
@@ -57,7 +57,7 @@ pub enum Source {
 pub enum Begun {
     /// It did, and its first read finds it.
     Stream,
-    /// There are fewer than [`STREAM_BYTES`] left to the end of the file.
+    /// There are too few bytes left to the end of the file.
     NearEnd,
     /// The page cache has what comes next, or the file cannot be read.
     No,
@@ -193,7 +193,7 @@ impl ServedFile {
         }
         match self.stream_at(descriptor, range.start) {
             Some(place) => Some(Source::Stream(place)),
-            None => (range.end - range.start >= LARGE_READ as u64).then_some(Source::Large),
+            None => (range.end - range.start >= settings()?.thresholds.large_read).then_some(Source::Large),
         }
     }
 
@@ -253,7 +253,8 @@ impl ServedFile {
     /// Begins a sequential stream, unless the page cache has what comes next. The stream is found by its first read.
     pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> Begun {
         *lock(&self.used) = Instant::now();
-        if self.size().saturating_sub(offset) < STREAM_BYTES {
+        let Some(settings) = settings() else { return Begun::No };
+        if self.size().saturating_sub(offset) < settings.thresholds.stream {
             return Begun::NearEnd;
         }
         if self.next_region(file, offset).is_none() {
@@ -296,6 +297,9 @@ impl ServedFile {
 
 /// Whether the page cache has a range, by looking at so many places of it, or at all of it where that is one place. `None`: the kernel does not tell this process.
 fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<bool> {
+    if settings().is_some_and(|settings| settings.serves_resident) {
+        return Some(false);
+    }
     // SAFETY: the program's descriptor, which is not closed here: closing any descriptor of a file drops the process's record locks.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file.as_raw_fd()) });
     let step = (range.end - range.start) / samples;

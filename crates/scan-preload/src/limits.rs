@@ -30,14 +30,14 @@ pub const RUN_GAP: u64 = 64 << 10;
 /// Runs that are remembered for each descriptor. One more takes the place of the one that was continued least recently.
 pub const MAX_RUNS: usize = 16;
 
-/// Bytes that `read` reads before the descriptor is asked for its position.
-pub const POSITION_STEP: u64 = RUN_BYTES / 8;
+/// How often a descriptor that is read by `read` is asked for its position in each run.
+pub const POSITIONS: u64 = 8;
 
 /// Bytes of a file that are left where a stream begins: fewer are not worth a stream.
 pub const STREAM_BYTES: u64 = 8 << 20;
 
 /// A read of so many bytes is large: it is served also where no stream is, when [`RUN_BYTES`] were read so.
-pub const LARGE_READ: usize = 64 << 10;
+pub const LARGE_READ: u64 = 64 << 10;
 
 /// Bytes that are read by a descriptor whose file is not served, before that is looked at again.
 pub const REST_BYTES: u64 = 64 << 20;

@@ -7,6 +7,7 @@ pub mod answers;
 pub mod cold;
 mod driver;
 pub mod engine;
+mod mariadb;
 pub mod oracle;
 mod parquet;
 mod postgres;
@@ -25,7 +26,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 
 /// The engines. A new one is registered here and nowhere else.
 const ENGINES: &[Candidate] =
-    &[postgres::CANDIDATE, parquet::duckdb::CANDIDATE, parquet::datafusion::CANDIDATE];
+    &[postgres::CANDIDATE, mariadb::CANDIDATE, parquet::duckdb::CANDIDATE, parquet::datafusion::CANDIDATE];
 
 /// The names of the engines.
 pub(crate) fn engines() -> Vec<&'static str> {

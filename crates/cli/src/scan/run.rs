@@ -26,6 +26,9 @@ pub struct Args {
     /// The memory of the daemon that is started [default: a quarter of the machine's].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "socket")]
     memory: Option<u64>,
+    /// As of `bedplate scan serve`.
+    #[arg(long, hide = true, value_name = "MILLISECONDS", conflicts_with = "socket")]
+    settling_time: Option<u64>,
     /// Leave smaller files to the page cache.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::parse_size)]
     minimum: u64,
@@ -48,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             super::serve::connect(path)?;
             std::path::absolute(path)?
         }
-        None => start_daemon(args.memory)?,
+        None => start_daemon(args)?,
     };
     let mut environment =
         vec![(SOCKET_VARIABLE, socket.into()), ("BEDPLATE_SCAN_MINIMUM", args.minimum.to_string().into())];
@@ -59,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts a daemon that ends with this process, and says where it listens.
-fn start_daemon(memory: Option<u64>) -> anyhow::Result<PathBuf> {
+fn start_daemon(args: &Args) -> anyhow::Result<PathBuf> {
     let place = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
     let place = place.map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = tempfile::Builder::new().prefix("bedplate-scan-").tempdir_in(&place);
@@ -69,8 +72,10 @@ fn start_daemon(memory: Option<u64>) -> anyhow::Result<PathBuf> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["scan", "serve", "--remove-folder", "--socket"]).arg(&socket);
     command.args(["--accompany", &std::process::id().to_string()]);
-    if let Some(bytes) = memory {
-        command.args(["--memory", &bytes.to_string()]);
+    for (name, value) in [("--memory", args.memory), ("--settling-time", args.settling_time)] {
+        if let Some(value) = value {
+            command.args([name, &value.to_string()]);
+        }
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: system calls that may be made between `fork` and `exec`.

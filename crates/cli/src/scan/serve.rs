@@ -40,6 +40,10 @@ pub struct Args {
     /// End when the process with this number has ended, and every process that it left behind.
     #[arg(long, value_name = "PID")]
     accompany: Option<i32>,
+    /// Read files that were not changed for so many milliseconds (2000). Less is for tests, and for programs that neither write past
+    /// the page cache nor write to mapped files.
+    #[arg(long, hide = true, value_name = "MILLISECONDS")]
+    settling_time: Option<u64>,
     /// Remove the folder of the socket at the end.
     #[arg(long, hide = true)]
     remove_folder: bool,
@@ -59,11 +63,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.limits.memory = memory;
     }
     raise_descriptors();
-    let service = Service::builder()
-        .engine(args.engine)
-        .reserved_pages(args.reserved_pages)
-        .build()
-        .map_err(advised)?;
+    let mut service = Service::builder().engine(args.engine).reserved_pages(args.reserved_pages);
+    if let Some(time) = args.settling_time {
+        service = service.settling_time(Duration::from_millis(time));
+    }
+    let service = service.build().map_err(advised)?;
     let daemon = Daemon::bind(service.clone(), &path, &options)?;
     let stopper = daemon.stopper();
     if let Some(process) = args.accompany {
