@@ -229,7 +229,6 @@ impl Engine for MariaDb {
         let served = bedplate_mariadb_suite::Statistics::sum(&lines, "bytes_served");
         Ok(served > bytes / 2)
     }
-    }
 
     fn least_memory(&self) -> u64 {
         320 << 20
