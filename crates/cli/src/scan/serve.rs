@@ -41,7 +41,7 @@ pub struct Args {
     /// End when the process with this number has ended, and every process that it left behind.
     #[arg(long, value_name = "PID")]
     accompany: Option<i32>,
-    /// Read files that were not changed for so many milliseconds (2000). Less is for tests, and for programs that neither write past
+    /// Read files that were not changed for so many milliseconds (10000). Less is for tests, and for programs that neither write past
     /// the page cache nor write to mapped files.
     #[arg(long, hide = true, value_name = "MILLISECONDS")]
     settling_time: Option<u64>,
