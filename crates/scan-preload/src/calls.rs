@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use libc::{FILE, iovec, off_t, size_t, ssize_t};
 use rustix::fs::SeekFrom;
 
+use crate::files::Source;
 use crate::inside::{self, Inside};
 use crate::limits::{MOST, SHORT_READ};
 use crate::real::real;
@@ -68,6 +69,9 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
         return None;
     };
     served.note_served(start, read);
+    if matches!(source, Source::Large) {
+        served.note_large(file, start, read);
+    }
     READS_SERVED.add(1);
     BYTES_SERVED.add(read);
     Some(read as ssize_t)

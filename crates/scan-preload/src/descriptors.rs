@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bedplate_scan::FRAME;
 use bedplate_threads::forks::PerProcess;
-use rustix::fs::SeekFrom;
+use rustix::fs::{Advice, SeekFrom};
 
 use crate::files::{self, Begun, ServedFile};
-use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP};
+use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP, RUN_READS};
 use crate::service::Refusal;
 use crate::settings::{are_active, settings};
 
@@ -29,6 +29,8 @@ struct Entry {
     is_in_sequence: AtomicBool,
     /// The part of the file for which the descriptor's mode was looked at.
     checked: AtomicU64,
+    /// Whether the kernel does not read ahead for the descriptor.
+    is_random: AtomicBool,
     /// Reads that were passed on since one was served.
     passed: AtomicU32,
     state: Mutex<State>,
@@ -55,6 +57,7 @@ struct Run {
     next: u64,
     /// Bytes that were read. Where there are gaps they are fewer than `next` is behind `start`.
     bytes: u64,
+    reads: u32,
 }
 
 impl Run {
@@ -65,7 +68,9 @@ impl Run {
 
     /// Whether it is long enough, and has not more in its gaps than was read.
     fn is_sequential(&self, enough: u64) -> bool {
-        self.bytes >= enough && self.next.saturating_sub(self.start) <= 2 * self.bytes
+        self.bytes >= enough
+            && self.reads >= RUN_READS
+            && self.next.saturating_sub(self.start) <= 2 * self.bytes
     }
 }
 
@@ -102,8 +107,21 @@ fn entry(descriptor: i32, make: bool) -> Option<&'static Entry> {
     Some(&entries[number % GROUP])
 }
 
+impl Entry {
+    /// Has the kernel read ahead for the descriptor, or not. Short reads between large ones, which are left to the kernel, would fill the
+    /// page cache with what the library reads.
+    fn set_read_ahead(&self, descriptor: i32, is_on: bool) {
+        if self.is_random.swap(!is_on, Ordering::Relaxed) == is_on {
+            let advice = if is_on { Advice::Normal } else { Advice::Random };
+            // SAFETY: the program's descriptor, of which nothing else changes.
+            let _ = rustix::fs::fadvise(unsafe { files::borrow(descriptor) }, 0, None, advice);
+        }
+    }
+}
+
 /// A descriptor by which a file is served.
 pub struct Served {
+    descriptor: i32,
     entry: &'static Entry,
     pub file: Arc<ServedFile>,
 }
@@ -115,7 +133,7 @@ pub fn served(descriptor: i32) -> Option<Served> {
         return None;
     }
     let file = entry.state.lock().unwrap_or_else(PoisonError::into_inner).file.clone()?;
-    Some(Served { entry, file })
+    Some(Served { descriptor, entry, file })
 }
 
 impl Served {
@@ -142,6 +160,15 @@ impl Served {
         is_readable
     }
 
+    /// A large read was served by itself. When such reads follow each other, a stream reads ahead for them from then on.
+    pub fn note_large(&self, file: BorrowedFd<'_>, start: u64, len: u64) {
+        let (Ok(mut state), Some(settings)) = (self.entry.state.try_lock(), settings()) else { return };
+        if state.continue_run(start, start + len, settings.thresholds.run) {
+            drop(state);
+            self.file.begin_stream(file, start + len);
+        }
+    }
+
     /// A read was served.
     pub fn note_served(&self, start: u64, len: u64) {
         let is_in_sequence = self.entry.end.swap(start + len, Ordering::Relaxed) == start;
@@ -154,6 +181,7 @@ impl Served {
         self.entry.is_in_sequence.store(false, Ordering::Relaxed);
         if self.entry.passed.fetch_add(1, Ordering::Relaxed) >= MAX_PASSED {
             self.entry.is_served.store(false, Ordering::Relaxed);
+            self.entry.set_read_ahead(self.descriptor, true);
             self.entry.passed.store(0, Ordering::Relaxed);
         }
     }
@@ -167,6 +195,8 @@ pub fn forget(descriptor: i32) {
         return;
     }
     entry.is_served.store(false, Ordering::Release);
+    // The program may have other descriptors for the same open file.
+    entry.set_read_ahead(descriptor, true);
     entry.is_in_sequence.store(false, Ordering::Relaxed);
     entry.checked.store(0, Ordering::Relaxed);
     let old = std::mem::take(&mut *entry.state.lock().unwrap_or_else(PoisonError::into_inner));
@@ -239,6 +269,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
     if has_file {
         state.file = served.ok();
         entry.is_served.store(true, Ordering::Release);
+        entry.set_read_ahead(descriptor, !is_large);
     }
 }
 
@@ -255,17 +286,18 @@ impl State {
                 if self.runs.len() == MAX_RUNS {
                     self.runs.remove(0);
                 }
-                Run { start, next: start, bytes: 0 }
+                Run { start, next: start, bytes: 0, reads: 0 }
             }
         };
         run.bytes += end - start;
+        run.reads += 1;
         run.next = end;
         if run.is_sequential(enough) {
             return true;
         }
         if run.bytes >= enough {
             // There is too much in its gaps. It may be sequential from here on.
-            run = Run { start: end, next: end, bytes: 0 };
+            run = Run { start: end, next: end, bytes: 0, reads: 0 };
         }
         self.runs.push(run);
         false
@@ -293,6 +325,9 @@ mod tests {
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * SIZE * 3, SIZE))));
         // Here and there.
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * 7_919 % 1000 * (1 << 20), SIZE))));
+        // A few that are as long as a run.
+        assert!(!is_sequential_after((0..u64::from(RUN_READS) - 1).map(|at| (at * RUN_BYTES, RUN_BYTES))));
+        assert!(is_sequential_after((0..u64::from(RUN_READS)).map(|at| (at * RUN_BYTES, RUN_BYTES))));
         // Backwards.
         assert!(!is_sequential_after((0..count * 10).rev().map(|at| (at * (1 << 20), SIZE))));
     }

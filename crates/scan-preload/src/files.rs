@@ -13,15 +13,13 @@ use bedplate_threads::forks::PerProcess;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
 use crate::large::LargeReads;
-use crate::limits::{IDLE, MAX_FILES, MAX_STREAMS, RUN_GAP};
+use crate::limits::{IDLE, MAX_FILES, MAX_STREAMS, REGION, RUN_GAP};
+use crate::regions::Regions;
 use crate::service::{self, Reader, Refusal};
 use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
 use crate::streams::{Stream, Target};
 
-/// Bytes of a file of which one answer says whether the page cache has them: much more than the kernel reads ahead, because what it
-/// has just read ahead does not make a file resident.
-const REGION: u64 = 32 << 20;
 /// A region is looked at in so many places, of so many bytes each.
 const SAMPLES: u64 = 8;
 const SAMPLE: u64 = 64 << 10;
@@ -68,6 +66,7 @@ pub struct ServedFile {
     version: FileVersion,
     streams: Mutex<Vec<Arc<Place>>>,
     large: LargeReads,
+    regions: Regions,
     is_over: AtomicBool,
     used: Mutex<Instant>,
 }
@@ -120,6 +119,7 @@ pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
     let served = Arc::new(ServedFile {
         version: *reader.ranges.version(),
         streams: Mutex::default(),
+        regions: Regions::of(reader.ranges.version().size()),
         large: LargeReads::new(reader),
         is_over: AtomicBool::new(false),
         used: Mutex::new(Instant::now()),
@@ -237,8 +237,16 @@ impl ServedFile {
     }
 
     fn copy_large(&self, file: BorrowedFd<'_>, range: Range<u64>, target: &mut Target<'_>) -> bool {
-        !is_resident(file, range.clone(), 1).unwrap_or(true)
+        !self.is_region_resident(file, range.start)
             && self.large.copy(range, target, || self.new_reader(file)).is_some()
+    }
+
+    /// Whether a large read is left to the page cache, because that has its region.
+    fn is_region_resident(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
+        let start = offset / REGION * REGION;
+        self.regions.answer(offset / REGION, || {
+            is_resident(file, start..(start + REGION).min(self.size()), SAMPLES).unwrap_or(true)
+        })
     }
 
     fn new_reader(&self, file: BorrowedFd<'_>) -> Option<Reader> {
@@ -295,7 +303,7 @@ impl ServedFile {
     }
 }
 
-/// Whether the page cache has a range, by looking at so many places of it, or at all of it where that is one place. `None`: the kernel does not tell this process.
+/// Whether the page cache has a range, by looking at so many places of it. `None`: the kernel does not tell this process.
 fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<bool> {
     if settings().is_some_and(|settings| settings.serves_resident) {
         return Some(false);
@@ -306,8 +314,7 @@ fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<
     let mut resident = 0;
     for sample in 0..samples {
         let start = range.start + sample * step;
-        let len = if samples == 1 { step } else { SAMPLE.min(step.max(1)) };
-        let end = (start + len).min(range.end);
+        let end = (start + SAMPLE.min(step.max(1))).min(range.end);
         let bytes = resident_bytes(&file, start..end).ok()?;
         resident += u64::from(bytes * 2 >= end - start);
     }

@@ -44,6 +44,7 @@ mod inside;
 mod large;
 mod limits;
 mod real;
+mod regions;
 mod service;
 mod settings;
 mod statistics;

@@ -24,6 +24,16 @@ const _: () = assert!(MAX_BLOCKS_AHEAD + 2 <= MAX_RANGES_HELD);
 /// Bytes that are read one after the other, or by large reads, before a file is served.
 pub const RUN_BYTES: u64 = 1 << 20;
 
+/// Reads of a run at least: a program that reads much at a time may read anywhere.
+pub const RUN_READS: u32 = 4;
+
+/// Bytes of a file for which one answer says whether the page cache has them: much more than the kernel reads ahead, because what it has
+/// just read ahead does not make a file resident.
+pub const REGION: u64 = 32 << 20;
+
+/// How long an answer about a region holds for large reads.
+pub const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// A read that begins so many bytes after the end of another, or before it, continues a run.
 pub const RUN_GAP: u64 = 64 << 10;
 

@@ -309,6 +309,27 @@ static void signals(void) {
     every_millisecond(SIG_IGN);
 }
 
+static void on_fork(int signal) {
+    (void)signal;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    int saved = errno, status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    errno = saved;
+    handled++;
+}
+
+static void forks_in_handlers(void) {
+    every_millisecond(on_fork);
+    for (int round = 0; round < 2 || handled < 200; round++) {
+        int fd = open_file(O_RDONLY);
+        read_to(fd, 0, size_of(fd));
+        CHECK(close(fd) == 0);
+    }
+    every_millisecond(SIG_IGN);
+}
+
 static sigjmp_buf jump;
 
 static void on_jump(int signal) {
@@ -614,6 +635,7 @@ static const struct {
     {"modes", modes},
     {"forks", forks},
     {"signals", signals},
+    {"forks_in_handlers", forks_in_handlers},
     {"jumps_out_of_reads", jumps_out_of_reads},
     {"cancelled_threads", cancelled_threads},
     {"bad_buffers", bad_buffers},

@@ -52,6 +52,7 @@ scenarios! {
     modes: Some(true),
     forks: Some(true),
     signals: Some(true),
+    forks_in_handlers: Some(true),
     // A thread that jumps out of the library is served no more, and prints no statistics.
     jumps_out_of_reads: None,
     cancelled_threads: Some(true),

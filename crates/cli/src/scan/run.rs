@@ -113,6 +113,8 @@ fn leave_parent() -> std::io::Result<()> {
     // SAFETY: system calls without memory. The first child has a copy of this process's only thread, and ends.
     unsafe {
         libc::setsid();
+        // Locks and pipes of who started this end with the program. Older kernels than 5.11 leave them open.
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         match libc::fork() {
             -1 => Err(std::io::Error::last_os_error()),
             0 => Ok(()),
