@@ -27,7 +27,7 @@ pub struct Preload {
     pub socket: Option<PathBuf>,
     /// The memory of the daemon that the command starts, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Files that were not changed for so many milliseconds are served; otherwise for 2 s.
+    /// Files that were not changed for so many milliseconds are served; otherwise those of which the daemon's own time says so.
     pub settling_time_ms: Option<u64>,
     /// Smaller files are left to the page cache.
     pub minimum_bytes: Option<u64>,

@@ -75,6 +75,8 @@ fn load(options: &Options, scale: f64, progress: &mut Progress<'_>) -> Result<Bo
         server.rows(&format!("analyze table {table}; flush tables")).map_err(failed)?;
     }
     server.stop().map_err(failed)?;
+    // Files are served when they have not been changed for so long.
+    std::thread::sleep(bedplate_scan::SETTLING_TIME);
     let statistics = server.path().join("statistics");
     let preload = Preload { program, statistics: Some(statistics), ..Preload::default() };
     Ok(Box::new(MariaDb { server, scale, preload, memory: None, warm: None }))
@@ -220,11 +222,13 @@ impl Engine for MariaDb {
     }
 
     fn serves(&mut self) -> Result<bool> {
+        let path = self.preload.statistics.clone().unwrap_or_default();
+        // Servers that ran before have appended their lines.
+        let _ = std::fs::remove_file(&path);
         self.cold(Side::Bedplate)?;
         self.query(Side::Bedplate, Q6)?;
         self.server.stop().map_err(failed)?;
         let bytes = self.scan_bytes(Q6)?;
-        let path = self.preload.statistics.clone().unwrap_or_default();
         let lines = bedplate_mariadb_suite::Statistics::read(&path).map_err(failed)?;
         let served = bedplate_mariadb_suite::Statistics::sum(&lines, "bytes_served");
         Ok(served > bytes / 2)

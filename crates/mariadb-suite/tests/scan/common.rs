@@ -59,14 +59,18 @@ pub fn preload(server: &Server) -> Launch {
     })
 }
 
-/// Likewise, but as it is without options, except for the size of files.
-pub fn preload_as_installed(server: &Server) -> Launch {
-    launch(smaller_minimum(server))
+/// Likewise, but it leaves to the kernel what the page cache has, and files that were changed within [`SETTLING_TIME`].
+pub fn preload_settled(server: &Server) -> Launch {
+    launch(Preload { settling_time_ms: Some(SETTLING_TIME.as_millis() as u64), ..smaller_minimum(server) })
 }
 
-/// Likewise, without any option.
+/// Likewise, with the usual smallest file.
 pub fn preload_by_default(server: &Server) -> Launch {
-    launch(Preload { minimum_bytes: None, ..smaller_minimum(server) })
+    launch(Preload {
+        minimum_bytes: None,
+        settling_time_ms: Some(SETTLING_TIME.as_millis() as u64),
+        ..smaller_minimum(server)
+    })
 }
 
 fn launch(preload: Preload) -> Launch {
@@ -83,8 +87,8 @@ fn smaller_minimum(server: &Server) -> Preload {
     }
 }
 
-/// How long a file must not have been changed before it is served.
-pub const SETTLING_TIME: Duration = Duration::from_millis(2100);
+/// How long a file must not have been changed before [`preload_settled`] serves it: less than usual, so that tests do not wait.
+pub const SETTLING_TIME: Duration = Duration::from_secs(1);
 
 /// The command, beside its library.
 pub fn program() -> PathBuf {

@@ -1,9 +1,11 @@
 //! A server under the library, and a plain one, are asked the same.
 
+use std::time::Duration;
+
 use bedplate_mariadb_suite::{Installation, Launch, Row, Server, Statistics};
 
 use crate::common::{
-    FORMATS, SETTLING_TIME, data_file, forget, installation, is_stock, preload, preload_as_installed, start,
+    FORMATS, SETTLING_TIME, data_file, forget, installation, is_stock, preload, preload_settled, start,
     statistics,
 };
 
@@ -111,9 +113,9 @@ fn every_format_is_served_when_it_is_cold() {
         let question = format!("select count(*), sum(a), sum(crc32(b)) from test.{table}");
         let expected = server.rows(&question).unwrap();
         server.stop().unwrap();
-        std::thread::sleep(SETTLING_TIME);
+        std::thread::sleep(SETTLING_TIME + Duration::from_millis(100));
         forget(&server.data());
-        server.start(&preload_as_installed(&server)).unwrap();
+        server.start(&preload_settled(&server)).unwrap();
         assert_eq!(server.rows(&question).unwrap(), expected, "{table}");
         server.stop().unwrap();
         let bytes = data_file(&server, table).metadata().unwrap().len();

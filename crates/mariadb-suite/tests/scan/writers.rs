@@ -174,7 +174,7 @@ fn appends_beside_a_scan_do_not_multiply_what_is_read() {
     server.stop().unwrap();
     let bytes = server.table_file("test", table, "MYD").metadata().unwrap().len();
     forget(&server.data());
-    std::thread::sleep(SETTLING_TIME);
+    std::thread::sleep(SETTLING_TIME + Duration::from_millis(100));
     server.start(&preload_by_default(&server)).unwrap();
     let mut reader = server.session().unwrap();
     let mut writer = server.session().unwrap();
