@@ -312,6 +312,27 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
     }
 }
 
+/// Defines functions that move a descriptor's position.
+macro_rules! seeks {
+    ($($name:ident;)*) => {$(
+        /// # Safety
+        /// As the C library's.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+            if let Some(_inside) = Inside::enter() {
+                descriptors::forget_position(fd);
+            }
+            // SAFETY: the caller's arguments.
+            unsafe { (real().lseek)(fd, offset, whence) }
+        }
+    )*};
+}
+
+seeks! {
+    lseek;
+    lseek64;
+}
+
 /// Whether a file is served, so that the page cache needs none of it.
 fn is_served(descriptor: c_int) -> bool {
     process::is_active() && Inside::enter().is_some_and(|_inside| descriptors::served(descriptor).is_some())

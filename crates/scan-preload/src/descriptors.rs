@@ -66,11 +66,14 @@ impl Run {
         offset.abs_diff(self.next) <= RUN_GAP
     }
 
-    /// Whether it is long enough, and has not more in its gaps than was read.
+    /// Whether it has more in its gaps than was read.
+    fn is_sparse(&self) -> bool {
+        self.next.saturating_sub(self.start) > 2 * self.bytes
+    }
+
+    /// Whether it is long enough to be sequential.
     fn is_sequential(&self, enough: u64) -> bool {
-        self.bytes >= enough
-            && self.reads >= RUN_READS
-            && self.next.saturating_sub(self.start) <= 2 * self.bytes
+        self.bytes >= enough && self.reads >= RUN_READS && !self.is_sparse()
     }
 }
 
@@ -187,6 +190,13 @@ impl Served {
     }
 }
 
+/// The program moves a descriptor's position.
+pub fn forget_position(descriptor: i32) {
+    if let Some(entry) = entry(descriptor, false) {
+        entry.is_in_sequence.store(false, Ordering::Relaxed);
+    }
+}
+
 /// A descriptor is closed, or becomes another file's.
 pub fn forget(descriptor: i32) {
     let Some(entry) = entry(descriptor, false) else { return };
@@ -295,8 +305,8 @@ impl State {
         if run.is_sequential(enough) {
             return true;
         }
-        if run.bytes >= enough {
-            // There is too much in its gaps. It may be sequential from here on.
+        if run.bytes >= enough && run.is_sparse() {
+            // It may be sequential from here on.
             run = Run { start: end, next: end, bytes: 0, reads: 0 };
         }
         self.runs.push(run);

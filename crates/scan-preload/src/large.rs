@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bedplate_scan::{FRAME, MAX_RANGES_HELD};
 
-use crate::limits::MAX_LARGE_READERS;
+use crate::limits::{MAX_LARGE_READERS, PATIENCE};
 use crate::service::Reader;
 use crate::streams::{Target, wait};
 
@@ -111,7 +111,13 @@ impl LargeReads {
             if !waits || state.readers.is_empty() && state.coming == 0 {
                 return None;
             }
-            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            // A thread that a signal handler took out of the library never gives its permits back.
+            let (waited, result) =
+                self.freed.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            if result.timed_out() {
+                return None;
+            }
+            state = waited;
         }
     }
 

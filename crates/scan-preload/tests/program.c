@@ -167,6 +167,12 @@ static void jumps(void) {
     }
     CHECK(lseek(fd, -SIZE, SEEK_END) > 0);
     CHECK(read_to(fd, size - SIZE, size) == size);
+    // Nothing behind the bytes that are read is written to.
+    static uint64_t buffer[SIZE / 8];
+    memset(buffer, 7, SIZE);
+    CHECK(lseek(fd, -100, SEEK_END) > 0 && read(fd, buffer, SIZE) == 100);
+    for (int at = 104; at < SIZE; at++)
+        CHECK(((char *)buffer)[at] == 7);
     CHECK(lseek(fd, size * 2, SEEK_SET) > 0);
     char byte;
     CHECK(read(fd, &byte, 1) == 0);
