@@ -60,8 +60,10 @@ impl Server {
             user: User::ordinary("mysql")?,
             server: None,
         };
-        fs::create_dir(server.data()).map_err(|e| format!("{}: {e}", server.data().display()))?;
-        for path in [server.path(), &server.data()] {
+        for folder in [server.data(), server.temporary()] {
+            fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
+        for path in [server.path(), &server.data(), &server.temporary()] {
             server.give(path)?;
         }
         let mut install = Command::new(&installation.install);
@@ -69,7 +71,7 @@ impl Server {
         install.args(["--no-defaults", "--skip-innodb", "--default-storage-engine=MyISAM"]);
         install.args(["--auth-root-authentication-method=normal", "--skip-name-resolve"]);
         install.arg(format!("--datadir={}", server.data().display()));
-        run(&mut server.prepare(install))?;
+        run(server.prepare(install).env("TMPDIR", server.temporary()))?;
         Ok(server)
     }
 
@@ -98,6 +100,7 @@ impl Server {
         command.args(["--local-infile=1", "--skip-log-bin", "--lc-messages=en_US"]);
         command.arg(format!("--datadir={}", self.data().display())).arg(format!("--socket=../{SOCKET}"));
         command.arg(format!("--pid-file={}", self.path().join("pid").display()));
+        command.arg(format!("--tmpdir={}", self.temporary().display()));
         command.args(&self.settings.options);
         let mut command = self.prepare(command);
         command.stdout(file).stderr(errors);
@@ -220,6 +223,11 @@ impl Server {
     /// The data directory.
     pub fn data(&self) -> PathBuf {
         self.path().join("data")
+    }
+
+    /// Where the server has its temporary tables. A server that starts removes those of others that it finds.
+    fn temporary(&self) -> PathBuf {
+        self.path().join("temporary")
     }
 
     /// A file of a table's, such as `MYD`.
