@@ -27,7 +27,8 @@ impl Buffers {
     /// An empty buffer with room for so many bytes.
     pub fn take(&self, bytes: usize) -> Buffer {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |buffer: &Vec<u8>| buffer.capacity() >= bytes && buffer.capacity() / 2 <= bytes.max(GRANULE);
+        let fits =
+            |buffer: &Vec<u8>| buffer.capacity() >= bytes && buffer.capacity() / 2 <= bytes.max(GRANULE);
         let best = (0..free.buffers.len())
             .filter(|at| fits(&free.buffers[*at]))
             .min_by_key(|at| free.buffers[*at].capacity());

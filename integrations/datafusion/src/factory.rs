@@ -5,7 +5,9 @@ use std::sync::Arc;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::error::Result;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricCategory, MetricType};
+use datafusion::physical_plan::metrics::{
+    ExecutionPlanMetricsSet, MetricBuilder, MetricCategory, MetricType,
+};
 use parquet::arrow::async_reader::AsyncFileReader;
 
 use crate::reader::ScanReader;

@@ -32,7 +32,8 @@ impl Predictor {
     pub fn new(metadata: Arc<ParquetMetaData>, part: Option<FileRange>) -> Self {
         let mut extents: Vec<_> = (0..metadata.num_row_groups())
             .filter_map(|group| {
-                let chunks = (0..metadata.row_group(group).num_columns()).map(|at| chunk(&metadata, group, at));
+                let chunks =
+                    (0..metadata.row_group(group).num_columns()).map(|at| chunk(&metadata, group, at));
                 let extent = chunks.reduce(|one, two| one.start.min(two.start)..one.end.max(two.end))?;
                 Some((extent, group))
             })
@@ -67,7 +68,8 @@ impl Predictor {
     pub fn note(&mut self, group: usize, ranges: &[Range<u64>]) {
         if self.current != Some(group) {
             if let Some(current) = self.current {
-                self.is_sequential = self.following(current).next() == Some(group);
+                let expected = self.following(current).next();
+                self.is_sequential = expected == Some(group);
                 if !self.is_sequential {
                     self.is_backward = group < current;
                 }
@@ -76,12 +78,14 @@ impl Predictor {
             self.current = Some(group);
         }
         let count = self.metadata.row_group(group).num_columns();
-        self.columns.extend((0..count).filter(|column| ranges.contains(&chunk(&self.metadata, group, *column))));
+        self.columns
+            .extend((0..count).filter(|column| ranges.contains(&chunk(&self.metadata, group, *column))));
     }
 
     /// What the decoder is going to ask for after this row group, in that order.
     pub fn next(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let groups = self.current.filter(|_| self.is_sequential).into_iter().flat_map(|at| self.following(at));
+        let groups =
+            self.current.filter(|_| self.is_sequential).into_iter().flat_map(|at| self.following(at));
         let columns: Vec<usize> = self.columns.union(&self.columns_before).copied().collect();
         groups.flat_map(move |group| {
             let columns = columns.clone();
@@ -129,7 +133,8 @@ mod tests {
 
     /// Five row groups of three columns.
     fn metadata() -> Arc<ParquetMetaData> {
-        let column = |at: i64| Arc::new(Int64Array::from_iter_values((0..500).map(|row| row * at))) as ArrayRef;
+        let column =
+            |at: i64| Arc::new(Int64Array::from_iter_values((0..500).map(|row| row * at))) as ArrayRef;
         let batch = RecordBatch::try_from_iter((1..4).map(|at| (format!("c{at}"), column(at)))).unwrap();
         let properties = WriterProperties::builder().set_max_row_group_row_count(Some(100)).build();
         let mut file = Vec::new();

@@ -24,7 +24,7 @@ use crate::window::Window;
 enum Way {
     /// It has not read a column chunk yet.
     Undecided,
-    Service(Box<Window>, Lease),
+    Service(Box<Window>, #[expect(dead_code, reason = "it counts the readers until it is dropped")] Lease),
     Default,
 }
 
@@ -105,11 +105,14 @@ impl ScanReader {
     }
 
     /// Opens the file for the service, if it is one for it.
-    async fn decide(&self, metadata: Arc<ParquetMetaData>, group: usize, ranges: &[Range<u64>]) -> Way {
-        let Some(path) = self.shared.roots[self.root].path(&self.file.object_meta) else { return Way::Default };
+    async fn decide(&mut self, metadata: Arc<ParquetMetaData>, group: usize, ranges: &[Range<u64>]) -> Way {
+        let Some(path) = self.shared.roots[self.root].path(&self.file.object_meta) else {
+            return Way::Default;
+        };
         let mut predictor = Predictor::new(metadata, self.file.range.clone());
         predictor.note(group, ranges);
-        let samples: Vec<_> = ranges.iter().cloned().chain(predictor.next()).take(RESIDENCY_SAMPLES).collect();
+        let samples: Vec<_> =
+            ranges.iter().cloned().chain(predictor.next()).take(RESIDENCY_SAMPLES).collect();
         // What the decoder holds, and as much again ahead of it.
         let wanted = (Window::ranges_of(ranges) * 2).div_ceil(bedplate_scan::MAX_RANGES_HELD);
         let lease = Lease::new(self.shared.clone(), path.clone(), wanted.clamp(1, MAX_READERS_PER_STREAM));

@@ -30,13 +30,13 @@ pub fn replace_factories(
     ) -> Option<Arc<dyn ParquetFileReaderFactory>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let replaced = plan.transform_up(|node| {
-        let Some((config, source)) =
-            node.downcast_ref::<DataSourceExec>().and_then(|scan| scan.downcast_to_file_source::<ParquetSource>())
+        let Some((config, source)) = node
+            .downcast_ref::<DataSourceExec>()
+            .and_then(|scan| scan.downcast_to_file_source::<ParquetSource>())
         else {
             return Ok(Transformed::no(node));
         };
-        let Some(factory) =
-            replace(&config.object_store_url, source.parquet_file_reader_factory().cloned())
+        let Some(factory) = replace(&config.object_store_url, source.parquet_file_reader_factory().cloned())
         else {
             return Ok(Transformed::no(node));
         };
@@ -71,7 +71,8 @@ impl ScanRule {
     /// The factory of a scan that has none.
     fn usual(&self, url: &ObjectStoreUrl) -> Option<Arc<dyn ParquetFileReaderFactory>> {
         let runtime = self.runtime.as_ref()?;
-        let (store, cache) = (runtime.object_store(url).ok()?, runtime.cache_manager.get_file_metadata_cache());
+        let (store, cache) =
+            (runtime.object_store(url).ok()?, runtime.cache_manager.get_file_metadata_cache());
         Some(Arc::new(CachedParquetFileReaderFactory::new(store, cache)))
     }
 }

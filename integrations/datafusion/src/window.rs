@@ -9,7 +9,7 @@
 //! - What the decoder waits for is fetched before anything else. If there is no slot for it, what was fetched ahead is given up.
 //! - Nothing is handed out before the file was found to be current after it had arrived.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

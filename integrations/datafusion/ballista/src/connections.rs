@@ -77,8 +77,7 @@ impl BallistaClientPool for Connections {
             }
         };
         let home = self.clone();
-        let give_back =
-            move |client| home.idle().entry(key).or_default().push((client, Instant::now()));
+        let give_back = move |client| home.idle().entry(key).or_default().push((client, Instant::now()));
         Ok(PooledClient::new(client, Box::new(give_back)))
     }
 

@@ -12,7 +12,7 @@ use bedplate_datafusion::Service;
 use bedplate_scan::Daemon;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/suite/common.rs"]
 mod common;
 
 /// A process that ends with this object.
@@ -134,8 +134,11 @@ fn a_cluster_has_the_rows_of_one_process_and_scans_by_the_service() {
     let daemon = Daemon::bind(Service::start().unwrap(), own.path().join("socket"), &options).unwrap();
     let (socket, stopper) = (daemon.path(), daemon.stopper());
     let daemon = std::thread::spawn(move || daemon.run());
-    let executors =
-        [executor(&nodes[0], scheduler, None), executor(&nodes[1], scheduler, None), executor(&nodes[2], scheduler, Some(&socket))];
+    let executors = [
+        executor(&nodes[0], scheduler, None),
+        executor(&nodes[1], scheduler, None),
+        executor(&nodes[2], scheduler, Some(&socket)),
+    ];
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let plain = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
@@ -149,7 +152,10 @@ fn a_cluster_has_the_rows_of_one_process_and_scans_by_the_service() {
     let begin = Instant::now();
     for (number, executor) in executors.iter().enumerate() {
         while *executor.served_bytes.lock().unwrap() == 0 {
-            assert!(begin.elapsed() < Duration::from_secs(20), "executor {number} has scanned nothing by the service");
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "executor {number} has scanned nothing by the service"
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -170,6 +176,9 @@ fn errors_are_one_line() {
         let output = command().args(&arguments).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
-        assert!(text.starts_with("bedplate-ballista: ") && text.lines().count() == 1, "{arguments:?}: {text}");
+        assert!(
+            text.starts_with("bedplate-ballista: ") && text.lines().count() == 1,
+            "{arguments:?}: {text}"
+        );
     }
 }

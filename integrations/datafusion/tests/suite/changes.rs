@@ -1,14 +1,12 @@
 //! Files that change between planning and reading, or while they are read: rows and errors are those of the default reader.
 
-mod common;
-
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::common::{Rows, refusal, scans, session, settle, tpch};
 use bedplate_datafusion::{Scans, tables};
-use common::{Rows, refusal, scans, session, settle, tpch};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::{ExecutionPlan, collect, execute_stream};
 use futures::StreamExt;
@@ -21,7 +19,7 @@ fn own() -> tempfile::TempDir {
     std::fs::copy(tpch().join("orders.parquet"), own.path().join("orders.parquet")).unwrap();
     File::open(own.path().join("orders.parquet")).unwrap().sync_all().unwrap();
     settle();
-    common::drop_pages(own.path());
+    crate::common::drop_pages(own.path());
     own
 }
 
@@ -39,14 +37,14 @@ async fn run((plan, task): (Arc<dyn ExecutionPlan>, Arc<TaskContext>)) -> Result
 /// Plans, changes the file, and runs both plans.
 async fn after(change: impl Fn(&Path)) {
     let own = own();
-    let scans = scans(common::SMALL);
+    let scans = scans(crate::common::SMALL);
     if refusal(scans.service(), own.path()).is_some() {
         return;
     }
     let (plain, served) = (plan(own.path(), None).await, plan(own.path(), Some(&scans)).await);
     change(&own.path().join("orders.parquet"));
     settle();
-    common::drop_pages(own.path());
+    crate::common::drop_pages(own.path());
     let (got, want) = (run(served).await, run(plain).await);
     assert_eq!(got, want);
     assert_eq!(scans.statistics().served_bytes, 0, "it is not the file that was listed");
@@ -75,7 +73,7 @@ async fn a_file_that_is_gone_is_the_default_reader_s_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_was_changed_a_moment_ago_is_left_to_the_default_reader() {
     let own = own();
-    let scans = scans(common::SMALL);
+    let scans = scans(crate::common::SMALL);
     if refusal(scans.service(), own.path()).is_some() {
         return;
     }
@@ -84,7 +82,7 @@ async fn a_file_that_was_changed_a_moment_ago_is_left_to_the_default_reader() {
     std::fs::write(&path, bytes).unwrap();
     let want = run(plan(own.path(), None).await).await;
     File::open(&path).unwrap().sync_all().unwrap();
-    common::drop_pages(own.path());
+    crate::common::drop_pages(own.path());
     assert_eq!(run(plan(own.path(), Some(&scans)).await).await, want);
     assert_eq!(scans.statistics().served_bytes, 0);
 }
@@ -92,12 +90,12 @@ async fn a_file_that_was_changed_a_moment_ago_is_left_to_the_default_reader() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_changes_while_it_is_read_goes_on_by_the_default_reader() {
     let own = own();
-    let scans = scans(common::SMALL);
+    let scans = scans(crate::common::SMALL);
     if refusal(scans.service(), own.path()).is_some() {
         return;
     }
     let want = run(plan(own.path(), None).await).await.unwrap();
-    common::drop_pages(own.path());
+    crate::common::drop_pages(own.path());
     let (plan, task) = plan(own.path(), Some(&scans)).await;
     let mut stream = execute_stream(plan, task).unwrap();
     let mut got = tables::rows(&[stream.next().await.unwrap().unwrap()]).unwrap();

@@ -1,9 +1,7 @@
 //! TPC-H's queries have the same rows whichever reader reads, cold and warm, in one process and by a daemon.
 
-mod common;
-
+use crate::common::{Served, alone, drop_pages, queries, read_pages, refusal, rows, scans, session, tpch};
 use bedplate_datafusion::{Scans, Service};
-use common::{Served, drop_pages, queries, read_pages, refusal, rows, scans, session, tpch};
 
 /// Runs all queries by the service, cold: what it served, and the rows of DataFusion's own reader.
 async fn compare(scans: &Scans, partitions: usize) {
@@ -27,38 +25,42 @@ async fn compare(scans: &Scans, partitions: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_the_same_in_one_process() {
-    compare(&scans(common::SMALL), 2).await;
+    let _alone = alone().await;
+    compare(&scans(crate::common::SMALL), 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_the_same_by_a_daemon() {
+    let _alone = alone().await;
     let daemon = Served::start();
     let service = Service::connect(&daemon.socket).unwrap();
-    compare(&Scans::with_options(service, common::SMALL, []).unwrap(), 3).await;
+    compare(&Scans::with_options(service, crate::common::SMALL, []).unwrap(), 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_in_the_page_cache_are_left_to_the_default_reader() {
+    let _alone = alone().await;
     // Other tests take files out of the page cache.
     let own = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for name in ["orders", "customer", "nation"] {
         let name = format!("{name}.parquet");
         std::fs::copy(tpch().join(&name), own.path().join(&name)).unwrap();
     }
-    common::settle();
-    let (scans, folder) = (scans(common::SMALL), own.path());
+    crate::common::settle();
+    let (scans, folder) = (scans(crate::common::SMALL), own.path());
     if refusal(scans.service(), folder).is_some() {
         return;
     }
     let (plain, served) = (session(folder, 2, None).await, session(folder, 2, Some(&scans)).await);
     read_pages(folder);
-    let query = "SELECT c_mktsegment, count(*), sum(o_totalprice) FROM customer, orders WHERE c_custkey = o_custkey
+    let query =
+        "SELECT c_mktsegment, count(*), sum(o_totalprice) FROM customer, orders WHERE c_custkey = o_custkey
                  GROUP BY c_mktsegment ORDER BY 1";
     let want = rows(&plain, query).await;
     assert_eq!(rows(&served, query).await, want);
     let warm = scans.statistics();
     assert!(warm.served_bytes == 0 && warm.default_streams > 0, "{warm:?}");
-    for file in common::files(folder) {
+    for file in crate::common::files(folder) {
         std::fs::File::open(file).unwrap().sync_all().unwrap();
     }
     drop_pages(folder);

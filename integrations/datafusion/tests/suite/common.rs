@@ -31,6 +31,12 @@ pub const PARTS: i32 = 2;
 /// The service of these tests reads small files, too.
 pub const SMALL: Options = Options { min_file_bytes: 1, read_ahead_bytes: 32 << 20 };
 
+/// Tests that care about what is in the page cache run one at a time.
+pub async fn alone() -> tokio::sync::MutexGuard<'static, ()> {
+    static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    ALONE.lock().await
+}
+
 /// A folder with the tables, which is made once, on the disk of the build.
 pub fn tpch() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tpch-0.05");
@@ -59,10 +65,25 @@ fn make(folder: &Path) {
         write(&folder.join(format!("lineitem/{part}.parquet")), rows, 30_000, Compression::SNAPPY);
     }
     write(&one("orders"), OrderArrow::new(OrderGenerator::new(SCALE, 1, 1)), 20_000, Compression::SNAPPY);
-    write(&one("customer"), CustomerArrow::new(CustomerGenerator::new(SCALE, 1, 1)), 3000, Compression::SNAPPY);
+    write(
+        &one("customer"),
+        CustomerArrow::new(CustomerGenerator::new(SCALE, 1, 1)),
+        3000,
+        Compression::SNAPPY,
+    );
     write(&one("part"), PartArrow::new(PartGenerator::new(SCALE, 1, 1)), 3000, Compression::SNAPPY);
-    write(&one("partsupp"), PartSuppArrow::new(PartSuppGenerator::new(SCALE, 1, 1)), 9000, Compression::SNAPPY);
-    write(&one("supplier"), SupplierArrow::new(SupplierGenerator::new(SCALE, 1, 1)), 1000, Compression::SNAPPY);
+    write(
+        &one("partsupp"),
+        PartSuppArrow::new(PartSuppGenerator::new(SCALE, 1, 1)),
+        9000,
+        Compression::SNAPPY,
+    );
+    write(
+        &one("supplier"),
+        SupplierArrow::new(SupplierGenerator::new(SCALE, 1, 1)),
+        1000,
+        Compression::SNAPPY,
+    );
     write(&one("nation"), NationArrow::new(NationGenerator::new(SCALE, 1, 1)), 10, Compression::SNAPPY);
     write(&one("region"), RegionArrow::new(RegionGenerator::new(SCALE, 1, 1)), 10, Compression::SNAPPY);
 }
@@ -188,4 +209,3 @@ impl Drop for Served {
 pub fn scans(options: Options) -> Scans {
     Scans::with_options(Service::start().unwrap(), options, []).unwrap()
 }
-
