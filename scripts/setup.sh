@@ -128,6 +128,25 @@ if ! have valkey-server && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; 
   fi && stop_service valkey-server || say "there is no valkey-server: its tests will say that they are skipped"
 fi
 
+# ---- MariaDB, whose tables `bedplate scan run` reads, and its test suite -------------------------------
+# Not every distribution has both, and then their tests say that they are skipped.
+mariadb=()
+[[ -x /usr/sbin/mariadbd ]] || have mariadbd || mariadb+=(mariadb-server)
+[[ -e /usr/share/mysql/mysql-test/mariadb-test-run.pl || -e /usr/share/mariadb/mariadb-test/mariadb-test-run.pl ]] ||
+  mariadb+=(mariadb-test)
+if ((${#mariadb[@]})) && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; }; then
+  take_root "apt-get install --no-install-recommends ${mariadb[*]}"
+  for package in "${mariadb[@]}"; do
+    say "installing: $package, where the distribution has it"
+    if [[ -n $(apt-cache show --no-all-versions "$package" 2>/dev/null) ]] &&
+      "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"; then
+      [[ $package != mariadb-server ]] || stop_service mariadb
+    else
+      say "there is no $package: tests with MariaDB will say that they are skipped"
+    fi
+  done
+fi
+
 # ---- Source packages of Debian, for the test suites in them -------------------------------------------
 # apt checks signatures and checksums; a configuration and folders of its own leave the system's apt as it is, and no
 # step takes root.
@@ -213,12 +232,21 @@ if ! have_postgresql_18 "$place"; then
   postgresql_18 "$place" || say "it could not be fetched: its tests will say that they are skipped"
 fi
 
-# DuckDB answers the queries of TPC-H, too: an oracle for the benchmark scan-postgres.
+# DuckDB with its generator of TPC-H makes tables for the benchmark scan-tpch, and its answers are an oracle for that and for
+# scan-postgres. The generator is not published for each version.
 if ! PYTHONPATH=$cache/duckdb "$python" -c 'import duckdb' 2>/dev/null; then
   say "fetching DuckDB from PyPI into $cache/duckdb"
   "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-compile --root-user-action ignore \
     --only-binary :all: --upgrade --target "$cache/duckdb" duckdb duckdb-extension-tpch ||
     say "it could not be fetched: the benchmark scan-postgres will say that it has no second oracle"
+fi
+
+# The DuckDB that scan-tpch measures.
+if ! PYTHONPATH=$cache/duckdb-2 "$python" -c 'import duckdb' 2>/dev/null; then
+  say "fetching DuckDB 2 from PyPI into $cache/duckdb-2"
+  "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile --root-user-action ignore \
+    --only-binary :all: --upgrade --target "$cache/duckdb-2" 'duckdb==2.*' ||
+    say "it could not be fetched: the benchmark scan-tpch will measure the version that has the generator"
 fi
 
 # ---- Rust -------------------------------------------------------------------------------------------

@@ -12,6 +12,12 @@ pub enum Error {
     /// The number of writing threads is out of range.
     #[error("{0} threads cannot write; choose 1 to {max}", max = crate::THREADS_MAX)]
     Threads(usize),
+    /// No engine has this name.
+    #[error("{asked}; choose one with --engine: {names}", asked = asked_engine(.0), names = crate::tpch::engines().join(", "))]
+    Engine(String),
+    /// The scale factor is out of range.
+    #[error("a scale factor of {0} is not between 0.01 and 100")]
+    Scale(f64),
     /// Something that the benchmark needs is not there.
     #[error("{what}; {hint}")]
     Missing {
@@ -56,6 +62,11 @@ pub enum Error {
     /// There was no memory or no snapshot.
     #[error(transparent)]
     Snapshot(#[from] bedplate_snapshot::Error),
+}
+
+/// What is wrong with an engine's name.
+fn asked_engine(name: &str) -> String {
+    if name.is_empty() { "no engine is chosen".to_owned() } else { format!("no engine is called {name:?}") }
 }
 
 /// Result with this crate's error.

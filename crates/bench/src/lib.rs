@@ -44,6 +44,7 @@ mod ring0;
 mod scan;
 mod shootdown;
 mod snapshot;
+mod tpch;
 mod versions;
 mod voter;
 mod wal;
@@ -53,3 +54,8 @@ pub use limits::THREADS_MAX;
 pub use machine::Machine;
 pub use registry::{Benchmark, Mode, Options, Sink, Step, benchmarks, names, run};
 pub use report::{Fields, Report, Target};
+
+/// The names of the databases that `scan-tpch` measures.
+pub fn engines() -> Vec<&'static str> {
+    tpch::engines()
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::limits::THREADS_MAX;
 use crate::{
     Error, Report, Result, checkpoint, local, memory, net, partitions, pool, postgres, restart, scan,
-    shootdown, snapshot, versions, voter, wal,
+    shootdown, snapshot, tpch, versions, voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -47,8 +47,12 @@ pub struct Options {
     /// How many threads write (`htap`, `snapshot-fault`), at most [`crate::THREADS_MAX`]. Default: the benchmark's own
     /// numbers of threads, one after the other.
     pub writers: Option<usize>,
-    /// The scale factor of TPC-H (`scan-postgres`), 0.01 to 100. Default: 0.1 in quick mode, 1 in full mode.
+    /// The scale factor of TPC-H (`scan-postgres`, `scan-tpch`), 0.01 to 100. Default: the benchmark's, or the engine's, own.
     pub scale: Option<f64>,
+    /// The database of `scan-tpch`.
+    pub engine: Option<String>,
+    /// The program `bedplate-datafusion` (`scan-tpch`). Default: where `make datafusion-build` puts it, or beside `bedplate`.
+    pub datafusion: Option<PathBuf>,
 }
 
 impl Options {
@@ -62,6 +66,8 @@ impl Options {
             valkey: PathBuf::from("valkey-server"),
             writers: None,
             scale: None,
+            engine: None,
+            datafusion: None,
         }
     }
 
@@ -128,7 +134,9 @@ const ALL: &[Benchmark] = &[
     scan::ranges::BENCH,
     scan::share::BENCH,
     scan::pace::BENCH,
+    scan::pool::BENCH,
     postgres::BENCH,
+    tpch::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

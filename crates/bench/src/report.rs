@@ -52,6 +52,11 @@ impl Fields {
         self.0.insert(key.to_owned(), value);
     }
 
+    /// Adds or replaces fields.
+    pub fn extend(&mut self, more: Fields) {
+        self.0.extend(more.0);
+    }
+
     /// A field.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key)

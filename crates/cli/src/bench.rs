@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bedplate_bench::{Mode, Options, benchmarks, names};
+use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::hinted;
@@ -36,9 +37,15 @@ pub struct Args {
     /// How many threads write in htap and snapshot-fault, instead of their own numbers of threads: 1 to 64.
     #[arg(long, value_name = "THREADS")]
     writers: Option<usize>,
-    /// The scale factor of TPC-H in scan-postgres, 0.01 to 100, instead of its own.
+    /// The scale factor of TPC-H in scan-postgres and scan-tpch, 0.01 to 100, instead of their own.
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
+    /// The database that scan-tpch measures.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(bedplate_bench::engines()))]
+    engine: Option<String>,
+    /// The program that scan-tpch runs for datafusion, if it is not where `make datafusion-build` puts it.
+    #[arg(long, value_name = "FILE")]
+    datafusion: Option<PathBuf>,
     /// Be the `floor` of kv-net on a port of the loopback address.
     #[arg(long, value_name = "PORT", hide = true, exclusive = true)]
     floor: Option<u16>,
@@ -68,6 +75,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     options.valkey.clone_from(&args.valkey);
     options.writers = args.writers;
     options.scale = args.scale;
+    options.engine.clone_from(&args.engine);
+    options.datafusion.clone_from(&args.datafusion);
     options.bedplate = Some(std::env::current_exe().context("finding this executable")?);
     if let Some(directory) = &args.directory {
         options.directory.clone_from(directory);

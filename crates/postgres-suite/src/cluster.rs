@@ -14,10 +14,11 @@ use postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
+use bedplate_suite_support::{User, processes, run};
+
+use crate::Result;
 use crate::installation::Installation;
 use crate::plan::text_of;
-use crate::user::User;
-use crate::{Result, processes};
 
 /// How long a server may take to accept clients, recovery after a crash included, and to end.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -152,7 +153,7 @@ impl Cluster {
         let cluster = Self {
             folder,
             installation: installation.clone(),
-            user: User::ordinary()?,
+            user: User::ordinary("postgres")?,
             server: None,
             options: Vec::new(),
         };
@@ -424,14 +425,4 @@ pub fn rows(client: &mut Client, query: &str) -> Result<Vec<Vec<String>>> {
         _ => None,
     };
     Ok(messages.into_iter().filter_map(row).collect())
-}
-
-/// Runs a command to its end; its error is what it printed.
-pub fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
-    if !output.status.success() {
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        return Err(format!("{:?}: {}\n{out}{err}", command.get_program(), output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::cluster::run;
-use crate::{Installation, Result};
+use bedplate_suite_support::programs;
+
+use crate::{Installation, Result, run};
 
 /// Where the extension's sources are, and the header of the library that it uses.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../integrations/postgresql");
@@ -91,26 +92,11 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
 
 /// The static library of `crates/scan-c`, built by cargo as the calling test was.
 pub fn build_library() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(Command::new(cargo)
-        .args(["build", "--locked", "--quiet", "-p", "bedplate-scan-c"])
-        .stdin(Stdio::null()))?;
-    let test = std::env::current_exe().map_err(|e| format!("the path of this test: {e}"))?;
-    // target/debug/deps/test-0123
-    let folder = test.ancestors().nth(2).unwrap_or(Path::new("."));
-    Ok(folder.join("libbedplate_scan.a"))
+    programs::build("bedplate-scan-c")?;
+    Ok(programs::folder()?.join("libbedplate_scan.a"))
 }
 
-/// The command `bedplate`, whose daemon reads for backends that share. It is built unless it is there: building it by itself would
-/// replace the one that was built with the whole workspace.
+/// The command `bedplate`, whose daemon reads for backends that share.
 pub fn build_program() -> Result<PathBuf> {
-    let test = std::env::current_exe().map_err(|e| format!("the path of this test: {e}"))?;
-    let program = test.ancestors().nth(2).unwrap_or(Path::new(".")).join("bedplate");
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        run(Command::new(cargo)
-            .args(["build", "--locked", "--quiet", "-p", "bedplate-cli"])
-            .stdin(Stdio::null()))?;
-    }
-    Ok(program)
+    programs::bedplate()
 }

@@ -13,15 +13,11 @@ pub mod extension;
 mod gate;
 mod installation;
 pub mod plan;
-mod processes;
 pub mod suite;
-mod user;
 
-pub use cluster::{Cluster, Settings, Stop, execute, rows, run};
+pub use bedplate_suite_support::processes::cpu_ns;
+pub use bedplate_suite_support::{Result, run};
+pub use cluster::{Cluster, Settings, Stop, execute, rows};
 pub use gate::{Gate, Step};
 pub use installation::{Installation, cache_folder};
 pub use postgres;
-pub use processes::cpu_ns;
-
-/// An error is one line that says what failed.
-pub type Result<T> = std::result::Result<T, String>;

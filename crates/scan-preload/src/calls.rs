@@ -3,19 +3,19 @@
 //! Each asks the library first, and calls the C library's function when nothing of the library's is left to be dropped: a thread
 //! that is cancelled there unwinds through these functions.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use libc::{iovec, off_t, size_t, ssize_t};
+use libc::{FILE, iovec, off_t, size_t, ssize_t};
 use rustix::fs::SeekFrom;
 
-use crate::inside::Inside;
+use crate::files::Source;
+use crate::inside::{self, Inside};
+use crate::limits::{MOST, SHORT_READ};
 use crate::real::real;
 use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
-use crate::{descriptors, files};
+use crate::{buffers, connections, descriptors, files, timing};
 
-/// The kernel reads at most so many bytes at a time.
-const MOST: u64 = 0x7fff_f000;
 /// The kernel takes at most so many parts.
 const MOST_PARTS: c_int = 1024;
 
@@ -25,57 +25,66 @@ const MOST_PARTS: c_int = 1024;
 /// The parts are the program's buffers.
 unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Option<ssize_t> {
     let _inside = Inside::enter()?;
-    let served = descriptors::file(descriptor)?;
+    let served = descriptors::served(descriptor)?;
+    let wanted = buffers::length(parts)?;
+    if wanted < SHORT_READ {
+        return None;
+    }
     // SAFETY: the program's descriptor.
     let file = unsafe { files::borrow(descriptor) };
-    let is_served = || {
-        if !files::is_readable(file) {
-            return None;
-        }
-        let start = match offset {
-            Some(offset) => u64::try_from(offset).ok()?,
-            None => rustix::fs::seek(file, SeekFrom::Current(0)).ok()?,
-        };
-        let wanted = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.iov_len as u64))?;
-        let len = wanted.min(MOST).min(served.size().checked_sub(start)?);
-        if len == 0 {
+    let start = match offset {
+        Some(offset) => u64::try_from(offset).ok()?,
+        None => served.position(file, wanted)?,
+    };
+    let len = wanted.min(MOST).min(served.file.size().saturating_sub(start));
+    let Some(source) = served.file.find(descriptor, start..start + len) else {
+        served.note_passed();
+        return None;
+    };
+    let read = || {
+        if !served.is_readable(file, start) || !buffers::are_writable(parts, len) {
             return None;
         }
         // SAFETY: the caller's buffers.
         let mut target = unsafe { Target::new(parts) };
-        if !served.copy(file, start..start + len, &mut target) {
+        if !served.file.copy(&source, file, start..start + len, &mut target) {
             return None;
         }
         // After everything has arrived: it is what a read returns at this moment.
-        if !served.is_current(file) {
-            served.end();
+        if !served.file.is_current(file) {
+            served.file.end();
             return None;
         }
         if offset.is_none() {
             return claim(descriptor, parts, start, len);
         }
-        Some(len)
+        Some((start, len))
     };
-    let Some(len) = is_served() else {
+    let Some((start, read)) = read() else {
         READS_PASSED.add(1);
-        if !served.is_current(file) {
+        served.note_passed();
+        if !served.file.is_current(file) {
             descriptors::forget(descriptor);
         }
         return None;
     };
+    served.note_served(start, read);
+    if matches!(source, Source::Large) {
+        served.note_large(file, start, read);
+    }
     READS_SERVED.add(1);
-    BYTES_SERVED.add(len);
-    Some(len as ssize_t)
+    BYTES_SERVED.add(read);
+    Some(read as ssize_t)
 }
 
-/// Moves the position of a descriptor over what was copied from `start` on. Others that share the position may have moved it
-/// since it was asked for: then what was skipped by moving it is read.
-fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<u64> {
+/// Moves the position of a descriptor over what was copied from `start` on. The position may be another one, because the program or
+/// others that share it moved it: then what was skipped by moving it is read. Gives from where on so many bytes are in the parts.
+fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u64, u64)> {
     // SAFETY: the program's descriptor.
     let file = unsafe { files::borrow(descriptor) };
     let end = rustix::fs::seek(file, SeekFrom::Current(len as i64)).ok()?;
     if end == start + len {
-        return Some(len);
+        return Some((start, len));
     }
     let at = end.checked_sub(len)?;
     // No more than what the position was moved over.
@@ -94,13 +103,16 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<u64
         let _ = rustix::fs::seek(file, SeekFrom::Current(read as i64 - len as i64));
     }
     // At the end of the file nothing is read, and the position stays: the kernel says so.
-    (read > 0).then_some(read)
+    (read > 0).then_some((at, read))
 }
 
 /// Remembers what the kernel read.
 fn note(descriptor: c_int, offset: Option<off_t>, read: ssize_t) {
-    let (Ok(bytes @ 1..), Some(_inside)) = (usize::try_from(read), Inside::enter()) else { return };
-    if crate::settings::settings().is_some() {
+    if read < SHORT_READ as ssize_t {
+        return;
+    }
+    let (Ok(bytes), Some(_inside)) = (usize::try_from(read), Inside::enter()) else { return };
+    if crate::settings::are_active() {
         descriptors::note_read(descriptor, offset.map(|offset| offset as u64), bytes);
     }
 }
@@ -123,10 +135,11 @@ unsafe fn serve_parts(
     count: c_int,
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
-    if parts.is_null() || !(1..=MOST_PARTS).contains(&count) {
+    let is_array = (1..=MOST_PARTS).contains(&count) && buffers::are_readable(parts, count as usize);
+    if !is_array {
         return None;
     }
-    // SAFETY: the program's parts.
+    // SAFETY: the program's parts, which the kernel can read.
     unsafe { serve(descriptor, std::slice::from_raw_parts(parts, count as usize), offset) }
 }
 
@@ -137,12 +150,16 @@ macro_rules! reads {
         /// As the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> ssize_t {
+            inside::cancellation_point();
+            let start = timing::begin($descriptor);
             // SAFETY: the caller's arguments.
             if $condition && let Some(served) = unsafe { $serve } {
+                timing::end(start);
                 return served;
             }
             // SAFETY: likewise.
             let read = unsafe { (real().$real)($($argument),*) };
+            timing::end(start);
             note($descriptor, $offset, read);
             read
         }
@@ -177,13 +194,41 @@ fn forget(descriptor: c_int) {
     }
 }
 
+/// Whether a descriptor is this library's, so that the program does not close it.
+fn is_own(descriptor: c_int) -> bool {
+    Inside::enter().is_some_and(|_inside| connections::has(descriptor))
+}
+
+fn fail_with(error: c_int) -> c_int {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = error };
+    -1
+}
+
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_own(fd) {
+        // The program closes all that may be open.
+        return fail_with(libc::EBADF);
+    }
     forget(fd);
     // SAFETY: the caller's argument.
     unsafe { (real().close)(fd) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    // The C library closes the descriptor by a function of its own. C++ streams read by `read` and close by this.
+    if !stream.is_null() {
+        // SAFETY: the caller's stream.
+        forget(unsafe { libc::fileno(stream) });
+    }
+    // SAFETY: the caller's argument.
+    unsafe { (real().fclose)(stream) }
 }
 
 /// # Safety
@@ -204,9 +249,68 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
     unsafe { (real().dup3)(old, new, flags) }
 }
 
+/// A process that filters its system calls makes none of this library's after that: the filter may end the process for one.
+///
+/// # Safety
+/// As the C library's, which reads as many arguments as the option has.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    // Programs give up new privileges before they set a filter, by whatever call they set it.
+    if matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS) {
+        crate::settings::deactivate();
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { (real().prctl)(option, a, b, c, d) }
+}
+
+/// Closes a range of descriptors but for connections. Gives the error, or 0.
+fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let mut error = 0;
+    let close = |start: c_uint, end: c_uint| {
+        // SAFETY: descriptors that the program wants to have closed.
+        if unsafe { libc::syscall(libc::SYS_close_range, start, end, flags) } != 0 {
+            // SAFETY: this thread's errno.
+            error = unsafe { *libc::__errno_location() };
+        }
+        error == 0
+    };
+    let _inside = Inside::enter();
+    connections::around(first, last, close);
+    error
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first > last {
+        return fail_with(libc::EINVAL);
+    }
+    match close_all(first, last, flags) {
+        0 => 0,
+        error => fail_with(error),
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let first = first.max(0);
+    if close_all(first as c_uint, c_uint::MAX, 0) == 0 {
+        return;
+    }
+    // The kernel is older than 5.9. Closing them one by one goes around connections, too.
+    let end = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    for descriptor in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
+        // SAFETY: the program wants it to be closed.
+        unsafe { close(descriptor) };
+    }
+}
+
 /// Whether a file is served, so that the page cache needs none of it.
 fn is_served(descriptor: c_int) -> bool {
-    Inside::enter().is_some_and(|_inside| descriptors::file(descriptor).is_some())
+    Inside::enter().is_some_and(|_inside| descriptors::served(descriptor).is_some())
 }
 
 /// Defines functions by which programs have the page cache read ahead. Of files that are served it is told nothing.

@@ -12,15 +12,14 @@ use bedplate_scan::{FileVersion, resident_bytes};
 use bedplate_threads::forks::PerProcess;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
-use crate::limits::{IDLE, LARGE_READ, MAX_FILES, MAX_LARGE_READS, MAX_STREAMS};
-use crate::service::{self, Reader};
+use crate::large::LargeReads;
+use crate::limits::{IDLE, MAX_FILES, MAX_STREAMS, REGION, RUN_GAP};
+use crate::regions::Regions;
+use crate::service::{self, Reader, Refusal};
 use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
-use crate::streams::{Stream, Target, copy_large};
+use crate::streams::{Stream, Target};
 
-/// Bytes of a file of which one answer says whether the page cache has them: much more than the kernel reads ahead, because what it
-/// has just read ahead does not make a file resident.
-const REGION: u64 = 32 << 20;
 /// A region is looked at in so many places, of so many bytes each.
 const SAMPLES: u64 = 8;
 const SAMPLE: u64 = 64 << 10;
@@ -28,7 +27,7 @@ const SAMPLE: u64 = 64 << 10;
 const RESIDENT_SAMPLES: u64 = 6;
 
 /// A stream, and where it is without its lock.
-struct Place {
+pub struct Place {
     /// The descriptor by which the stream is read.
     descriptor: i32,
     /// Where the stream's latest read ended: the next one is expected there.
@@ -46,12 +45,28 @@ impl Place {
     }
 }
 
+/// What serves a read.
+pub enum Source {
+    Stream(Arc<Place>),
+    Large,
+}
+
+/// Whether a stream began.
+pub enum Begun {
+    /// It did, and its first read finds it.
+    Stream,
+    /// There are too few bytes left to the end of the file.
+    NearEnd,
+    /// The page cache has what comes next, or the file cannot be read.
+    No,
+}
+
 /// A version of a file that is served.
 pub struct ServedFile {
     version: FileVersion,
     streams: Mutex<Vec<Arc<Place>>>,
-    /// Readers for large reads that no call uses, and how many there are in all.
-    large: Mutex<(Vec<Reader>, usize)>,
+    large: LargeReads,
+    regions: Regions,
     is_over: AtomicBool,
     used: Mutex<Instant>,
 }
@@ -75,44 +90,57 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
 }
 
 /// Whether a file is one that may be served: a regular file that is large enough.
-fn may_be_served(file: BorrowedFd<'_>) -> bool {
+pub fn may_be_served(file: BorrowedFd<'_>) -> bool {
     let Some(settings) = settings() else { return false };
     let Ok(stat) = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS) else { return false };
     FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile
         && stat.stx_size >= settings.minimum
+        && !has_lease(file)
+}
+
+/// Whether the program has a lease of the file, which the daemon would break when it opens the file.
+fn has_lease(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: the descriptor is asked for its lease.
+    let lease = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
+    lease != libc::F_UNLCK
 }
 
 /// The served file of a descriptor, which begins to be served if it may be and is not.
-pub fn find_or_serve(file: BorrowedFd<'_>) -> Option<Arc<ServedFile>> {
+pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
     if !is_readable(file) || !may_be_served(file) {
-        return None;
+        return Err(Refusal::ForLong);
     }
-    let known = all().iter().find(|known| known.is_current(file)).cloned();
-    if known.is_some() {
-        return known;
+    let find = |files: &[Arc<ServedFile>]| files.iter().find(|known| known.is_current(file)).cloned();
+    let known = find(&all());
+    if let Some(known) = known {
+        return Ok(known);
     }
-    let Some(reader) = service::reader(file) else {
-        FILES_REFUSED.add(1);
-        return None;
-    };
+    let reader = service::reader(file).inspect_err(|_| FILES_REFUSED.add(1))?;
     let served = Arc::new(ServedFile {
         version: *reader.ranges.version(),
         streams: Mutex::default(),
-        large: Mutex::new((vec![reader], 1)),
+        regions: Regions::of(reader.ranges.version().size()),
+        large: LargeReads::new(reader),
         is_over: AtomicBool::new(false),
         used: Mutex::new(Instant::now()),
     });
     if !served.is_current(file) {
-        return None;
+        return Err(Refusal::ForLong);
     }
     let mut files = all();
+    // Another thread may have been faster.
+    if let Some(known) = find(&files) {
+        return Ok(known);
+    }
     if files.len() >= MAX_FILES {
-        let oldest = (0..files.len()).min_by_key(|at| *lock(&files[*at].used))?;
-        files.swap_remove(oldest).is_over.store(true, Ordering::Relaxed);
+        let oldest = (0..files.len()).min_by_key(|at| *lock(&files[*at].used));
+        if let Some(at) = oldest {
+            files.swap_remove(at).is_over.store(true, Ordering::Relaxed);
+        }
     }
     files.push(served.clone());
     FILES.add(1);
-    Some(served)
+    Ok(served)
 }
 
 /// Drops files that no descriptor is known to be open for.
@@ -150,18 +178,36 @@ impl ServedFile {
         let has_it = |place: &&Arc<Place>| {
             (place.start.load(Ordering::Relaxed)..place.end.load(Ordering::Relaxed)).contains(&offset)
         };
-        own().find(|place| place.next.load(Ordering::Relaxed) == offset).or_else(|| own().find(has_it)).cloned()
+        // Behind where it ended, or a little further on.
+        let gap = |place: &&Arc<Place>| {
+            offset.checked_sub(place.next.load(Ordering::Relaxed)).filter(|gap| *gap <= RUN_GAP)
+        };
+        let next = own().filter(|place| gap(place).is_some()).min_by_key(gap);
+        next.or_else(|| own().find(has_it)).cloned()
+    }
+
+    /// What serves a read of a range by a descriptor. `None`: nothing does.
+    pub fn find(&self, descriptor: i32, range: Range<u64>) -> Option<Source> {
+        if range.is_empty() || self.is_over.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.stream_at(descriptor, range.start) {
+            Some(place) => Some(Source::Stream(place)),
+            None => (range.end - range.start >= settings()?.thresholds.large_read).then_some(Source::Large),
+        }
     }
 
     /// Copies a range of this version. `false`: it is left to the kernel; some of the target may be written.
-    pub fn copy(&self, file: BorrowedFd<'_>, range: Range<u64>, target: &mut Target<'_>) -> bool {
-        if self.is_over.load(Ordering::Relaxed) {
-            return false;
-        }
-        match self.stream_at(file.as_raw_fd(), range.start) {
-            Some(place) => self.copy_from(&place, file, range, target),
-            None if range.end - range.start >= LARGE_READ as u64 => self.copy_large(file, range, target),
-            None => false,
+    pub fn copy(
+        &self,
+        source: &Source,
+        file: BorrowedFd<'_>,
+        range: Range<u64>,
+        target: &mut Target<'_>,
+    ) -> bool {
+        match source {
+            Source::Stream(place) => self.copy_from(place, file, range, target),
+            Source::Large => self.copy_large(file, range, target),
         }
     }
 
@@ -191,41 +237,20 @@ impl ServedFile {
     }
 
     fn copy_large(&self, file: BorrowedFd<'_>, range: Range<u64>, target: &mut Target<'_>) -> bool {
-        if is_resident(file, range.clone(), 4).unwrap_or(true) {
-            return false;
-        }
-        let Some(reader) = self.take_reader(file) else { return false };
-        let is_copied = copy_large(&reader.ranges, range, target).is_some();
-        let mut large = lock(&self.large);
-        if is_copied {
-            large.0.push(reader);
-        } else {
-            large.1 -= 1;
-        }
-        is_copied
+        !self.is_region_resident(file, range.start)
+            && self.large.copy(range, target, || self.new_reader(file)).is_some()
     }
 
-    /// A reader for a large read, or for a stream.
-    fn take_reader(&self, file: BorrowedFd<'_>) -> Option<Reader> {
-        {
-            let mut large = lock(&self.large);
-            if let Some(reader) = large.0.pop() {
-                return Some(reader);
-            }
-            if large.1 >= MAX_LARGE_READS {
-                return None;
-            }
-            large.1 += 1;
-        }
-        let reader = self.new_reader(file);
-        if reader.is_none() {
-            lock(&self.large).1 -= 1;
-        }
-        reader
+    /// Whether a large read is left to the page cache, because that has its region.
+    fn is_region_resident(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
+        let start = offset / REGION * REGION;
+        self.regions.answer(offset / REGION, || {
+            is_resident(file, start..(start + REGION).min(self.size()), SAMPLES).unwrap_or(true)
+        })
     }
 
     fn new_reader(&self, file: BorrowedFd<'_>) -> Option<Reader> {
-        let reader = service::reader(file)?;
+        let reader = service::reader(file).ok()?;
         if *reader.ranges.version() == self.version {
             return Some(reader);
         }
@@ -234,19 +259,16 @@ impl ServedFile {
     }
 
     /// Begins a sequential stream, unless the page cache has what comes next. The stream is found by its first read.
-    pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
+    pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> Begun {
         *lock(&self.used) = Instant::now();
-        // A short rest is not worth a stream.
-        if self.size().saturating_sub(offset) < REGION / 2 || self.next_region(file, offset).is_none() {
-            return false;
+        let Some(settings) = settings() else { return Begun::No };
+        if self.size().saturating_sub(offset) < settings.thresholds.stream {
+            return Begun::NearEnd;
         }
-        let first = {
-            let mut large = lock(&self.large);
-            let reader = large.0.pop();
-            large.1 -= usize::from(reader.is_some());
-            reader
-        };
-        let Some(reader) = first.or_else(|| self.new_reader(file)) else { return false };
+        if self.next_region(file, offset).is_none() {
+            return Begun::No;
+        }
+        let Some(reader) = self.large.take_idle().or_else(|| self.new_reader(file)) else { return Begun::No };
         let place = Place {
             descriptor: file.as_raw_fd(),
             next: AtomicU64::new(offset),
@@ -264,7 +286,7 @@ impl ServedFile {
         streams.push(Arc::new(place));
         drop((streams, gone));
         STREAMS.add(1);
-        true
+        Begun::Stream
     }
 
     /// Where the region ends that begins at an offset. `None`: the page cache has it, or nobody says whether.
@@ -283,6 +305,9 @@ impl ServedFile {
 
 /// Whether the page cache has a range, by looking at so many places of it. `None`: the kernel does not tell this process.
 fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<bool> {
+    if settings().is_some_and(|settings| settings.serves_resident) {
+        return Some(false);
+    }
     // SAFETY: the program's descriptor, which is not closed here: closing any descriptor of a file drops the process's record locks.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file.as_raw_fd()) });
     let step = (range.end - range.start) / samples;

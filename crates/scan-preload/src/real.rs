@@ -2,10 +2,10 @@
 //!
 //! They may unwind: a thread that is cancelled unwinds from within them. So callers have nothing to drop when they call them.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::sync::OnceLock;
 
-use libc::{iovec, off_t, size_t, ssize_t};
+use libc::{FILE, iovec, off_t, size_t, ssize_t};
 
 /// The functions.
 #[derive(Clone, Copy)]
@@ -16,6 +16,8 @@ pub struct Real {
     pub preadv: unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t) -> ssize_t,
     pub read_chk: unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, size_t) -> ssize_t,
     pub pread_chk: unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, off_t, size_t) -> ssize_t,
+    pub fclose: unsafe extern "C-unwind" fn(*mut FILE) -> c_int,
+    pub prctl: unsafe extern "C-unwind" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int,
     pub close: unsafe extern "C-unwind" fn(c_int) -> c_int,
     pub dup2: unsafe extern "C-unwind" fn(c_int, c_int) -> c_int,
     pub dup3: unsafe extern "C-unwind" fn(c_int, c_int, c_int) -> c_int,
@@ -41,6 +43,8 @@ pub fn real() -> &'static Real {
             preadv: next(c"preadv"),
             read_chk: next(c"__read_chk"),
             pread_chk: next(c"__pread_chk"),
+            fclose: next(c"fclose"),
+            prctl: next(c"prctl"),
             close: next(c"close"),
             dup2: next(c"dup2"),
             dup3: next(c"dup3"),

@@ -1,14 +1,16 @@
 //! The connection to the daemon, which begins with the first file that is to be served.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use bedplate_scan::{Error, RangeReader, Service};
 use bedplate_threads::forks::PerProcess;
+use rustix::process::{Resource, getrlimit};
 
-use crate::forks::Connection;
-use crate::limits::{PATIENCE, PAUSE};
+use crate::connections::{self, Connection};
+use crate::descriptors;
+use crate::limits::{DESCRIPTORS_PER_READER, PATIENCE, PAUSE};
 use crate::settings::settings;
 
 #[derive(Default)]
@@ -24,37 +26,64 @@ pub struct Reader {
     _connection: Connection,
 }
 
-/// A reader of an open file. `None`: the daemon has none for it.
-pub fn reader(file: BorrowedFd<'_>) -> Option<Reader> {
-    static OWN: PerProcess<Mutex<State>> = PerProcess::new();
-    let service = {
-        // A thread that connects takes a while; others do without.
-        let mut state = OWN.get().try_lock().ok()?;
-        if state.pause.is_some_and(|until| Instant::now() < until) {
-            return None;
-        }
-        match &state.service {
-            Some(service) => service.clone(),
-            None => match Service::connect_within(&settings()?.socket, PATIENCE) {
-                Ok(service) => state.service.insert(service).clone(),
-                Err(_) => {
-                    state.pause = Some(Instant::now() + PAUSE);
-                    return None;
-                }
-            },
-        }
-    };
-    match service.reader_of(file) {
+static OWN: PerProcess<Mutex<State>> = PerProcess::new();
+
+/// The daemon did not answer in time: the process does without it for a while.
+pub fn pause() {
+    if let Ok(mut state) = OWN.get().try_lock() {
+        *state = State { service: None, pause: Some(Instant::now() + PAUSE) };
+    }
+}
+
+/// Whether the process has enough of its descriptors and addresses left for one reader more.
+fn has_room() -> bool {
+    let is_finite = |resource| getrlimit(resource).current;
+    let descriptors = is_finite(Resource::Nofile).map_or(usize::MAX, |most| most as usize);
+    // A reader maps the cache's memory of its file. Programs that limit their addresses want them for themselves.
+    is_finite(Resource::As).is_none() && connections::count() < descriptors / DESCRIPTORS_PER_READER
+}
+
+/// Why there is no reader.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusal {
+    /// Another thread is connecting.
+    ForNow,
+    /// The file cannot be served, or there is no daemon.
+    ForLong,
+}
+
+/// A reader of an open file.
+pub fn reader(file: BorrowedFd<'_>) -> Result<Reader, Refusal> {
+    if !descriptors::is_own_process() || !has_room() {
+        return Err(Refusal::ForLong);
+    }
+    match service()?.reader_of(file) {
         Ok(ranges) => {
-            let descriptor = ranges.descriptor()?.as_raw_fd();
-            Some(Reader { _connection: Connection::note(descriptor)?, ranges })
+            let connection = ranges.descriptor().and_then(Connection::note).ok_or(Refusal::ForLong)?;
+            Ok(Reader { ranges, _connection: connection })
         }
         // This file is refused, and the next one may be taken.
-        Err(Error::Refused(_) | Error::Invalid(_)) => None,
+        Err(Error::Refused(_) | Error::Invalid(_)) => Err(Refusal::ForLong),
         Err(_) => {
-            let mut state = OWN.get().try_lock().ok()?;
-            *state = State { service: None, pause: Some(Instant::now() + PAUSE) };
-            None
+            pause();
+            Err(Refusal::ForLong)
         }
     }
+}
+
+/// The service.
+fn service() -> Result<Service, Refusal> {
+    // A thread that connects takes a while; others do without.
+    let mut state = OWN.get().try_lock().map_err(|_| Refusal::ForNow)?;
+    if state.pause.is_some_and(|until| Instant::now() < until) {
+        return Err(Refusal::ForLong);
+    }
+    if let Some(service) = &state.service {
+        return Ok(service.clone());
+    }
+    let socket = settings().and_then(|settings| settings.socket.as_ref()).ok_or(Refusal::ForLong)?;
+    let connected = Service::connect_within(socket, PATIENCE).inspect_err(|_| {
+        state.pause = Some(Instant::now() + PAUSE);
+    });
+    Ok(state.service.insert(connected.map_err(|_| Refusal::ForLong)?).clone())
 }

@@ -4,25 +4,72 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::limits::MINIMUM_BYTES;
+use crate::limits::{LARGE_READ, MINIMUM_BYTES, REST_BYTES, RUN_BYTES, SHORT_READ, STREAM_BYTES};
 
 /// The variables, which the library's documentation explains.
 #[derive(Debug)]
 pub struct Settings {
-    pub socket: PathBuf,
+    /// `None`: nothing is served, and reads are timed.
+    pub socket: Option<PathBuf>,
     pub minimum: u64,
+    pub thresholds: Thresholds,
+    /// Files are served although the page cache has them.
+    pub serves_resident: bool,
     pub statistics: Option<PathBuf>,
+    pub time_reads: bool,
+}
+
+/// Where serving begins. With a small minimum these are smaller, too, because otherwise no file of that size would be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Thresholds {
+    /// At most [`RUN_BYTES`].
+    pub run: u64,
+    /// At most [`LARGE_READ`].
+    pub large_read: u64,
+    /// At most [`STREAM_BYTES`].
+    pub stream: u64,
+    /// At most [`REST_BYTES`].
+    pub rest: u64,
+}
+
+impl Thresholds {
+    pub fn of(minimum: u64) -> Self {
+        let share = |most: u64| most.min(minimum / (MINIMUM_BYTES / most)).max(SHORT_READ);
+        Self {
+            run: share(RUN_BYTES),
+            large_read: share(LARGE_READ),
+            stream: share(STREAM_BYTES),
+            rest: share(REST_BYTES),
+        }
+    }
 }
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
-/// Reads them. Gives whether there is a daemon.
+/// Whether the library serves this process.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// Reads them. Gives whether the library has something to do.
 pub fn load() -> bool {
-    SETTINGS.get_or_init(read).is_some()
+    let settings = SETTINGS.get_or_init(read).as_ref();
+    let has_daemon = settings.is_some_and(|settings| settings.socket.is_some());
+    ACTIVE.store(has_daemon, Ordering::Relaxed);
+    settings.is_some()
 }
 
-/// The settings. `None`: there is no daemon, or they are not read yet.
+/// Whether reads are served.
+pub fn are_active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// Leaves all reads to the kernel from now on.
+pub fn deactivate() {
+    ACTIVE.store(false, Ordering::Relaxed);
+}
+
+/// The settings. `None`: the library has nothing to do, or they are not read yet.
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get()?.as_ref()
 }
@@ -30,11 +77,17 @@ pub fn settings() -> Option<&'static Settings> {
 fn read() -> Option<Settings> {
     let path =
         |name| variable(name).filter(|value| !value.is_empty()).map(|value| OsStr::from_bytes(value).into());
-    Some(Settings {
-        socket: path(c"BEDPLATE_SCAN_SOCKET")?,
-        minimum: variable(c"BEDPLATE_SCAN_MINIMUM")
-            .and_then(|value| str::from_utf8(value).ok()?.parse().ok())
-            .unwrap_or(MINIMUM_BYTES),
+    let (socket, time_reads) =
+        (path(c"BEDPLATE_SCAN_SOCKET"), variable(c"BEDPLATE_SCAN_TIME_READS") == Some(b"1"));
+    let minimum = variable(c"BEDPLATE_SCAN_MINIMUM")
+        .and_then(|value| str::from_utf8(value).ok()?.parse().ok())
+        .unwrap_or(MINIMUM_BYTES);
+    (socket.is_some() || time_reads).then(|| Settings {
+        socket,
+        time_reads,
+        minimum,
+        thresholds: Thresholds::of(minimum),
+        serves_resident: variable(c"BEDPLATE_SCAN_RESIDENT") == Some(b"serve"),
         statistics: path(c"BEDPLATE_SCAN_STATISTICS"),
     })
 }

@@ -39,7 +39,12 @@ pub static FILES_CHANGED: Counter = Counter::new();
 pub static WAITS: Counter = Counter::new();
 pub static WAIT_NS: Counter = Counter::new();
 
-fn all() -> [(&'static str, &'static Counter); 10] {
+/// Reads of files that are large enough to be served, and the time that they took, whoever served them. They are counted only where
+/// the settings say so.
+pub static READS_TIMED: Counter = Counter::new();
+pub static TIMED_NS: Counter = Counter::new();
+
+fn all() -> [(&'static str, &'static Counter); 12] {
     [
         ("reads_served", &READS_SERVED),
         ("bytes_served", &BYTES_SERVED),
@@ -51,6 +56,8 @@ fn all() -> [(&'static str, &'static Counter); 10] {
         ("files_changed", &FILES_CHANGED),
         ("waits", &WAITS),
         ("wait_ns", &WAIT_NS),
+        ("reads_timed", &READS_TIMED),
+        ("timed_ns", &TIMED_NS),
     ]
 }
 

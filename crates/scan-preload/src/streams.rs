@@ -1,14 +1,15 @@
-//! Reading ranges for a call of the program: one after the other with blocks ahead, or a large read by itself.
+//! Sequential streams: ranges for calls of the program, one after the other, with blocks ahead.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
-use bedplate_scan::{FRAME, Fetch, MAX_RANGES_HELD, PinnedRange, RangeReader};
+use bedplate_scan::{Error, FRAME, Fetch, MAX_RANGES_HELD, PinnedRange};
 use libc::iovec;
+use rustix::io::Errno;
 
 use crate::limits::MAX_BLOCKS_AHEAD;
-use crate::service::Reader;
+use crate::service::{self, Reader};
 use crate::statistics::{WAIT_NS, WAITS};
 
 /// Where a call of the program wants its bytes.
@@ -28,7 +29,7 @@ impl<'a> Target<'a> {
     }
 
     /// Appends bytes, for which there is room.
-    fn append(&mut self, mut bytes: &[u8]) {
+    pub fn append(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let part = self.parts[0];
             let len = bytes.len().min(part.iov_len - self.written);
@@ -50,15 +51,19 @@ impl<'a> Target<'a> {
     }
 }
 
-fn wait(fetch: Fetch) -> Option<PinnedRange> {
+/// Waits for a range, and counts the time. `None`: it cannot be read.
+pub fn wait(fetch: Fetch) -> Option<PinnedRange> {
     if fetch.is_ready().ok()? {
         return fetch.wait().ok();
     }
     let begin = Instant::now();
-    let range = fetch.wait().ok();
+    let range = fetch.wait();
     WAITS.add(1);
     WAIT_NS.add(begin.elapsed().as_nanos() as u64);
-    range
+    if matches!(range, Err(Error::System { source: Errno::TIMEDOUT, .. })) {
+        service::pause();
+    }
+    range.ok()
 }
 
 enum State {
@@ -152,23 +157,4 @@ impl Stream {
             self.blocks.push_back(Block { start, end, state: Some(State::Coming(fetch)) });
         }
     }
-}
-
-/// Copies a range by itself: as much of it is on its way at a time as a reader may hold.
-///
-/// `None`: it cannot be had, or not all of it. Some of the target may be written.
-pub fn copy_large(reader: &RangeReader, range: Range<u64>, target: &mut Target<'_>) -> Option<()> {
-    let unit = reader.alignment() as u64;
-    let mut fetches = VecDeque::new();
-    let mut at = range.start;
-    while at < range.end || !fetches.is_empty() {
-        if at < range.end && fetches.len() < MAX_RANGES_HELD {
-            let end = (at / unit * unit + FRAME as u64).min(range.end);
-            fetches.push_back(reader.fetch(at, (end - at) as usize).ok()?);
-            at = end;
-            continue;
-        }
-        target.append(&wait(fetches.pop_front()?)?);
-    }
-    Some(())
 }

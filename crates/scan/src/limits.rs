@@ -62,5 +62,8 @@ pub(crate) const MAX_SEGMENTS: usize = MAX_FRAMES / FRAMES_PER_SEGMENT;
 /// How long a cached file keeps its memory when no reader is left.
 pub(crate) const IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// A file that was changed less long ago is not cached.
-pub const SETTLING_TIME: Duration = Duration::from_secs(2);
+/// A file that was changed less long ago is not cached. A single write past the page cache that takes longer may go unnoticed.
+pub const SETTLING_TIME: Duration = Duration::from_secs(10);
+
+/// Descriptors of a client's connections to a daemon have this number or a higher one, where the process may have such.
+pub(crate) const CLIENT_DESCRIPTORS: i32 = 768;

@@ -15,6 +15,8 @@ use crate::Error;
 /// A control group. It is removed when this is dropped, if the process has ended.
 pub struct Group {
     directory: PathBuf,
+    /// The group of the process that made this one.
+    home: PathBuf,
     limit: &'static str,
     usage: &'static str,
 }
@@ -30,12 +32,15 @@ impl Group {
                 1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
                 _ => ("memory.max", "memory.current"),
             };
+            let home = mount.join(group.strip_prefix("/").unwrap_or(&group));
             // Version 2 has limits only where no process is beside the group, so above this process's own group.
             for parent in group.ancestors() {
                 let parent = mount.join(parent.strip_prefix("/").unwrap_or(parent));
                 let directory = parent.join(format!("bedplate-{name}-{}", std::process::id()));
                 match fs::create_dir(&directory) {
-                    Ok(()) if directory.join(limit).exists() => return Ok(Self { directory, limit, usage }),
+                    Ok(()) if directory.join(limit).exists() => {
+                        return Ok(Self { directory, home, limit, usage });
+                    }
                     Ok(()) => drop(fs::remove_dir(&directory)),
                     Err(error) => reason = format!("no control group in {}: {error}", parent.display()),
                 }
@@ -50,6 +55,16 @@ impl Group {
     /// Makes the calling process a member.
     pub fn enter(&self) -> io::Result<()> {
         fs::write(self.directory.join("cgroup.procs"), "0")
+    }
+
+    /// Makes the calling process a member of the group again that it was a member of when this group was made.
+    pub fn leave(&self) -> io::Result<()> {
+        fs::write(self.home.join("cgroup.procs"), "0")
+    }
+
+    /// From now on the members have so many bytes.
+    pub fn limit(&self, bytes: u64) -> io::Result<()> {
+        fs::write(self.directory.join(self.limit), bytes.to_string())
     }
 
     /// From now on the members have so many bytes more than they have now.

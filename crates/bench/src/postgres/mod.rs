@@ -12,23 +12,23 @@
 //!
 //! The answers of all sides must be equal, and equal to those that DuckDB has for the scale factor.
 
-mod cold;
 mod data;
-mod oracle;
-mod queries;
-mod server;
+pub(crate) mod server;
 mod writers;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bedplate_postgres_suite::Installation;
 
 use crate::latency::Latencies;
 use crate::sample::{Samples, interleave, samples};
-use crate::{Benchmark, Error, Fields, Mode, Options, Report, Result, Sink, Step};
-use queries::{Q6, QUERIES, query};
-use server::{Run, Server, Side};
+use crate::tpch::answers::Answers;
+use crate::tpch::engine::{Run, Side};
+use crate::tpch::oracle::{Generator, Oracle};
+use crate::tpch::queries::{Q6, QUERIES, query};
+use crate::tpch::{Progress, scale};
+use crate::{Benchmark, Error, Fields, Mode, Options, Report, Result, Sink};
+use server::Server;
 use writers::Writing;
 
 pub(crate) const BENCH: Benchmark = Benchmark {
@@ -38,14 +38,16 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 /// The versions whose ratios have names.
-const VERSIONS: [u32; 2] = [15, 18];
+pub(crate) const VERSIONS: [u32; 2] = [15, 18];
+/// The sides that are compared; the first one is the baseline.
+const SIDES: [Side; 2] = [Side::Vanilla, Side::Bedplate];
 /// Clients that scan at the same time.
 const CLIENTS: usize = 8;
 /// Queries that run cold in quick mode: scans of the largest table, alone and in a join.
 const COLD_QUICK: [usize; 3] = [0, Q6, 13];
 
 /// An error of the server or of its tools.
-fn failed(problem: String) -> Error {
+pub(crate) fn failed(problem: String) -> Error {
     Error::Store { store: "PostgreSQL", problem }
 }
 
@@ -62,10 +64,7 @@ struct Plan {
 
 impl Plan {
     fn new(options: &Options) -> Result<Self> {
-        let scale = options.scale.unwrap_or(options.pick(0.1, 1.0));
-        if !(0.01..=100.0).contains(&scale) {
-            return Err(failed(format!("a scale factor of {scale} is not between 0.01 and 100")));
-        }
+        let scale = scale(options, options.pick(0.1, 1.0))?;
         Ok(match options.mode {
             Mode::Quick => Self {
                 scale,
@@ -84,20 +83,6 @@ impl Plan {
                 cold: (0..QUERIES.len()).collect(),
             },
         })
-    }
-}
-
-/// The progress of the benchmark, whose steps have very different lengths.
-struct Progress<'a> {
-    sink: Sink<'a>,
-    done: usize,
-    total: usize,
-}
-
-impl Progress<'_> {
-    fn step(&mut self, label: &str) {
-        (self.sink)(Step { done: self.done, total: self.total, label });
-        self.done += 1;
     }
 }
 
@@ -127,26 +112,25 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             hint: "run `make setup`",
         });
     }
-    let oracle = oracle::answers(plan.scale);
+    let oracle = Oracle::ask(Generator::Tpch, plan.scale);
     match &oracle {
-        Ok(_) => config
-            .set("oracle", "DuckDB's answers, but for random text: addresses, comments, queries 13 and 16"),
+        Ok(oracle) => config.set("oracle", oracle.about()),
         Err(reason) => config.set("oracle", format!("skipped: {reason}")),
     }
     let steps = installations.len() * (2 + 6 * plan.q6_rounds)
         + 3 * plan.cold.len() * plan.query_rounds
         + QUERIES.len()
         + 7 * plan.share_rounds;
-    let mut progress = Progress { sink, done: 0, total: steps };
+    let mut progress = Progress::new(sink, steps);
     let mut servers = Vec::new();
     for installation in &installations {
         progress.step(&format!("PostgreSQL {}: loading", installation.version));
-        servers.push(Server::load(options, installation, plan.scale)?);
+        servers.push(Server::load(options, installation, plan.scale, |_| ())?);
     }
     let mut report = Report::new(BENCH.name, config);
     let table = servers[0].table_bytes("lineitem")?;
     report.config.set("lineitem_bytes", table);
-    let mut answers = Answers { scale: plan.scale, oracle: oracle.ok(), vanilla: BTreeMap::new() };
+    let mut answers = Answers::new("PostgreSQL", plan.scale, oracle.ok());
     for server in &mut servers {
         progress.step(&format!("PostgreSQL {}: choosing settings", server.version()));
         if options.mode == Mode::Full {
@@ -172,37 +156,6 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// The answers that all runs must give.
-struct Answers {
-    scale: f64,
-    oracle: Option<Vec<Vec<Vec<String>>>>,
-    vanilla: BTreeMap<usize, Vec<Vec<String>>>,
-}
-
-impl Answers {
-    /// Checks the rows that a side gave to a query. The first ones are those of PostgreSQL as it is.
-    fn check(&mut self, index: usize, side: &str, rows: &[Vec<String>]) -> Result<()> {
-        let check = |known: &[Vec<String>], whose: &str| {
-            let Some(how) = oracle::difference(rows, known) else { return Ok(()) };
-            let (number, scale) = (index + 1, self.scale);
-            Err(failed(format!(
-                "{side} answers query {number} at scale factor {scale} unlike {whose}: {how}"
-            )))
-        };
-        if let Some(known) = self.vanilla.get(&index) {
-            // Rows that compare equal in the query's order may come in any order.
-            return check(known, "PostgreSQL as it is");
-        }
-        if let Some(oracle) = &self.oracle
-            && oracle::has_answer(index, self.scale)
-        {
-            check(&oracle[index], "DuckDB")?;
-        }
-        self.vanilla.insert(index, rows.to_vec());
-        Ok(())
-    }
-}
-
 /// Query 6, cold, serially and in parallel.
 fn q6(
     server: &mut Server,
@@ -214,8 +167,8 @@ fn q6(
     let (version, text) = (server.version(), query(Q6, plan.scale));
     let (mut cpu, mut time) = (Vec::new(), Vec::new());
     for workers in [0, 2] {
-        let results = interleave(plan.q6_rounds, Side::ALL.len(), |side, _| {
-            let side = Side::ALL[side];
+        let results = interleave(plan.q6_rounds, SIDES.len(), |side, _| {
+            let side = SIDES[side];
             progress.step(&format!("PostgreSQL {version}: query 6, {}", side.name()));
             server.start_cold(side)?;
             let run = server.query(&text, workers, None)?;
@@ -223,7 +176,7 @@ fn q6(
             Ok::<_, Error>(run)
         })?;
         server.require_direct(&text, workers)?;
-        for (side, runs) in Side::ALL.iter().zip(&results) {
+        for (side, runs) in SIDES.iter().zip(&results) {
             report.rows.push(row(version, Q6, "cold", workers, *side, runs));
         }
         let over = |of: &dyn Fn(&Run) -> f64| samples(&results[1], of).over(&samples(&results[0], of));
@@ -248,15 +201,15 @@ fn q6_access(
     progress: &mut Progress<'_>,
 ) -> Result<f64> {
     let (version, text) = (server.version(), query(Q6, plan.scale));
-    let results = interleave(plan.q6_rounds, Side::ALL.len(), |side, _| {
-        let side = Side::ALL[side];
+    let results = interleave(plan.q6_rounds, SIDES.len(), |side, _| {
+        let side = SIDES[side];
         progress.step(&format!("PostgreSQL {version}: sequential access of query 6, {}", side.name()));
         server.start_cold(side)?;
-        server.access_ns(&text)
+        Ok::<_, Error>(server.access(&text)?.access_ns)
     })?;
     let times = results.iter().map(|times| times.iter().copied().collect::<Samples>());
     let times: Vec<Samples> = times.collect();
-    for (side, times) in Side::ALL.iter().zip(&times) {
+    for (side, times) in SIDES.iter().zip(&times) {
         let row = Fields::new().with("postgresql", version).with("query", Q6 + 1).with("side", side.name());
         report.rows.push(row.with("sequential_access_ns", times.median()).with("spread", times.spread()));
     }
@@ -327,13 +280,13 @@ fn warm_queries(
         // Neither side pays for what only the first run of a query does.
         let first = server.query(&text, 2, Some(Side::Vanilla))?;
         answers.check(index, Side::Vanilla.name(), &first.rows)?;
-        let results = interleave(plan.query_rounds.max(3), Side::ALL.len(), |side, _| {
-            let side = Side::ALL[side];
+        let results = interleave(plan.query_rounds.max(3), SIDES.len(), |side, _| {
+            let side = SIDES[side];
             let run = server.query(&text, 2, Some(side))?;
             answers.check(index, side.name(), &run.rows)?;
             Ok::<_, Error>(run)
         })?;
-        for (side, runs) in Side::ALL.iter().zip(&results) {
+        for (side, runs) in SIDES.iter().zip(&results) {
             report.rows.push(row(server.version(), index, "warm", 2, *side, runs));
         }
         cells.push(cell(index, "warm", &results[0], &results[1]));
@@ -414,12 +367,12 @@ fn three_scans(
 /// Updates of the table beside scans of it.
 fn write(server: &mut Server, plan: &Plan, report: &mut Report, progress: &mut Progress<'_>) -> Result<()> {
     let text = query(Q6, plan.scale);
-    let results = interleave(plan.share_rounds, Side::ALL.len(), |side, _| {
-        let side = Side::ALL[side];
+    let results = interleave(plan.share_rounds, SIDES.len(), |side, _| {
+        let side = SIDES[side];
         progress.step(&format!("updates beside query 6, {}", side.name()));
         writers::write(server, side, &text, plan.writing)
     })?;
-    for (side, runs) in Side::ALL.iter().zip(&results) {
+    for (side, runs) in SIDES.iter().zip(&results) {
         let mut all = Latencies::default();
         runs.iter().for_each(|run| all.merge(&run.latencies));
         let mut row = Fields::new().with("postgresql", server.version()).with("side", side.name());
@@ -442,27 +395,5 @@ mod tests {
         let cells = vec![("1 cold".to_owned(), 0.5), ("2 warm".to_owned(), 1.25), ("3 cold".to_owned(), 1.0)];
         assert_eq!(worst(cells), ("2 warm".to_owned(), 1.25));
         assert!(worst(Vec::new()).1.is_nan());
-    }
-
-    #[test]
-    fn an_answer_unlike_the_known_one_is_an_error() {
-        let rows = |value: &str| vec![vec![value.to_owned()]];
-        let oracle = vec![rows("1.00"); 22];
-        let mut answers = Answers { scale: 1.0, oracle: Some(oracle), vanilla: BTreeMap::new() };
-        let error = answers.check(5, "bedplate", &rows("2")).unwrap_err().to_string();
-        assert!(error.contains("query 6") && error.contains("DuckDB"), "{error}");
-        answers.check(5, "vanilla", &rows("1")).unwrap();
-        let error = answers.check(5, "bedplate", &rows("3")).unwrap_err().to_string();
-        assert!(error.contains("bedplate") && error.contains("PostgreSQL as it is"), "{error}");
-    }
-
-    #[test]
-    fn a_scale_factor_has_bounds() {
-        let of = |scale| Plan::new(&Options { scale: Some(scale), ..Options::new(Mode::Quick) });
-        assert!(of(0.01).is_ok() && of(100.0).is_ok());
-        for wrong in [0.0, 0.009, 100.1, f64::NAN] {
-            let error = of(wrong).err().unwrap().to_string();
-            assert!(error.contains("0.01") && error.contains("100"), "{error}");
-        }
     }
 }

@@ -3,57 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bedplate_postgres_suite::plan::{counters, read_ns};
+use bedplate_postgres_suite::plan::{Counters, counters, read_ns};
 use bedplate_postgres_suite::postgres::Client;
 use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, execute, rows};
 
-use super::{cold, data, failed};
+use super::{data, failed};
+use crate::tpch::cold;
+use crate::tpch::engine::{Access, Rows, Run, Side};
 use crate::{Error, Options, Result};
-
-/// How the server runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Without the extension.
-    Vanilla,
-    /// With it.
-    Bedplate,
-    /// With it, and with a daemon that reads for all sessions.
-    Shared,
-    /// With it, as it is installed: it leaves tables to the page cache that fit there.
-    Default,
-}
-
-impl Side {
-    /// The sides that are compared; the first one is the baseline.
-    pub const ALL: [Self; 2] = [Self::Vanilla, Self::Bedplate];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vanilla => "vanilla",
-            Self::Bedplate => "bedplate",
-            Self::Shared => "bedplate, shared",
-            Self::Default => "bedplate, defaults",
-        }
-    }
-}
-
-/// The measurements and the rows of a run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    pub wall_ns: f64,
-    pub cpu_ns: f64,
-    pub device_bytes: Option<f64>,
-    pub rows: Vec<Vec<String>>,
-}
-
-impl Run {
-    /// Adds a run that followed.
-    pub fn add(&mut self, next: &Self) {
-        self.wall_ns += next.wall_ns;
-        self.cpu_ns += next.cpu_ns;
-        self.device_bytes = self.device_bytes.zip(next.device_bytes).map(|(all, more)| all + more);
-    }
-}
 
 /// A setting and its value.
 type Setting = (&'static str, &'static str);
@@ -78,11 +35,18 @@ pub struct Server {
     cluster: Cluster,
     /// Settings of the side without the extension.
     baseline: &'static [Setting],
+    /// Shared buffers of the next start, if they are not the default's.
+    buffers: Option<u64>,
 }
 
 impl Server {
-    /// Makes and loads the data directory.
-    pub fn load(options: &Options, installation: &Installation, scale: f64) -> Result<Self> {
+    /// Makes and loads the data directory. Says with which table it begins.
+    pub fn load(
+        options: &Options,
+        installation: &Installation,
+        scale: f64,
+        begin: impl FnMut(&str),
+    ) -> Result<Self> {
         let place = crate::scan::directory(options)?;
         let place = std::path::absolute(place).map_err(Error::io("the folder for the data directory"))?;
         let settings = Settings {
@@ -96,13 +60,23 @@ impl Server {
             settings.with("wal_level", "minimal").with("max_wal_senders", "0").with("autovacuum", "off");
         let settings = settings.with("checkpoint_timeout", "1d").with("jit", "off").with("fsync", "off");
         let mut cluster = Cluster::create(installation, &settings).map_err(failed)?;
-        data::load(&cluster, scale)?;
+        data::load(&cluster, scale, begin)?;
         cluster.stop(Stop::Fast).map_err(failed)?;
-        Ok(Self { cluster, baseline: &[] })
+        Ok(Self { cluster, baseline: &[], buffers: None })
     }
 
     pub fn version(&self) -> u32 {
         self.cluster.installation().version
+    }
+
+    /// The folder that has the server's data.
+    pub fn folder(&self) -> &Path {
+        self.cluster.path()
+    }
+
+    /// The size of shared buffers from the next start on, in bytes. `None`: the default.
+    pub fn choose_buffers(&mut self, bytes: Option<u64>) {
+        self.buffers = bytes;
     }
 
     /// Starts the server as a side, with nothing in the page cache.
@@ -141,6 +115,8 @@ impl Server {
             Side::Default => vec![loaded],
         };
         chosen.extend(settings);
+        let buffers = self.buffers.map(|bytes| format!("{}kB", bytes >> 10));
+        chosen.extend(buffers.as_deref().map(|size| ("shared_buffers", size)));
         self.cluster.choose(&chosen);
         prepare(&self.cluster.data())?;
         self.cluster.start().map_err(failed)
@@ -179,32 +155,45 @@ impl Server {
         self.measure(|| rows(&mut client, text).map_err(failed))
     }
 
-    /// The time for which a serial query reads blocks, or waits for them, in nanoseconds.
-    pub fn access_ns(&mut self, text: &str) -> Result<f64> {
+    /// The time for which a serial query reads blocks, or waits for them.
+    pub fn access(&mut self, text: &str) -> Result<Access> {
         let mut client = self.session(0)?;
         execute(&mut client, "set track_io_timing = on").map_err(failed)?;
-        read_ns(&mut client, text).map_err(failed)
+        let start = Instant::now();
+        let access_ns = read_ns(&mut client, text).map_err(failed)?;
+        Ok(Access { access_ns, wall_ns: start.elapsed().as_nanos() as f64 })
     }
 
     /// Runs a query in several sessions at the same time. All of them must have the same rows.
     pub fn queries(&mut self, text: &str, clients: usize) -> Result<Run> {
-        let mut sessions = (0..clients).map(|_| self.session(0)).collect::<Result<Vec<_>>>()?;
-        self.measure(|| {
+        let lists = vec![vec![text]; clients];
+        let (mut run, answers) = self.together(&lists)?;
+        let mut rows = answers.into_iter().map(|(_, _, rows)| rows);
+        run.rows = rows.next().unwrap_or_default();
+        match rows.all(|other| other == run.rows) {
+            true => Ok(run),
+            false => Err(failed("sessions that scan together have different rows".to_owned())),
+        }
+    }
+
+    /// Runs lists of queries at the same time, each in a session without parallel workers. Returns the run, without rows, and the list
+    /// and the place in it of each query, with its time in nanoseconds and its rows.
+    pub fn together(&mut self, lists: &[Vec<&str>]) -> Result<(Run, Vec<Reply>)> {
+        let mut sessions = lists.iter().map(|_| self.session(0)).collect::<Result<Vec<_>>>()?;
+        let mut replies = Vec::new();
+        let run = self.measure(|| {
             std::thread::scope(|scope| {
-                let running: Vec<_> = sessions
-                    .iter_mut()
-                    .map(|client| scope.spawn(move || rows(client, text).map_err(failed)))
+                let clients = lists.iter().zip(&mut sessions).enumerate();
+                let running: Vec<_> = clients
+                    .map(|(number, (list, client))| scope.spawn(move || each(client, number, list)))
                     .collect();
-                let mut all = Vec::new();
                 for thread in running {
-                    all.push(thread.join().map_err(|_| failed("a client panicked".to_owned()))??);
+                    replies.extend(thread.join().map_err(|_| failed("a client panicked".to_owned()))??);
                 }
-                match all.windows(2).all(|two| two[0] == two[1]) {
-                    true => Ok(all.swap_remove(0)),
-                    false => Err(failed("sessions that scan together have different rows".to_owned())),
-                }
+                Ok(Vec::new())
             })
-        })
+        })?;
+        Ok((run, replies))
     }
 
     /// A session whose plans have so many workers at most.
@@ -223,11 +212,15 @@ impl Server {
         Ok(Run { wall_ns, cpu_ns: cpu_ns(folder).saturating_sub(cpu) as f64, device_bytes, rows })
     }
 
+    /// What the extension does in a query, cold.
+    pub fn counters(&mut self, text: &str, workers: u32) -> Result<Counters> {
+        self.start_cold(Side::Bedplate)?;
+        counters(&mut self.session(workers)?, text).map_err(failed)
+    }
+
     /// An error if the extension does not scan past the page cache in this query: a comparison would be of nothing.
     pub fn require_direct(&mut self, text: &str, workers: u32) -> Result<()> {
-        self.start_cold(Side::Bedplate)?;
-        let mut client = self.session(workers)?;
-        let seen = counters(&mut client, text).map_err(failed)?;
+        let seen = self.counters(text, workers)?;
         match seen.direct > seen.buffered {
             true => Ok(()),
             false => Err(failed(format!("the extension does not scan the table directly: {seen:?}"))),
@@ -241,6 +234,19 @@ impl Server {
             rows(&mut self.session(0)?, &format!("select pg_relation_size('{table}')")).map_err(failed)?;
         found[0][0].parse().map_err(|_| failed(format!("{table} has a size of {found:?}")))
     }
+}
+
+/// A query's list and its place there, its time in nanoseconds, and its rows.
+pub type Reply = ((usize, usize), f64, Rows);
+
+/// Runs a list of queries in a session.
+fn each(client: &mut Client, list: usize, texts: &[&str]) -> Result<Vec<Reply>> {
+    let run = |(place, text): (usize, &&str)| {
+        let start = Instant::now();
+        let rows = rows(client, text).map_err(failed)?;
+        Ok(((list, place), start.elapsed().as_nanos() as f64, rows))
+    };
+    texts.iter().enumerate().map(run).collect()
 }
 
 /// The extension for an installation: where `make postgres` builds it, or where it is installed.

@@ -13,9 +13,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::failed;
-use super::server::{Server, Side};
+use super::server::Server;
 use crate::Result;
 use crate::latency::Latencies;
+use crate::tpch::engine::Side;
 
 /// Clients that update.
 const WRITERS: usize = 2;

@@ -114,6 +114,35 @@ impl Meter {
     }
 }
 
+/// What everybody has used so far for a pass of this process.
+pub struct Usage {
+    process_ns: u64,
+    kernel: KernelThreads,
+    device: Option<u64>,
+}
+
+/// What was used since then: by the process, by the kernel's workers, and of the device where the kernel says so.
+#[derive(Clone, Copy, Debug)]
+pub struct Used {
+    pub process_ns: u64,
+    pub kernel_ns: u64,
+    pub device: Option<u64>,
+}
+
+impl Usage {
+    pub fn now() -> Result<Self> {
+        let kernel = KernelThreads::sample().map_err(Error::io("look at the kernel's threads"))?;
+        Ok(Self { kernel, device: device_bytes(), process_ns: own_cpu_ns() })
+    }
+
+    pub fn until_now(&self) -> Result<Used> {
+        let process_ns = own_cpu_ns() - self.process_ns;
+        let now = Self::now()?;
+        let device = self.device.zip(now.device).map(|(before, now)| now - before);
+        Ok(Used { process_ns, kernel_ns: now.kernel.since(&self.kernel), device })
+    }
+}
+
 /// Measures a pass that is to consume so many bytes, within a time. With `count`, its calls are counted if they can be.
 pub fn measure(
     wanted: u64,
@@ -121,11 +150,9 @@ pub fn measure(
     count: bool,
     pass: impl FnOnce(&mut Meter) -> Result<()>,
 ) -> Result<Pass> {
-    let kernel = || KernelThreads::sample().map_err(Error::io("look at the kernel's threads"));
     let clock = Clock::best();
     let calls = if count { Calls::new().ok() } else { None };
-    let (before, device) = (kernel()?, device_bytes());
-    let (start, worker, process) = (clock.now(), thread_cpu_ns(), own_cpu_ns());
+    let (usage, start, worker) = (Usage::now()?, clock.now(), thread_cpu_ns());
     // One that ends without having had everything is believed to be whole, and is found out by what it adds up to.
     let until = start + most.as_nanos() as u64;
     let mut meter = Meter { clock, wanted, until, calls, pass: Pass { whole: true, ..Pass::default() } };
@@ -133,9 +160,8 @@ pub fn measure(
     let mut pass = meter.pass;
     pass.wall_ns = clock.now() - start;
     pass.worker_ns = thread_cpu_ns() - worker;
-    pass.process_ns = own_cpu_ns() - process;
-    pass.kernel_ns = kernel()?.since(&before);
-    pass.device = device.zip(device_bytes()).map(|(before, now)| now - before);
+    let used = usage.until_now()?;
+    (pass.process_ns, pass.kernel_ns, pass.device) = (used.process_ns, used.kernel_ns, used.device);
     Ok(pass)
 }
 

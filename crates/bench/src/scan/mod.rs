@@ -13,6 +13,7 @@ mod loops;
 mod meter;
 pub(crate) mod pace;
 mod pacer;
+pub(crate) mod pool;
 pub(crate) mod ranges;
 pub(crate) mod seq;
 pub(crate) mod share;

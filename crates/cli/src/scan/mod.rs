@@ -1,5 +1,6 @@
 //! `bedplate scan FILE...`: checksum, lines and bytes of big files, at the speed of their device.
 
+mod accompany;
 mod run;
 mod serve;
 

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
 
+use super::accompany::SOCKET_VARIABLE;
 use crate::failure::hinted;
 use crate::preload::{self, reach};
 use crate::units;
@@ -25,6 +26,9 @@ pub struct Args {
     /// The memory of the daemon that is started [default: a quarter of the machine's].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "socket")]
     memory: Option<u64>,
+    /// As of `bedplate scan serve`.
+    #[arg(long, hide = true, value_name = "MILLISECONDS", conflicts_with = "socket")]
+    settling_time: Option<u64>,
     /// Leave smaller files to the page cache.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::parse_size)]
     minimum: u64,
@@ -47,12 +51,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             super::serve::connect(path)?;
             std::path::absolute(path)?
         }
-        None => start_daemon(args.memory)?,
+        None => start_daemon(args)?,
     };
-    let mut environment = vec![
-        ("BEDPLATE_SCAN_SOCKET", socket.into()),
-        ("BEDPLATE_SCAN_MINIMUM", args.minimum.to_string().into()),
-    ];
+    let mut environment =
+        vec![(SOCKET_VARIABLE, socket.into()), ("BEDPLATE_SCAN_MINIMUM", args.minimum.to_string().into())];
     if let Some(file) = &args.statistics {
         environment.push(("BEDPLATE_SCAN_STATISTICS", std::path::absolute(file)?.into()));
     }
@@ -60,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts a daemon that ends with this process, and says where it listens.
-fn start_daemon(memory: Option<u64>) -> anyhow::Result<PathBuf> {
+fn start_daemon(args: &Args) -> anyhow::Result<PathBuf> {
     let place = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
     let place = place.map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = tempfile::Builder::new().prefix("bedplate-scan-").tempdir_in(&place);
@@ -70,8 +72,10 @@ fn start_daemon(memory: Option<u64>) -> anyhow::Result<PathBuf> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["scan", "serve", "--remove-folder", "--socket"]).arg(&socket);
     command.args(["--accompany", &std::process::id().to_string()]);
-    if let Some(bytes) = memory {
-        command.args(["--memory", &bytes.to_string()]);
+    for (name, value) in [("--memory", args.memory), ("--settling-time", args.settling_time)] {
+        if let Some(value) = value {
+            command.args([name, &value.to_string()]);
+        }
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: system calls that may be made between `fork` and `exec`.
@@ -109,6 +113,8 @@ fn leave_parent() -> std::io::Result<()> {
     // SAFETY: system calls without memory. The first child has a copy of this process's only thread, and ends.
     unsafe {
         libc::setsid();
+        // Locks and pipes of who started this end with the program. Older kernels than 5.11 leave them open.
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         match libc::fork() {
             -1 => Err(std::io::Error::last_os_error()),
             0 => Ok(()),

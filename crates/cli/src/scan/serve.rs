@@ -8,11 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use bedplate_scan::{Choice, Daemon, Options, Service, Stopper};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use bedplate_scan::{Choice, Daemon, Options, Service};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::accompany::accompany;
 use super::{advised, parse_engine};
 use crate::failure::hinted;
 use crate::signals::Stops;
@@ -39,9 +38,13 @@ pub struct Args {
     /// Use huge pages that the administrator reserved (vm.nr_hugepages) for channels and pools, as far as there are enough.
     #[arg(long)]
     reserved_pages: bool,
-    /// End when the process with this number has ended and no process is connected.
+    /// End when the process with this number has ended, and every process that it left behind.
     #[arg(long, value_name = "PID")]
     accompany: Option<i32>,
+    /// Read files that were not changed for so many milliseconds (10000). Less is for tests, and for programs that neither write past
+    /// the page cache nor write to mapped files.
+    #[arg(long, hide = true, value_name = "MILLISECONDS")]
+    settling_time: Option<u64>,
     /// Remove the folder of the socket at the end.
     #[arg(long, hide = true)]
     remove_folder: bool,
@@ -61,15 +64,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.limits.memory = memory;
     }
     raise_descriptors();
-    let service = Service::builder()
-        .engine(args.engine)
-        .reserved_pages(args.reserved_pages)
-        .build()
-        .map_err(advised)?;
+    let mut service = Service::builder().engine(args.engine).reserved_pages(args.reserved_pages);
+    if let Some(time) = args.settling_time {
+        service = service.settling_time(Duration::from_millis(time));
+    }
+    let service = service.build().map_err(advised)?;
     let daemon = Daemon::bind(service.clone(), &path, &options)?;
     let stopper = daemon.stopper();
     if let Some(process) = args.accompany {
-        accompany(process, stopper.clone())?;
+        accompany(process, path.clone(), stopper.clone())?;
     }
     // Programs that start this one wait for this line.
     writeln!(io::stdout(), "ready on {}", path.display())?;
@@ -85,24 +88,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     served?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
-}
-
-/// Stops the daemon when a process has ended and no process is connected.
-fn accompany(process: i32, stopper: Stopper) -> anyhow::Result<()> {
-    /// How often connections are counted when the process has ended.
-    const STEP: Duration = Duration::from_millis(200);
-    let pid = Pid::from_raw(process).context("--accompany")?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).context(format!("looking at process {process}"))?;
-    let wait = move || {
-        // A process is readable when it has ended.
-        while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
-        while stopper.connections() > 0 {
-            std::thread::sleep(STEP);
-        }
-        stopper.stop();
-    };
-    std::thread::Builder::new().name("accompany".into()).spawn(wait).context("starting a thread")?;
-    Ok(())
 }
 
 /// Where a user's, or the machine's, daemon listens; its folder is made.

@@ -1,4 +1,4 @@
-//! The thread of a cache: it starts the reads that the tables ask for, and drops files that nobody reads any more.
+//! The thread of a cache: it starts the reads that the tables ask for, closes files that nobody reads, and drops them some time later.
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -42,7 +42,8 @@ impl Drop for Over {
 
 /// What the engine knows of a cached file.
 struct Known {
-    file: usize,
+    /// `None`: the file is closed.
+    file: Option<usize>,
     segments: Vec<usize>,
 }
 
@@ -90,6 +91,11 @@ impl Control {
             state.files.retain(|_, cached| {
                 !(cached.table.readers() == 0 && cached.table.is_at_rest() && is_over(cached.idle_since))
             });
+            let unread = state
+                .files
+                .values_mut()
+                .filter(|cached| cached.table.readers() == 0 && cached.table.is_at_rest());
+            unread.for_each(|cached| cached.descriptor = None);
             let left = state.files.values().filter(|cached| cached.table.readers() == 0);
             // A read that nobody waits for any more is complete soon, and then the thread looks again.
             let timeout = left.filter_map(|cached| cached.idle_since.map(idle_left)).min();
@@ -102,17 +108,21 @@ impl Control {
         Some(timeout)
     }
 
-    /// Takes files from the engine that are cached no more.
+    /// Takes files from the engine that are closed or cached no more.
     fn forget_dropped(&mut self) {
         let state = self.cache.state();
         let engine = &mut self.engine;
         self.files.retain(|id, known| {
-            let is_there = state.files.contains_key(id);
-            if !is_there {
-                engine.remove_file(known.file);
+            let cached = state.files.get(id);
+            if cached.is_none_or(|cached| cached.descriptor.is_none())
+                && let Some(file) = known.file.take()
+            {
+                engine.remove_file(file);
+            }
+            if cached.is_none() {
                 known.segments.iter().for_each(|segment| engine.remove_memory(*segment));
             }
-            is_there
+            cached.is_some()
         });
     }
 
@@ -133,19 +143,22 @@ impl Control {
     fn read(&mut self, Reading { file, load, done }: Reading) -> Result<Read> {
         let state = self.cache.state();
         let cached = state.files.get(&file).ok_or(Error::Gone)?;
-        if !self.files.contains_key(&file) {
-            let number = self.engine.add_file(cached.file.descriptor().clone())?;
-            self.files.insert(file, Known { file: number, segments: Vec::new() });
-        }
-        let known = self.files.get_mut(&file).expect("it was added");
+        let known = self.files.entry(file).or_insert(Known { file: None, segments: Vec::new() });
+        let number = match known.file {
+            Some(number) => number,
+            None => {
+                let descriptor = cached.descriptor.as_ref().ok_or(Error::Gone)?;
+                *known.file.insert(self.engine.add_file(descriptor.clone())?)
+            }
+        };
         for frames in &cached.segments[known.segments.len()..] {
             known.segments.push(self.engine.add_memory(frames.clone())?);
         }
-        let (from, len) = load.span.extent(cached.file.unit.into());
+        let (from, len) = load.span.extent(cached.unit.into());
         self.next += 1;
         Ok(Read {
             token: self.next,
-            file: known.file,
+            file: number,
             offset: from + done as u64,
             memory: known.segments[load.frame as usize / FRAMES_PER_SEGMENT],
             at: load.frame as usize % FRAMES_PER_SEGMENT * FRAME + done,
@@ -157,7 +170,7 @@ impl Control {
         let reading = self.reads.remove(&completion.token).expect("reads complete once");
         let unit = {
             let state = self.cache.state();
-            state.files.get(&reading.file).map_or(1, |cached| u64::from(cached.file.unit))
+            state.files.get(&reading.file).map_or(1, |cached| u64::from(cached.unit))
         };
         let (from, _) = reading.load.span.extent(unit);
         match completion.result {

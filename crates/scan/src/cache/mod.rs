@@ -25,6 +25,7 @@ mod table;
 pub(crate) mod tests;
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
@@ -104,8 +105,11 @@ struct State {
 }
 
 struct CachedFile {
-    file: File,
-    stamp: Stamp,
+    version: FileVersion,
+    /// Reads are multiples of it.
+    unit: u32,
+    /// Nobody has the file open without readers, so that its file system can be unmounted and its space is free when it is deleted.
+    descriptor: Option<Arc<OwnedFd>>,
     table: Table,
     segments: Vec<Arc<Frames>>,
     /// Counts the memory.
@@ -208,8 +212,8 @@ impl Cache {
                 if cached.segments.len() >= wanted {
                     cached.idle_since = None;
                     cached._charges.push(charge);
-                    let unit = cached.file.unit;
-                    let version = FileVersion::new(cached.file.identity, stamp);
+                    let (unit, version) = (cached.unit, cached.version);
+                    cached.descriptor.get_or_insert_with(|| file.descriptor().clone());
                     state.next += 1;
                     let reader = state.next;
                     state.files.get_mut(&id).expect("it was found").table.attach(reader);
@@ -247,7 +251,7 @@ impl Cache {
                 let segment = frame as usize / FRAMES_PER_SEGMENT;
                 let within = frame as usize % FRAMES_PER_SEGMENT * crate::FRAME;
                 // The read begins at a multiple of the file's unit.
-                let at = within + (span.start % u64::from(cached.file.unit)) as usize;
+                let at = within + (span.start % u64::from(cached.unit)) as usize;
                 Place { segment: segment as u32, frames: cached.segments[segment].clone(), at }
             });
             let waker = recipient.arrive(Arrival { fetch: ticket.fetch, place });
@@ -259,14 +263,15 @@ impl Cache {
 impl State {
     /// The cached file of a file's version.
     fn find_or_add(&mut self, file: &File, stamp: Stamp) -> u64 {
-        let is_it = |cached: &CachedFile| cached.file.identity == file.identity && cached.stamp == stamp;
-        if let Some((id, _)) = self.files.iter().find(|(_, cached)| is_it(cached)) {
+        let version = FileVersion::new(file.identity, stamp);
+        if let Some((id, _)) = self.files.iter().find(|(_, cached)| cached.version == version) {
             return *id;
         }
         self.next += 1;
         let cached = CachedFile {
-            file: file.clone(),
-            stamp,
+            version,
+            unit: file.unit,
+            descriptor: None,
             table: Table::new(file.size, file.unit.into()),
             segments: Vec::new(),
             _charges: Vec::new(),

@@ -5,10 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::{IDLE_TIME, MAX_RANGES_HELD, SETTLING_TIME};
+use crate::limits::{IDLE_TIME, MAX_RANGES_HELD};
 use crate::{Daemon, Error, FRAME, Fetch, Options, Service};
 
-/// A file on the disk where the build is, whose last change is older than [`SETTLING_TIME`]. `None` if that disk is a tmpfs.
+/// How long files of these tests must not have been changed.
+const SETTLING: Duration = Duration::from_millis(300);
+
+/// A service that takes such files.
+pub(crate) fn service() -> Service {
+    Service::builder().settling_time(SETTLING).build().unwrap()
+}
+
+/// A file on the disk where the build is, whose last change is older than [`SETTLING`]. `None` if that disk is a tmpfs.
 pub(crate) fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)> {
     let path = folder.join("file");
     let content: Vec<u8> = (0..bytes).map(|at| (at / 4096 * 31 + at % 251) as u8).collect();
@@ -25,7 +33,7 @@ pub(crate) fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)>
 
 /// Waits until what was changed before is old enough.
 pub(crate) fn settle() {
-    std::thread::sleep(SETTLING_TIME + Duration::from_millis(100));
+    std::thread::sleep(SETTLING + Duration::from_millis(50));
 }
 
 pub(crate) fn folder() -> tempfile::TempDir {
@@ -34,10 +42,9 @@ pub(crate) fn folder() -> tempfile::TempDir {
 
 /// A service in this process, and one that is reached by a daemon's socket.
 pub(crate) fn both(test: impl Fn(&Service)) {
-    test(&Service::start().unwrap());
+    test(&service());
     let place = tempfile::tempdir().unwrap();
-    let daemon =
-        Daemon::bind(Service::start().unwrap(), place.path().join("socket"), &Options::default()).unwrap();
+    let daemon = Daemon::bind(service(), place.path().join("socket"), &Options::default()).unwrap();
     let (path, stopper) = (daemon.path(), daemon.stopper());
     let thread = std::thread::spawn(move || daemon.run());
     test(&Service::connect(&path).unwrap());
@@ -126,7 +133,7 @@ fn readers_of_a_file_share_what_is_read() {
 fn a_range_outlives_its_reader_and_service() {
     let folder = folder();
     let Some((path, content)) = settled(folder.path(), 2 * FRAME) else { return };
-    let service = Service::start().unwrap();
+    let service = service();
     let reader = service.reader(&path).unwrap();
     let range = reader.fetch(10, 5000).unwrap().wait().unwrap();
     drop((reader, service));
@@ -137,7 +144,7 @@ fn a_range_outlives_its_reader_and_service() {
 fn a_file_that_changes_is_another_version() {
     let folder = folder();
     let Some((path, content)) = settled(folder.path(), 2 * FRAME) else { return };
-    let service = Service::start().unwrap();
+    let service = service();
     let old = service.reader(&path).unwrap();
     let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
     assert!(old.version().is_current(&file).unwrap());
@@ -177,7 +184,7 @@ fn files_in_memory_are_refused() {
         return;
     };
     file.set_len(1 << 20).unwrap();
-    let error = Service::start().unwrap().reader(file).unwrap_err();
+    let error = service().reader(file).unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error}");
 }
 
@@ -185,7 +192,7 @@ fn files_in_memory_are_refused() {
 fn memory_of_files_without_readers_is_given_back() {
     let folder = folder();
     let Some((path, _)) = settled(folder.path(), FRAME) else { return };
-    let service = Service::start().unwrap();
+    let service = service();
     let cache = service.shared().unwrap().cache().unwrap();
     let reader = service.reader(&path).unwrap();
     drop(reader.fetch(0, 10).unwrap().wait().unwrap());
@@ -206,8 +213,7 @@ fn a_daemon_that_ends_is_an_error_for_its_readers() {
     let folder = folder();
     let Some((path, content)) = settled(folder.path(), FRAME) else { return };
     let place = tempfile::tempdir().unwrap();
-    let daemon =
-        Daemon::bind(Service::start().unwrap(), place.path().join("socket"), &Options::default()).unwrap();
+    let daemon = Daemon::bind(service(), place.path().join("socket"), &Options::default()).unwrap();
     let (socket, stopper) = (daemon.path(), daemon.stopper());
     let thread = std::thread::spawn(move || daemon.run());
     let service = Service::connect(&socket).unwrap();
@@ -219,4 +225,33 @@ fn a_daemon_that_ends_is_an_error_for_its_readers() {
     let gone = reader.fetch(0, 4096).and_then(Fetch::wait);
     assert!(matches!(gone, Err(Error::Gone)), "{gone:?}");
     assert!(matches!(reader.fetch(0, 4096), Err(Error::Gone)));
+}
+
+/// Descriptors of this process that are open for a file.
+fn descriptors_of(path: &Path) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path)).count()
+}
+
+#[test]
+fn a_file_without_readers_is_not_open_and_is_read_again_from_memory() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 2 * FRAME) else { return };
+    let service = service();
+    for round in 0..3 {
+        let reader = service.reader(&path).unwrap();
+        let range = reader.fetch(0, FRAME).unwrap().wait().unwrap();
+        assert!(range[..] == content[..FRAME]);
+        assert_eq!(service.statistics().bytes_read, FRAME as u64, "round {round}: once in all");
+        assert!(descriptors_of(&path) > 0);
+        drop((range, reader));
+        let begin = std::time::Instant::now();
+        while descriptors_of(&path) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the file stays open");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    // It is opened anew to be read.
+    let reader = service.reader(&path).unwrap();
+    assert!(reader.fetch(FRAME as u64, FRAME).unwrap().wait().unwrap()[..] == content[FRAME..]);
 }

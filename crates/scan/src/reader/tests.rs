@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::mailbox::{Mailbox, Sender};
-use crate::cache::tests::{both, folder, settled};
+use crate::cache::tests::{both, folder, service, settled};
 use crate::cache::{Arrival, Recipient};
 use crate::limits::MAX_RANGES_HELD;
 use crate::{Error, FRAME, Fetch, RangeReader};
@@ -102,7 +102,7 @@ fn one_task_awaits_many_fetches() {
 fn a_task_learns_of_an_error() {
     let folder = folder();
     let Some((path, _)) = settled(folder.path(), 2 * FRAME) else { return };
-    let service = crate::Service::start().unwrap();
+    let service = service();
     let reader = service.reader(&path).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
     let error = block_on(reader.fetch(FRAME as u64, 100).unwrap()).unwrap_err();

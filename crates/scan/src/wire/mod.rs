@@ -6,6 +6,7 @@
 //! buffer, and nothing that is read is believed: what does not make sense ends the connection.
 
 mod bytes;
+mod guarded;
 mod socket;
 #[cfg(test)]
 pub mod tests;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -17,7 +17,9 @@ use rustix::net::{
 };
 use rustix::time::Timespec;
 
+use super::guarded::Guarded;
 use super::{DESCRIPTORS, MESSAGE, Message, malformed};
+use crate::limits::CLIENT_DESCRIPTORS;
 use crate::{Error, Result};
 
 /// The longest time that the kernel is asked to wait at once.
@@ -26,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Socket {
-    socket: OwnedFd,
+    socket: Guarded,
     /// How long sending or receiving one message may take, in nanoseconds; 0: as long as the other side is there.
     patience_ns: AtomicU64,
 }
@@ -43,26 +45,28 @@ pub struct Received<M> {
 impl Socket {
     /// Connects to who listens at a path. Connecting, and sending or receiving one message, takes `patience` at most.
     pub fn connect(path: &Path, patience: Duration) -> std::result::Result<Self, Errno> {
-        let (this, address) = (Self::unnamed()?, SocketAddrUnix::new(path)?);
+        let (socket, address) = (unnamed()?, SocketAddrUnix::new(path)?);
+        // Programs expect low numbers for what they open. Where numbers are few, the socket keeps the one that it has.
+        let this = Self::from(fcntl_dupfd_cloexec(&socket, CLIENT_DESCRIPTORS).unwrap_or(socket));
         this.set_patience(Some(patience));
         let end = Deadline::after(patience);
         // There is nothing to poll for while there is no room in the listener's queue, so the kernel keeps the time.
         loop {
-            set_socket_timeout(&this.socket, Timeout::Send, Some(end.left()?))?;
-            match connect(&this.socket, &address) {
+            set_socket_timeout(this.socket.get()?, Timeout::Send, Some(end.left()?))?;
+            match connect(this.socket.get()?, &address) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
                 Err(error) => return Err(error),
             }
         }
-        set_socket_timeout(&this.socket, Timeout::Send, None)?;
+        set_socket_timeout(this.socket.get()?, Timeout::Send, None)?;
         Ok(this)
     }
 
     /// A socket that is not connected.
     pub fn unnamed() -> rustix::io::Result<Self> {
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map(Self::from)
+        unnamed().map(Self::from)
     }
 
     /// How long sending or receiving one message may take; `None`: as long as the other side is there.
@@ -90,7 +94,7 @@ impl Socket {
             }
             let left = end.left()?;
             let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            match poll(&mut [PollFd::new(&self.socket, events)], Some(&time)) {
+            match poll(&mut [PollFd::from_borrowed_fd(self.socket.get()?, events)], Some(&time)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
@@ -112,7 +116,7 @@ impl Socket {
         });
         match sent {
             Ok(_) => Ok(()),
-            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(Error::Gone),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::BADF) => Err(Error::Gone),
             Err(error) => Err(Error::System { what: "talking to the scan service", source: error }),
         }
     }
@@ -128,7 +132,7 @@ impl Socket {
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(Errno::TOOMANYREFS);
         }
-        sendmsg(&self.socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | flags)
+        sendmsg(self.socket.get()?, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | flags)
     }
 
     /// Says something if that takes no time. `false`: nobody is there any more, or has not heard what was said before.
@@ -159,7 +163,7 @@ impl Socket {
         let mut step = |waits| {
             let flags = if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
             let mut data = [IoSliceMut::new(&mut packet)];
-            recvmsg(&self.socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC | flags)
+            recvmsg(self.socket.get()?, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC | flags)
         };
         let received = match may_wait {
             true => self.wait_for(PollFlags::IN, step),
@@ -168,7 +172,7 @@ impl Socket {
         let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN) if !may_wait => return Ok(None),
-            Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Err(Error::Gone),
+            Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::BADF) => return Err(Error::Gone),
             Err(error) => return Err(Error::System { what: "hearing the other side", source: error }),
         };
         let mut descriptors = Vec::new();
@@ -189,7 +193,8 @@ impl Socket {
 
     /// Whether the other side is there.
     pub fn is_alive(&self) -> bool {
-        let mut this = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let Ok(socket) = self.socket.get() else { return false };
+        let mut this = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
         let over = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL;
         match poll(&mut this, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(_) => !this[0].revents().intersects(over),
@@ -199,8 +204,14 @@ impl Socket {
 
     /// Ends the connection, for all who use it.
     pub fn end(&self) {
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        if let Ok(socket) = self.socket.get() {
+            let _ = shutdown(socket, Shutdown::Both);
+        }
     }
+}
+
+fn unnamed() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// When waiting is over.
@@ -221,12 +232,12 @@ impl Deadline {
 
 impl From<OwnedFd> for Socket {
     fn from(socket: OwnedFd) -> Self {
-        Self { socket, patience_ns: AtomicU64::new(0) }
+        Self { socket: socket.into(), patience_ns: AtomicU64::new(0) }
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.number()
     }
 }

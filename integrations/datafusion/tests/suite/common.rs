@@ -28,6 +28,14 @@ const SCALE: f64 = 0.05;
 /// Files of `lineitem`.
 pub const PARTS: i32 = 2;
 
+/// How long files of these tests must not have been changed before a service reads them.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// A service that takes such files.
+pub fn service() -> Service {
+    Service::builder().settling_time(SETTLING).build().unwrap()
+}
+
 /// The service of these tests reads small files, too.
 pub const SMALL: Options = Options { min_file_bytes: 1, read_ahead_bytes: 32 << 20 };
 
@@ -54,7 +62,7 @@ pub fn tpch() -> PathBuf {
 
 /// Waits until what was changed before is old enough for the service.
 pub fn settle() {
-    std::thread::sleep(bedplate_scan::SETTLING_TIME + Duration::from_millis(100));
+    std::thread::sleep(SETTLING + Duration::from_millis(100));
 }
 
 fn make(folder: &Path) {
@@ -191,7 +199,7 @@ impl Served {
     pub fn start() -> Self {
         let place = tempfile::tempdir().unwrap();
         let options = bedplate_scan::Options::default();
-        let daemon = Daemon::bind(Service::start().unwrap(), place.path().join("socket"), &options).unwrap();
+        let daemon = Daemon::bind(service(), place.path().join("socket"), &options).unwrap();
         let (socket, stopper) = (daemon.path(), daemon.stopper());
         let thread = std::thread::spawn(move || daemon.run().unwrap());
         Self { socket, stopper, thread: Some(thread), _place: place }
@@ -207,5 +215,5 @@ impl Drop for Served {
 
 /// Scans by a service in this process.
 pub fn scans(options: Options) -> Scans {
-    Scans::with_options(Service::start().unwrap(), options, []).unwrap()
+    Scans::with_options(service(), options, []).unwrap()
 }

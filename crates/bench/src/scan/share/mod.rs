@@ -13,6 +13,7 @@ use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step, Target};
 pub(super) use cell::settle;
 use cell::{Cell, Cost, POOL, SLOWER, Stage, Way};
+pub(super) use workers::{Had, Paced};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "scan-share",
@@ -24,7 +25,7 @@ const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Workers where one of them is slow.
 const WITH_SLOW: usize = 8;
 /// Bytes that a worker consumes in a second.
-const PACE: f64 = (128 << 20) as f64;
+pub(super) const PACE: f64 = (128 << 20) as f64;
 /// The part of all processors that may be busy before there is a lack of them.
 const ENOUGH: f64 = 0.9;
 

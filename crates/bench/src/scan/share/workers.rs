@@ -84,17 +84,41 @@ impl Ready<'_> {
     }
 }
 
+/// A worker that consumes pages at a pace.
+pub struct Paced {
+    pacer: Pacer,
+    had: Had,
+    start: Instant,
+}
+
+impl Paced {
+    /// One that begins now, with so many bytes in a second.
+    pub fn begin(pace: f64) -> Self {
+        Self { pacer: Pacer::new(pace, SLICE), had: Had::default(), start: Instant::now() }
+    }
+
+    /// Consumes a page.
+    pub fn consume(&mut self, page: &[u8]) {
+        self.pacer.begin();
+        self.had.bytes += page.len() as u64;
+        self.had.sum = self.had.sum.wrapping_add(sum(page));
+        self.pacer.end(page.len());
+    }
+
+    /// It has had everything.
+    pub fn end(mut self) -> Had {
+        self.had.wall_ns = self.start.elapsed().as_nanos() as u64;
+        self.had
+    }
+}
+
 fn scan(mut channel: Channel, pace: f64) -> Result<Had> {
-    let (mut pacer, mut had, start) = (Pacer::new(pace, SLICE), Had::default(), Instant::now());
+    let mut worker = Paced::begin(pace);
     consume(&mut channel, |page| {
-        pacer.begin();
-        had.bytes += page.len() as u64;
-        had.sum = had.sum.wrapping_add(sum(page));
-        pacer.end(page.len());
+        worker.consume(page);
         true
     })?;
-    had.wall_ns = start.elapsed().as_nanos() as u64;
-    Ok(had)
+    Ok(worker.end())
 }
 
 /// A daemon in this process, at a socket that nobody else knows.

@@ -1,4 +1,4 @@
-//! The ordinary user as whom servers run, because PostgreSQL refuses to run as root.
+//! The ordinary user as whom servers run, because database servers refuse to run as root, or should not.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -18,17 +18,17 @@ pub struct User {
 }
 
 impl User {
-    /// The user for servers: nobody else than this process's own, unless that is root. Then it is `postgres`, which
-    /// PostgreSQL's package makes, or else `nobody`.
-    pub fn ordinary() -> Result<Option<Self>> {
+    /// The user for servers: nobody else than this process's own, unless that is root. Then it is the user of the given name, which
+    /// the server's package makes, or else `nobody`.
+    pub fn ordinary(name: &str) -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);
         }
         let users = fs::read_to_string("/etc/passwd").map_err(|e| format!("/etc/passwd: {e}"))?;
-        let found = ["postgres", "nobody"].iter().find_map(|name| Self::find(&users, name));
+        let found = [name, "nobody"].iter().find_map(|name| Self::find(&users, name));
         found
             .map(Some)
-            .ok_or_else(|| "no user postgres or nobody, and PostgreSQL refuses to run as root".into())
+            .ok_or_else(|| format!("no user {name} or nobody, and the server does not run as root"))
     }
 
     /// A user in the text of `/etc/passwd`.

@@ -14,9 +14,7 @@ use crate::{Error, Result};
 pub fn forget(folder: &Path) -> Result<()> {
     let mut left = 0;
     each_file(folder, &mut |file| {
-        file.sync_all()?;
-        fadvise(file, 0, None, Advice::DontNeed)?;
-        left += resident_bytes(file, 0..file.metadata()?.len()).map_err(io::Error::other)?;
+        left += forget_file(file)?;
         Ok(())
     })
     .map_err(Error::io("empty the page cache"))?;
@@ -24,6 +22,24 @@ pub fn forget(folder: &Path) -> Result<()> {
         0 => Ok(()),
         _ => Err(Error::engine(format!("{left} bytes of {} stay in the page cache", folder.display()))),
     }
+}
+
+/// Takes a file out of the page cache. Returns how many bytes of the file stay there.
+pub fn forget_file(file: &File) -> io::Result<u64> {
+    file.sync_all()?;
+    fadvise(file, 0, None, Advice::DontNeed)?;
+    resident_bytes(file, 0..file.metadata()?.len()).map_err(io::Error::other)
+}
+
+/// The bytes of all files below a folder.
+pub fn bytes(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    each_file(folder, &mut |file| {
+        bytes += file.metadata()?.len();
+        Ok(())
+    })
+    .map_err(Error::io("find the size of files"))?;
+    Ok(bytes)
 }
 
 /// Reads all files below a folder, so that the page cache has what it has room for.
@@ -77,6 +93,7 @@ mod tests {
         let resident = || resident_bytes(&File::open(&path).unwrap(), 0..1 << 20).unwrap();
         forget(folder.path()).unwrap();
         assert_eq!(resident(), 0);
+        assert_eq!(bytes(folder.path()).unwrap(), 1 << 20);
         warm(folder.path()).unwrap();
         assert_eq!(resident(), 1 << 20);
     }

@@ -1,0 +1,74 @@
+//! Daemons that read for processes, `bedplate scan serve`.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::cpu::process_cpu_ns;
+use crate::{Error, Options, Result};
+
+/// The `bedplate` command.
+pub fn program(options: &Options) -> Result<PathBuf> {
+    match &options.bedplate {
+        Some(path) => Ok(path.clone()),
+        None => std::env::current_exe().map_err(Error::io("find this executable")),
+    }
+}
+
+/// A daemon. It ends with this.
+pub struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    /// Starts the daemon with a socket in a folder. `memory`: what its caches may have, in bytes; `None`: the daemon's default.
+    pub fn start(program: &Path, folder: &Path, number: usize, memory: Option<u64>) -> Result<Self> {
+        use std::os::unix::process::CommandExt;
+        let socket = folder.join(format!("{number}.sock"));
+        let mut command = Command::new(program);
+        command.args(["scan", "serve", "--socket"]).arg(&socket);
+        if let Some(bytes) = memory {
+            command.args(["--memory", &bytes.to_string()]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: one system call, which may be made between `fork` and `exec`.
+        unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?)) };
+        let mut child = command.spawn().map_err(Error::io("start the daemon"))?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(Error::io("wait for the daemon"))?;
+        }
+        if !line.starts_with("ready") {
+            let _ = child.kill();
+            let said = child.wait_with_output().map_err(Error::io("wait for the daemon"))?;
+            let said = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+            return Err(Error::Store {
+                store: "bedplate scan serve",
+                problem: format!("does not start: {said}"),
+            });
+        }
+        Ok(Self { child, socket })
+    }
+
+    /// Where the daemon listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The daemon's processor time so far, in nanoseconds.
+    pub fn cpu_ns(&self) -> Result<u64> {
+        process_cpu_ns(self.child.id()).map_err(Error::io("the processor time of the daemon"))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}

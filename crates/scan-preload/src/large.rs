@@ -1,0 +1,163 @@
+//! Large reads anywhere in a file: columnar engines issue many of them at a time, by many threads.
+//!
+//! All threads of the process share a few readers. A thread holds a permit for each range that it fetches, and a reader has as many
+//! permits as it may hold ranges. So a reader never refuses a range. A thread that has no permit waits for one; threads that have
+//! permits wait for the device only.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bedplate_scan::{FRAME, MAX_RANGES_HELD};
+
+use crate::limits::MAX_LARGE_READERS;
+use crate::service::Reader;
+use crate::streams::{Target, wait};
+
+/// The readers of a file.
+#[derive(Default)]
+pub struct LargeReads {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    readers: Vec<Shared>,
+    /// Readers that a thread is making.
+    coming: usize,
+}
+
+struct Shared {
+    reader: Arc<Reader>,
+    /// Permits that threads have.
+    permits: usize,
+}
+
+/// The right to hold one range of a reader.
+struct Permit<'a> {
+    of: &'a LargeReads,
+    reader: Arc<Reader>,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.of.state().find(&self.reader) {
+            shared.permits -= 1;
+        }
+        self.of.freed.notify_one();
+    }
+}
+
+impl State {
+    /// `None`: the reader is not there any more.
+    fn find(&mut self, reader: &Arc<Reader>) -> Option<&mut Shared> {
+        self.readers.iter_mut().find(|shared| Arc::ptr_eq(&shared.reader, reader))
+    }
+}
+
+impl LargeReads {
+    /// With a first reader.
+    pub fn new(reader: Reader) -> Self {
+        let this = Self::default();
+        this.add(reader);
+        this
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, reader: Reader) {
+        self.state().readers.push(Shared { reader: Arc::new(reader), permits: 0 });
+    }
+
+    /// Takes a reader that no thread uses, if there is one.
+    pub fn take_idle(&self) -> Option<Reader> {
+        let mut state = self.state();
+        let at = state.readers.iter().position(|shared| shared.permits == 0)?;
+        let idle = state.readers.swap_remove(at).reader;
+        drop(state);
+        Arc::into_inner(idle)
+    }
+
+    /// A permit. `make` makes a reader. `None`: no reader can be made, or, where `waits` is false, there is no permit now.
+    fn permit(&self, waits: bool, make: &impl Fn() -> Option<Reader>) -> Option<Permit<'_>> {
+        let mut state = self.state();
+        loop {
+            let free = state.readers.iter_mut().filter(|shared| shared.permits < MAX_RANGES_HELD);
+            if let Some(shared) = free.min_by_key(|shared| shared.permits) {
+                shared.permits += 1;
+                return Some(Permit { of: self, reader: shared.reader.clone() });
+            }
+            if state.readers.len() + state.coming < MAX_LARGE_READERS {
+                state.coming += 1;
+                drop(state);
+                let made = make();
+                let is_made = made.is_some();
+                if let Some(reader) = made {
+                    self.add(reader);
+                }
+                state = self.state();
+                state.coming -= 1;
+                if !is_made && state.readers.is_empty() {
+                    self.freed.notify_all();
+                    return None;
+                }
+                if is_made {
+                    continue;
+                }
+            }
+            if !waits || state.readers.is_empty() && state.coming == 0 {
+                return None;
+            }
+            state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Forgets a reader that failed.
+    fn forget(&self, reader: &Arc<Reader>) {
+        self.state().readers.retain(|shared| !Arc::ptr_eq(&shared.reader, reader));
+        self.freed.notify_all();
+    }
+
+    /// Copies a range: as much of it as permits allow is on its way at a time.
+    ///
+    /// `None`: it cannot be had, or not all of it. Some of the target may be written.
+    pub fn copy(
+        &self,
+        range: Range<u64>,
+        target: &mut Target<'_>,
+        make: impl Fn() -> Option<Reader>,
+    ) -> Option<()> {
+        let mut fetches = VecDeque::new();
+        let mut at = range.start;
+        while at < range.end || !fetches.is_empty() {
+            if at < range.end
+                && fetches.len() < MAX_RANGES_HELD
+                && let Some(permit) = self.permit(fetches.is_empty(), &make)
+            {
+                let unit = permit.reader.ranges.alignment() as u64;
+                let end = (at / unit * unit + FRAME as u64).min(range.end);
+                match permit.reader.ranges.fetch(at, (end - at) as usize) {
+                    Ok(fetch) => fetches.push_back((fetch, permit)),
+                    Err(_) => {
+                        self.forget(&permit.reader);
+                        return None;
+                    }
+                }
+                at = end;
+                continue;
+            }
+            let (fetch, permit) = fetches.pop_front()?;
+            let Some(bytes) = wait(fetch) else {
+                self.forget(&permit.reader);
+                return None;
+            };
+            target.append(&bytes);
+            // The range before its permit.
+            drop(bytes);
+        }
+        Some(())
+    }
+}

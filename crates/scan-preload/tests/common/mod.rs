@@ -1,0 +1,147 @@
+//! What the tests share: the library, a daemon in the test's process, and large files whose content is known.
+#![allow(dead_code)]
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bedplate_scan::{Daemon, Options, Service, Stopper, resident_bytes};
+use rustix::fs::{Advice, fadvise};
+use tempfile::TempDir;
+
+/// How long a file must not have been changed in these tests. It is longer than a write takes.
+pub const SETTLING_TIME: Duration = Duration::from_millis(300);
+
+/// A file is served from this size on.
+pub const MINIMUM: u64 = 1 << 20;
+
+/// The library, built as this test was.
+pub fn library() -> PathBuf {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--locked", "--quiet", "-p", "bedplate-scan-preload"]);
+    assert!(command.status().unwrap().success());
+    // This test is target/PROFILE/deps/NAME.
+    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    folder.join("libbedplate_scan_preload.so")
+}
+
+/// A daemon in this process, a folder on a disk, and the library.
+pub struct Place {
+    pub folder: TempDir,
+    library: PathBuf,
+    pub socket: PathBuf,
+    pub service: Service,
+    daemon: Option<(Stopper, JoinHandle<()>)>,
+}
+
+impl Place {
+    /// `None`, and a line that says why, if files of the build's folder are not read past the page cache.
+    pub fn new() -> Option<Self> {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let service = Service::builder().settling_time(SETTLING_TIME).build().unwrap();
+        let socket = folder.path().join("socket");
+        let daemon = Daemon::bind(service.clone(), &socket, &Options::default()).unwrap();
+        let stopper = daemon.stopper();
+        let thread = std::thread::spawn(move || daemon.run().unwrap());
+        let daemon = Some((stopper, thread));
+        let place = Self { library: library(), folder, socket, service, daemon };
+        let probe = place.file("probe", 2 << 20);
+        match place.service.reader(&probe) {
+            Ok(_) => Some(place),
+            Err(error) => {
+                println!("skipped: files of the build's folder cannot be served: {error}");
+                None
+            }
+        }
+    }
+
+    /// A settled file of so many bytes that the page cache has nothing of. Its content is that of `word`, at generation 0.
+    pub fn file(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.folder.path().join(name);
+        write_file(&path, bytes);
+        settle();
+        forget(&path);
+        path
+    }
+
+    /// A program's command under the library.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_PRELOAD", &self.library)
+            .env("BEDPLATE_SCAN_SOCKET", &self.socket)
+            .env("BEDPLATE_SCAN_MINIMUM", MINIMUM.to_string())
+            .env("BEDPLATE_SCAN_STATISTICS", self.statistics_file());
+        command
+    }
+
+    fn statistics_file(&self) -> PathBuf {
+        self.folder.path().join("statistics")
+    }
+
+    /// The sums of all processes' statistics so far.
+    pub fn statistics(&self) -> HashMap<String, u64> {
+        let mut sums = HashMap::new();
+        let text = std::fs::read_to_string(self.statistics_file()).unwrap_or_default();
+        for (name, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            if let Ok(value) = value.parse::<u64>() {
+                *sums.entry(name.to_owned()).or_default() += value;
+            }
+        }
+        sums
+    }
+
+    /// Ends the daemon.
+    pub fn stop(&mut self) {
+        if let Some((stopper, thread)) = self.daemon.take() {
+            stopper.stop();
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The eight bytes at a multiple of eight, as `program.c` has them.
+pub fn word(offset: u64, generation: u64) -> u64 {
+    (offset / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ffff_ffff | generation << 48
+}
+
+fn write_file(path: &Path, bytes: u64) {
+    let mut file = std::io::BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
+    let whole = (0..bytes / 8).map(|at| word(at * 8, 0));
+    whole.for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());
+    file.write_all(&word(bytes / 8 * 8, 0).to_le_bytes()[..(bytes % 8) as usize]).unwrap();
+    file.into_inner().unwrap().sync_all().unwrap();
+}
+
+/// Waits until what was changed before is old enough.
+pub fn settle() {
+    std::thread::sleep(SETTLING_TIME + Duration::from_millis(50));
+}
+
+/// Takes a file out of the page cache.
+pub fn forget(path: &Path) {
+    let file = OpenOptions::new().read(true).open(path).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    assert_eq!(resident_bytes(&file, 0..file.metadata().unwrap().len()).unwrap(), 0);
+}
+
+/// Builds a C program of these tests in a folder.
+pub fn build_program(folder: &Path, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let program = folder.join(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread", "-o"]).arg(&program);
+    assert!(compiler.arg(&source).status().unwrap().success());
+    program
+}

@@ -1,0 +1,88 @@
+//! A descriptor that the rest of the process may close.
+//!
+//! This library runs in programs that close descriptors that they did not open, as daemons do when they start. The number may
+//! be another file's afterwards, and a message must not get there. So the descriptor is looked at before each use. A thread
+//! that closes the descriptor between the look and the use is not noticed.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+
+/// Which file a descriptor is open for: its device and its inode.
+type Identity = (u64, u64);
+
+/// The descriptor. Dropping this closes it, unless the number is another file's by then.
+#[derive(Debug)]
+pub struct Guarded {
+    descriptor: ManuallyDrop<OwnedFd>,
+    /// `None`: the kernel did not say, so it is not used.
+    identity: Option<Identity>,
+}
+
+fn identity(descriptor: BorrowedFd<'_>) -> Option<Identity> {
+    fstat(descriptor).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+impl Guarded {
+    /// The descriptor, if it is still open for the same file.
+    ///
+    /// # Errors
+    /// `EBADF`: it is not.
+    pub fn get(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        let is_it = self.identity.is_some() && identity(self.descriptor.as_fd()) == self.identity;
+        if is_it { Ok(self.descriptor.as_fd()) } else { Err(Errno::BADF) }
+    }
+
+    /// The descriptor, without a look.
+    pub fn number(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Guarded {
+    fn from(descriptor: OwnedFd) -> Self {
+        let identity = identity(descriptor.as_fd());
+        Self { descriptor: ManuallyDrop::new(descriptor), identity }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if self.get().is_ok() {
+            // SAFETY: it is dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_became_another_file_s_is_neither_used_nor_closed() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let guarded = Guarded::from(OwnedFd::from(one));
+        let number = guarded.get().unwrap().as_raw_fd();
+        // SAFETY: what a program does that takes a number which is not its own.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert_eq!(guarded.get().unwrap_err(), Errno::BADF);
+        drop(guarded);
+        // SAFETY: the number is nobody's but this owner's.
+        let taken = unsafe { OwnedFd::from_raw_fd(number) };
+        assert!(identity(taken.as_fd()).is_some(), "it is still open");
+    }
+
+    #[test]
+    fn a_descriptor_is_closed_once() {
+        let (one, other) = UnixStream::pair().unwrap();
+        drop(Guarded::from(OwnedFd::from(one)));
+        // Nobody is at the other end.
+        assert_eq!(std::io::Read::read(&mut { &other }, &mut [0]).unwrap(), 0);
+    }
+}

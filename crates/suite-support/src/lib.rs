@@ -1,0 +1,27 @@
+//! What private database servers for tests and benchmarks share.
+//!
+//! [`User`] is the ordinary user as whom servers run. [`processes`] finds the processes of a server by their current folder, ends
+//! them, and adds up their processor time. [`programs`] builds our own programs for a test. [`run`] runs a command to its end.
+//!
+//! This crate is for the suites (`postgres-suite`, `mariadb-suite`) only.
+
+pub mod processes;
+pub mod programs;
+mod user;
+
+use std::process::Command;
+
+pub use user::User;
+
+/// An error is one line that says what failed.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// Runs a command to its end; its error is what it printed.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    if !output.status.success() {
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        return Err(format!("{:?}: {}\n{out}{err}", command.get_program(), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

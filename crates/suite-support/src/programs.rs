@@ -1,0 +1,34 @@
+//! Our own programs and libraries, built by cargo as the calling test was.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Result, run};
+
+/// The folder into which cargo put the calling test's workspace: `target/debug` or `target/release`.
+pub fn folder() -> Result<PathBuf> {
+    let test = std::env::current_exe().map_err(|e| format!("the path of this test: {e}"))?;
+    // target/debug/deps/test-0123
+    Ok(test.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned())
+}
+
+/// Builds a package with the profile of the calling test.
+pub fn build(package: &str) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--locked", "--quiet", "-p", package]);
+    if folder()?.file_name().is_some_and(|name| name == "release") {
+        command.arg("--release");
+    }
+    run(command.stdin(Stdio::null())).map(drop)
+}
+
+/// The command `bedplate`. It is built unless it is there: building it by itself would replace the one that was built with the whole
+/// workspace.
+pub fn bedplate() -> Result<PathBuf> {
+    let program = folder()?.join("bedplate");
+    if !program.exists() {
+        build("bedplate-cli")?;
+    }
+    Ok(program)
+}
