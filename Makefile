@@ -37,7 +37,7 @@ ARGS ?=
 BENCH ?= kv-local
 BENCH_ARGS ?= --quick
 
-.PHONY: help setup build install run doctor test fmt lint docs unit test-vm bench clean postgres postgres-build postgres-install
+.PHONY: help setup build install run doctor test fmt lint docs unit test-vm bench clean postgres postgres-build postgres-install datafusion datafusion-build
 
 help: ## Show this list
 	@echo "Bedplate: make TARGET"
@@ -115,6 +115,15 @@ postgres-build: setup ## Build the extension for each PostgreSQL on this machine
 # Servers of the system belong to root; DESTDIR is for those who make packages.
 postgres-install: ## Install the extension that was built (make postgres-build) into each PostgreSQL's own folders
 	$(if $(DESTDIR),,$(SUDO)) env $(if $(DESTDIR),DESTDIR=$(DESTDIR)) $(if $(PG_CONFIG),PG_CONFIG=$(PG_CONFIG)) BUILT=$(BUILT) scripts/postgres.sh install
+
+# A workspace of its own, because DataFusion takes long to compile. Its tests are compiled as it is, for release.
+DATAFUSION := --locked --release --manifest-path integrations/datafusion/Cargo.toml --target-dir target/datafusion
+
+datafusion: datafusion-build ## Build the integrations of DataFusion and Ballista, which takes long, and run their tests
+	cargo test $(DATAFUSION) --workspace
+
+datafusion-build: setup ## Build bedplate-datafusion and bedplate-ballista, in target/datafusion/release
+	cargo build $(DATAFUSION) --workspace
 
 bench: build ## Run a benchmark: make bench BENCH=kv-local BENCH_ARGS=--quick
 	$(SUDO) target/release/bedplate bench $(BENCH) $(BENCH_ARGS)

@@ -35,6 +35,7 @@ mod limits;
 mod memory;
 mod plan;
 mod ranges;
+mod reactor;
 mod reader;
 mod remote;
 mod residency;

@@ -196,5 +196,6 @@ impl Control {
         let Some(cached) = state.files.get_mut(&reading.file) else { return };
         let actions = cached.table.complete(reading.load.span, result);
         self.cache.perform(&mut state, reading.file, actions);
+        Cache::release_and_wake(state);
     }
 }

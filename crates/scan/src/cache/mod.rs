@@ -17,16 +17,17 @@
 //! One thread reads for all cached files ([`control`]). It begins with the first reader and ends with the service. One lock
 //! ([`Cache::state`]) guards the tables of all files; it is held for moments, while nothing is read and no memory is made. Deliveries
 //! are made under the lock, so that they arrive in the order of the decisions; a [`Recipient`] does not wait and takes no lock of
-//! the cache.
+//! the cache. Tasks are woken after the lock was released, because a waker runs code of others.
 
 mod control;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
@@ -61,8 +62,8 @@ pub struct Place {
 
 /// Who hears of a reader's fetches.
 pub trait Recipient: Send {
-    /// A fetch is complete. This must not wait.
-    fn arrive(&mut self, arrival: Arrival);
+    /// A fetch is complete. This must not wait. The cache wakes the task that it returns.
+    fn arrive(&mut self, arrival: Arrival) -> Option<Waker>;
 }
 
 /// Counts bytes of memory for somebody; dropping it ends that.
@@ -97,6 +98,8 @@ struct State {
     recipients: HashMap<u64, Box<dyn Recipient>>,
     /// Reads that are to be started: the file, and which.
     loads: Vec<(u64, Load)>,
+    /// Tasks that are to be woken when the lock is released.
+    wakers: Vec<Waker>,
     next: u64,
     is_over: bool,
 }
@@ -160,9 +163,23 @@ impl Cache {
 
     /// Nothing arrives any more; readers that wait learn that.
     fn end(&self) {
-        let mut state = self.state();
-        state.is_over = true;
-        state.recipients.clear();
+        let recipients = {
+            let mut state = self.state();
+            state.is_over = true;
+            std::mem::take(&mut state.recipients)
+        };
+        // Their ends wake tasks.
+        drop(recipients);
+    }
+
+    /// Releases the lock, then wakes the tasks for which something arrived.
+    fn release_and_wake(mut state: MutexGuard<'_, State>) {
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        for waker in wakers {
+            // A waker that panics is not everybody's end.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
+        }
     }
 
     /// A reader of a file begins. `charge` counts the memory that the cache makes for it.
@@ -226,6 +243,7 @@ impl Cache {
                 let actions = cached.table.add_frames(first..first + FRAMES_PER_SEGMENT as u32);
                 self.perform(&mut state, missing, actions);
             }
+            Self::release_and_wake(state);
         }
     }
 
@@ -245,7 +263,8 @@ impl Cache {
                 let at = within + (span.start % u64::from(cached.unit)) as usize;
                 Place { segment: segment as u32, frames: cached.segments[segment].clone(), at }
             });
-            recipient.arrive(Arrival { fetch: ticket.fetch, place });
+            let waker = recipient.arrive(Arrival { fetch: ticket.fetch, place });
+            state.wakers.extend(waker);
         }
     }
 }
@@ -325,6 +344,7 @@ impl Attached {
         let cached = state.files.get_mut(&self.file).ok_or(Error::Gone)?;
         let actions = cached.table.fetch(self.ticket(fetch), span)?;
         self.cache.perform(&mut state, self.file, actions);
+        Cache::release_and_wake(state);
         Ok(())
     }
 
@@ -335,13 +355,14 @@ impl Attached {
         if let Ok(actions) = cached.table.release(self.ticket(fetch)) {
             self.cache.perform(&mut state, self.file, actions);
         }
+        Cache::release_and_wake(state);
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         let mut state = self.cache.state();
-        state.recipients.remove(&self.reader);
+        let recipient = state.recipients.remove(&self.reader);
         if let Some(cached) = state.files.get_mut(&self.file) {
             let actions = cached.table.detach(self.reader);
             if cached.table.readers() == 0 {
@@ -349,7 +370,8 @@ impl Drop for Attached {
             }
             self.cache.perform(&mut state, self.file, actions);
         }
-        drop(state);
+        Cache::release_and_wake(state);
+        drop(recipient);
         // The thread looks when the file has been idle for too long.
         self.cache.bell.ring();
     }

@@ -12,12 +12,12 @@ use crate::{Daemon, Error, FRAME, Fetch, Options, Service};
 const SETTLING: Duration = Duration::from_millis(300);
 
 /// A service that takes such files.
-fn service() -> Service {
+pub(crate) fn service() -> Service {
     Service::builder().settling_time(SETTLING).build().unwrap()
 }
 
 /// A file on the disk where the build is, whose last change is older than [`SETTLING`]. `None` if that disk is a tmpfs.
-fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)> {
+pub(crate) fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)> {
     let path = folder.join("file");
     let content: Vec<u8> = (0..bytes).map(|at| (at / 4096 * 31 + at % 251) as u8).collect();
     std::fs::write(&path, &content).unwrap();
@@ -32,16 +32,16 @@ fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)> {
 }
 
 /// Waits until what was changed before is old enough.
-fn settle() {
+pub(crate) fn settle() {
     std::thread::sleep(SETTLING + Duration::from_millis(50));
 }
 
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
 }
 
 /// A service in this process, and one that is reached by a daemon's socket.
-fn both(test: impl Fn(&Service)) {
+pub(crate) fn both(test: impl Fn(&Service)) {
     test(&service());
     let place = tempfile::tempdir().unwrap();
     let daemon = Daemon::bind(service(), place.path().join("socket"), &Options::default()).unwrap();

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::budget::Share;
 use crate::cache::{Arrival, Charge, Place, Recipient, Span};
@@ -31,7 +32,7 @@ struct ToClient {
 }
 
 impl Recipient for ToClient {
-    fn arrive(&mut self, Arrival { fetch, place }: Arrival) {
+    fn arrive(&mut self, Arrival { fetch, place }: Arrival) -> Option<Waker> {
         let is_sent = match place {
             Ok(Place { segment, frames, at }) => {
                 let reply = Reply::Fetched { fetch, segment, at: at as u64 };
@@ -51,6 +52,8 @@ impl Recipient for ToClient {
         if !is_sent {
             self.socket.end();
         }
+        // The client's own process wakes its tasks.
+        None
     }
 }
 

@@ -1,14 +1,22 @@
 //! Readers of ranges: the client's side of the [cache](crate::cache), for programs that read by offset.
 //!
 //! Locks, in this order: the reader's state; the link's own. Nobody waits for an arrival with the state locked: one of the
-//! threads that wait hears what arrives for all of them.
+//! threads that wait hears what arrives for all of them. Tasks do not wait in threads: when no thread hears, the link wakes the
+//! reader at the next arrival ([`Alarm`]), and the reader wakes all tasks that wait for its fetches. Each looks again, and the
+//! first takes what arrived for all. No waker is called with a lock held.
 
 mod local;
+mod mailbox;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 use bedplate_threads::forks::Process;
 use rustix::io::Errno;
@@ -39,6 +47,9 @@ pub(crate) trait Link: Send + Sync {
     /// The next arrival. One thread at a time asks. `None`: there is none yet, and `waits` is false.
     fn receive(&self, waits: bool) -> Result<Option<Arrived>>;
 
+    /// Wakes the waker once, when there is something to be received, or the cache is gone. It replaces the waker of an earlier call.
+    fn wake_at_arrival(&self, waker: Waker) -> Result<()>;
+
     /// Ends the reader: whoever waits is told.
     fn end(&self);
 
@@ -49,7 +60,7 @@ pub(crate) trait Link: Send + Sync {
 /// Reads ranges of one version of a file, in any order, from any thread. Ranges are read past the page cache into memory that
 /// readers of the same file share, in this process and, by a daemon, in others.
 ///
-/// [`fetch`](Self::fetch) begins to read a range, and [`Fetch::wait`] waits for it. At most [`MAX_RANGES_HELD`] ranges may be
+/// [`fetch`](Self::fetch) begins to read a range, and [`Fetch::wait`] waits for it; a task awaits the [`Fetch`]. At most [`MAX_RANGES_HELD`] ranges may be
 /// fetched and not released.
 ///
 /// A range is what it was when the reader began. Ask [`version`](Self::version) whether it is still
@@ -80,6 +91,10 @@ struct Inner {
 struct State {
     /// Fetches that are not released: what they have come to, if that is known.
     fetches: HashMap<u32, Option<Outcome>>,
+    /// Tasks that wait for fetches.
+    tasks: HashMap<u32, Waker>,
+    /// The link wakes the reader at the next arrival.
+    is_alarm_set: bool,
     /// A thread hears what arrives.
     is_heard: bool,
     /// The cache is gone.
@@ -95,6 +110,49 @@ impl Inner {
 
     fn check_process(&self) -> Result<()> {
         if self.process.is_current() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    /// All tasks look again.
+    fn wake_tasks(&self) {
+        let tasks = {
+            let mut state = self.state();
+            state.is_alarm_set = false;
+            std::mem::take(&mut state.tasks)
+        };
+        for task in tasks.into_values() {
+            task.wake();
+        }
+    }
+
+    /// What a fetch has come to, or the task is woken when that may be known.
+    fn poll(self: &Arc<Self>, fetch: u32, waker: &Waker) -> Poll<Result<Outcome>> {
+        match self.outcome(fetch, false) {
+            Ok(None) => {}
+            Ok(Some(outcome)) => return Poll::Ready(Ok(outcome)),
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        let mut state = self.state();
+        // A thread may have heard of it meanwhile.
+        if let Some(Some(outcome)) = state.fetches.get(&fetch) {
+            return Poll::Ready(Ok(outcome.clone()));
+        }
+        if state.is_over {
+            return Poll::Ready(Err(Error::Gone));
+        }
+        state.tasks.insert(fetch, waker.clone());
+        // A thread that hears wakes the tasks afterwards.
+        if !state.is_heard && !state.is_alarm_set {
+            state.is_alarm_set = true;
+            drop(state);
+            if let Err(error) = self.link.wake_at_arrival(Waker::from(Arc::new(Alarm(Arc::downgrade(self)))))
+            {
+                self.state().is_over = true;
+                self.link.end();
+                self.wake_tasks();
+                return Poll::Ready(Err(error));
+            }
+        }
+        Poll::Pending
     }
 
     /// What a fetch has come to. `None`: it is not known yet, and `waits` is false.
@@ -118,25 +176,44 @@ impl Inner {
             state.is_heard = true;
             drop(state);
             let received = self.link.receive(waits);
-            state = self.state();
-            state.is_heard = false;
-            // Whoever waits may have to hear what arrives next.
-            self.arrived.notify_all();
-            match received {
-                Ok(Some(Arrived { fetch, place })) => {
-                    // A fetch that was given up may arrive all the same.
-                    if let Some(outcome) = state.fetches.get_mut(&fetch) {
-                        *outcome = Some(place);
-                    }
-                }
-                Ok(None) => return Ok(None),
-                Err(error) => {
-                    state.is_over = true;
-                    self.link.end();
-                    return Err(error);
-                }
+            if let Some(end) = self.hear(received, fetch) {
+                return end;
             }
+            state = self.state();
         }
+    }
+
+    /// Notes what the calling thread heard, and wakes whom it concerns. `None`: the thread looks again for its own fetch.
+    fn hear(&self, received: Result<Option<Arrived>>, own: u32) -> Option<Result<Option<Outcome>>> {
+        let mut state = self.state();
+        state.is_heard = false;
+        // Whoever waits may have to hear what arrives next.
+        self.arrived.notify_all();
+        let (mut is_own, mut woken) = (false, Vec::new());
+        let end = match received {
+            Ok(Some(Arrived { fetch, place })) => {
+                is_own = fetch == own;
+                // A fetch that was given up may arrive all the same.
+                if let Some(outcome) = state.fetches.get_mut(&fetch) {
+                    *outcome = Some(place);
+                }
+                woken.extend(state.tasks.remove(&fetch));
+                None
+            }
+            Ok(None) => Some(Ok(None)),
+            Err(error) => {
+                state.is_over = true;
+                self.link.end();
+                Some(Err(error))
+            }
+        };
+        // This thread hears no longer: the tasks that relied on that set the alarm.
+        if state.is_over || ((is_own || end.is_some()) && !state.is_alarm_set) {
+            woken.extend(std::mem::take(&mut state.tasks).into_values());
+        }
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        end
     }
 
     fn release(&self, fetch: u32) {
@@ -144,11 +221,23 @@ impl Inner {
             return;
         }
         let mut state = self.state();
+        state.tasks.remove(&fetch);
         // What failed is not held by the cache any more.
         let failed = matches!(state.fetches.remove(&fetch), Some(Some(Err(_))));
         if !state.is_over && !failed && !self.link.release(fetch) {
             state.is_over = true;
             self.link.end();
+        }
+    }
+}
+
+/// Wakes the tasks of a reader. The link has it, and the reader has the link.
+struct Alarm(Weak<Inner>);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.wake_tasks();
         }
     }
 }
@@ -249,6 +338,11 @@ impl Fetch {
     /// [`Error::Read`]: the range cannot be read. [`Error::Gone`], [`Error::System`]: the service has ended, or does not answer.
     pub fn wait(mut self) -> Result<PinnedRange> {
         let outcome = self.inner().outcome(self.id, true)?.expect("it was waited for");
+        self.pinned(outcome)
+    }
+
+    /// The range that has arrived.
+    fn pinned(&mut self, outcome: Outcome) -> Result<PinnedRange> {
         let (mapping, at) =
             outcome.map_err(|source| Error::Read { file: 0, offset: self.span.start, source })?;
         if at.checked_add(self.span.len as usize).is_none_or(|end| end > mapping.bytes()) {
@@ -256,6 +350,19 @@ impl Fetch {
         }
         let inner = self.inner.take().expect("it is not pinned yet");
         Ok(PinnedRange { inner, mapping, at, id: self.id, span: self.span })
+    }
+}
+
+/// As [`Fetch::wait`], for a task of any executor: no thread waits. It must not be polled after it is ready.
+impl Future for Fetch {
+    type Output = Result<PinnedRange>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = match self.inner().poll(self.id, context.waker()) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(outcome) => outcome,
+        };
+        Poll::Ready(outcome.and_then(|outcome| self.pinned(outcome)))
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use bedplate_threads::forks::Process;
 
 use super::{Remote, answer};
 use crate::cache::Span;
 use crate::limits::MAX_SEGMENTS;
 use crate::memory::{FRAME, Mapping};
+use crate::reactor::Watched;
 use crate::reader::{Arrived, Link, segment};
 use crate::source::FileVersion;
 use crate::wire::{Received, Reply, Request, Socket, malformed};
@@ -16,6 +20,17 @@ use crate::{Error, RangeReader, Result};
 struct Connection {
     socket: Socket,
     segments: Mutex<Vec<Option<Arc<Mapping>>>>,
+    watched: Mutex<Watched>,
+    process: Process,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The parent's reactor waits for its own connection by the same epoll.
+        if self.process.is_current() {
+            self.watched.get_mut().unwrap_or_else(PoisonError::into_inner).forget(self.socket.as_fd());
+        }
+    }
 }
 
 impl Remote {
@@ -30,7 +45,13 @@ impl Remote {
             return Err(malformed("has a unit that is none"));
         }
         let version = FileVersion::from_words(identity, stamp);
-        Ok(RangeReader::new(Box::new(Connection { socket, segments: Mutex::default() }), version, unit))
+        let connection = Connection {
+            socket,
+            segments: Mutex::default(),
+            watched: Mutex::default(),
+            process: Process::current(),
+        };
+        Ok(RangeReader::new(Box::new(connection), version, unit))
     }
 }
 
@@ -87,6 +108,11 @@ impl Link for Connection {
             Reply::Failed { text, .. } => Err(Error::Refused(text)),
             _ => Err(malformed("is none of a reader's")),
         }
+    }
+
+    fn wake_at_arrival(&self, waker: Waker) -> Result<()> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.wake_when_readable(self.socket.as_fd(), waker)
     }
 
     fn end(&self) {

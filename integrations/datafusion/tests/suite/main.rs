@@ -1,0 +1,6 @@
+//! Scans of real files, in one program, because each program that has DataFusion in it takes long to link.
+
+mod changes;
+mod common;
+mod limits;
+mod tpch;
