@@ -11,7 +11,7 @@ use crate::Result;
 use crate::reactor::Watched;
 
 /// A channel's pages as a [`Stream`] of [`OwnedPage`]s. A page that cannot be had is an error, and the stream goes on after it. So it
-/// does after [`Error::Held`], when as many pages are out as may be: return some before you ask again.
+/// does after [`Error::Held`](crate::Error::Held), when as many pages are out as may be: return some before you ask again.
 ///
 /// It does not need a runtime: see [`Channel::descriptor`] for one's own.
 #[derive(Debug)]
