@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
-const FILES: [&str; 22] = [
+const FILES: [&str; 24] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
@@ -21,6 +21,7 @@ const FILES: [&str; 22] = [
     "lib/libbedplate_ring0_preload.so",
     "lib/libbedplate_scan.a",
     "lib/libbedplate_scan.so",
+    "lib/libbedplate_scan_preload.so",
     "lib/libbedplate_snapshot.a",
     "lib/libbedplate_snapshot.so",
     "lib/libbedplate_snapshot_malloc.so",
@@ -30,6 +31,7 @@ const FILES: [&str; 22] = [
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
     "share/bedplate/redis-server-snapshots.conf",
+    "share/man/man1/bedplate-scan-run.1",
     "share/man/man1/bedplate-snapshot-run.1",
     "share/man/man1/bedplate-snapshot-stats.1",
     "share/man/man3/bedplate-scan.3",
@@ -49,8 +51,15 @@ fn install(destination: Option<&Path>, prefix: &Path) {
     BUILD.call_once(|| {
         let mut command = Command::new(env!("CARGO"));
         command.args(["build", "--locked", "--quiet"]);
-        let packages =
-            ["ring0-preload", "ring0-c", "snapshot-preload", "snapshot-malloc", "scan-c", "snapshot-c"];
+        let packages = [
+            "ring0-preload",
+            "ring0-c",
+            "snapshot-preload",
+            "snapshot-malloc",
+            "scan-c",
+            "scan-preload",
+            "snapshot-c",
+        ];
         for package in packages {
             command.args(["-p", &format!("bedplate-{package}")]);
         }
