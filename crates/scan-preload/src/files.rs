@@ -13,7 +13,7 @@ use bedplate_threads::forks::PerProcess;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
 use crate::large::LargeReads;
-use crate::limits::{IDLE, MAX_FILES, MAX_STREAMS, REGION, RUN_GAP};
+use crate::limits::{ANSWER_TIME, IDLE, MAX_FILES, MAX_STREAMS, REGION, RUN_GAP};
 use crate::regions::Regions;
 use crate::service::{self, Reader, Refusal};
 use crate::settings::settings;
@@ -261,7 +261,7 @@ impl ServedFile {
     /// Whether a large read is left to the page cache, because that has its region.
     fn is_region_resident(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
         let start = offset / REGION * REGION;
-        self.regions.answer(offset / REGION, || {
+        self.regions.answer(offset / REGION, ANSWER_TIME, || {
             is_resident(file, start..(start + REGION).min(self.size()), SAMPLES).unwrap_or(true)
         })
     }

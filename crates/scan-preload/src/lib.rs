@@ -26,6 +26,7 @@
 //! It is read once, before `main` (`settings`):
 //! - `BEDPLATE_SCAN_SOCKET=PATH`: where the daemon listens. Without it all calls go to the kernel.
 //! - `BEDPLATE_SCAN_MINIMUM=BYTES`: smaller files are left to the kernel (67108864). Below that, serving begins after fewer bytes, too.
+//! - `BEDPLATE_SCAN_PATIENCE=MILLISECONDS`: how long each step with the daemon may take (2000).
 //! - `BEDPLATE_SCAN_RESIDENT=serve`: files are served although the page cache has them. This is for tests.
 //! - `BEDPLATE_SCAN_TIME_READS=1`: reads of files that are large enough to be served are timed, also without a daemon, so that programs
 //!   can be compared with and without it.

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::limits::{ANSWER_TIME, MAX_REGIONS, REGION};
+use crate::limits::{MAX_REGIONS, REGION};
 
 /// For each region, when it was answered, in milliseconds plus one, and the answer in the lowest bit. 0: never.
 pub struct Regions(Box<[AtomicU64]>);
@@ -20,11 +20,11 @@ impl Regions {
         Self((0..bytes.div_ceil(REGION).min(MAX_REGIONS)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The answer for a region, which is asked for if there is none, or if it is old.
-    pub fn answer(&self, region: u64, ask: impl FnOnce() -> bool) -> bool {
+    /// The answer for a region, which is asked for if there is none, or if it is older than a time.
+    pub fn answer(&self, region: u64, time: Duration, ask: impl FnOnce() -> bool) -> bool {
         let Some(place) = self.0.get(region as usize) else { return ask() };
         let (known, now) = (place.load(Ordering::Relaxed), now_ms());
-        if known != 0 && now - known / 2 < ANSWER_TIME.as_millis() as u64 {
+        if known != 0 && now - known / 2 < time.as_millis() as u64 {
             return known % 2 == 1;
         }
         let answer = ask();
@@ -40,13 +40,16 @@ mod tests {
     #[test]
     fn an_answer_is_asked_for_once_in_a_while() {
         let regions = Regions::of(3 * REGION - 1);
-        assert!(regions.answer(2, || true));
-        assert!(regions.answer(2, || panic!("it is known")));
-        assert!(!regions.answer(1, || false));
-        assert!(!regions.answer(1, || panic!("it is known")));
-        assert!(regions.answer(3, || true) && !regions.answer(3, || false), "there is no such region");
-        std::thread::sleep(ANSWER_TIME);
-        assert!(!regions.answer(2, || false), "it is old");
+        let hour = Duration::from_secs(3600);
+        assert!(regions.answer(2, hour, || true));
+        assert!(regions.answer(2, hour, || panic!("it is known")));
+        assert!(!regions.answer(1, hour, || false));
+        assert!(!regions.answer(1, hour, || panic!("it is known")));
+        assert!(
+            regions.answer(3, hour, || true) && !regions.answer(3, hour, || false),
+            "there is no such region"
+        );
+        assert!(!regions.answer(2, Duration::ZERO, || false), "it is old");
         assert_eq!(Regions::of(u64::MAX).0.len() as u64, MAX_REGIONS);
     }
 }

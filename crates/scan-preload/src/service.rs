@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::connections::{self, Connection};
 use crate::descriptors;
-use crate::limits::{DESCRIPTORS_PER_READER, PATIENCE, PAUSE, SHORT_PAUSE};
+use crate::limits::{DESCRIPTORS_PER_READER, PAUSE, SHORT_PAUSE};
 use crate::settings::settings;
 
 #[derive(Default)]
@@ -105,8 +105,9 @@ fn service() -> Result<Service, Refusal> {
     if let Some(service) = &state.service {
         return Ok(service.clone());
     }
-    let socket = settings().and_then(|settings| settings.socket.as_ref()).ok_or(Refusal::ForLong)?;
-    let connected = Service::connect_within(socket, PATIENCE).inspect_err(|_| {
+    let settings = settings().ok_or(Refusal::ForLong)?;
+    let socket = settings.socket.as_ref().ok_or(Refusal::ForLong)?;
+    let connected = Service::connect_within(socket, settings.patience).inspect_err(|_| {
         state.pause = Some(Instant::now() + PAUSE);
     });
     Ok(state.service.insert(connected.map_err(|_| Refusal::ForLong)?).clone())

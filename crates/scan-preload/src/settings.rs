@@ -4,8 +4,9 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use crate::limits::{LARGE_READ, MINIMUM_BYTES, REST_BYTES, RUN_BYTES, SHORT_READ, STREAM_BYTES};
+use crate::limits::{LARGE_READ, MINIMUM_BYTES, PATIENCE, REST_BYTES, RUN_BYTES, SHORT_READ, STREAM_BYTES};
 use crate::process;
 
 /// The variables, which the library's documentation explains.
@@ -15,6 +16,8 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     pub minimum: u64,
     pub thresholds: Thresholds,
+    /// How long each step with the daemon may take.
+    pub patience: Duration,
     /// Files are served although the page cache has them.
     pub serves_resident: bool,
     pub statistics: Option<PathBuf>,
@@ -73,6 +76,9 @@ fn read() -> Option<Settings> {
         time_reads,
         minimum,
         thresholds: Thresholds::of(minimum),
+        patience: variable(c"BEDPLATE_SCAN_PATIENCE")
+            .and_then(|value| str::from_utf8(value).ok()?.parse().ok())
+            .map_or(PATIENCE, Duration::from_millis),
         serves_resident: variable(c"BEDPLATE_SCAN_RESIDENT") == Some(b"serve"),
         statistics: path(c"BEDPLATE_SCAN_STATISTICS"),
     })

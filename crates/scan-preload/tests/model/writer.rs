@@ -6,14 +6,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::blocks::{BLOCK, Blocks};
-use crate::common::word;
+use crate::common::{SETTLING_TIME, word};
 
 /// A way of writing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +111,7 @@ impl<'a> Writer<'a> {
             }
         }
         let bytes = &bytes.0[..(len * BLOCK) as usize];
+        let begin = Instant::now();
         match kind {
             Kind::Write => self.file.write_all_at(bytes, first * BLOCK).unwrap(),
             Kind::WriteDirect => self.direct.write_all_at(bytes, first * BLOCK).unwrap(),
@@ -125,7 +126,11 @@ impl<'a> Writer<'a> {
             }
             Kind::Cut => unreachable!("it is done above"),
         }
-        (first..first + len).for_each(|block| self.blocks.end(block));
+        // Of a write past the page cache, or to a mapped page, that takes as long as a file needs to settle, readers may miss that it
+        // has ended. Then they may see what was there before, until the next write.
+        if begin.elapsed() < SETTLING_TIME / 2 {
+            (first..first + len).for_each(|block| self.blocks.end(block));
+        }
     }
 
     /// Cuts the file at a block, and makes it as long as it was.

@@ -3,10 +3,13 @@
 //! This library runs in programs that close descriptors that they did not open, as daemons do when they start. The number may
 //! be another file's afterwards, and a message must not get there. So the descriptor is looked at before each use. A thread
 //! that closes the descriptor between the look and the use is not noticed.
+//!
+//! A forked child has a copy of the descriptor, by which it would hear what its parent waits for. So it is the parent's alone.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use bedplate_threads::forks::Process;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
@@ -19,6 +22,7 @@ pub struct Guarded {
     descriptor: ManuallyDrop<OwnedFd>,
     /// `None`: the kernel did not say, so it is not used.
     identity: Option<Identity>,
+    process: Process,
 }
 
 fn identity(descriptor: BorrowedFd<'_>) -> Option<Identity> {
@@ -29,10 +33,14 @@ impl Guarded {
     /// The descriptor, if it is still open for the same file.
     ///
     /// # Errors
-    /// `EBADF`: it is not.
+    /// `EBADF`: it is not, or this is a forked child.
     pub fn get(&self) -> rustix::io::Result<BorrowedFd<'_>> {
-        let is_it = self.identity.is_some() && identity(self.descriptor.as_fd()) == self.identity;
-        if is_it { Ok(self.descriptor.as_fd()) } else { Err(Errno::BADF) }
+        if self.process.is_current() && self.is_it() { Ok(self.descriptor.as_fd()) } else { Err(Errno::BADF) }
+    }
+
+    /// Whether the descriptor is still open for the same file.
+    fn is_it(&self) -> bool {
+        self.identity.is_some() && identity(self.descriptor.as_fd()) == self.identity
     }
 
     /// The descriptor, without a look.
@@ -44,13 +52,13 @@ impl Guarded {
 impl From<OwnedFd> for Guarded {
     fn from(descriptor: OwnedFd) -> Self {
         let identity = identity(descriptor.as_fd());
-        Self { descriptor: ManuallyDrop::new(descriptor), identity }
+        Self { descriptor: ManuallyDrop::new(descriptor), identity, process: Process::current() }
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        if self.get().is_ok() {
+        if self.is_it() {
             // SAFETY: it is dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.descriptor) };
         }
