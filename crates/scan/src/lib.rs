@@ -31,6 +31,7 @@ mod engine;
 mod error;
 mod extents;
 mod file_system;
+mod lease;
 mod limits;
 mod memory;
 mod plan;

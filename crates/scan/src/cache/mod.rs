@@ -66,14 +66,8 @@ pub trait Recipient: Send {
     fn arrive(&mut self, arrival: Arrival) -> Option<Waker>;
 }
 
-/// Counts bytes of memory for somebody; dropping it ends that.
-pub trait Charge: Send {
-    /// Counts so many bytes more.
-    ///
-    /// # Errors
-    /// There are not as many left.
-    fn add(&mut self, bytes: u64) -> Result<()>;
-}
+/// Bytes of memory that are counted for somebody, until it is dropped.
+pub type Charge = Box<dyn Send>;
 
 /// How a cache is to be.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +80,8 @@ pub struct Options {
 
 /// The cache of a service.
 pub struct Cache {
+    /// Taken before `state`.
+    making: Mutex<()>,
     state: Mutex<State>,
     bell: Arc<Bell>,
     options: Options,
@@ -112,8 +108,8 @@ struct CachedFile {
     descriptor: Option<Arc<OwnedFd>>,
     table: Table,
     segments: Vec<Arc<Frames>>,
-    /// Counts the memory.
-    _charges: Vec<Box<dyn Charge>>,
+    /// Count the segments.
+    charges: Vec<Charge>,
     /// When the last reader ended, if none is left.
     idle_since: Option<Instant>,
 }
@@ -142,6 +138,7 @@ impl Cache {
         add_bytes: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<(Arc<Self>, std::thread::JoinHandle<()>)> {
         let cache = Arc::new(Self {
+            making: Mutex::default(),
             state: Mutex::default(),
             bell: Arc::new(Bell::new()?),
             options,
@@ -190,10 +187,12 @@ impl Cache {
     pub fn attach(
         self: &Arc<Self>,
         file: File,
-        mut charge: Box<dyn Charge>,
+        charge: &dyn Fn(u64) -> Result<Charge>,
         recipient: Box<dyn Recipient>,
     ) -> Result<Attached> {
         let stamp = settled_stamp(&file, self.options.settling_time)?;
+        // One at a time makes memory, so that several that begin together make no more than they need.
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let mut may_spare = true;
         loop {
             let (missing, is_needed) = {
@@ -214,7 +213,6 @@ impl Cache {
                 let wanted = if may_spare { spare_segments_for(readers) } else { needed };
                 if cached.segments.len() >= wanted {
                     cached.idle_since = None;
-                    cached._charges.push(charge);
                     let (unit, version) = (cached.unit, cached.version);
                     cached.descriptor.get_or_insert_with(|| file.descriptor().clone());
                     state.next += 1;
@@ -228,18 +226,22 @@ impl Cache {
                 (id, cached.segments.len() < needed)
             };
             let bytes = FRAMES_PER_SEGMENT * crate::FRAME;
-            if let Err(error) = charge.add(bytes as u64) {
-                if is_needed {
-                    return Err(error);
+            let made = charge(bytes as u64).and_then(|charge| {
+                Ok((charge, Frames::with_reserved(self.options.reserved_pages, FRAMES_PER_SEGMENT)?))
+            });
+            let (charge, frames) = match made {
+                Ok(made) => made,
+                Err(error) if is_needed => return Err(error),
+                Err(_) => {
+                    may_spare = false;
+                    continue;
                 }
-                may_spare = false;
-                continue;
-            }
-            let frames = Arc::new(Frames::with_reserved(self.options.reserved_pages, FRAMES_PER_SEGMENT)?);
+            };
             let mut state = self.state();
             if let Some(cached) = state.files.get_mut(&missing) {
                 let first = (cached.segments.len() * FRAMES_PER_SEGMENT) as u32;
-                cached.segments.push(frames);
+                cached.segments.push(Arc::new(frames));
+                cached.charges.push(charge);
                 let actions = cached.table.add_frames(first..first + FRAMES_PER_SEGMENT as u32);
                 self.perform(&mut state, missing, actions);
             }
@@ -283,7 +285,7 @@ impl State {
             descriptor: None,
             table: Table::new(file.size, file.unit.into()),
             segments: Vec::new(),
-            _charges: Vec::new(),
+            charges: Vec::new(),
             idle_since: Some(Instant::now()),
         };
         self.files.insert(self.next, cached);

@@ -57,8 +57,7 @@ impl Connection {
         loop {
             let Received { message, descriptors } = self.socket.receive::<Request>()?;
             if message == Request::Reader {
-                let share = self.budget.take(0, "the memory of the cache")?;
-                return reader::serve(&self.socket, &self.shared, share, descriptors);
+                return reader::serve(&self.socket, &self.shared, &self.budget, descriptors);
             }
             if !descriptors.is_empty() {
                 return Err(malformed("has descriptors where there are none"));

@@ -4,26 +4,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::budget::Share;
+use super::budget::Budget;
 use crate::cache::{Arrival, Charge, Place, Recipient, Span};
+use crate::lease::Lease;
 use crate::service::Shared;
 use crate::source::File;
 use crate::wire::{Received, Reply, Request, Socket, malformed};
 use crate::{Error, Result};
-
-/// The memory of a cached file, of which the reader that needs more is charged for as long as the file is cached.
-struct Charged {
-    share: Share,
-    bytes: u64,
-}
-
-impl Charge for Charged {
-    fn add(&mut self, bytes: u64) -> Result<()> {
-        self.share.resize(self.bytes + bytes, "the memory of the cache")?;
-        self.bytes += bytes;
-        Ok(())
-    }
-}
 
 struct ToClient {
     socket: Arc<Socket>,
@@ -61,17 +48,20 @@ impl Recipient for ToClient {
 pub fn serve(
     socket: &Arc<Socket>,
     shared: &Arc<Shared>,
-    share: Share,
+    budget: &Budget,
     descriptors: Vec<OwnedFd>,
 ) -> Result<()> {
     let [file] = <[_; 1]>::try_from(descriptors).map_err(|_| malformed("does not have a file"))?;
     let file = File::reopened(file)
         .map_err(|error| Error::Refused(format!("the file cannot be read by another process: {error}")))?;
     let recipient = ToClient { socket: socket.clone(), sent: Vec::new() };
-    let attached =
-        shared.cache()?.attach(file, Box::new(Charged { share, bytes: 0 }), Box::new(recipient))?;
+    // The memory of a cached file is charged to the reader that needs more, for as long as the memory is there.
+    let charge = |bytes| -> Result<Charge> { Ok(Box::new(budget.take(bytes, "the memory of the cache")?)) };
+    let attached = shared.cache()?.attach(file, &charge, Box::new(recipient))?;
+    // It ends before the reader is detached, which is when others get its frames.
+    let lease = Lease::new()?;
     let (identity, stamp) = attached.version.to_words();
-    socket.send(&Reply::Reader { identity, stamp, unit: attached.unit }, &[])?;
+    socket.send(&Reply::Reader { identity, stamp, unit: attached.unit }, &[lease.lend().as_fd()])?;
     socket.set_patience(None);
     loop {
         let Received { message, descriptors } = socket.receive::<Request>()?;

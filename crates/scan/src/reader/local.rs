@@ -10,15 +10,6 @@ use crate::cache::{Arrival, Attached, Cache, Charge, Span};
 use crate::source::File;
 use crate::{RangeReader, Result};
 
-/// The memory of a process's own cache is not counted.
-struct Uncounted;
-
-impl Charge for Uncounted {
-    fn add(&mut self, _bytes: u64) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// The way.
 pub struct Local {
     attached: Attached,
@@ -29,7 +20,9 @@ impl Local {
     /// A reader of a file.
     pub fn open(cache: &Arc<Cache>, file: File) -> Result<RangeReader> {
         let arrivals = Arc::new(Mailbox::default());
-        let attached = cache.attach(file, Box::new(Uncounted), Box::new(Sender(arrivals.clone())))?;
+        // The memory of a process's own cache is not counted.
+        let uncounted = |_| -> Result<Charge> { Ok(Box::new(())) };
+        let attached = cache.attach(file, &uncounted, Box::new(Sender(arrivals.clone())))?;
         let (version, unit) = (attached.version, attached.unit);
         Ok(RangeReader::new(Box::new(Self { attached, arrivals }), version, unit))
     }
@@ -57,6 +50,11 @@ impl Link for Local {
     fn wake_at_arrival(&self, waker: Waker) -> Result<()> {
         self.arrivals.wake_at_arrival(waker);
         Ok(())
+    }
+
+    /// The ranges are released by this process alone.
+    fn is_held(&self) -> bool {
+        true
     }
 
     fn end(&self) {}

@@ -50,6 +50,9 @@ pub(crate) trait Link: Send + Sync {
     /// Wakes the waker once, when there is something to be received, or the cache is gone. It replaces the waker of an earlier call.
     fn wake_at_arrival(&self, waker: Waker) -> Result<()>;
 
+    /// Whether everything that was read from the reader's ranges before this call was theirs.
+    fn is_held(&self) -> bool;
+
     /// Ends the reader: whoever waits is told.
     fn end(&self);
 
@@ -391,6 +394,12 @@ impl std::fmt::Debug for PinnedRange {
 }
 
 impl PinnedRange {
+    /// Whether everything that was read from these bytes before this call was the range's. A daemon that has lost the connection to its
+    /// reader gives the memory to other ranges. Then what was read is not to be used. No system call.
+    pub fn is_held(&self) -> bool {
+        self.inner.link.is_held()
+    }
+
     /// Where the bytes are in the file.
     pub fn offset(&self) -> u64 {
         self.span.start
@@ -402,7 +411,8 @@ impl std::ops::Deref for PinnedRange {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `wait` has checked that they are in the mapping, which this keeps; the cache does not read into the range's frame
-        // until the range is released, which takes this object's end.
+        // until the range is released, which takes this object's end, or until the connection to its daemon ends (`is_held`). Then
+        // the bytes change as any that another process shares.
         unsafe { std::slice::from_raw_parts(self.mapping.start().add(self.at), self.span.len as usize) }
     }
 }

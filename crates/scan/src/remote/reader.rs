@@ -8,6 +8,7 @@ use bedplate_threads::forks::Process;
 
 use super::{Remote, answer};
 use crate::cache::Span;
+use crate::lease::LeaseView;
 use crate::limits::MAX_SEGMENTS;
 use crate::memory::{FRAME, Mapping};
 use crate::reactor::Watched;
@@ -19,6 +20,7 @@ use crate::{Error, RangeReader, Result};
 /// The way. The cache's memory is mapped when a range of it arrives first.
 struct Connection {
     socket: Socket,
+    lease: LeaseView,
     segments: Mutex<Vec<Option<Arc<Mapping>>>>,
     watched: Mutex<Watched>,
     process: Process,
@@ -28,6 +30,8 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // The parent's reactor waits for its own connection by the same epoll.
         if self.process.is_current() {
+            // A child that was forked while this was made has a copy, which does not keep the connection.
+            self.socket.end();
             self.watched.get_mut().unwrap_or_else(PoisonError::into_inner).forget(self.socket.as_fd());
         }
     }
@@ -38,15 +42,20 @@ impl Remote {
     pub fn reader_of(&self, file: BorrowedFd<'_>) -> Result<RangeReader> {
         let socket = self.socket()?;
         socket.send(&Request::Reader, &[file])?;
-        let Reply::Reader { identity, stamp, unit } = answer(&socket)?.message else {
+        let Received { message, descriptors } = answer(&socket)?;
+        let (Reply::Reader { identity, stamp, unit }, Ok([lease])) =
+            (message, <[_; 1]>::try_from(descriptors))
+        else {
             return Err(malformed("is not the answer to what was asked"));
         };
+        let lease = LeaseView::open(lease)?;
         if !unit.is_power_of_two() || unit as usize > FRAME {
             return Err(malformed("has a unit that is none"));
         }
         let version = FileVersion::from_words(identity, stamp);
         let connection = Connection {
             socket,
+            lease,
             segments: Mutex::default(),
             watched: Mutex::default(),
             process: Process::current(),
@@ -113,6 +122,10 @@ impl Link for Connection {
     fn wake_at_arrival(&self, waker: Waker) -> Result<()> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.wake_when_readable(self.socket.as_fd(), waker)
+    }
+
+    fn is_held(&self) -> bool {
+        self.lease.is_held()
     }
 
     fn end(&self) {
