@@ -16,8 +16,8 @@ use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
 use crate::{buffers, connections, descriptors, files, process, timing};
 
-/// The kernel takes at most so many parts.
-const MOST_PARTS: c_int = 1024;
+/// Reads into more parts are left to the kernel, because a thread may have a small stack.
+const MOST_PARTS: usize = 64;
 
 /// Serves a read into parts, at an offset or at the descriptor's position. `None`: it is the kernel's.
 ///
@@ -53,6 +53,10 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
         if !served.file.copy(&source, file, start..start + len, &mut target) {
             return None;
         }
+        // A signal handler may have forked meanwhile, and this may be the child, which does not hold what it has copied from.
+        if !process::is_active() {
+            return None;
+        }
         // After everything has arrived: it is what a read returns at this moment.
         if !served.file.is_current(file) {
             served.file.end();
@@ -63,7 +67,13 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
         }
         Some((start, len))
     };
-    let Some((start, read)) = read() else {
+    let read = read();
+    if !process::is_active() {
+        // Other threads' locks are as they were in the parent.
+        std::mem::forget((served, source));
+        return None;
+    }
+    let Some((start, read)) = read else {
         READS_PASSED.add(1);
         served.note_passed();
         if !served.file.is_current(file) {
@@ -137,12 +147,16 @@ unsafe fn serve_parts(
     count: c_int,
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
-    let is_array = (1..=MOST_PARTS).contains(&count) && buffers::are_readable(parts, count as usize);
-    if !is_array {
+    let count = usize::try_from(count).ok().filter(|count| (1..=MOST_PARTS).contains(count))?;
+    if !process::is_active() || !buffers::are_readable(parts, count) {
         return None;
     }
-    // SAFETY: the program's parts, which the kernel can read.
-    unsafe { serve(descriptor, std::slice::from_raw_parts(parts, count as usize), offset) }
+    let mut copy = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PARTS];
+    // The kernel, too, takes a copy first: what is read may be written over the array.
+    // SAFETY: the program's parts, which the kernel can read, and as many places.
+    unsafe { std::ptr::copy_nonoverlapping(parts, copy.as_mut_ptr(), count) };
+    // SAFETY: the program's buffers.
+    unsafe { serve(descriptor, &copy[..count], offset) }
 }
 
 /// Defines functions that read by what serves them, the C library's function, and its arguments.
@@ -278,7 +292,10 @@ fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         }
         error == 0
     };
-    let _inside = Inside::enter();
+    let inside = Inside::enter();
+    if inside.is_some() && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        descriptors::forget_range(first, last);
+    }
     connections::around(first, last, close);
     error
 }
@@ -319,7 +336,7 @@ macro_rules! seeks {
         /// As the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-            if let Some(_inside) = Inside::enter() {
+            if process::is_active() && let Some(_inside) = Inside::enter() {
                 descriptors::forget_position(fd);
             }
             // SAFETY: the caller's arguments.

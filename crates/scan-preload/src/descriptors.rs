@@ -13,6 +13,7 @@ use rustix::fs::{Advice, SeekFrom};
 
 use crate::files::{self, Begun, ServedFile};
 use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP, RUN_READS};
+use crate::process;
 use crate::service::Refusal;
 use crate::settings::settings;
 
@@ -187,6 +188,20 @@ impl Served {
             self.entry.set_read_ahead(self.descriptor, true);
             self.entry.passed.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+/// Descriptors from one to another, both included, are closed.
+pub fn forget_range(first: u32, last: u32) {
+    if !process::is_usable() {
+        return;
+    }
+    let Some(groups) = OWN.get().groups.get() else { return };
+    // Most groups have no entries.
+    let made = (0..groups.len()).filter(|at| groups[*at].get().is_some());
+    for at in made {
+        let all = (at * GROUP) as u32..((at + 1) * GROUP) as u32;
+        all.filter(|number| (first..=last).contains(number)).for_each(|number| forget(number as i32));
     }
 }
 

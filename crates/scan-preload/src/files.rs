@@ -115,6 +115,7 @@ pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
     if let Some(known) = known {
         return Ok(known);
     }
+    drop_idle();
     let reader = service::reader(file).inspect_err(|_| FILES_REFUSED.add(1))?;
     let served = Arc::new(ServedFile {
         version: *reader.ranges.version(),
@@ -148,6 +149,20 @@ pub fn tidy() {
     // Nothing is dropped under the lock.
     let unused: Vec<_> = all().extract_if(.., |file| Arc::strong_count(file) == 1).collect();
     drop(unused);
+}
+
+/// Drops what no read has used for a while, of all files: a program may keep descriptors open that it does not read by.
+fn drop_idle() {
+    let files = all().clone();
+    for file in files {
+        let idle: Vec<_> = lock(&file.streams).extract_if(.., |place| place.is_idle()).collect();
+        drop(idle);
+        if lock(&file.used).elapsed() >= IDLE {
+            while let Some(reader) = file.large.take_idle() {
+                drop(reader);
+            }
+        }
+    }
 }
 
 impl ServedFile {
@@ -188,7 +203,7 @@ impl ServedFile {
 
     /// What serves a read of a range by a descriptor. `None`: nothing does.
     pub fn find(&self, descriptor: i32, range: Range<u64>) -> Option<Source> {
-        if range.is_empty() || self.is_over.load(Ordering::Relaxed) {
+        if range.is_empty() || self.is_over.load(Ordering::Relaxed) || service::is_paused() {
             return None;
         }
         match self.stream_at(descriptor, range.start) {
@@ -230,13 +245,15 @@ impl ServedFile {
         place.next.store(range.end, Ordering::Relaxed);
         drop(stream);
         *lock(&place.used) = Instant::now();
-        if !is_copied {
+        // At the end of the file it has done its work.
+        if !is_copied || range.end == self.size() {
             lock(&self.streams).retain(|other| !Arc::ptr_eq(other, place));
         }
         is_copied
     }
 
     fn copy_large(&self, file: BorrowedFd<'_>, range: Range<u64>, target: &mut Target<'_>) -> bool {
+        *lock(&self.used) = Instant::now();
         !self.is_region_resident(file, range.start)
             && self.large.copy(range, target, || self.new_reader(file)).is_some()
     }

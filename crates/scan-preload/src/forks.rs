@@ -8,19 +8,21 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::allocator::{self, Held};
-use crate::{connections, inside, process, statistics};
+use crate::inside::Inside;
+use crate::{connections, process, statistics};
 
 /// What the library may do in the process that forks.
 static STATE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
+    static HELD: Cell<Option<ManuallyDrop<(Held, Inside)>>> = const { Cell::new(None) };
 }
 
 extern "C" fn before() {
-    // A signal handler that forks while its thread is inside would wait for its own thread.
-    if !inside::is_inside() {
-        HELD.set(Some(ManuallyDrop::new(allocator::hold())));
+    // A signal handler that forks while its thread is inside would wait for its own thread. One that reads while this thread forks goes
+    // to the kernel.
+    if let Some(inside) = Inside::enter() {
+        HELD.set(Some(ManuallyDrop::new((allocator::hold(), inside))));
         STATE.store(process::state(), Ordering::Relaxed);
     }
 }
@@ -35,9 +37,8 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    let is_whole = let_go();
     connections::close_in_child();
-    if is_whole {
+    if let_go() {
         statistics::reset();
         process::resume(STATE.load(Ordering::Relaxed));
     }

@@ -35,11 +35,6 @@ pub fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-/// Whether this thread is inside.
-pub fn is_inside() -> bool {
-    IS_INSIDE.get()
-}
-
 fn errno() -> *mut c_int {
     // SAFETY: a function without conditions.
     unsafe { libc::__errno_location() }

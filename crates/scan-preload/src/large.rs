@@ -161,6 +161,10 @@ impl LargeReads {
                 return None;
             };
             target.append(&bytes);
+            if !bytes.is_held() {
+                self.forget(&permit.reader);
+                return None;
+            }
             // The range before its permit.
             drop(bytes);
         }

@@ -31,6 +31,9 @@ pub const RUN_READS: u32 = 4;
 /// just read ahead does not make a file resident.
 pub const REGION: u64 = 32 << 20;
 
+/// Regions of a file for which answers are remembered: 2 TiB. For those behind them the kernel is asked each time.
+pub const MAX_REGIONS: u64 = 1 << 16;
+
 /// How long an answer about a region holds for large reads.
 pub const ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -72,6 +75,9 @@ pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// How long a process does without a daemon that did not answer.
 pub const PAUSE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// How long a process does without a daemon whose connection has ended.
+pub const SHORT_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// A stream that was not read for so long gives its memory back, when the next one begins.
 pub const IDLE: std::time::Duration = std::time::Duration::from_secs(10);

@@ -56,11 +56,9 @@ pub fn is_usable() -> bool {
     word().is_some_and(|word| word.load(Ordering::Relaxed) != 0)
 }
 
-/// Leaves all reads to the kernel from now on.
+/// Leaves all reads to the kernel from now on, and makes no system call for the library.
 pub fn deactivate() {
-    if is_usable() {
-        set(PASSIVE);
-    }
+    set(0);
 }
 
 /// The state of this process, for its child.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::limits::{ANSWER_TIME, REGION};
+use crate::limits::{ANSWER_TIME, MAX_REGIONS, REGION};
 
 /// For each region, when it was answered, in milliseconds plus one, and the answer in the lowest bit. 0: never.
 pub struct Regions(Box<[AtomicU64]>);
@@ -15,9 +15,9 @@ fn now_ms() -> u64 {
 }
 
 impl Regions {
-    /// Those of a file of so many bytes.
+    /// Those of a file of so many bytes, which may be sparse.
     pub fn of(bytes: u64) -> Self {
-        Self((0..bytes.div_ceil(REGION)).map(|_| AtomicU64::new(0)).collect())
+        Self((0..bytes.div_ceil(REGION).min(MAX_REGIONS)).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// The answer for a region, which is asked for if there is none, or if it is old.
@@ -47,5 +47,6 @@ mod tests {
         assert!(regions.answer(3, || true) && !regions.answer(3, || false), "there is no such region");
         std::thread::sleep(ANSWER_TIME);
         assert!(!regions.answer(2, || false), "it is old");
+        assert_eq!(Regions::of(u64::MAX).0.len() as u64, MAX_REGIONS);
     }
 }

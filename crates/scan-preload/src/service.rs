@@ -2,15 +2,17 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bedplate_scan::{Error, RangeReader, Service};
 use bedplate_threads::forks::PerProcess;
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::connections::{self, Connection};
 use crate::descriptors;
-use crate::limits::{DESCRIPTORS_PER_READER, PATIENCE, PAUSE};
+use crate::limits::{DESCRIPTORS_PER_READER, PATIENCE, PAUSE, SHORT_PAUSE};
 use crate::settings::settings;
 
 #[derive(Default)]
@@ -28,10 +30,24 @@ pub struct Reader {
 
 static OWN: PerProcess<Mutex<State>> = PerProcess::new();
 
+/// Whether the process does without the daemon. It is asked for each read, without a lock.
+static IS_PAUSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process does without the daemon for a while, also where it has readers.
+pub fn is_paused() -> bool {
+    IS_PAUSED.load(Ordering::Relaxed)
+}
+
 /// The daemon did not answer in time: the process does without it for a while.
 pub fn pause() {
+    IS_PAUSED.store(true, Ordering::Relaxed);
+    forget_service(PAUSE);
+}
+
+/// The next reader connects anew, after a while.
+fn forget_service(pause: Duration) {
     if let Ok(mut state) = OWN.get().try_lock() {
-        *state = State { service: None, pause: Some(Instant::now() + PAUSE) };
+        *state = State { service: None, pause: Some(Instant::now() + pause) };
     }
 }
 
@@ -40,13 +56,15 @@ fn has_room() -> bool {
     let is_finite = |resource| getrlimit(resource).current;
     let descriptors = is_finite(Resource::Nofile).map_or(usize::MAX, |most| most as usize);
     // A reader maps the cache's memory of its file. Programs that limit their addresses want them for themselves.
-    is_finite(Resource::As).is_none() && connections::count() < descriptors / DESCRIPTORS_PER_READER
+    is_finite(Resource::As).is_none()
+        && is_finite(Resource::Data).is_none()
+        && connections::count() < descriptors / DESCRIPTORS_PER_READER
 }
 
 /// Why there is no reader.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// Another thread is connecting.
+    /// Another thread is connecting, or a connection has just ended.
     ForNow,
     /// The file cannot be served, or there is no daemon.
     ForLong,
@@ -64,9 +82,14 @@ pub fn reader(file: BorrowedFd<'_>) -> Result<Reader, Refusal> {
         }
         // This file is refused, and the next one may be taken.
         Err(Error::Refused(_) | Error::Invalid(_)) => Err(Refusal::ForLong),
-        Err(_) => {
+        Err(Error::System { source: Errno::TIMEDOUT, .. }) => {
             pause();
             Err(Refusal::ForLong)
+        }
+        // The daemon has ended, or the program has closed the connection.
+        Err(_) => {
+            forget_service(SHORT_PAUSE);
+            Err(Refusal::ForNow)
         }
     }
 }
@@ -78,6 +101,7 @@ fn service() -> Result<Service, Refusal> {
     if state.pause.is_some_and(|until| Instant::now() < until) {
         return Err(Refusal::ForLong);
     }
+    IS_PAUSED.store(false, Ordering::Relaxed);
     if let Some(service) = &state.service {
         return Ok(service.clone());
     }

@@ -79,6 +79,9 @@ extern "C" fn write() {
     if !process::is_usable() {
         return;
     }
+    if !process::is_usable() {
+        return;
+    }
     let Some(_inside) = Inside::enter() else { return };
     let Some(path) = settings().and_then(|settings| settings.statistics.as_ref()) else { return };
     let counts = all().map(|(name, counter)| (name, counter.0.load(Ordering::Relaxed)));

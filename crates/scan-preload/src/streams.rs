@@ -129,6 +129,10 @@ impl Stream {
             let end = front.end.min(range.end);
             let part = (at - front.start) as usize..(end - front.start) as usize;
             target.append(pinned.get(part)?);
+            if !pinned.is_held() {
+                // The connection has ended, and others have the memory.
+                return None;
+            }
             front.state = Some(State::Here(pinned));
             at = end;
         }

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use crate::files;
 use crate::inside::Inside;
+use crate::process;
 use crate::settings::settings;
 use crate::statistics::{READS_TIMED, TIMED_NS};
 
 /// When a read of a file began that is large enough to be served. `None`: the read is not timed.
 pub fn begin(descriptor: c_int) -> Option<Instant> {
-    if descriptor < 0 || !settings()?.time_reads {
+    if descriptor < 0 || !process::is_usable() || !settings()?.time_reads {
         return None;
     }
     let _inside = Inside::enter()?;

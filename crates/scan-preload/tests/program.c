@@ -105,6 +105,10 @@ static void reads(void) {
     char byte;
     CHECK(read(fd, &byte, 1) == 0);
     CHECK(lseek(fd, 0, SEEK_CUR) == (off_t)size);
+    CHECK(close(fd) == 0);
+    // The library starts no thread.
+    struct stat tasks;
+    CHECK(stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3);
 }
 
 static void preads_of_any_size(void) {
@@ -324,6 +328,62 @@ static void on_fork(int signal) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     errno = saved;
     handled++;
+}
+
+static pid_t first_process;
+
+/// The child goes on with what the signal interrupted.
+static void on_fork_and_read(int signal) {
+    (void)signal;
+    if (handled >= 40 || getpid() != first_process)
+        return;
+    handled++;
+    pid_t child = fork();
+    CHECK(child >= 0);
+}
+
+/// Children of a handler finish the read that the handler interrupted, while their parent reads on.
+static void forks_in_reads(void) {
+    first_process = getpid();
+    int fd = open_file(O_RDONLY);
+    uint64_t size = size_of(fd);
+    static uint64_t buffer[1 << 18];
+    pread_to(fd, 0, 8 << 20);
+    every_millisecond(on_fork_and_read);
+    for (int round = 0; round < 4 || (handled < 40 && getpid() == first_process); round++)
+        for (uint64_t at = 0; at < size; at += sizeof buffer) {
+            ssize_t count = pread(fd, buffer, sizeof buffer, at);
+            CHECK(count > 0 && is_content(buffer, at, count, 0));
+            if (getpid() != first_process)
+                _exit(0);
+        }
+    every_millisecond(SIG_IGN);
+    int status;
+    while (wait(&status) > 0)
+        CHECK(status == 0);
+}
+
+static void *read_all(void *unused) {
+    (void)unused;
+    int fd = open_file(O_RDONLY);
+    pread_to(fd, 0, size_of(fd));
+    CHECK(close(fd) == 0);
+    return NULL;
+}
+
+/// Connections are closed by a way that the library does not see, while their ranges are read and other readers want memory.
+static void connections_are_closed(void) {
+    pthread_t threads[3];
+    for (int round = 0; round < 3; round++) {
+        for (int at = 0; at < 3; at++)
+            CHECK(pthread_create(&threads[at], NULL, read_all, NULL) == 0);
+        for (int step = 0; step < 4; step++) {
+            usleep(30000);
+            syscall(SYS_close_range, 768, ~0u, 0);
+        }
+        for (int at = 0; at < 3; at++)
+            CHECK(pthread_join(threads[at], NULL) == 0);
+    }
 }
 
 static void forks_in_handlers(void) {
@@ -660,6 +720,8 @@ static const struct {
     {"forks", forks},
     {"signals", signals},
     {"forks_in_handlers", forks_in_handlers},
+    {"forks_in_reads", forks_in_reads},
+    {"connections_are_closed", connections_are_closed},
     {"jumps_out_of_reads", jumps_out_of_reads},
     {"cancelled_threads", cancelled_threads},
     {"bad_buffers", bad_buffers},

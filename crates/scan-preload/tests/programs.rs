@@ -53,6 +53,8 @@ scenarios! {
     forks: Some(true),
     signals: Some(true),
     forks_in_handlers: Some(true),
+    forks_in_reads: Some(true),
+    connections_are_closed: Some(true),
     // A thread that jumps out of the library is served no more, and prints no statistics.
     jumps_out_of_reads: None,
     cancelled_threads: Some(true),

@@ -115,7 +115,9 @@ impl Watched {
     /// Nobody waits for the descriptor any more. A forked child must not call this for what its parent watched, because the parent's
     /// reactor waits by the same epoll.
     pub fn forget(&mut self, descriptor: BorrowedFd<'_>) {
-        if let (Some(id), Ok(reactor)) = (self.id.take(), Reactor::get()) {
+        // What was never watched needs no reactor, and starts none.
+        let Some(id) = self.id.take() else { return };
+        if let Ok(reactor) = Reactor::get() {
             let _ = epoll::delete(&reactor.epoll, descriptor);
             reactor.wakers().remove(&id);
         }

@@ -207,7 +207,7 @@ impl Service {
     /// A reader of ranges of a file, in any order. Readers of a file share what is read, with those of other processes if the
     /// service is a daemon.
     ///
-    /// The memory for a file is 32 MiB for its first reader, and 16 to 32 MiB for each reader more, as far as there is memory.
+    /// The memory for a file is 32 MiB for one reader, and for n readers 32 MiB times n + 1, or half of that if there is no more.
     ///
     /// # Errors
     /// [`Error::Refused`]: the file is not read past the page cache, its time stamps do not prove that it is unchanged, or it was
