@@ -116,14 +116,15 @@ postgres-build: setup ## Build the extension for each PostgreSQL on this machine
 postgres-install: ## Install the extension that was built (make postgres-build) into each PostgreSQL's own folders
 	$(if $(DESTDIR),,$(SUDO)) env $(if $(DESTDIR),DESTDIR=$(DESTDIR)) $(if $(PG_CONFIG),PG_CONFIG=$(PG_CONFIG)) BUILT=$(BUILT) scripts/postgres.sh install
 
-# A workspace of its own, because DataFusion takes long to compile. Its tests are compiled as it is, for release.
-DATAFUSION := --locked --release --manifest-path integrations/datafusion/Cargo.toml --target-dir target/datafusion
+# A workspace of its own, because DataFusion takes long to compile. All commands have the same folder, the same profile, and
+# --workspace: cargo would compile DataFusion again for another profile, and for one package alone, whose features differ.
+DATAFUSION := --locked --release --workspace --manifest-path integrations/datafusion/Cargo.toml --target-dir target/datafusion
 
 datafusion: datafusion-build ## Build the integrations of DataFusion and Ballista, which takes long, and run their tests
-	cargo test $(DATAFUSION) --workspace
+	cargo test $(DATAFUSION)
 
-datafusion-build: setup ## Build bedplate-datafusion and bedplate-ballista, in target/datafusion/release
-	cargo build $(DATAFUSION) --workspace
+datafusion-build: setup ## Build bedplate-datafusion, bedplate-ballista and the example, in target/datafusion/release
+	cargo build $(DATAFUSION) --bins --examples
 
 bench: build ## Run a benchmark: make bench BENCH=kv-local BENCH_ARGS=--quick
 	$(SUDO) target/release/bedplate bench $(BENCH) $(BENCH_ARGS)

@@ -1,4 +1,4 @@
-//! Runs SQL on a folder of Parquet files: `cargo run --release --example query -- FOLDER 'SELECT count(*) FROM data'`.
+//! Runs SQL on a folder of Parquet files: `query FOLDER 'SELECT count(*) FROM data'`.
 
 use bedplate_datafusion::{Scans, Service};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};

@@ -1,7 +1,7 @@
 //! Limits, and what happens at them.
 
 /// A file with fewer bytes is left to the default reader: starting a scan of it costs more than it saves.
-pub const MIN_FILE_BYTES: u64 = 4 << 20;
+pub const MIN_FILE_BYTES: u64 = 16 << 20;
 
 /// Bytes that one stream fetches ahead of its decoder. What does not fit is fetched when something that was fetched is taken.
 pub const READ_AHEAD_BYTES: u64 = 32 << 20;

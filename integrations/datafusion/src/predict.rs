@@ -169,7 +169,8 @@ mod tests {
         predictor.note(1, &chunks(&metadata, &[1], &[0, 2]));
         assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[2, 3, 4], &[0, 1, 2]));
         // A part of a chunk is no column that is needed.
-        predictor.note(2, &[chunk(&metadata, 2, 0).start..chunk(&metadata, 2, 0).start + 1]);
+        let start = chunk(&metadata, 2, 0).start;
+        predictor.note(2, std::slice::from_ref(&(start..start + 1)));
         predictor.note(3, &chunks(&metadata, &[3], &[0]));
         assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[4], &[0]));
     }

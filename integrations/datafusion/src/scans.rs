@@ -23,9 +23,9 @@ use crate::statistics::{Counters, Statistics};
 /// What may be chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Files with fewer bytes are left to the default reader: 4 MiB.
+    /// Files with fewer bytes are left to the default reader: [`MIN_FILE_BYTES`], 16 MiB.
     pub min_file_bytes: u64,
-    /// Bytes that each stream fetches ahead of its decoder: 32 MiB.
+    /// Bytes that each stream fetches ahead of its decoder: [`READ_AHEAD_BYTES`], 32 MiB.
     pub read_ahead_bytes: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Served, alone, drop_pages, queries, refusal, rows, scans, session, tpch};
+use crate::common::{Served, alone, drop_pages, queries, refusal, rows, scans, service, session, tpch};
 use bedplate_datafusion::{Options, Scans, Service};
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringViewArray};
 use datafusion::physical_plan::execute_stream;
@@ -42,7 +42,7 @@ async fn batches_that_are_held_do_not_stop_a_scan() {
                 .map(|row| format!("{number} {column} {row} a text that is not kept inside of a view"));
             Arc::new(StringViewArray::from_iter_values(text))
         };
-        RecordBatch::try_from_iter((0..8).map(|at| (format!("c{at}"), text(at)))).map_err(Into::into)
+        RecordBatch::try_from_iter((0..8).map(|at| (format!("c{at}"), text(at))))
     };
     crate::common::write(
         &own.path().join("texts.parquet"),
@@ -81,6 +81,31 @@ async fn batches_that_are_held_do_not_stop_a_scan() {
     drop_pages(own.path());
     assert_eq!(rows(&context, query).await, want);
     assert!(scans.statistics().served_streams > statistics.served_streams);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_below_the_minimum_are_left_to_the_default_reader() {
+    let _alone = alone().await;
+    let folder = tpch();
+    if refusal(&service(), &folder).is_some() {
+        return;
+    }
+    let size = std::fs::metadata(folder.join("orders.parquet")).unwrap().len();
+    let default = Options::default();
+    assert!(size < default.min_file_bytes, "the table is small");
+    for (options, is_served) in [
+        (default, false),
+        (Options { min_file_bytes: size + 1, ..default }, false),
+        (Options { min_file_bytes: size, ..default }, true),
+    ] {
+        let scans = scans(options);
+        let context = session(&folder, 1, Some(&scans)).await;
+        drop_pages(&folder);
+        rows(&context, "SELECT sum(o_totalprice) FROM orders").await;
+        let statistics = scans.statistics();
+        assert_eq!(statistics.served_bytes > 0, is_served, "{options:?}: {statistics:?}");
+        assert_eq!(statistics.default_streams == 0, is_served, "{options:?}: {statistics:?}");
+    }
 }
 
 async fn cancel(scans: &Scans) {
