@@ -64,7 +64,7 @@ pub enum Error {
     Snapshot(#[from] bedplate_snapshot::Error),
 }
 
-/// What is wrong with an engine's name.
+/// The error of a wrong engine's name.
 fn asked_engine(name: &str) -> String {
     if name.is_empty() { "no engine is chosen".to_owned() } else { format!("no engine is called {name:?}") }
 }

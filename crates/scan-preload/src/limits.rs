@@ -58,6 +58,9 @@ pub const REST_BYTES: u64 = 64 << 20;
 /// Bytes that the kernel reads at most at a time.
 pub const MOST: u64 = 0x7fff_f000;
 
+/// Parts of a read that the library serves. A read into more of them is left to the kernel, because a thread may have a small stack.
+pub const MOST_PARTS: usize = 64;
+
 /// A shorter read is left to the kernel: asking whether the file is unchanged takes longer than copying so few bytes.
 pub const SHORT_READ: u64 = 4 << 10;
 

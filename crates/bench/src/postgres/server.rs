@@ -212,7 +212,7 @@ impl Server {
         Ok(Run { wall_ns, cpu_ns: cpu_ns(folder).saturating_sub(cpu) as f64, device_bytes, rows })
     }
 
-    /// What the extension does in a query, cold.
+    /// Counts the reads of the extension in a cold query.
     pub fn counters(&mut self, text: &str, workers: u32) -> Result<Counters> {
         self.start_cold(Side::Bedplate)?;
         counters(&mut self.session(workers)?, text).map_err(failed)

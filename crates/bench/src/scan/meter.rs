@@ -114,14 +114,14 @@ impl Meter {
     }
 }
 
-/// What everybody has used so far for a pass of this process.
+/// The resources that a pass of this process has used so far.
 pub struct Usage {
     process_ns: u64,
     kernel: KernelThreads,
     device: Option<u64>,
 }
 
-/// What was used since then: by the process, by the kernel's workers, and of the device where the kernel says so.
+/// The resources used since then: the process's, the kernel workers', and the device's where the kernel reports them.
 #[derive(Clone, Copy, Debug)]
 pub struct Used {
     pub process_ns: u64,

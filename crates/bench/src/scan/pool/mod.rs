@@ -41,10 +41,10 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-/// What a large pool has beside the file.
+/// The memory that a large pool has beside the file.
 const SPARE: u64 = 16 << 20;
 
-/// What the clients of a side find in memory when they begin, and how much memory there is.
+/// The part of the file that is in memory when the clients of a side begin, and the size of that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Small,
@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// What a side cost in each round, with so many clients.
+/// The costs of a side in each round, with one number of clients.
 struct Seen {
     way: Way,
     state: State,

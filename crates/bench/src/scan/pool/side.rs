@@ -63,7 +63,7 @@ pub struct Side {
     pub memory: usize,
 }
 
-/// What is asked of a side.
+/// The task of a side.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Question {
     pub clients: usize,
@@ -73,12 +73,12 @@ pub struct Question {
     pub again: bool,
 }
 
-/// What it took.
+/// The resources that the task took.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Cost {
     /// Until the last client had everything.
     pub wall_s: f64,
-    /// Of the process and of the kernel's workers.
+    /// The processor time of the process and of the kernel's workers.
     pub cpu_s: f64,
     /// Bytes that the device was asked for, if the kernel says so.
     pub device: Option<u64>,
@@ -150,7 +150,7 @@ impl Side {
         let clients = (0..question.clients).map(|_| move || by_channel(open()?, question.pace));
         let cost = run(table, memory, clients.collect(), || {
             drop(pool);
-            // What is read when everybody has left counts, too.
+            // A read that ends after the last client has left counts, too.
             settle(service)
         })?;
         Ok(vec![cost])

@@ -28,7 +28,7 @@ pub struct Table {
     /// The table's first page in the pool; the others follow.
     first: u64,
     pub pages: u64,
-    /// What the words of all pages add up to.
+    /// The sum of the words of all pages.
     pub sum: u64,
 }
 
