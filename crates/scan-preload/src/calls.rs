@@ -55,17 +55,14 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
             return None;
         }
         // After everything has arrived: it is what a read returns at this moment.
-        let is_current = || {
-            let is_current = served.file.is_current(file);
-            if !is_current {
-                served.file.end();
-            }
-            is_current
-        };
-        match offset {
-            Some(_) => is_current().then_some((start, len)),
-            None => claim(descriptor, parts, start, len, is_current),
+        if !served.file.is_current(file) {
+            served.file.end();
+            return None;
         }
+        if offset.is_none() {
+            return claim(descriptor, parts, start, len);
+        }
+        Some((start, len))
     };
     let read = read();
     if !process::is_active() {
@@ -90,20 +87,13 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
     Some(read as ssize_t)
 }
 
-/// Moves the position of a descriptor over what was copied from `start` on, and then asks whether the copy is current. The program, or
-/// others that share the position, may have moved it, or written, before that. Then what the position was moved over is read. Gives from
-/// where on so many bytes are in the parts.
-fn claim(
-    descriptor: c_int,
-    parts: &[iovec],
-    start: u64,
-    len: u64,
-    is_current: impl FnOnce() -> bool,
-) -> Option<(u64, u64)> {
+/// Moves the position of a descriptor over what was copied from `start` on. The position may be another one, because the program or
+/// others that share it moved it: then what was skipped by moving it is read. Gives from where on so many bytes are in the parts.
+fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u64, u64)> {
     // SAFETY: the program's descriptor.
     let file = unsafe { files::borrow(descriptor) };
     let end = rustix::fs::seek(file, SeekFrom::Current(len as i64)).ok()?;
-    if end == start + len && is_current() {
+    if end == start + len {
         return Some((start, len));
     }
     let at = end.checked_sub(len)?;
