@@ -26,6 +26,8 @@ endif
 PREFIX ?= /usr/local
 # Where `make install` finds what was built.
 BUILT ?= target/release
+# The libraries for C programs that are installed.
+C_LIBRARIES ?= ring0 scan snapshot store
 # What a system needs for snapshots beside programs: a group, a rule for udev, a drop-in for systemd.
 SERVICE := crates/snapshot-preload/service
 BIND ?= 127.0.0.1
@@ -37,7 +39,7 @@ ARGS ?=
 BENCH ?= kv-local
 BENCH_ARGS ?= --quick
 
-.PHONY: help setup build install run doctor test fmt lint docs unit test-vm bench clean postgres postgres-build postgres-install datafusion datafusion-build
+.PHONY: help setup build install install-libraries run doctor test fmt lint docs unit test-vm races bench clean postgres postgres-build postgres-install datafusion datafusion-build
 
 help: ## Show this list
 	@echo "Bedplate: make TARGET"
@@ -47,22 +49,11 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c -p bedplate-store-c
 
-install: ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
-	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/pkgconfig,lib/sysusers.d,lib/udev/rules.d,include/bedplate} \
-	  "$(DESTDIR)$(PREFIX)"/share/{bedplate,man/man1,man/man3}
+install: install-libraries ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
+	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/sysusers.d,lib/udev/rules.d} "$(DESTDIR)$(PREFIX)"/share/{bedplate,man/man1}
 	install -m 755 "$(BUILT)/bedplate" "$(DESTDIR)$(PREFIX)/bin"
-	for name in ring0 scan snapshot; do \
-	  install -m 755 "$(BUILT)/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
-	  install -m 644 "$(BUILT)/libbedplate_$$name.a" "$(DESTDIR)$(PREFIX)/lib"; \
-	  install -m 644 "crates/$$name-c/include/bedplate/$$name.h" "$(DESTDIR)$(PREFIX)/include/bedplate"; \
-	done
-	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
-	for name in scan snapshot; do \
-	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/$$name-c/bedplate-$$name.pc.in | \
-	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-$$name.pc"; \
-	done
 # The command looks for the libraries that it preloads in ../lib.
 	install -m 755 "$(BUILT)"/libbedplate_{snapshot_preload,snapshot_malloc,ring0_preload,scan_preload}.so "$(DESTDIR)$(PREFIX)/lib"
 	install -m 644 $(SERVICE)/60-bedplate.rules "$(DESTDIR)$(PREFIX)/lib/udev/rules.d"
@@ -70,11 +61,23 @@ install: ## Install what was built (make build) below PREFIX, which is /usr/loca
 	sed -e "s|@PREFIX@|$(PREFIX)|" $(SERVICE)/redis-server-snapshots.conf.in | \
 	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/share/bedplate/redis-server-snapshots.conf"
 	install -m 644 docs/man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
-	install -m 644 docs/man/*.3 "$(DESTDIR)$(PREFIX)/share/man/man3"
 	@echo
 	@echo "Installed below $(DESTDIR)$(PREFIX). Snapshots for ordinary users and for services take two steps more:"
 	@echo "  the group bedplate and its device:  systemd-sysusers && udevadm control --reload && udevadm trigger --sysname-match=userfaultfd"
 	@echo "  a service for Redis:                $(PREFIX)/share/bedplate/redis-server-snapshots.conf says how"
+
+install-libraries: ## Install the libraries for C programs alone, or some of them: make install-libraries C_LIBRARIES=store
+	install -d "$(DESTDIR)$(PREFIX)"/{lib/pkgconfig,include/bedplate,share/man/man3}
+	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml); \
+	for name in $(C_LIBRARIES); do \
+	  install -m 755 "$(BUILT)/libbedplate_$$name.so" "$(DESTDIR)$(PREFIX)/lib"; \
+	  install -m 644 "$(BUILT)/libbedplate_$$name.a" "$(DESTDIR)$(PREFIX)/lib"; \
+	  install -m 644 "crates/$$name-c/include/bedplate/$$name.h" "$(DESTDIR)$(PREFIX)/include/bedplate"; \
+	  if [[ $$name == ring0 ]]; then continue; fi; \
+	  sed -e "s|@PREFIX@|$(PREFIX)|" -e "s|@VERSION@|$$version|" crates/$$name-c/bedplate-$$name.pc.in | \
+	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/lib/pkgconfig/bedplate-$$name.pc"; \
+	  install -m 644 "docs/man/bedplate-$$name.3" "$(DESTDIR)$(PREFIX)/share/man/man3"; \
+	done
 
 run: build ## Start the server on 127.0.0.1:6380 with its data in ./data
 	@echo
@@ -104,6 +107,9 @@ unit:
 
 test-vm: setup ## Run the tests that need ring 0 or older kernels, on stock kernels in virtual machines
 	scripts/test-vm.sh
+
+races: setup ## Look for data races of the buffer pool's readers and writers with Miri, which a nightly toolchain has
+	scripts/test-races.sh
 
 postgres: postgres-build ## Build the extension for each PostgreSQL on this machine, and run its tests
 	cargo test --locked -p bedplate-postgres-suite

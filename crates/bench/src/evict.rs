@@ -66,6 +66,8 @@ impl Subject {
 
     fn of(kind: Kind, parts: Parts, frames: usize, pages: usize) -> Result<Self> {
         let builder = Pool::builder("").storage(Box::new(Nothing::default())).memory(frames * PAGE);
+        // The measured thread evicts by itself.
+        let builder = builder.provider_threads(0);
         let pool =
             builder.capacity(1 << 30).engine(Choice::Only(kind)).parts(parts).open().map_err(failed)?;
         let first = pool.allocate().map_err(failed)?.page().0;

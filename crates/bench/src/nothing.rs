@@ -32,10 +32,8 @@ impl Storage for Nothing {
             let kept =
                 if read.page() < KEPT as u64 { self.kept()[read.page() as usize].clone() } else { None };
             match kept {
-                // SAFETY: the memory of a page, which is the storage's to fill.
-                Some(image) => unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) },
-                // SAFETY: as above.
-                None => unsafe { read.memory().write_bytes(0, PAGE) },
+                Some(image) => read.fill(&image[..]),
+                None => read.fill_zeros(0),
             }
         }
     }

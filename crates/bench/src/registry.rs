@@ -53,6 +53,8 @@ pub struct Options {
     pub engine: Option<String>,
     /// The program `bedplate-datafusion` (`scan-tpch`). Default: where `make datafusion-build` puts it, or beside `bedplate`.
     pub datafusion: Option<PathBuf>,
+    /// How far the kernel reads ahead on the device of the tables of scan-tpch, in KiB, instead of its setting.
+    pub read_ahead: Option<u64>,
 }
 
 impl Options {
@@ -68,6 +70,7 @@ impl Options {
             scale: None,
             engine: None,
             datafusion: None,
+            read_ahead: None,
         }
     }
 
@@ -143,6 +146,8 @@ const ALL: &[Benchmark] = &[
     snapshot::ring0::BENCH,
     #[cfg(target_arch = "x86_64")]
     evict::BENCH,
+    #[cfg(target_arch = "x86_64")]
+    pool::ring0::BENCH,
 ];
 
 /// All benchmarks.

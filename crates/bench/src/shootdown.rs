@@ -4,8 +4,8 @@
 //! The neighbour reads a word of one page after the other, skewed, from a pool that has all of them. The other thread
 //! walks through a pool that has room for an eighth of its pages, and whose storage is memory that need not be copied:
 //! what is measured is the price of unmapping, not of a disk. It unmaps pages one by one (`madvise`), in batches
-//! (`batched`), or not at all (`none`: frames of a hash table are used again). `none` is what a pool costs its
-//! neighbours beyond shootdowns: caches and memory that both use.
+//! (`batched`), or not at all (`array` and `none`: frames of the translation array or of a hash table are used again). These
+//! two are what a pool costs its neighbours beyond shootdowns: caches and memory that both use.
 //!
 //! A faster side replaces more pages, so rows tell the rate of both threads, and what a replaced page costs the neighbour.
 //!
@@ -56,7 +56,8 @@ fn pool(kind: Kind, frames: usize, pages: u64) -> Result<(Pool, PageId)> {
     let capacity = (pages + 1024) * PAGE as u64;
     let pool =
         Pool::builder("").storage(Box::new(Nothing::default())).memory(frames * PAGE).capacity(capacity);
-    let pool = pool.engine(Choice::Only(kind)).open()?;
+    // The thread that replaces pages evicts by itself.
+    let pool = pool.engine(Choice::Only(kind)).provider_threads(0).open()?;
     let mut first = PageId::NONE;
     for number in 0..pages {
         let page = pool.allocate()?.page();
@@ -86,6 +87,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         Side { name: "alone", cold: None },
         side("madvise", Kind::Vmcache)?,
         side("batched", Kind::Stock)?,
+        side("array", Kind::Array)?,
         side("none", Kind::Hashtable)?,
     ];
     let total = (rounds + 1) * sides.len();

@@ -1,53 +1,54 @@
-//! Bulk loading: a tree from records that are already in order, every page written once and full.
+//! Bulk loading: builds a tree from sorted records. Every page is written once and filled completely.
 //!
-//! A node's records wait until its last fence is known, because what they have in common is known only then. Nobody sees
-//! the new nodes before the root does; until then an error gives them all back.
+//! The records of a node are buffered until the node's upper fence is known, because the common prefix depends on it.
+//! No other thread sees the new nodes before the root refers to them. An error before that frees all of them.
 
 use std::ops::Range;
 
-use bedplate_bufpool::PageId;
+use bedplate_bufpool::{PageId, PageSize};
 
+use crate::descend::Handle;
 use crate::error::{Error, Result, damaged};
-use crate::handle::Handle;
 use crate::latch::Readable;
 use crate::node::edit::{Full, NewValue, Node};
-use crate::node::{CAPACITY, Copied, INNER_SLOT, LEAF_SLOT, common_prefix, separator};
+use crate::node::{INNER_SLOT, LEAF_SLOT, PageBuf, capacity, common_prefix, separator};
 use crate::write::{check_limits, is_long};
 
-/// What waits for its node.
+/// A buffered record or child of a node that is not written yet.
 struct Entry {
-    /// In the level's bytes.
+    /// Position of the key in the bytes of the level.
     key: Range<usize>,
     payload: Payload,
 }
 
 enum Payload {
     Here(Range<usize>),
-    Elsewhere(u64, u64),
+    Overflow(u64, u64),
     Child(u64),
 }
 
 impl Entry {
-    /// Bytes of the node that do not depend on what its keys have in common.
+    /// Bytes in the node that do not depend on the common prefix of its keys.
     fn fixed(&self) -> usize {
         match &self.payload {
             Payload::Here(value) => LEAF_SLOT + 2 + value.len(),
-            Payload::Elsewhere(..) => LEAF_SLOT + 2 + 16,
+            Payload::Overflow(..) => LEAF_SLOT + 2 + 16,
             Payload::Child(_) => INNER_SLOT,
         }
     }
 }
 
-/// The node of a level that is not complete yet.
+/// The incomplete node of a level.
 #[derive(Default)]
 struct Level {
     low: Option<Vec<u8>>,
-    /// Of an inner node, the child before the first separator.
+    /// The child before the first separator, for an inner node.
     first: Option<u64>,
     entries: Vec<Entry>,
-    /// Keys and values.
+    /// The bytes of all keys and values.
     bytes: Vec<u8>,
-    /// Sums and the least over the entries.
+    /// Sum of `fixed()` over the entries. `key_bytes` is the sum of the key lengths, `shortest` is the shortest key
+    /// length.
     fixed: usize,
     key_bytes: usize,
     shortest: usize,
@@ -70,8 +71,8 @@ impl Level {
         self.entries.push(entry);
     }
 
-    /// Whether the entries are a node that ends at `high`.
-    fn fits(&self, high: Option<&[u8]>) -> bool {
+    /// Whether the entries fit into one node of this size whose upper fence is `high`.
+    fn fits(&self, size: PageSize, high: Option<&[u8]>) -> bool {
         let prefix = match (&self.low, high) {
             (Some(low), Some(high)) => common_prefix(low, high),
             _ => 0,
@@ -83,17 +84,17 @@ impl Level {
         } else {
             self.entries.iter().map(|entry| entry.key.len().saturating_sub(in_head)).sum()
         };
-        fences + self.fixed + tails <= CAPACITY
+        fences + self.fixed + tails <= capacity(size)
     }
 
-    /// Writes the node.
-    fn build(&self, level: u8, high: Option<&[u8]>, page: &mut Copied) -> std::result::Result<(), Full> {
+    /// Writes the node into `page`.
+    fn build(&self, level: u8, high: Option<&[u8]>, page: &mut PageBuf) -> std::result::Result<(), Full> {
         let mut node = Node::create(&mut page.0, level, self.low.as_deref(), high, self.first.unwrap_or(0));
         for (at, entry) in self.entries.iter().enumerate() {
             let key = &self.bytes[entry.key.clone()];
             match &entry.payload {
                 Payload::Here(value) => node.put(at, key, NewValue::Here(&self.bytes[value.clone()]))?,
-                Payload::Elsewhere(first, len) => node.put(at, key, NewValue::Elsewhere(*first, *len))?,
+                Payload::Overflow(first, len) => node.put(at, key, NewValue::Overflow(*first, *len))?,
                 Payload::Child(child) => node.put_child(at, key, *child)?,
             }
         }
@@ -101,7 +102,7 @@ impl Level {
         Ok(())
     }
 
-    /// Takes the last entry away.
+    /// Removes the last entry and returns it.
     fn pop(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>, Payload)> {
         let entry = self.entries.pop()?;
         self.fixed -= entry.fixed();
@@ -119,14 +120,14 @@ impl Level {
 struct Loader<'p> {
     tree: Handle<'p>,
     levels: Vec<Level>,
-    page: Box<Copied>,
-    /// What was allocated: nodes, and the first pages of long values.
+    page: PageBuf,
+    /// The allocated pages: nodes, and the first pages of overflow chains. An error frees them.
     nodes: Vec<u64>,
     chains: Vec<u64>,
 }
 
 impl<'p> Handle<'p> {
-    /// Fills an empty tree; returns how many records.
+    /// Fills an empty tree. Returns the number of records.
     pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         self,
         records: impl Iterator<Item = (K, V)>,
@@ -137,7 +138,7 @@ impl<'p> Handle<'p> {
         let mut loader = Loader {
             tree: self,
             levels: vec![Level::default()],
-            page: Copied::boxed(),
+            page: PageBuf::new(self.size()),
             nodes: vec![],
             chains: vec![],
         };
@@ -157,18 +158,18 @@ fn is_empty_leaf(root: &impl Readable) -> bool {
 
 impl Loader<'_> {
     fn record(&mut self, key: &[u8], value: &[u8], position: u64) -> Result<()> {
-        check_limits(key, value)?;
+        check_limits(self.tree.size(), key, value)?;
         let leaf = &self.levels[0];
         if let Some(last) = leaf.entries.len().checked_sub(1) {
             if leaf.key(last) >= key {
                 return Err(Error::NotSorted { position });
             }
             let high = separator(leaf.key(last), key);
-            if !leaf.fits(Some(high)) {
+            if !leaf.fits(self.tree.size(), Some(high)) {
                 self.close(0)?;
             }
         }
-        let long = if is_long(key, value) {
+        let long = if is_long(self.tree.size(), key, value) {
             let first = self.tree.write_chain(value)?;
             self.chains.push(first);
             Some(first)
@@ -176,7 +177,7 @@ impl Loader<'_> {
             None
         };
         self.levels[0].push(key, |bytes| match long {
-            Some(first) => Payload::Elsewhere(first, value.len() as u64),
+            Some(first) => Payload::Overflow(first, value.len() as u64),
             None => {
                 let from = bytes.len();
                 bytes.extend_from_slice(value);
@@ -186,7 +187,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// A node of the level below, with the keys from `low` on.
+    /// Adds a child, whose keys begin at `low`, to the node of `level`.
     fn child(&mut self, level: usize, low: Option<Vec<u8>>, child: u64) -> Result<()> {
         if level == self.levels.len() {
             self.levels.push(Level::default());
@@ -197,15 +198,15 @@ impl Loader<'_> {
             return Ok(());
         }
         let Some(low) = low else { return Err(damaged(PageId(child), "begins nowhere")) };
-        if !node.fits(Some(&low)) {
+        if !node.fits(self.tree.size(), Some(&low)) {
             self.close(level)?;
         }
         self.levels[level].push(&low, |_| Payload::Child(child));
         Ok(())
     }
 
-    /// Completes the node of a level without its last entry, with which the next node begins. It fits: that was found
-    /// out when the last entry came, or there are so few that they always do.
+    /// Completes the node of a level without its last entry, which becomes the first entry of the next node. The node
+    /// fits: this was checked when the last entry was added, or the entries are so few that they always fit.
     fn close(&mut self, level: usize) -> Result<()> {
         let node = &mut self.levels[level];
         let Some((key, value, payload)) = node.pop() else { return Ok(()) };
@@ -218,7 +219,7 @@ impl Loader<'_> {
         node.low = Some(high);
         match payload {
             Payload::Child(child) => node.first = Some(child),
-            Payload::Elsewhere(first, len) => node.push(&key, |_| Payload::Elsewhere(first, len)),
+            Payload::Overflow(first, len) => node.push(&key, |_| Payload::Overflow(first, len)),
             Payload::Here(_) => node.push(&key, |bytes| {
                 let from = bytes.len();
                 bytes.extend_from_slice(&value.unwrap_or_default());
@@ -228,24 +229,24 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Writes what waits on a level as a node, and tells the level above.
+    /// Writes the buffered entries of a level as a node, and adds the node to the level above.
     fn write(&mut self, level: usize, high: Option<&[u8]>) -> Result<()> {
         let mut page = self.tree.pool.allocate()?;
         self.nodes.push(page.page().0);
         let node = std::mem::take(&mut self.levels[level]);
         node.build(level as u8, high, &mut self.page).map_err(|_| damaged(page.page(), "is too small"))?;
-        page.copy_from_slice(&self.page.0);
+        page.payload_mut().copy_from(&self.page.0);
         self.tree.log.images([&mut page]);
         let number = page.page().0;
         drop(page);
         self.child(level + 1, node.low, number)
     }
 
-    /// Completes all levels; the topmost node becomes the root.
+    /// Completes all levels. The topmost node becomes the root.
     fn finish(mut self) -> Result<()> {
         let mut level = 0;
         loop {
-            if !self.levels[level].fits(None) {
+            if !self.levels[level].fits(self.tree.size(), None) {
                 self.close(level)?;
             }
             if level + 1 == self.levels.len() {
@@ -261,7 +262,7 @@ impl Loader<'_> {
             return Err(Error::NotEmpty);
         }
         top.build(level as u8, None, &mut self.page).map_err(|_| damaged(root.page(), "is too small"))?;
-        root.copy_from_slice(&self.page.0);
+        root.payload_mut().copy_from(&self.page.0);
         self.tree.log.images([&mut root]);
         self.nodes.clear();
         self.chains.clear();
@@ -271,7 +272,7 @@ impl Loader<'_> {
 
 impl Drop for Loader<'_> {
     fn drop(&mut self) {
-        // Only after an error, which is what is reported.
+        // There are pages to free only after an error. That error is the one to report, so errors here are ignored.
         for &page in &self.nodes {
             if let Ok(page) = self.tree.pool.pin_exclusive(PageId(page)) {
                 let _ = self.tree.pool.free(page);

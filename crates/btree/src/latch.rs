@@ -1,23 +1,22 @@
-//! What a page is to whoever descends: something that can be read, held or not.
+//! Pages as a descent sees them: something to read, held or not.
 
 use bedplate_bufpool::{Exclusive, Optimistic, PageId, Restart, Shared};
 
 use crate::error::{Result, damaged};
 use crate::node::view::Page;
 
-/// A page that can be read, and of which one learns whether what was read counts.
+/// A page that can be read, with a later check whether the read was consistent.
 pub(crate) trait Readable {
-    /// Its payload.
+    /// The payload of the page.
     fn view(&self) -> Page<'_>;
-    /// Whether what was read counts.
+    /// Checks that everything read so far is consistent. Fails if the page has changed since the guard was made.
     fn validate(&self) -> std::result::Result<(), Restart>;
 }
 
 impl Readable for Optimistic<'_> {
     #[inline(always)]
     fn view(&self) -> Page<'_> {
-        // SAFETY: the pool maps every page's payload, behind a header of 24 bytes, as long as it lives.
-        unsafe { Page::new(self.as_ptr()) }
+        Page::of(self.payload())
     }
 
     #[inline(always)]
@@ -27,8 +26,9 @@ impl Readable for Optimistic<'_> {
 }
 
 impl Readable for Shared<'_> {
+    #[inline(always)]
     fn view(&self) -> Page<'_> {
-        Page::of(self)
+        Page::of(self.payload())
     }
 
     fn validate(&self) -> std::result::Result<(), Restart> {
@@ -37,8 +37,9 @@ impl Readable for Shared<'_> {
 }
 
 impl Readable for Exclusive<'_> {
+    #[inline(always)]
     fn view(&self) -> Page<'_> {
-        Page::of(self)
+        Page::of(self.payload())
     }
 
     fn validate(&self) -> std::result::Result<(), Restart> {
@@ -46,14 +47,15 @@ impl Readable for Exclusive<'_> {
     }
 }
 
-/// A page that is to be waited for, unless that is one that the caller holds himself, as only a damaged node can tell him.
+/// Returns `page`, which the caller is about to wait for. Fails if the caller holds that page itself: this would be a
+/// deadlock, and only a damaged node can cause it.
 pub(crate) fn not_held(page: PageId, held: &impl Latch) -> Result<PageId> {
     if page == held.number() { Err(damaged(page, "is in a circle")) } else { Ok(page) }
 }
 
 /// A page that is held.
 pub(crate) trait Latch: Readable {
-    /// Its number.
+    /// The page number.
     fn number(&self) -> PageId;
 }
 

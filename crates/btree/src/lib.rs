@@ -1,5 +1,5 @@
-//! A B+tree on Bedplate's buffer pool: a sorted map from bytes to bytes that may be larger than memory, and that many
-//! threads use at once.
+//! A B+tree on Bedplate's buffer pool: a sorted map from bytes to bytes. The map may be larger than memory, and many
+//! threads can use it at once.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,44 +25,54 @@
 //! # }
 //! ```
 //!
-//! Readers write to no shared memory (optimistic lock coupling): they read what they find, and find out afterwards whether
-//! it was true. Writers hold one leaf, and a parent besides only when nodes split or merge. Keys are stored without what
-//! the keys of a page have in common, and the first four bytes of the rest are found without looking at records.
+//! A reader writes to no shared memory (optimistic lock coupling). It reads a page first and checks afterwards that the
+//! page did not change meanwhile. A writer holds one leaf. It also holds the parent only when nodes split or merge. A
+//! node stores the common prefix of its keys once. The first four bytes after the prefix are in the slot, so a search
+//! finds them without access to the record.
 //!
-//! - `node`: one page, its layout, searching and changing it;
-//! - `latch`: pages as they are read and held; `handle`: descending, and the order of latches;
-//! - `read`, `write`, `scan`, `bulk`: the operations; `split`, `merge`: what they do to nodes;
-//! - `overflow`: values too long for a page; `journal`: what a log is told; `shape`: checks.
+//! - `node`: one page: its layout, searches in it and changes of it;
+//! - `latch`: pages as operations read and hold them; `descend`: descents, and the latch order;
+//! - `read`, `read_many`, `write`, `scan`, `bulk`: the operations; `split`, `merge`: the node changes that they cause;
+//! - `overflow`: values that are too long for a leaf; `journal`: the log records of a tree;
+//! - `check`: checks of a tree while writers change it; `verify`: checks of a tree that no thread changes;
+//!   `page_set`: the pages that a check has visited.
 //!
-//! A tree is as durable as its pool: what a crash leaves behind, and what a log has to do about it, is in
-//! `docs/btree.md`.
+//! [`store`] has transactions over several trees, snapshots, and its own log.
+//!
+//! A tree is as durable as its pool. `docs/btree.md` describes the state after a crash, and the duties of a log.
 
-mod ahead;
-mod balance;
 mod bulk;
+mod check;
+mod descend;
 mod error;
-mod handle;
 mod journal;
 mod latch;
 mod merge;
 mod node;
 mod overflow;
+mod page_set;
 mod read;
+mod read_ahead;
+mod read_many;
+mod redistribute;
 mod scan;
-mod shape;
 mod split;
+pub mod store;
 mod tree;
+mod verify;
 mod write;
 
 pub use error::{Error, Result};
 pub use journal::{Journal, redo};
 #[cfg(fuzzing)]
 pub use node::arbitrary::arbitrary_page;
-pub use node::{MAX_KEY, MAX_RECORD};
+pub use node::{LONGEST_KEY, MAX_KEY, MAX_RECORD, max_key, max_record};
 pub use scan::{Owned, Range};
-pub use shape::Shape;
+#[cfg(fuzzing)]
+pub use store::arbitrary_dump;
 pub use tree::Tree;
+pub use verify::Shape;
 
-/// The longest value. Those that are longer than [`MAX_RECORD`] together with their key are stored in pages of their own,
-/// and reading them allocates.
+/// The maximum length of a value, in bytes. A value that is longer than [`max_record`] together with its key is stored
+/// in an overflow chain. A read of such a value allocates.
 pub const MAX_VALUE: usize = 16 << 20;

@@ -1,29 +1,35 @@
-//! Merging: a node that has become small takes in a neighbour, or the other way round, and a page is free.
+//! Merges: a node that has become small is merged with a sibling, and one page becomes free.
 //!
-//! A merge that is not possible is no error: the node stays small until one is, and is filled by what comes.
+//! A merge that is not possible is no error. The node stays small until a merge is possible or insertions fill it.
 
 use bedplate_bufpool::{Exclusive, PageId};
 
+use crate::descend::{Handle, ParentChild, retry};
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Family, Handle, retry};
 use crate::latch::{Readable, not_held};
+use crate::node::Key;
 use crate::node::edit::Node;
 use crate::node::rebuild::merged;
-use crate::node::{CAPACITY, Key};
-use crate::write::UNDERFULL;
+use crate::node::view::Page;
+use crate::write::is_underfull;
 
-/// Bytes that a merged node has left, so that the next insertion does not split it again.
-const SPARE: usize = CAPACITY / 8;
+/// Free bytes that a merged node must have, so that the next insertion does not split it again.
+fn spare(node: Page<'_>) -> usize {
+    node.capacity() / 8
+}
 
 impl<'p> Handle<'p> {
-    /// Merges the node of `level` that has `key` with a neighbour, and what becomes small by that above it.
+    /// Merges the node of `level` that covers `key` with a sibling. Then merges each ancestor that has become small as
+    /// a result.
     pub fn merge(self, level: u8, key: &[u8]) -> Result<()> {
         let mut level = level;
         while retry(|mode| {
-            let Some(Family { parent: Some((parent, at)), node }) = self.family(level, key, mode)? else {
+            let Some(ParentChild { parent: Some((parent, at)), node }) =
+                self.parent_child(level, key, mode)?
+            else {
                 return Ok(false);
             };
-            if node.view().used() >= UNDERFULL {
+            if !is_underfull(node.view()) {
                 return Ok(false);
             }
             self.merge_child(parent, at, node)
@@ -33,7 +39,8 @@ impl<'p> Handle<'p> {
         Ok(())
     }
 
-    /// Merges child `at` with the one after it, or else the one before it. Says whether the parent has become small.
+    /// Merges child `at` with its right sibling, or else with its left one. Returns whether the parent has become
+    /// small.
     fn merge_child(self, mut parent: Exclusive<'p>, at: usize, node: Exclusive<'p>) -> Attempt<bool> {
         let count = parent.view().inner().count();
         let node = if at < count {
@@ -46,7 +53,8 @@ impl<'p> Handle<'p> {
             node
         };
         if at > 0 {
-            // Nobody waits from the right to the left without holding the parent, as this does.
+            // This waits from right to left, against the latch order. It cannot deadlock: a thread that waits for a
+            // sibling holds the parent, and this thread holds it.
             let left = self.sibling(&parent, at - 1, &node)?;
             if let Merged::Yes(left) = self.merge_pair(&mut parent, at - 1, left, node)? {
                 return self.after_merge(parent, left);
@@ -55,7 +63,7 @@ impl<'p> Handle<'p> {
         Ok(false)
     }
 
-    /// Child `at`, beside `node`.
+    /// Holds child `at`, a sibling of `node`, exclusively.
     fn sibling(self, parent: &Exclusive<'p>, at: usize, node: &Exclusive<'p>) -> Result<Exclusive<'p>> {
         let page = not_held(PageId(parent.view().inner().child(at)), parent)?;
         let sibling = self.pool.pin_exclusive(not_held(page, node)?)?;
@@ -76,13 +84,13 @@ impl<'p> Handle<'p> {
         mut left: Exclusive<'p>,
         right: Exclusive<'p>,
     ) -> Attempt<Merged<'p>> {
-        if left.view().used() + right.view().used() + SPARE > CAPACITY {
+        if left.view().used() + right.view().used() + spare(left.view()) > left.view().capacity() {
             return Ok(Merged::No(left));
         }
         let mut separator = Key::new();
         parent.view().inner().key(at, &mut separator);
-        // With other fences, keys have less in common and may need more room than both had.
-        let Ok(both) = merged(left.view(), right.view(), &separator, SPARE) else {
+        // The merged node has other fences. Its keys may have a shorter common prefix and need more room than before.
+        let Ok(both) = merged(left.view(), right.view(), &separator, spare(left.view())) else {
             return Ok(Merged::No(left));
         };
         Node::of(&mut left).overwrite(&both);
@@ -92,13 +100,13 @@ impl<'p> Handle<'p> {
         Ok(Merged::Yes(left))
     }
 
-    /// A root with one child becomes that child.
+    /// If the root has only one child, moves the content of that child into the root.
     fn after_merge(self, mut parent: Exclusive<'p>, child: Exclusive<'p>) -> Attempt<bool> {
         if parent.page() != self.root {
-            return Ok(parent.view().used() < UNDERFULL);
+            return Ok(is_underfull(parent.view()));
         }
         if parent.view().inner().count() == 0 {
-            parent.copy_from_slice(&child[..]);
+            parent.write(0, &child[..]);
             self.log.images([&mut parent]);
             self.pool.free(child)?;
         }
@@ -107,8 +115,8 @@ impl<'p> Handle<'p> {
 }
 
 enum Merged<'p> {
-    /// What both have become.
+    /// The merged node.
     Yes(Exclusive<'p>),
-    /// Both are as they were; the left one is still held.
+    /// Both nodes are unchanged. The left one is still held.
     No(Exclusive<'p>),
 }

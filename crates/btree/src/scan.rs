@@ -1,49 +1,50 @@
-//! Reading ranges in the order of their keys, either way.
+//! Range scans in key order, ascending or descending.
 //!
-//! A scan copies one leaf at a time and holds nothing between steps, so it disturbs nobody, and whoever changes the tree
-//! meanwhile does not invalidate it. From a leaf it goes on at the leaf's fence: what is in the tree during the whole scan
-//! is seen exactly once, in order, whatever splits and merges happen; what comes or goes meanwhile may be seen or not.
+//! A scan copies one leaf at a time and holds no page between steps. So it blocks no other thread, and changes of the
+//! tree do not invalidate it. After a leaf, the scan continues at the leaf's fence. So it returns every record that is
+//! in the tree during the whole scan exactly once and in order, despite splits and merges. It may or may not return a
+//! record that is inserted or removed meanwhile.
 //!
-//! While the parent of the last leaf is as it was, the next leaf is its next child, without a descent. How many leaves are
-//! read at once is `ahead`'s business.
+//! While the parent of the last leaf is unchanged, the next leaf is the parent's next child, without a descent.
+//! `read_ahead` decides how many leaves are read at once.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
 
 use bedplate_bufpool::{Optimistic, PageId};
 
-use crate::ahead::{Ahead, Density};
+use crate::descend::{Handle, Mode, retry};
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Handle, Mode, retry};
 use crate::latch::Readable;
 use crate::node::view::{Bytes, Inner, Page, Value};
-use crate::node::{Copied, Key, MAX_KEY};
+use crate::node::{Key, LONGEST_KEY, PageBuf};
 use crate::read::Room;
+use crate::read_ahead::{Ahead, Density};
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Up,
     Down,
 }
 
-/// A range of records in the order of their keys, or in the opposite order.
+/// A range of records in ascending or descending order of their keys.
 ///
-/// It is no [`Iterator`], for what it returns is in itself; [`Range::owned`] makes one that copies.
+/// This is no [`Iterator`], because the returned slices borrow from it. [`Range::owned`] makes an iterator over copies.
 #[must_use = "nothing is read before it is asked for"]
 pub struct Range<'p> {
     tree: Handle<'p>,
     direction: Direction,
-    /// Where to go on when the copy is used up.
+    /// Where the scan continues when the copied leaf is used up.
     start: Bound<Key>,
     end: Bound<Key>,
-    /// There may be more in the range than the copy has.
+    /// Whether the range may have more records than the copied leaf.
     more: bool,
-    leaf: Box<Copied>,
-    /// Slots of the copy that are still to be returned.
+    leaf: PageBuf,
+    /// The slots `from..to` of the copied leaf that are still to be returned.
     from: usize,
     to: usize,
-    /// Where the copied leaf is in its parent.
+    /// The parent of the copied leaf, and the leaf's position in it.
     parent: Option<(Optimistic<'p>, usize)>,
     ahead: Ahead<'p>,
     key: Key,
@@ -53,9 +54,9 @@ pub struct Range<'p> {
 
 /// Where the value of the current record is.
 enum Current {
-    /// In this slot of the copy.
+    /// In this slot of the copied leaf.
     Slot(usize),
-    /// In the room.
+    /// In `Range::room`.
     Room,
 }
 
@@ -76,7 +77,7 @@ impl<'p> Range<'p> {
             start,
             end,
             more,
-            leaf: Copied::boxed(),
+            leaf: PageBuf::new(tree.size()),
             from: 0,
             to: 0,
             parent: None,
@@ -87,35 +88,36 @@ impl<'p> Range<'p> {
         }
     }
 
-    /// Says about how many records will be asked for, as a query with a limit knows: about as many leaves are then read at
-    /// once, up to eight. It changes nothing of what is returned, and more may be asked for.
+    /// Sets the number of records that the caller will ask for approximately, as a query with a limit does. The scan
+    /// then reads about as many leaves at once as contain them, up to eight. This does not change the result, and the
+    /// caller may ask for more records.
     pub fn expecting(mut self, records: usize) -> Self {
         self.ahead.expect(records);
         self
     }
 
-    /// The next key and its value, none at the end. After an error it can be asked again.
+    /// Returns the next key and its value, or none at the end. After an error, the caller may call this again.
     pub fn try_next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if !self.advance()? {
             return Ok(None);
         }
         let value = match self.value {
             Current::Slot(at) => match Page::of(&self.leaf.0).leaf().value(at) {
-                // SAFETY: the copy is not changed while it is borrowed.
+                // SAFETY: the copy does not change while it is borrowed.
                 Value::Here(bytes) => unsafe { bytes.stable() },
-                Value::Elsewhere(..) => &[],
+                Value::Overflow(..) => &[],
             },
             Current::Room => self.room.as_ref().map_or(&[][..], |room| room.value()),
         };
         Ok(Some((&self.key, value)))
     }
 
-    /// An iterator over copies.
+    /// Makes an iterator over copies of the records.
     pub fn owned(self) -> Owned<'p> {
         Owned(self)
     }
 
-    /// Makes the next record the current one, if there is one.
+    /// Advances to the next record. Returns whether there is one.
     fn advance(&mut self) -> Result<bool> {
         loop {
             while self.from < self.to {
@@ -127,8 +129,9 @@ impl<'p> Range<'p> {
                         self.value = Current::Slot(at);
                         true
                     }
-                    // Its pages may be others' since the leaf was copied.
-                    Value::Elsewhere(..) => {
+                    // The overflow pages may have another use since the leaf was copied, so the value is read from the
+                    // tree.
+                    Value::Overflow(..) => {
                         let room = self.room.get_or_insert_with(|| Box::new(Room::new()));
                         self.value = Current::Room;
                         self.tree.get(&self.key, room)?
@@ -149,7 +152,7 @@ impl<'p> Range<'p> {
         }
     }
 
-    /// Copies the leaf where the scan goes on.
+    /// Copies the leaf where the scan continues.
     fn load(&mut self) -> Result<()> {
         let page = if let Ok(page) = self.load_neighbour() {
             page
@@ -189,7 +192,7 @@ impl<'p> Range<'p> {
         Ok(())
     }
 
-    /// Copies the leaf after the copied one, if their parent is as it was.
+    /// Copies the sibling after the copied leaf, if their parent is unchanged.
     fn load_neighbour(&mut self) -> Attempt<PageId> {
         let Some((parent, at)) = self.parent.take() else { return Err(bedplate_bufpool::Restart.into()) };
         let next = match self.direction {
@@ -204,7 +207,8 @@ impl<'p> Range<'p> {
         Ok(leaf.page())
     }
 
-    /// Whether the copy ends behind where the scan is, in its direction: in a damaged tree it would run in a circle.
+    /// Whether the copied leaf ends beyond the position of the scan, in its direction. If not, the scan of a damaged
+    /// tree could run in a circle.
     fn goes_on(&self) -> bool {
         let page = Page::of(&self.leaf.0);
         match (self.direction, &self.start) {
@@ -217,12 +221,12 @@ impl<'p> Range<'p> {
         }
     }
 
-    /// Finds out which slots of the copy are in the range, and where to go on.
+    /// Determines which slots of the copied leaf are in the range, and where the scan continues.
     fn bound(&mut self) {
         let page = Page::of(&self.leaf.0);
         let leaf = page.leaf();
         (self.from, self.to, self.more) = (0, leaf.count(), false);
-        // The first slot that is not below the key, or the first one above it.
+        // The first slot whose key is not below the given key, and the first slot whose key is above it.
         let not_below = |key: &Key| leaf.lower_bound(key).0;
         let above = |key: &Key| {
             let (at, found) = leaf.lower_bound(key);
@@ -251,7 +255,8 @@ impl<'p> Range<'p> {
                 self.to = match &self.start {
                     Bound::Unbounded => leaf.count(),
                     Bound::Included(key) => above(key),
-                    // The end of the leaf may be the key, which is then not between its fences.
+                    // The key may be the upper fence of the leaf. Then it is not between the fences, and a search would
+                    // be wrong.
                     Bound::Excluded(key) if page.high().is_some_and(|high| high.compare(key).is_eq()) => {
                         leaf.count()
                     }
@@ -283,7 +288,7 @@ impl Iterator for Owned<'_> {
     }
 }
 
-fn copy(leaf: &impl Readable, page: PageId, to: &mut Copied) -> Attempt<()> {
+fn copy(leaf: &impl Readable, page: PageId, to: &mut PageBuf) -> Attempt<()> {
     leaf.view().copy_to(to);
     leaf.validate()?;
     if Page::of(&to.0).is_leaf() { Ok(()) } else { Err(damaged(page, "is no leaf").into()) }
@@ -295,23 +300,23 @@ fn key_of(bytes: Bytes<'_>) -> Key {
     key
 }
 
-/// A bound longer than any key is between its beginning and what follows.
+/// A bound that is longer than any key lies between its truncation and the next key.
 fn low_bound(bound: Bound<&[u8]>) -> Bound<Key> {
     match bound {
-        Bound::Included(key) if key.len() > MAX_KEY => Bound::Excluded(Key::of(key)),
+        Bound::Included(key) if key.len() > LONGEST_KEY => Bound::Excluded(Key::of(key)),
         bound => bound.map(Key::of),
     }
 }
 
 fn high_bound(bound: Bound<&[u8]>) -> Bound<Key> {
     match bound {
-        Bound::Excluded(key) if key.len() > MAX_KEY => Bound::Included(Key::of(key)),
+        Bound::Excluded(key) if key.len() > LONGEST_KEY => Bound::Included(Key::of(key)),
         bound => bound.map(Key::of),
     }
 }
 
 /// Whether no key can be in a range.
-fn is_empty(low: Bound<&[u8]>, high: Bound<&[u8]>) -> bool {
+pub(crate) fn is_empty(low: Bound<&[u8]>, high: Bound<&[u8]>) -> bool {
     match (low, high) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(low), Bound::Included(high)) => low > high,

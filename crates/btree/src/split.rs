@@ -1,30 +1,30 @@
-//! Splitting: a node that is full becomes two, and its parent learns of the second.
+//! Splits: a full node becomes two, and its parent gets a separator for the second.
 //!
-//! The root splits downwards: its content moves into two new nodes below it, so that its page, where every descent
-//! begins, stays the same.
+//! The root splits downwards: its content moves into two new nodes below it. So the page number of the root, where
+//! every descent begins, stays the same.
 
 use bedplate_bufpool::{Exclusive, PageId};
 
+use crate::descend::{Handle, retry};
 use crate::error::{Attempt, Result, damaged};
-use crate::handle::{Handle, retry};
 use crate::latch::Readable;
+use crate::node::INNER_SLOT;
 use crate::node::edit::Node;
 use crate::node::rebuild::{Split, halves, split_inner, split_leaf};
-use crate::node::{CAPACITY, INNER_SLOT};
 
-/// How often in a row room is made before that is a sign of damage: a few times are enough in a sound tree, and some more
-/// when others use up what was made.
+/// Maximum number of splits in a row for one operation. A sound tree needs a few, and more when other threads use up
+/// the new room. More than this is a sign of damage.
 pub(crate) const SPLITS: usize = 1000;
 
 impl<'p> Handle<'p> {
-    /// Splits `page`, the node of `level` that has `key`, unless that is another one by now, or it has `need` bytes: then
-    /// whoever wanted this finds out when he tries again.
+    /// Splits `page`, the node of `level` that covers `key`. Does nothing if another node covers `key` by now, or if
+    /// `page` has `need` free bytes. In both cases the caller's next attempt decides.
     pub fn split(self, page: PageId, level: u8, key: &[u8], need: usize) -> Result<()> {
         retry(|mode| {
             for _ in 0..SPLITS {
-                let Some(family) = self.family(level, key, mode)? else { return Ok(()) };
-                let view = family.node.view();
-                if family.node.page() != page || CAPACITY.saturating_sub(view.used()) >= need {
+                let Some(parent_child) = self.parent_child(level, key, mode)? else { return Ok(()) };
+                let view = parent_child.node.view();
+                if parent_child.node.page() != page || view.capacity().saturating_sub(view.used()) >= need {
                     return Ok(());
                 }
                 let (count, least) =
@@ -33,19 +33,23 @@ impl<'p> Handle<'p> {
                     return Err(damaged(page, "is full, and has too little to be split").into());
                 }
                 let split = if level == 0 { split_leaf(view, key) } else { split_inner(view) };
-                match family.parent {
-                    None => return self.split_root(family.node, &split),
+                match parent_child.parent {
+                    None => return self.split_root(parent_child.node, &split),
                     Some((parent, _)) if !parent.view().has_room_for_child(&split.separator) => {
                         let above = parent.page();
                         let need = INNER_SLOT + split.separator.len();
-                        drop((parent, family.node));
+                        drop((parent, parent_child.node));
                         self.split(above, level + 1, key, need)?;
                     }
                     Some((mut parent, at)) => {
-                        let mut node = family.node;
-                        // Keys that arrive in order leave full leaves behind, which nobody inserts into any more.
+                        let mut node = parent_child.node;
+                        // Keys that arrive in order leave full leaves behind. No thread inserts into those any more, so
+                        // a split beats redistribution.
                         let in_order = split.at == 0 || split.at == count;
-                        if level == 0 && !in_order && self.balance(&mut parent, at, &mut node, key, need)? {
+                        if level == 0
+                            && !in_order
+                            && self.redistribute(&mut parent, at, &mut node, key, need)?
+                        {
                             return Ok(());
                         }
                         return self.split_below(parent, at, node, &split);
@@ -56,7 +60,7 @@ impl<'p> Handle<'p> {
         })
     }
 
-    /// Splits child `at` of a parent that has room.
+    /// Splits child `at` of a parent that has room for another child.
     fn split_below(
         self,
         mut parent: Exclusive<'p>,
@@ -66,7 +70,7 @@ impl<'p> Handle<'p> {
     ) -> Attempt<()> {
         let (left, right) =
             halves(node.view(), split).map_err(|_| damaged(node.page(), "cannot be split"))?;
-        // Whatever can fail comes before the first change.
+        // Everything that can fail happens before the first change.
         let mut new = self.pool.allocate()?;
         Node::of(&mut parent)
             .insert_child(at, &split.separator, new.page().0)
@@ -85,7 +89,7 @@ impl<'p> Handle<'p> {
         let mut second = match self.pool.allocate() {
             Ok(second) => second,
             Err(error) => {
-                // What is to be reported is why there was no room for the second.
+                // The error to report is why the second page could not be allocated.
                 let _ = self.pool.free(first);
                 return Err(error.into());
             }

@@ -1,28 +1,30 @@
-//! Changing records: the leaf is found and searched optimistically, and held exclusively only for the change itself.
+//! Changes of records. A leaf is found and searched optimistically. It is held exclusively only for the change itself.
 
 use std::mem;
 
-use bedplate_bufpool::{Exclusive, Optimistic};
+use bedplate_bufpool::{Exclusive, Optimistic, PageSize};
 
 use crate::MAX_VALUE;
+use crate::descend::{Handle, Mode, retry};
 use crate::error::{Attempt, Error, Result, damaged};
-use crate::handle::{Handle, Mode, retry};
 use crate::latch::Readable;
 use crate::node::edit::{NewValue, Node};
-use crate::node::view::{Leaf, Value};
-use crate::node::{CAPACITY, LEAF_SLOT, MAX_KEY, MAX_RECORD};
+use crate::node::view::{Leaf, Page, Value};
+use crate::node::{LEAF_SLOT, LONGEST_KEY, max_key, max_record};
+use crate::overflow::{CHAIN_PATIENCE, Source};
+use crate::read::Room;
 use crate::split::SPLITS;
 
-/// What may be there already.
+/// The effect of a put on a key that is in the tree already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
-    /// Is left as it is.
+    /// Keeps the existing value.
     Keep,
-    /// Is replaced.
+    /// Replaces the existing value.
     Replace,
 }
 
-/// Where a key is, or would be.
+/// The slot of a key, or the slot where it would be inserted.
 struct Place<'p> {
     leaf: Hold<'p>,
     at: usize,
@@ -35,7 +37,7 @@ enum Hold<'p> {
 }
 
 impl<'p> Place<'p> {
-    /// Holds the leaf exclusively; what was found is then true.
+    /// Holds the leaf exclusively. Fails if the leaf has changed since the search.
     fn lock(self) -> Attempt<Exclusive<'p>> {
         match self.leaf {
             Hold::Optimistic(leaf) => Ok(leaf.upgrade()?),
@@ -43,7 +45,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Whether what was found is true.
+    /// Checks that the leaf has not changed since the search.
     fn validate(&self) -> Attempt<()> {
         match &self.leaf {
             Hold::Optimistic(leaf) => Ok(Readable::validate(leaf)?),
@@ -52,19 +54,19 @@ impl<'p> Place<'p> {
     }
 }
 
-/// A value in pages of its own that belongs to no leaf yet: it is freed unless it is kept.
+/// An overflow chain that no leaf refers to yet. It is freed on drop, unless it is kept.
 struct Chain<'p> {
     tree: Handle<'p>,
     first: u64,
 }
 
 impl Chain<'_> {
-    /// It belongs to a leaf now.
+    /// A leaf refers to the chain now.
     fn keep(mut self) {
         self.first = 0;
     }
 
-    /// Nobody needs it.
+    /// Frees the chain, because no leaf will refer to it.
     fn free(mut self) -> Result<()> {
         self.tree.free_chain(mem::take(&mut self.first))
     }
@@ -72,7 +74,7 @@ impl Chain<'_> {
 
 impl Drop for Chain<'_> {
     fn drop(&mut self) {
-        // Only when something else failed, which is what is reported.
+        // The chain is dropped only when another operation failed. That error is the one to report.
         let _ = self.tree.free_chain(self.first);
     }
 }
@@ -95,7 +97,8 @@ impl<'p> Handle<'p> {
         Ok(Place { leaf, at, found })
     }
 
-    /// The leaf that has `key`, held exclusively, and where the key is in it; none if it is not there.
+    /// Finds the leaf of `key`, holds it exclusively, and returns it with the key's slot. Returns none if the key is
+    /// absent.
     fn hold(self, key: &[u8], mode: Mode) -> Attempt<Option<(Exclusive<'p>, usize)>> {
         let place = self.place(key, mode)?;
         if !place.found {
@@ -106,16 +109,16 @@ impl<'p> Handle<'p> {
         Ok(Some((place.lock()?, at)))
     }
 
-    /// Puts a record; says whether the key was there before.
+    /// Puts a record. Returns whether the key was in the tree before.
     pub fn put(self, key: &[u8], value: &[u8], existing: Existing) -> Result<bool> {
-        check_limits(key, value)?;
-        if !is_long(key, value) {
+        check_limits(self.size(), key, value)?;
+        if !is_long(self.size(), key, value) {
             let (found, old) = self.put_value(key, NewValue::Here(value), existing)?;
             self.free_chain(old)?;
             return Ok(found);
         }
         let chain = Chain { tree: self, first: self.write_chain(value)? };
-        let new = NewValue::Elsewhere(chain.first, value.len() as u64);
+        let new = NewValue::Overflow(chain.first, value.len() as u64);
         let (found, old) = self.put_value(key, new, existing)?;
         if found && existing == Existing::Keep {
             chain.free()?;
@@ -126,7 +129,8 @@ impl<'p> Handle<'p> {
         Ok(found)
     }
 
-    /// Says whether the key was there before, and the first of the pages that its old value leaves behind.
+    /// Returns whether the key was in the tree before, and the first overflow page of its old value. The caller frees
+    /// that chain.
     fn put_value(self, key: &[u8], value: NewValue<'_>, existing: Existing) -> Result<(bool, u64)> {
         retry(|mode| {
             for _ in 0..SPLITS {
@@ -141,7 +145,7 @@ impl<'p> Handle<'p> {
                 let mut node = Node::of(&mut leaf);
                 let done = if found { node.replace(at, value) } else { node.insert(at, key, value) };
                 if done.is_ok() {
-                    self.log.put(&mut leaf, key, value);
+                    self.log.put(&mut leaf, key, value, old);
                     return Ok((found, old));
                 }
                 self.make_room(leaf, key, record_size(key, value))?;
@@ -150,31 +154,44 @@ impl<'p> Handle<'p> {
         })
     }
 
-    /// Splits a leaf that has not taken something of at most `need` bytes, unless it should have.
+    /// Splits a leaf that had no room for a record of at most `need` bytes. Fails if the leaf has that room, because
+    /// the node is damaged then.
     fn make_room(self, leaf: Exclusive<'p>, key: &[u8], need: usize) -> Result<()> {
         let page = leaf.page();
-        if leaf.view().used() + need <= CAPACITY {
+        if leaf.view().used() + need <= leaf.view().capacity() {
             return Err(damaged(page, "has no room where it says so"));
         }
         drop(leaf);
         self.split(page, 0, key, need)
     }
 
-    /// Replaces the value of `key` by what `change` makes of it; says whether there was one.
+    /// Replaces the value of `key` by the result of `change`. Returns whether the key is in the tree.
     pub fn update(self, key: &[u8], mut change: impl FnMut(&[u8], &mut Vec<u8>)) -> Result<bool> {
         let (mut new, mut long) = (Vec::new(), Vec::new());
+        // `read` is the chain that `long` was read from. `reads` counts the reads. The leaf is not held while a chain
+        // is read from storage. After [`CHAIN_PATIENCE`] reads, the chain is read while the leaf is held.
+        let (mut read, mut reads) = (None, 0);
         let old = retry(|mode| {
             for _ in 0..SPLITS {
                 let Some((mut leaf, at)) = self.hold(key, mode)? else { return Ok(None) };
                 new.clear();
                 let old = match leaf.view().leaf().value(at) {
                     Value::Here(bytes) => {
-                        // SAFETY: the leaf is held exclusively, and not changed while the value is looked at.
+                        // SAFETY: the leaf is held exclusively, and it is not changed while `change` runs.
                         change(unsafe { bytes.stable() }, &mut new);
                         0
                     }
-                    Value::Elsewhere(first, len) => {
-                        self.read_chain(first, len, leaf.page(), || Ok(()), &mut long)?;
+                    Value::Overflow(first, len) => {
+                        let is_read = matches!(&read, Some(Source::Chain(source)) if source.is(first, len));
+                        if !is_read && reads < CHAIN_PATIENCE {
+                            drop(leaf);
+                            read = self.read_value(key, &mut long)?;
+                            reads += 1;
+                            continue;
+                        }
+                        if !is_read {
+                            self.read_chain_of_leaf(leaf.page(), first, len, &mut long)?;
+                        }
                         change(&long, &mut new);
                         first
                     }
@@ -191,20 +208,21 @@ impl<'p> Handle<'p> {
         Ok(old.is_some())
     }
 
-    /// Replaces value `at` of a leaf; whether it fitted, and else how much it needs.
+    /// Replaces value `at` of a leaf. Returns whether it fitted, and the size of the new record in bytes.
     fn replace(self, leaf: &mut Exclusive<'p>, key: &[u8], at: usize, value: &[u8]) -> Result<(bool, usize)> {
-        check_limits(key, value)?;
-        let chain = match is_long(key, value) {
+        check_limits(self.size(), key, value)?;
+        let chain = match is_long(self.size(), key, value) {
             true => Some(Chain { tree: self, first: self.write_chain(value)? }),
             false => None,
         };
         let new = chain
             .as_ref()
-            .map_or(NewValue::Here(value), |chain| NewValue::Elsewhere(chain.first, value.len() as u64));
+            .map_or(NewValue::Here(value), |chain| NewValue::Overflow(chain.first, value.len() as u64));
+        let old = chain_of(leaf.view().leaf(), at);
         let done = Node::of(leaf).replace(at, new).is_ok();
         let need = record_size(key, new);
         if done {
-            self.log.put(leaf, key, new);
+            self.log.put(leaf, key, new, old);
             if let Some(chain) = chain {
                 chain.keep();
             }
@@ -212,19 +230,23 @@ impl<'p> Handle<'p> {
         Ok((done, need))
     }
 
-    /// Lets `change` overwrite the value of `key` where it is.
+    /// Lets `change` overwrite the value of `key`, without a change of its length.
     pub fn update_in_place<R>(self, key: &[u8], change: impl FnOnce(&mut [u8]) -> R) -> Result<Option<R>> {
         let mut change = Some(change);
         let mut result = None;
+        let mut room = Room::new();
         let done = retry(|mode| {
             let Some((mut leaf, at)) = self.hold(key, mode)? else { return Ok(true) };
-            let Some(value) = Node::of(&mut leaf).into_value(at) else { return Ok(false) };
+            let Value::Here(bytes) = leaf.view().leaf().value(at) else { return Ok(false) };
+            // The closure gets a copy, because optimistic readers may read the page while it runs.
+            let value = room.copy(bytes);
             result = change.take().map(|change| change(value));
-            self.log.overwritten(&mut leaf, key, at);
+            Node::of(&mut leaf).overwrite_value(at, value);
+            self.log.put(&mut leaf, key, NewValue::Here(value), 0);
             Ok(true)
         })?;
         if !done {
-            // It has pages of its own, which are never changed: others take their place.
+            // The value is in an overflow chain. Chains are never changed, so a new chain replaces it.
             self.update(key, |old, new| {
                 new.extend_from_slice(old);
                 if let Some(change) = change.take() {
@@ -235,57 +257,61 @@ impl<'p> Handle<'p> {
         Ok(result)
     }
 
-    /// Removes `key`; says whether it was there.
+    /// Removes `key`. Returns whether it was in the tree.
     pub fn remove(self, key: &[u8]) -> Result<bool> {
-        if key.len() > MAX_KEY {
+        if key.len() > LONGEST_KEY {
             return Ok(false);
         }
         let removed = retry(|mode| {
             let Some((mut leaf, at)) = self.hold(key, mode)? else { return Ok(None) };
             let old = chain_of(leaf.view().leaf(), at);
             Node::of(&mut leaf).remove(at);
-            self.log.remove(&mut leaf, key);
-            Ok(Some((old, leaf.view().used() < UNDERFULL)))
+            self.log.remove(&mut leaf, key, old);
+            Ok(Some((old, is_underfull(leaf.view()))))
         })?;
         let Some((old, underfull)) = removed else { return Ok(false) };
         self.free_chain(old)?;
         if underfull {
-            // The key is removed, and a node that stays small is none the worse: the next removal tries again.
+            // The key is removed, so an error of the merge is ignored. A node that stays small is correct, and the next
+            // removal tries again.
             let _ = self.merge(0, key);
         }
         Ok(true)
     }
 }
 
-/// A node that uses less than this is merged with a neighbour, if both fit into one.
-pub(crate) const UNDERFULL: usize = CAPACITY * 2 / 5;
+/// Whether a node uses so few bytes that it is merged with a sibling, if both fit into one node.
+pub(crate) fn is_underfull(node: Page<'_>) -> bool {
+    node.used() < node.capacity() * 2 / 5
+}
 
-pub(crate) fn check_limits(key: &[u8], value: &[u8]) -> Result<()> {
+/// Fails if a tree with pages of this size cannot have this record.
+pub(crate) fn check_limits(size: PageSize, key: &[u8], value: &[u8]) -> Result<()> {
     match (key.len(), value.len()) {
-        (len, _) if len > MAX_KEY => Err(Error::KeyTooLong { len }),
+        (len, _) if len > max_key(size) => Err(Error::KeyTooLong { len, max: max_key(size) }),
         (_, len) if len > MAX_VALUE => Err(Error::ValueTooLong { len }),
         _ => Ok(()),
     }
 }
 
-/// The first of the pages of value `at`, 0 if it has none of its own.
+/// The first overflow page of value `at`, 0 if the value is in the leaf.
 fn chain_of(leaf: Leaf<'_>, at: usize) -> u64 {
     match leaf.value(at) {
         Value::Here(_) => 0,
-        Value::Elsewhere(first, _) => first,
+        Value::Overflow(first, _) => first,
     }
 }
 
-/// Whether a value gets pages of its own.
-pub(crate) fn is_long(key: &[u8], value: &[u8]) -> bool {
-    key.len() + value.len() > MAX_RECORD
+/// Whether a value is stored in an overflow chain.
+pub(crate) fn is_long(size: PageSize, key: &[u8], value: &[u8]) -> bool {
+    key.len() + value.len() > max_record(size)
 }
 
-/// The most that a record takes in a leaf.
+/// The maximum size of a record in a leaf, in bytes.
 fn record_size(key: &[u8], value: NewValue<'_>) -> usize {
     let value = match value {
         NewValue::Here(value) => value.len(),
-        NewValue::Elsewhere(..) => 16,
+        NewValue::Overflow(..) => 16,
     };
     LEAF_SLOT + 2 + key.len() + value
 }

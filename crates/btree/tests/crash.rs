@@ -1,5 +1,9 @@
-//! A log that is attached makes a tree survive crashes: at random moments the storage is copied as a crash would leave it,
-//! what is durable of the log is repeated, and the tree is what it was after the last operation that was durable.
+//! A tree with a log survives crashes. At random moments the test copies the storage, as a crash would leave it. Then
+//! it replays the durable records and compares the tree with the state after the last durable operation. Between
+//! crashes, the pool is closed and opened again. Each replay begins at the last checkpoint or at a random earlier one.
+//!
+//! `BEDPLATE_TEST_SEED` sets the seed of the first history. `BEDPLATE_TEST_KILLS` sets the number of crashes. A history
+//! has 12 crashes.
 
 mod common;
 
@@ -9,10 +13,10 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bedplate_btree::{Error, Journal, Tree, redo};
-use bedplate_bufpool::{Log, PAGE, Pool};
+use bedplate_btree::{Error, Journal, Tree, max_record, redo};
+use bedplate_bufpool::{Log, PAGE, PageSize, Pool};
 
-/// A log whose records are durable when somebody insists.
+/// A log in memory. Records become durable only on request.
 #[derive(Default)]
 struct Memory(Mutex<State>);
 
@@ -24,7 +28,7 @@ struct State {
 }
 
 impl Memory {
-    /// The record with which the operation that began there took place: a merge comes after a removal.
+    /// The number of the put or removal since record `before`. Records of a merge may follow it.
     fn change_since(&self, before: u64) -> u64 {
         let state = self.0.lock().unwrap();
         let changes = |record: &Vec<u8>| matches!(record[0], 1 | 2);
@@ -55,18 +59,24 @@ impl Log for Memory {
 }
 
 fn open(path: &Path, log: &Arc<Memory>) -> Pool {
+    open_sized(path, log, PageSize::MIN)
+}
+
+fn open_sized(path: &Path, log: &Arc<Memory>, size: PageSize) -> Pool {
     Pool::builder(path)
-        .memory(24 * PAGE)
+        .memory(24 * size.bytes())
+        .page_size(size.bytes())
         .capacity(64 << 20)
+        .engine(common::engine())
         .log(Arc::clone(log) as Arc<dyn Log>)
         .open()
         .unwrap()
 }
 
-/// A pool with an empty tree, which is durable.
-fn begin(path: &Path) -> (Arc<Memory>, Tree<Arc<Pool>>) {
+/// Creates a pool with an empty tree, which is durable.
+fn begin(path: &Path, size: PageSize) -> (Arc<Memory>, Tree<Arc<Pool>>) {
     let log = Arc::new(Memory::default());
-    let pool = Arc::new(open(path, &log));
+    let pool = Arc::new(open_sized(path, &log, size));
     let tree = Tree::create_with(pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
     tree.pool().sync().unwrap();
     (log, tree)
@@ -74,8 +84,9 @@ fn begin(path: &Path) -> (Arc<Memory>, Tree<Arc<Pool>>) {
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Opens a copy of the storage, repeats the durable records from `checkpoint` on, and compares.
-fn recover(storage: &Path, log: &Memory, checkpoint: u64, history: &[(u64, Model)]) {
+/// Opens a copy of the storage, replays the durable records from `checkpoint` on, and compares the tree with the
+/// history.
+fn recover(storage: &Path, size: PageSize, log: &Memory, checkpoint: u64, history: &[(u64, Model)]) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
     fs::copy(storage, &path).unwrap();
@@ -88,11 +99,11 @@ fn recover(storage: &Path, log: &Memory, checkpoint: u64, history: &[(u64, Model
     let again = Arc::new(Memory::default());
     again.0.lock().unwrap().records = records.clone();
     again.0.lock().unwrap().durable = durable;
-    let pool = open(&path, &again);
+    let pool = open_sized(&path, &again, size);
     assert!(pool.needs_recovery());
-    // Repeating more than is needed does no harm.
-    for (index, record) in records.iter().enumerate().skip(checkpoint.saturating_sub(50) as usize) {
-        redo(&pool, index as u64 + 1, record).unwrap();
+    for (index, record) in records.iter().enumerate().skip(checkpoint as usize) {
+        let redone = redo(&pool, index as u64 + 1, record);
+        redone.unwrap_or_else(|error| panic!("record {} after checkpoint {checkpoint}: {error}", index + 1));
     }
     let tree = Tree::open_with(&pool, 0, Arc::clone(&again) as Arc<dyn Journal>).unwrap();
     let mut pages = std::collections::HashSet::new();
@@ -102,7 +113,7 @@ fn recover(storage: &Path, log: &Memory, checkpoint: u64, history: &[(u64, Model
     let found: Result<Model, Error> = tree.iter().owned().collect();
     let found = found.unwrap();
     assert!(found == *expected, "{} records instead of {} at {durable}", found.len(), expected.len());
-    // And it goes on.
+    // The recovered tree can be changed.
     for n in 0..200u64 {
         tree.upsert(&common::mixed(n).to_be_bytes(), &[9; 300]).unwrap();
     }
@@ -110,27 +121,45 @@ fn recover(storage: &Path, log: &Memory, checkpoint: u64, history: &[(u64, Model
     pool.close().unwrap();
 }
 
-fn crashes(seed: u64) {
+/// Closes the pool of a tree, and opens both again.
+fn reopen(path: &Path, log: &Arc<Memory>, tree: Tree<Arc<Pool>>) -> Tree<Arc<Pool>> {
+    let size = tree.pool().page_size();
+    tree.pool().close().unwrap();
+    drop(tree);
+    let pool = Arc::new(open_sized(path, log, size));
+    assert!(!pool.needs_recovery());
+    Tree::open_with(pool, 0, Arc::clone(log) as Arc<dyn Journal>).unwrap()
+}
+
+/// Runs a history. The pool is closed and opened again every `steps_between_closes` steps on average.
+fn crashes(seed: u64, size: PageSize, steps_between_closes: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
-    let (log, tree) = begin(&path);
+    let (log, mut tree) = begin(&path, size);
+    // With larger pages, values are longer, and few are so long that they have pages of their own.
+    let (longer, few) = if size == PageSize::MIN { (1, 31) } else { (2, 127) };
     let last = || log.0.lock().unwrap().records.len() as u64;
-    let mut checkpoint = last();
+    let mut checkpoints = vec![last()];
     let mut model = Model::new();
     let mut history = vec![(last(), model.clone())];
     let mut random = seed;
     let mut crashed = 0;
-    for step in 0..3000u64 {
+    let crashes = common::scaled(12) as u64 + u64::from(common::in_guest());
+    for step in 0..crashes * 250 {
         random = common::mixed(random);
         let key = match random % 3 {
             0 => (random >> 8 & 255).to_be_bytes().to_vec(),
             1 => common::mixed(random >> 8 & 255).to_be_bytes().to_vec(),
             _ => [vec![b'x'; 200], (random >> 8 & 127).to_be_bytes().to_vec()].concat(),
         };
-        let len = if random >> 20 & 31 == 0 { 5000 } else { (random >> 24) as usize % 300 };
+        let len = if random >> 20 & few == 0 {
+            max_record(size) + 3500
+        } else {
+            (random >> 24) as usize % (300 * longer)
+        };
         let value = vec![step as u8; len];
         let before = last();
-        // It grows and shrinks, so that nodes merge and their pages are used again.
+        // The tree grows and shrinks, so that nodes merge and their pages are used again.
         let shrink = step / 700 % 2 == 1;
         match random >> 40 & 7 {
             0..=3 if shrink => assert_eq!(tree.remove(&key).unwrap(), model.remove(&key).is_some()),
@@ -150,31 +179,40 @@ fn crashes(seed: u64) {
         }
         history.push((log.change_since(before), model.clone()));
         if random >> 50 & 255 == 0 {
-            // A commit.
+            // This is a commit.
             let lsn = last();
             log.make_durable(lsn).unwrap();
         }
         if random >> 50 & 511 == 1 {
             tree.pool().sync().unwrap();
-            checkpoint = last();
+            checkpoints.push(last());
+        }
+        if common::mixed(random).is_multiple_of(steps_between_closes) {
+            tree = reopen(&path, &log, tree);
         }
         if step % 250 == 249 {
-            recover(&path, &log, checkpoint, &history);
+            let any = (common::mixed(random) >> 32) as usize % checkpoints.len();
+            let at = if random >> 60 & 1 == 0 { any } else { checkpoints.len() - 1 };
+            recover(&path, size, &log, checkpoints[at], &history);
             crashed += 1;
             let durable = log.durable_lsn();
             history.retain(|(lsn, _)| *lsn + 500 >= durable);
         }
     }
-    assert_eq!(crashed, 12);
+    assert_eq!(crashed, crashes);
 }
 
 #[test]
 fn what_is_durable_survives_crashes() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("BEDPLATE_TEST_SEED").unwrap_or(1);
-    for seed in seed..seed + number("BEDPLATE_TEST_KILLS").map_or(1, |kills| kills.div_ceil(12)) {
+    for seed in seed..seed + number("BEDPLATE_TEST_KILLS").map_or(3, |kills| kills.div_ceil(12)) {
         println!("BEDPLATE_TEST_SEED={seed}");
-        crashes(seed);
+        // Some histories have no close, others have many.
+        crashes(seed, PageSize::MIN, [u64::MAX, 400, 100, 30][seed as usize % 4]);
+    }
+    for size in common::page_sizes().into_iter().skip(1) {
+        crashes(seed, size, 200);
     }
 }
 
@@ -182,8 +220,8 @@ fn what_is_durable_survives_crashes() {
 fn a_bulk_load_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
-    let (log, tree) = begin(&path);
-    let records: Model = (0u64..3000)
+    let (log, tree) = begin(&path, PageSize::MIN);
+    let records: Model = (0..common::scaled(3000) as u64)
         .map(|n| {
             (common::mixed(n).to_be_bytes().to_vec(), vec![n as u8; if n % 99 == 0 { 7000 } else { 90 }])
         })
@@ -191,7 +229,7 @@ fn a_bulk_load_is_logged() {
     tree.bulk_load(&records).unwrap();
     let last = log.0.lock().unwrap().records.len() as u64;
     log.make_durable(last).unwrap();
-    recover(&path, &log, 0, &[(last, records)]);
+    recover(&path, PageSize::MIN, &log, 0, &[(last, records)]);
 }
 
 #[test]
@@ -206,4 +244,106 @@ fn records_that_are_none_are_refused() {
     }
     assert!(redo(&pool, 8, &[9, 1, 2]).is_err() && redo(&pool, 8, &[3; 4000]).is_err());
     assert_eq!(tree.check().unwrap().records, 1);
+}
+
+/// Puts records into `tree` until nodes have split. Does not make a checkpoint.
+fn grow(tree: &Tree<&Pool>, count: u64) -> Result<(), Error> {
+    (0..count).try_for_each(|n| tree.upsert(&common::mixed(n).to_be_bytes(), &[3; 300]).map(drop))
+}
+
+/// Creates a closed pool with a journaled tree of 100 records. Returns its log and the records.
+fn closed_journaled_tree(path: &Path) -> (Arc<Memory>, Model) {
+    let (log, tree) = begin(path, PageSize::MIN);
+    let model: Model = (0u64..100).map(|n| (n.to_be_bytes().to_vec(), vec![7; 300])).collect();
+    model.iter().for_each(|(key, value)| assert!(!tree.upsert(key, value).unwrap()));
+    tree.pool().close().unwrap();
+    (log, model)
+}
+
+/// Without the refusal, splits would reach storage in any order, and the crash would lose durable records.
+#[test]
+fn a_journaled_tree_is_not_opened_without_its_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let (log, model) = closed_journaled_tree(&path);
+    let plain = Pool::builder(&path).memory(24 * PAGE).capacity(64 << 20).open().unwrap();
+    let opened = Tree::open(&plain, 0);
+    if let Ok(tree) = &opened {
+        grow(tree, 2000).unwrap();
+    }
+    let again = Tree::open_or_create(&plain, 0).map(drop);
+    let refusals = [opened.err(), again.err()].map(|error| error.map(|error| error.to_string()));
+    // The crash: nothing is closed, and the log survives.
+    let last = log.0.lock().unwrap().records.len() as u64;
+    log.make_durable(last).unwrap();
+    let copy = directory.path().join("copy");
+    fs::copy(&path, &copy).unwrap();
+    let pool = open(&copy, &log);
+    for (index, record) in log.0.lock().unwrap().records.clone().iter().enumerate() {
+        redo(&pool, index as u64 + 1, record).unwrap();
+    }
+    let tree = Tree::open_with(&pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
+    let found: Result<Model, Error> = tree.iter().owned().collect();
+    let lost = match (tree.pages(drop), found) {
+        (Ok(_), Ok(found)) => model.iter().filter(|(key, value)| found.get(*key) != Some(value)).count(),
+        (checked, _) => panic!("the crash left a damaged tree: {checked:?}; refusals: {refusals:?}"),
+    };
+    assert_eq!(lost, 0, "durable records are lost; refusals: {refusals:?}");
+    for refusal in refusals {
+        let refusal = refusal.expect("a journaled tree is opened without its journal");
+        assert!(refusal.contains("journal") && refusal.contains("open_with"), "{refusal}");
+    }
+}
+
+/// The conversion makes a checkpoint: unlogged changes are durable before the first logged change.
+#[test]
+fn an_unjournaled_tree_that_is_opened_with_a_journal_survives_crashes_from_then_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let log = Arc::new(Memory::default());
+    let pool = open(&path, &log);
+    let tree = Tree::create(&pool, 0).unwrap();
+    // These changes are not logged, and the pool is not synced. Some of their pages are in memory only.
+    grow(&tree, 300).unwrap();
+    let mut model: Model = tree.iter().owned().collect::<Result<_, _>>().unwrap();
+    drop(tree);
+    let tree = Tree::open_with(&pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
+    for n in 0u64..50 {
+        tree.upsert(&n.to_be_bytes(), &[8; 300]).unwrap();
+        model.insert(n.to_be_bytes().to_vec(), vec![8; 300]);
+    }
+    let last = log.0.lock().unwrap().records.len() as u64;
+    log.make_durable(last).unwrap();
+    recover(&path, PageSize::MIN, &log, 0, &[(0, Model::new()), (last, model)]);
+    // The tree stays journaled after a close.
+    drop(tree);
+    pool.close().unwrap();
+    drop(pool);
+    let plain = Pool::builder(&path).memory(24 * PAGE).capacity(64 << 20).open().unwrap();
+    assert!(Tree::open(&plain, 0).is_err());
+}
+
+#[test]
+fn a_journal_that_the_pool_does_not_wait_for_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let log = Arc::new(Memory::default());
+    let other = Arc::new(Memory::default());
+    let without = Pool::builder(&path).memory(24 * PAGE).capacity(64 << 20).open().unwrap();
+    let refused = Tree::create_with(&without, 0, Arc::clone(&log) as Arc<dyn Journal>).err();
+    let refused = refused.expect("a pool without a log takes a journal").to_string();
+    assert!(refused.contains("no log"), "{refused}");
+    Tree::create(&without, 1).unwrap();
+    assert!(Tree::open_with(&without, 1, Arc::clone(&log) as Arc<dyn Journal>).is_err());
+    without.close().unwrap();
+    drop(without);
+    let pool = open(&path, &log);
+    let refused = Tree::create_with(&pool, 0, Arc::clone(&other) as Arc<dyn Journal>).err();
+    let refused = refused.expect("a journal of another log is taken").to_string();
+    assert!(refused.contains("another log"), "{refused}");
+    assert!(Tree::open_with(&pool, 1, Arc::clone(&other) as Arc<dyn Journal>).is_err());
+    // A refusal changes nothing.
+    assert_eq!(pool.root(0), 0);
+    Tree::open(&pool, 1).unwrap();
+    Tree::create_with(&pool, 0, Arc::clone(&log) as Arc<dyn Journal>).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Files that hold something else than was written, in pages whose checksums are right: every operation of a tree comes
-//! to an end, with a result or with an error that says what is wrong, and takes no memory to speak of.
+//! Files with pages that have wrong content and valid checksums. Every operation of a tree must return a result, or an
+//! error that describes the damage. It must end, and it must not use much memory.
 
 mod common;
 
@@ -14,7 +14,7 @@ use rand::{Rng, RngExt, SeedableRng};
 
 const HEADER: usize = 24;
 const RECORDS: u64 = 1500;
-/// How long all that is done with one file may take.
+/// Maximum time for all operations on one file.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn key(n: u64) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn value(n: u64) -> Vec<u8> {
     vec![n as u8; len]
 }
 
-/// A file with a tree of three levels, with some long values.
+/// The content of a file with a tree of three levels and some overflow values.
 fn whole() -> Vec<u8> {
     let (directory, pool) = common::pool(1024);
     let tree = Tree::create(&pool, 0).unwrap();
@@ -41,25 +41,25 @@ fn whole() -> Vec<u8> {
     pool.close().unwrap();
     drop(pool);
     let mut bytes = fs::read(directory.path().join("pool")).unwrap();
-    // What it has room for beyond that is zeros.
+    // The rest of the file is zeros.
     let end = used(&bytes).last().unwrap() + 1;
     bytes.truncate(end as usize * PAGE);
     bytes
 }
 
-/// Makes a page what the pool would have written.
+/// Makes the checksum of a changed page valid.
 fn seal(image: &mut [u8]) {
     let sum = crc32c::crc32c_append(crc32c::crc32c(&image[..16]), &image[20..]);
     image[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Numbers of pages that have something in them.
+/// The numbers of the pages that are not all zeros.
 fn used(bytes: &[u8]) -> Vec<u64> {
     let pages = bytes.chunks(PAGE).enumerate().skip(256);
     pages.filter(|(_, page)| page.iter().any(|byte| *byte != 0)).map(|(number, _)| number as u64).collect()
 }
 
-/// Changes a page: a bit, a number in its header, a reference, or all of it.
+/// Damages a page: a bit, a number in its header, a reference, or the whole content.
 fn damage(bytes: &mut [u8], pages: &[u64], random: &mut SmallRng) {
     let page = pages[random.random_range(0..pages.len())];
     let other = pages[random.random_range(0..pages.len())];
@@ -73,7 +73,7 @@ fn damage(bytes: &mut [u8], pages: &[u64], random: &mut SmallRng) {
             let at = from(page) + HEADER + 2 * random.random_range(0..10);
             bytes[at..at + 2].copy_from_slice(&(word as u16).to_le_bytes());
         }
-        // Children, the next page of a value and its length, slots.
+        // Children, the next page and the length of an overflow page, slots.
         3 | 4 => {
             let at = from(page) + HEADER + [8, 16, 24, 104, 112, 120, 128, 136][random.random_range(0..8)];
             bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -86,7 +86,7 @@ fn damage(bytes: &mut [u8], pages: &[u64], random: &mut SmallRng) {
     seal(&mut bytes[from(page)..][..PAGE]);
 }
 
-/// Does everything; whatever an operation says is right, if it says anything.
+/// Runs all operations. Any result is correct, but each operation must end.
 fn use_it(pool: &Pool, seed: u64) -> Result<(), Error> {
     let tree = Tree::open(pool, 0)?;
     let _ = tree.check();

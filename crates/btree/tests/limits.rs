@@ -1,15 +1,18 @@
-//! What a tree refuses, what it takes at its limits, and that an error leaves nothing behind.
+//! Limits of a tree: what it refuses, what it accepts at the limit, and that an error leaves nothing behind.
 
 mod common;
 
-use bedplate_btree::{Error, MAX_KEY, MAX_RECORD, MAX_VALUE, Tree};
+use bedplate_btree::{Error, MAX_KEY, MAX_RECORD, MAX_VALUE, Tree, max_key, max_record};
+use bedplate_bufpool::PageSize;
 
 #[test]
 fn keys_and_values_have_limits() {
     let (_directory, pool) = common::pool(64);
     let tree = Tree::create(&pool, 0).unwrap();
     let long = vec![1; MAX_KEY + 1];
-    assert!(matches!(tree.upsert(&long, b""), Err(Error::KeyTooLong { len }) if len == MAX_KEY + 1));
+    assert!(
+        matches!(tree.upsert(&long, b""), Err(Error::KeyTooLong { len, max: MAX_KEY }) if len == MAX_KEY + 1)
+    );
     assert!(!tree.remove(&long).unwrap() && !tree.contains_key(&long).unwrap());
     assert_eq!(tree.get(&long, |_| ()).unwrap(), None);
     let large = vec![1; MAX_VALUE + 1];
@@ -26,19 +29,54 @@ fn keys_and_values_have_limits() {
 
 #[test]
 fn the_largest_records_come_and_go_in_any_order() {
-    let (_directory, pool) = common::pool(32);
-    let tree = Tree::create(&pool, 0).unwrap();
-    // Keys as long as can be, of which all but the last bytes are the same, or none.
-    let keys = |n: u64| [vec![(n % 3) as u8; MAX_KEY - 8], common::mixed(n).to_be_bytes().to_vec()].concat();
-    for n in 0..500 {
-        let len = MAX_RECORD - MAX_KEY + (n % 2) as usize;
-        assert!(tree.insert(&keys(n), &vec![n as u8; len]).unwrap());
+    for size in common::page_sizes() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = common::open_sized(directory.path(), 32, size);
+        let tree = Tree::create(&pool, 0).unwrap();
+        let (key, record) = (max_key(size), max_record(size));
+        // Keys of maximum length. They differ in all bytes or only in the last ones.
+        let keys = |n: u64| [vec![(n % 3) as u8; key - 8], common::mixed(n).to_be_bytes().to_vec()].concat();
+        let len = |n: u64| record - key + (n % 2) as usize;
+        for n in 0..500 {
+            assert!(tree.insert(&keys(n), &vec![n as u8; len(n)]).unwrap());
+        }
+        assert_eq!(tree.check().unwrap().records, 500);
+        for n in 0..500 {
+            let value = tree.get(&keys(n), <[u8]>::to_vec).unwrap().unwrap();
+            assert!(value.len() == len(n) && value.iter().all(|byte| *byte == n as u8));
+        }
+        for n in 0..500 {
+            assert!(tree.remove(&keys(n)).unwrap());
+        }
+        assert_eq!(tree.check().unwrap().records, 0);
     }
-    assert_eq!(tree.check().unwrap().records, 500);
-    for n in 0..500 {
-        assert!(tree.remove(&keys(n)).unwrap());
+}
+
+#[test]
+fn the_limit_of_keys_follows_the_page_size() {
+    assert_eq!(PageSize::ALL.map(max_key), [512, 1024, 2048, 4096, 8192]);
+    assert_eq!(PageSize::ALL.map(max_record), [1460, 2996, 6068, 12212, 24500]);
+    assert_eq!((MAX_KEY, MAX_RECORD), (512, 1460));
+    for size in common::page_sizes() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = common::open_sized(directory.path(), 64, size);
+        let tree = Tree::create(&pool, 0).unwrap();
+        assert_eq!(tree.max_key(), max_key(size));
+        let long = vec![1; max_key(size) + 1];
+        let refused = tree.insert(&long, b"");
+        assert!(
+            matches!(refused, Err(Error::KeyTooLong { len, max }) if (len, max) == (long.len(), tree.max_key()))
+        );
+        let refused = tree.bulk_load([(&long, b"")]);
+        assert!(matches!(refused, Err(Error::KeyTooLong { .. })));
+        assert_eq!(tree.get(&long, |_| ()).unwrap(), None);
+        assert!(!tree.remove(&long).unwrap() && !tree.contains_key(&long).unwrap());
+        assert!(tree.insert(&long[1..], b"longest").unwrap());
+        assert_eq!(tree.get(&long[1..], <[u8]>::to_vec).unwrap().unwrap(), b"longest");
+        let mut range = tree.range(&long[1..]..&long[..]);
+        assert_eq!(range.try_next().unwrap(), Some((&long[1..], &b"longest"[..])));
+        assert_eq!(range.try_next().unwrap(), None);
     }
-    assert_eq!(tree.check().unwrap().records, 0);
 }
 
 #[test]

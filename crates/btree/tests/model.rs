@@ -1,20 +1,21 @@
-//! A tree against a `BTreeMap`: random operations, in pools that hold an eighth of it or less.
+//! Compares a tree with a `BTreeMap`: random operations, in pools that hold an eighth of the tree or less.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use bedplate_btree::{MAX_KEY, MAX_RECORD, Tree};
-use bedplate_bufpool::Pool;
+use bedplate_btree::{MAX_KEY, MAX_RECORD, Tree, max_key, max_record};
+use bedplate_bufpool::{PageSize, Pool};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 #[derive(Clone, Debug)]
 enum Operation {
     Insert(Vec<u8>, Vec<u8>),
     Upsert(Vec<u8>, Vec<u8>),
-    /// Appends, and cuts off at a length.
+    /// Appends, and truncates to a length.
     Update(Vec<u8>, Vec<u8>, usize),
     InPlace(Vec<u8>, u8),
     Remove(Vec<u8>),
@@ -66,6 +67,41 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (bound(), bound(), 0usize..200).prop_map(|(low, high, take)| Operation::Range(low, high, take)),
         3 => (bound(), bound(), 0usize..200).prop_map(|(low, high, take)| Operation::RangeRev(low, high, take)),
     ]
+}
+
+/// Lengthens keys and values near the limits of a page of 4 KiB, so that they are near the limits of this size.
+fn stretch(size: PageSize, operation: Operation) -> Operation {
+    use Operation::*;
+    let key = |key: Vec<u8>| stretch_key(size, key);
+    let value = |value: Vec<u8>| stretch_value(size, value);
+    let bound = |bound: Bound<Vec<u8>>| bound.map(key);
+    match operation {
+        Insert(k, v) => Insert(key(k), value(v)),
+        Upsert(k, v) => Upsert(key(k), value(v)),
+        Update(k, v, len) => Update(key(k), value(v), len * size.bytes() / PageSize::MIN.bytes()),
+        InPlace(k, byte) => InPlace(key(k), byte),
+        Remove(k) => Remove(key(k)),
+        RemoveRange(low, high) => RemoveRange(key(low), key(high)),
+        Get(k) => Get(key(k)),
+        Range(low, high, take) => Range(bound(low), bound(high), take),
+        RangeRev(low, high, take) => RangeRev(bound(low), bound(high), take),
+    }
+}
+
+fn stretch_key(size: PageSize, key: Vec<u8>) -> Vec<u8> {
+    match key.first() {
+        Some(first) if key.len() >= MAX_KEY - 20 => [vec![*first; max_key(size) - MAX_KEY], key].concat(),
+        _ => key,
+    }
+}
+
+fn stretch_value(size: PageSize, value: Vec<u8>) -> Vec<u8> {
+    match value.first() {
+        Some(first) if (700..MAX_RECORD + 100).contains(&value.len()) => {
+            [vec![*first; max_record(size) - MAX_RECORD], value].concat()
+        }
+        _ => value,
+    }
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -124,7 +160,7 @@ fn apply(tree: &Tree<&Pool>, model: &mut Model, operation: Operation) -> Result<
         }
         Operation::Range(low, high, take) => {
             let expected: Vec<_> = in_range(model, &low, &high).take(take).collect();
-            // What is expected changes nothing.
+            // The expected number of records does not change the result.
             let found: Result<Vec<_>, _> =
                 tree.range((low, high)).expecting(model.len() % 100).owned().take(take).collect();
             prop_assert_eq!(found.unwrap(), expected);
@@ -144,7 +180,7 @@ fn verify(tree: &Tree<&Pool>, pool: &Pool, model: &Model) -> Result<(), TestCase
     let shape = tree.pages(|_| pages += 1).unwrap();
     prop_assert_eq!(shape.records, model.len() as u64);
     prop_assert_eq!(shape.pages(), pages);
-    // Nothing has leaked.
+    // No page has leaked.
     prop_assert_eq!(pool.pages_in_use(), pages);
     let all: Result<Vec<_>, _> = tree.iter().owned().collect();
     prop_assert_eq!(all.unwrap(), model.clone().into_iter().collect::<Vec<_>>());
@@ -157,24 +193,28 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_tree_is_a_sorted_map(operations in vec(operation(), 1..600), again in vec(operation(), 0..200)) {
+    fn a_tree_is_a_sorted_map(
+        size in select(common::page_sizes()),
+        operations in vec(operation(), 1..600),
+        again in vec(operation(), 0..200),
+    ) {
         let directory = tempfile::tempdir().unwrap();
         let mut model = Model::new();
         {
-            // Some 600 operations make about 150 pages.
-            let pool = common::open(directory.path(), 20);
+            // 600 operations allocate about 150 pages.
+            let pool = common::open_sized(directory.path(), 20, size);
             let tree = Tree::create(&pool, 3).unwrap();
             for operation in operations {
-                apply(&tree, &mut model, operation)?;
+                apply(&tree, &mut model, stretch(size, operation))?;
             }
             verify(&tree, &pool, &model)?;
             pool.close().unwrap();
         }
-        let pool = common::open(directory.path(), 20);
+        let pool = common::open_sized(directory.path(), 20, size);
         let tree = Tree::open(&pool, 3).unwrap();
         verify(&tree, &pool, &model)?;
         for operation in again {
-            apply(&tree, &mut model, operation)?;
+            apply(&tree, &mut model, stretch(size, operation))?;
         }
         verify(&tree, &pool, &model)?;
         for key in model.keys() {
@@ -186,8 +226,14 @@ proptest! {
     }
 
     #[test]
-    fn bulk_loading_is_inserting(records in proptest::collection::btree_map(key(), value(), 0..800)) {
-        let (_directory, pool) = common::pool(40);
+    fn bulk_loading_is_inserting(
+        size in select(common::page_sizes()),
+        records in proptest::collection::btree_map(key(), value(), 0..800),
+    ) {
+        let records: Model =
+            records.into_iter().map(|(key, value)| (stretch_key(size, key), stretch_value(size, value))).collect();
+        let directory = tempfile::tempdir().unwrap();
+        let pool = common::open_sized(directory.path(), 40, size);
         let tree = Tree::create(&pool, 0).unwrap();
         prop_assert_eq!(tree.bulk_load(records.clone()).unwrap(), records.len() as u64);
         verify(&tree, &pool, &records)?;

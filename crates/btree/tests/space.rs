@@ -1,4 +1,4 @@
-//! Pages come back, trees stay dense, and what was closed is there again.
+//! Space: pages are freed, trees stay dense, and a closed tree can be opened again.
 
 mod common;
 
@@ -69,7 +69,7 @@ fn rising_keys_and_bulk_loads_fill_their_leaves() {
 
 #[test]
 fn random_keys_leave_leaves_more_than_two_thirds_full() {
-    // In memory, neighbours share what they have; where most leaves are in storage, few are at hand.
+    // In memory, siblings redistribute records. If most leaves are in storage, few siblings are available for that.
     for (frames, percent) in [(2048, 74), (64, 62)] {
         let (_directory, pool) = common::pool(frames);
         let tree = Tree::create(&pool, 0).unwrap();

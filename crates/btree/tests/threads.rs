@@ -1,4 +1,4 @@
-//! Threads that insert, change, remove and scan at once, and what every one of them must see.
+//! Threads that insert, change, remove and scan at the same time, and the invariants that each of them checks.
 
 mod common;
 
@@ -11,7 +11,7 @@ use bedplate_btree::Tree;
 use bedplate_bufpool::{Choice, Kind, Pool};
 
 const WRITERS: u64 = 4;
-/// Keys that are there from the beginning to the end.
+/// Number of keys that exist from the beginning to the end.
 const STABLE: u64 = 3000;
 const COUNTERS: u64 = 20;
 
@@ -20,7 +20,7 @@ fn seconds() -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Keys of all kinds lie between each other, so that every leaf has some of each.
+/// Keys of all kinds are interleaved, so that every leaf has some of each kind.
 fn key(kind: u8, number: u64) -> Vec<u8> {
     let mut key = (common::mixed(number) % 5000).to_be_bytes().to_vec();
     key.push(kind);
@@ -32,7 +32,7 @@ fn counter(number: u64) -> Vec<u8> {
     [b"counter-", &number.to_be_bytes()[..]].concat()
 }
 
-/// What is stored for a key: it can be told from another one's, and from half of one.
+/// The value of a key. A value of another key, or a part of a value, would be detected.
 fn value(key: &[u8], version: u64) -> Vec<u8> {
     let word = key.iter().fold(version, |sum, &byte| common::mixed(sum ^ u64::from(byte)));
     let len = match word % 40 {
@@ -50,7 +50,7 @@ fn check_value(key: &[u8], found: &[u8]) -> u64 {
     version
 }
 
-/// Changes its own keys at random, and knows what they must be.
+/// Changes its own keys at random, and checks their values.
 fn write(tree: &Tree<&Pool>, me: u64, stop: &AtomicBool, increments: &AtomicU64) -> BTreeMap<Vec<u8>, u64> {
     let mut mine = BTreeMap::new();
     let mut random = me;
@@ -59,7 +59,7 @@ fn write(tree: &Tree<&Pool>, me: u64, stop: &AtomicBool, increments: &AtomicU64)
             break;
         }
         random = common::mixed(random);
-        // It grows for a while, and shrinks for a while.
+        // The tree grows for a while and shrinks for a while.
         let growing = version % 8000 < 4000;
         let key = key(10 + me as u8, random % 1500);
         match random >> 32 & 15 {
@@ -99,7 +99,7 @@ fn write(tree: &Tree<&Pool>, me: u64, stop: &AtomicBool, increments: &AtomicU64)
     mine
 }
 
-/// Scans: keys in order, and stable ones exactly once, between any two points.
+/// Scans between random keys, and checks that keys are in order and that stable keys occur exactly once.
 fn scan(tree: &Tree<&Pool>, stop: &AtomicBool, stable: &BTreeMap<Vec<u8>, u64>) -> u64 {
     let (mut scans, mut random) = (0, 77);
     while !stop.load(Ordering::Relaxed) {
@@ -128,7 +128,7 @@ fn scan(tree: &Tree<&Pool>, stop: &AtomicBool, stable: &BTreeMap<Vec<u8>, u64>) 
     scans
 }
 
-/// Stable keys are found at all times, with a value that is whole.
+/// Reads stable keys, and checks that each is present with a complete value.
 fn read(tree: &Tree<&Pool>, stop: &AtomicBool) -> u64 {
     let (mut reads, mut random) = (0, 99);
     while !stop.load(Ordering::Relaxed) {
@@ -140,10 +140,10 @@ fn read(tree: &Tree<&Pool>, stop: &AtomicBool) -> u64 {
     reads
 }
 
-/// Whatever happens, the others come to an end.
-struct Stop<'s>(&'s AtomicBool);
+/// Stops the other threads, even if the test panics.
+struct Abort<'s>(&'s AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for Abort<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -173,10 +173,10 @@ fn everything_at_once(pages: usize, engine: Choice) {
             .collect();
         let scanner = scope.spawn(|| scan(&tree, &stop, &stable));
         let reader = scope.spawn(|| read(&tree, &stop));
-        let _stop = Stop(&stop);
+        let _stop = Abort(&stop);
         let end = Instant::now() + seconds();
         while Instant::now() < end && !writers.iter().any(|writer| writer.is_finished()) {
-            // What must be true of a tree is true at every moment.
+            // The invariants of the tree hold at every moment.
             assert!(tree.check().unwrap().records >= STABLE + COUNTERS);
             thread::sleep(Duration::from_millis(50));
         }
@@ -213,19 +213,19 @@ fn everything_at_once_in_memory() {
     everything_at_once(8192, common::engine());
 }
 
-/// The tree has some 800 pages: whatever is looked at has just been evicted.
+/// The tree has about 800 pages, so most accesses find a page that was just evicted.
 #[test]
 fn everything_at_once_in_a_pool_of_a_tenth() {
     everything_at_once(80, common::engine());
 }
 
-/// Pages that are read optimistically become others' frames.
+/// Frames get other pages while they are read optimistically.
 #[test]
 fn everything_at_once_in_frames() {
     everything_at_once(80, Choice::Only(Kind::Hashtable));
 }
 
-/// All threads at the same leaf: restarts, latches instead of restarts, splits of the same nodes.
+/// All threads work on the same leaf: restarts, latched descents, splits of the same nodes.
 #[test]
 fn everybody_at_the_same_place() {
     let (_directory, pool) = common::pool(512);
@@ -239,7 +239,7 @@ fn everybody_at_the_same_place() {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     assert!(tree.insert(&number.to_be_bytes(), &[1; 100]).unwrap());
                     if let Some(old) = number.checked_sub(300) {
-                        // Whoever took that number may still be about to insert it.
+                        // The thread that took this number may not have inserted the record yet.
                         while !tree.remove(&old.to_be_bytes()).unwrap() {
                             assert!(
                                 Instant::now() < end + Duration::from_secs(60),

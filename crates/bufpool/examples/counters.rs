@@ -62,8 +62,8 @@ fn count(pool: &Pool, first: u64, thread: u64) -> Result<(), bedplate_bufpool::E
         let counter = (state ^ state >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9) % COUNTERS;
         let mut page = pool.pin_exclusive(PageId(first + counter / IN_A_PAGE))?;
         let at = 8 * (counter % IN_A_PAGE) as usize;
-        let bytes = page[at..].first_chunk_mut().expect("inside the page");
-        *bytes = (u64::from_le_bytes(*bytes) + 1).to_le_bytes();
+        let count = u64::from_le_bytes(*page[at..].first_chunk().expect("inside the page"));
+        page.write(at, &(count + 1).to_le_bytes());
     }
     Ok(())
 }

@@ -4,20 +4,24 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::arrivals::Arrivals;
+use crate::access::payload::Payload;
+use crate::access::prefetch_queue::PrefetchQueue;
 use crate::buffer::{Buffers, TOGETHER};
-use crate::credit::Credit;
-use crate::doublewrite::{self, DoubleWrite, TornPages};
-use crate::engine::{Engine, Kind, Mapped, Release, Table};
+use crate::durability::double_write::{self, DoubleWrite, TornPages};
+use crate::durability::last_lsn::LastLsn;
+use crate::durability::log::Log;
+use crate::durability::page_allocator::{self, PageAllocator};
+use crate::durability::page_store::PageStore;
+use crate::durability::superblock::{FIRST, Superblock};
+use crate::engine::{Array, Engine, Kind, Mapped, Release, Table};
 #[cfg(target_arch = "x86_64")]
 use crate::engine::{Ring0, ring0::Parts};
 use crate::error::{Error, Result};
-use crate::home::Home;
-use crate::log::Log;
-use crate::meta::{FIRST, Meta};
 use crate::page::{MAX_PAGES, PAGE};
-use crate::pool::Pool;
-use crate::space::{self, Space};
+use crate::page_size::PageSize;
+use crate::pool::{Core, Pool};
+use crate::replacement::provider::{self, Provider};
+use crate::replacement::usage_count::UsageCounts;
 use crate::statistics::Counters;
 use crate::storage::{File, Storage};
 
@@ -43,9 +47,11 @@ pub struct Builder {
     storage: Option<Box<dyn Storage>>,
     memory: usize,
     capacity: u64,
+    page_size: Option<usize>,
     choice: Choice,
     direct: bool,
     batch: Option<usize>,
+    provider_threads: usize,
     log: Option<Arc<dyn Log>>,
     torn_pages: Option<TornPages>,
     recover: bool,
@@ -67,9 +73,11 @@ impl Builder {
             storage: None,
             memory: 64 << 20,
             capacity: 16 << 30,
+            page_size: None,
             choice: Choice::Auto,
             direct: true,
             batch: None,
+            provider_threads: provider::DEFAULT_THREADS,
             log: None,
             torn_pages: None,
             recover: false,
@@ -84,10 +92,22 @@ impl Builder {
         self
     }
 
-    /// How many bytes the storage may ever have: so much address space is reserved, and 1/512 of it for the pages' states.
-    /// It may be another one each time. Default: 16 GiB; of a block device at most its size.
+    /// How many bytes the storage may ever have. The array engine reserves a 1024th of it as address space; engines whose
+    /// page numbers are addresses reserve all of it, and a 512th for the pages' states. It may be another one each time.
+    /// Default: 16 GiB; on a block device at most its size.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity = bytes;
+        self
+    }
+
+    /// Bytes of a page: a power of two from 4 KiB to 64 KiB. Default: the size of the pages in the storage, or 4 KiB for a
+    /// new pool.
+    ///
+    /// A pool has the size that it was created with. Opening it with another one is an error ([`Error::PageSize`]). The pool's
+    /// own pages are the first 256, whatever their size: 1 MiB of pages of 4 KiB, 16 MiB of pages of 64 KiB. The `ring0` engine
+    /// has pages of 4 KiB only.
+    pub fn page_size(mut self, bytes: usize) -> Self {
+        self.page_size = Some(bytes);
         self
     }
 
@@ -106,6 +126,16 @@ impl Builder {
     /// How many pages are evicted at once. Default: a 32nd of those in memory, at most 256.
     pub fn batch(mut self, pages: usize) -> Self {
         self.batch = Some(pages);
+        self
+    }
+
+    /// How many threads of the pool keep some frames free, by evicting and writing pages before a frame is needed: up to 8. With
+    /// 0, a thread that needs a frame evicts and writes pages itself. Default: 1.
+    ///
+    /// The threads start when few frames are free for the first time. From then on up to a 32nd of the frames is kept free. The `ring0` engine has none, whatever this says: waking one
+    /// is a system call, and that engine promises evictions without system calls.
+    pub fn provider_threads(mut self, threads: usize) -> Self {
+        self.provider_threads = threads;
         self
     }
 
@@ -143,21 +173,16 @@ impl Builder {
     }
 
     /// Opens the pool, or creates an empty one.
-    pub fn open(self) -> Result<Pool> {
-        let frames = self.memory / PAGE;
+    pub fn open(mut self) -> Result<Pool> {
         let setting = |what, value, must| Err(Error::Setting { what, value, must });
-        if frames < LEAST_FRAMES || frames > MAX_PAGES as usize / 2 {
-            return setting("memory", self.memory as u64, "at least 64 KiB, at most 8 TiB");
+        let asked_size = self.page_size.map(PageSize::new).transpose()?;
+        // Settings that are too small for this page size are refused before the storage is opened or created. The storage may have
+        // larger pages.
+        self.limits(asked_size.unwrap_or_default())?;
+        if self.provider_threads > provider::MOST_THREADS {
+            return setting("provider threads", self.provider_threads as u64, "at most 8");
         }
-        let mut limit = self.capacity / PAGE as u64;
-        if limit <= FIRST || limit > MAX_PAGES {
-            return setting("capacity", self.capacity, "more than 1 MiB, at most 16 TiB");
-        }
-        let batch = self.batch.unwrap_or((frames / 32).clamp(1, MOST_BATCH));
-        if batch == 0 || batch > frames {
-            return setting("batch", batch as u64, "at least 1, at most the pages in memory");
-        }
-        let storage: Box<dyn Storage> = match self.storage {
+        let storage: Box<dyn Storage> = match self.storage.take() {
             Some(storage) => storage,
             None => {
                 let file = File::open(&self.path, self.direct).map_err(Error::storage("open the pool"))?;
@@ -165,17 +190,31 @@ impl Builder {
                 Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file })
             }
         };
+        let found = Superblock::load(&*storage)?;
+        let size = match (&found, asked_size) {
+            (Some(Superblock { size, .. }), Some(asked)) if asked != *size => {
+                return Err(Error::PageSize { asked, found: *size });
+            }
+            (Some(Superblock { size, .. }), _) => *size,
+            (None, asked) => asked.unwrap_or_default(),
+        };
+        let Limits { frames, mut limit, batch } = self.limits(size)?;
         let device = storage.limit().map_err(Error::storage("look at the size of the device"))?;
+        let device = device.map(|blocks| size.page_of(blocks));
         if let Some(pages) = device {
             limit = limit.min(pages);
             if limit <= FIRST {
-                return setting("a device", pages * PAGE as u64, "a pool takes more than 1 MiB");
+                return setting(
+                    "a device",
+                    pages << size.shift(),
+                    "a pool takes more than 256 pages, which are 1 MiB of pages of 4 KiB",
+                );
             }
         }
         #[cfg(target_arch = "x86_64")]
         let asked = match self.choice {
             Choice::Only(Kind::Ring0) => {
-                let ring0 = Box::new(Ring0::new(limit, frames, self.parts)?);
+                let ring0 = Box::new(Ring0::new(limit, size, frames, self.parts)?);
                 Some((Engine::Ring0(ring0), Kind::Ring0, "it was asked for".to_owned()))
             }
             _ => None,
@@ -184,101 +223,169 @@ impl Builder {
         let asked = None;
         let (engine, kind, reason) = match asked {
             Some(asked) => asked,
-            None => engine(self.choice, limit, frames)?,
+            None => engine(self.choice, limit, frames, size)?,
         };
-        let meta = match Meta::load(&*storage)? {
-            Some(meta) => meta,
-            None => create(&*storage)?,
+        let superblock = match found {
+            Some(superblock) => superblock,
+            None => create(&*storage, size)?,
         };
-        if let Some(pages) = device.filter(|pages| *pages < meta.end) {
-            return setting("a device", pages * PAGE as u64, "the pool in it needs more");
+        if let Some(pages) = device.filter(|pages| *pages < superblock.end) {
+            return setting("a device", pages << size.shift(), "the pool in it needs more");
         }
-        if meta.end > limit {
+        if superblock.end > limit {
             return setting("capacity", self.capacity, "at least what is in use");
         }
-        let recovering = !meta.clean;
+        let recovering = !superblock.clean;
         if recovering && !self.recover && self.log.is_none() {
             return Err(Error::Unclean);
         }
-        let (sequence, restored) = doublewrite::restore(&*storage, recovering)?;
+        let restored = double_write::restore(&*storage, size, recovering)?;
+        let torn = restored.pages;
         let default = if self.log.is_some() { TornPages::DoubleWrite } else { TornPages::Detect };
         let double = match self.torn_pages.unwrap_or(default) {
-            TornPages::DoubleWrite => Some(DoubleWrite::new(sequence)),
+            TornPages::DoubleWrite => Some(DoubleWrite::new(restored, size)),
             TornPages::Detect => {
-                doublewrite::forget(&*storage)?;
+                double_write::forget(&*storage, size, &restored)?;
                 None
             }
         };
-        let (free, end) = if meta.clean {
-            (space::load(&*storage, meta.free, meta.end)?, meta.end)
+        let (free, end) = if superblock.clean {
+            (page_allocator::load(&*storage, size, superblock.free, superblock.end)?, superblock.end)
         } else {
-            (BTreeSet::new(), space::find_end(&*storage, meta.end, meta.room.min(limit))?)
+            (
+                BTreeSet::new(),
+                page_allocator::find_end(&*storage, size, superblock.end, superblock.room.min(limit))?,
+            )
         };
-        let room = meta.room.min(limit);
-        let slots = engine.slots(frames);
-        let pool = Pool {
-            prefetched: Arrivals::default(),
+        let room = superblock.room.min(limit);
+        let unwritten = superblock.written_up_to..end;
+        let outdated = superblock.outdated;
+        let frame_table = engine.frames(frames);
+        // The module `provider` says why.
+        let provider_threads = if kind == Kind::Ring0 { 0 } else { self.provider_threads };
+        let last_lsn = LastLsn::new(superblock.lsn);
+        let core = Core {
+            size,
             layout: engine.layout(),
             engine,
-            limit,
             batch,
-            credit: Credit::new(frames),
-            slots,
-            space: Space::new(free, end, room, limit),
-            home: Home::new(storage.into(), double, meta),
+            usage: UsageCounts::new(frames),
+            frames: frame_table,
+            store: PageStore::new(storage.into(), double, superblock),
             log: self.log,
-            buffers: Buffers::new(TOGETHER),
-            counters: Counters::restored(restored),
+            buffers: Buffers::new(size, TOGETHER),
+            counters: Counters::restored(torn),
+        };
+        let pool = Pool {
+            provider: Provider::new(provider_threads, frames),
+            prefetch_queue: PrefetchQueue::default(),
+            core: Arc::new(core),
+            limit,
+            payload_words: Payload::words_of(size),
+            allocator: PageAllocator::new(free, unwritten, end, room, limit),
+            last_lsn,
             kind,
             reason,
             recovering,
         };
+        if outdated {
+            if let Some(log) = &pool.log {
+                // Every page in storage has a number up to this one: no page is written before its records.
+                pool.last_lsn.note(log.durable_lsn());
+            }
+            if !recovering {
+                // Version 1 stored the list of free pages without a number, and did not know which pages were written.
+                pool.close()?;
+            }
+        }
         if pool.log.is_some() {
             // From here on there may be commits that only the log has: after a crash it must be asked.
-            drop(pool.home.begin()?);
+            drop(pool.store.begin()?);
         }
         Ok(pool)
     }
 }
 
-fn create(storage: &dyn Storage) -> Result<Meta> {
-    storage.grow(0..FIRST).map_err(Error::storage("make room for the pool"))?;
-    let mut meta = Meta::empty();
-    meta.store(storage)?;
+/// The settings of a builder, in pages.
+struct Limits {
+    frames: usize,
+    limit: u64,
+    batch: usize,
+}
+
+impl Builder {
+    /// Converts the settings to pages of this size. Fails if a pool with such pages cannot have them.
+    fn limits(&self, size: PageSize) -> Result<Limits> {
+        let setting = |what, value, must| Err(Error::Setting { what, value, must });
+        let frames = self.memory >> size.shift();
+        if frames < LEAST_FRAMES || frames > MAX_PAGES as usize / 2 {
+            let must = "at least 16 pages, which are 64 KiB of pages of 4 KiB, and at most 2^31 pages";
+            return setting("memory", self.memory as u64, must);
+        }
+        let limit = self.capacity >> size.shift();
+        if limit <= FIRST || limit > MAX_PAGES {
+            let must = "more than 256 pages, which are 1 MiB of pages of 4 KiB, and at most 2^32 pages";
+            return setting("capacity", self.capacity, must);
+        }
+        let batch = self.batch.unwrap_or((frames / 32).clamp(1, MOST_BATCH));
+        if batch == 0 || batch > frames {
+            return setting("batch", batch as u64, "at least 1, at most the pages in memory");
+        }
+        Ok(Limits { frames, limit, batch })
+    }
+}
+
+fn create(storage: &dyn Storage, size: PageSize) -> Result<Superblock> {
+    storage.grow(0..size.block(FIRST)).map_err(Error::storage("make room for the pool"))?;
+    let mut superblock = Superblock::empty(size);
+    superblock.store(storage)?;
     storage.sync().map_err(Error::storage("make the new pool durable"))?;
-    Ok(meta)
+    Ok(superblock)
 }
 
 /// Which engine a pool of this capacity would have here if it may choose, and why.
 pub fn probe(capacity: u64) -> Result<(Kind, String)> {
     let pages = (capacity / PAGE as u64).clamp(FIRST + 1, MAX_PAGES);
-    engine(Choice::Auto, pages, LEAST_FRAMES).map(|(_, kind, reason)| (kind, reason))
+    engine(Choice::Auto, pages, LEAST_FRAMES, PageSize::MIN).map(|(_, kind, reason)| (kind, reason))
 }
 
 /// The engine that was chosen, which one it is, and why.
-fn engine(choice: Choice, pages: u64, frames: usize) -> Result<(Engine, Kind, String)> {
+fn engine(choice: Choice, pages: u64, frames: usize, size: PageSize) -> Result<(Engine, Kind, String)> {
     let asked = || "it was asked for".to_owned();
     match choice {
-        Choice::Only(Kind::Vmcache) => {
-            Ok((Engine::Mapped(Mapped::new(pages, Release::Single)?), Kind::Vmcache, asked()))
+        Choice::Only(Kind::Array) => {
+            Ok((Engine::Array(Array::new(pages, frames, size)?), Kind::Array, asked()))
         }
-        Choice::Only(Kind::Hashtable) => Ok((Engine::Table(Table::new(frames)?), Kind::Hashtable, asked())),
+        Choice::Only(Kind::Vmcache) => {
+            Ok((Engine::Mapped(Mapped::new(pages, size, Release::Single)?), Kind::Vmcache, asked()))
+        }
+        Choice::Only(Kind::Hashtable) => {
+            Ok((Engine::Table(Table::new(frames, size)?), Kind::Hashtable, asked()))
+        }
         Choice::Only(engine @ Kind::Ring0) => {
             Err(Error::Unavailable { engine, reason: "it takes an x86-64 processor".to_owned() })
         }
-        Choice::Only(Kind::Stock) => stock(pages),
-        Choice::Auto => stock(pages).or_else(|error| {
-            // Its memory is all the address space it takes.
-            let table = Table::new(frames)?;
-            Ok((Engine::Table(table), Kind::Hashtable, error.to_string()))
-        }),
+        Choice::Only(Kind::Stock) => stock(pages, size),
+        Choice::Auto => match Array::new(pages, frames, size) {
+            Ok(array) => Ok((Engine::Array(array), Kind::Array, "its evictions unmap nothing".to_owned())),
+            // The address space that it takes is that of its memory.
+            Err(error) => Ok((Engine::Table(Table::new(frames, size)?), Kind::Hashtable, error.to_string())),
+        },
     }
 }
 
-fn stock(pages: u64) -> Result<(Engine, Kind, String)> {
+fn stock(pages: u64, size: PageSize) -> Result<(Engine, Kind, String)> {
     let (release, reason) = match Release::probe() {
-        Ok(release) => (release, "many pages are released with one call".to_owned()),
-        Err(why) => (Release::Single, format!("pages are released one by one: {why}")),
+        Ok(release) => (release, "it was asked for, and releases many pages with one call".to_owned()),
+        Err(why) => (Release::Single, does_not_batch(&why)),
     };
-    Ok((Engine::Mapped(Mapped::new(pages, release)?), Kind::Stock, reason))
+    Ok((Engine::Mapped(Mapped::new(pages, size, release)?), Kind::Stock, reason))
+}
+
+/// The reason of `stock` on kernels before Linux 6.13, which refuse `process_madvise` on oneself.
+fn does_not_batch(why: &str) -> String {
+    format!(
+        "it does not batch evictions before Linux 6.13 ({why}): it unmaps pages one by one, with an interrupt of all \
+         processors each; the array engine unmaps nothing and is the better choice here"
+    )
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::engine::Kind;
 use crate::page::{Damage, PageId};
+use crate::page_size::PageSize;
 
 /// Results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -106,6 +107,16 @@ pub enum Error {
         /// What it has to be.
         must: &'static str,
     },
+    /// The pool has pages of another size than was asked for.
+    #[error(
+        "pages of {asked} were asked for, and the pool was created with pages of {found}: ask for that size, or for none"
+    )]
+    PageSize {
+        /// The size that was asked for.
+        asked: PageSize,
+        /// The size of the pool's pages.
+        found: PageSize,
+    },
     /// The storage holds something else.
     #[error("this is not a pool's storage: {0}")]
     Format(String),
@@ -122,7 +133,25 @@ pub enum Error {
     },
 }
 
+/// The same error once more, for another thread that receives it.
+pub(crate) fn same_io_error(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
 impl Error {
+    /// The same error once more, for another thread that receives it. It is of a kind that eviction and write-back return.
+    pub(crate) fn same(&self) -> Self {
+        match self {
+            Self::Write { page, source } => Self::Write { page: *page, source: same_io_error(source) },
+            Self::Log(source) => Self::Log(same_io_error(source)),
+            Self::Storage { what, source } => Self::Storage { what, source: same_io_error(source) },
+            other => Self::Storage { what: "free a frame", source: io::Error::other(other.to_string()) },
+        }
+    }
+
     /// For `map_err`.
     pub(crate) fn storage(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Storage { what, source }

@@ -1,11 +1,12 @@
-//! A buffer pool whose page numbers are addresses (TABBY, section 5 of "Practical DB-OS Co-Design with Privileged Kernel
-//! Bypass").
+//! A buffer pool that finds a page without a lock, and evicts one without a TLB shootdown.
 //!
-//! A storage engine keeps its data in pages, of which memory has room for some. A [`Pool`] brings pages in when they are
-//! asked for, writes what was changed, and takes memory from pages that have not been used for longest. Where a page is
-//! in memory is not looked up in a table: the storage is as large in the address space as on the disk, and the
-//! processor translates. The price is paid at eviction, when the kernel makes all processors forget the address. This
-//! crate pays it once for a whole batch.
+//! A storage engine keeps its data in pages, of which memory has room for some. A [`Pool`] reads a page when it is asked
+//! for, writes the pages that were changed, and evicts pages that have not been used for longest. An array of frame
+//! numbers says where a page is, so an eviction changes one word ([`Kind::Array`]).
+//!
+//! Other engines have the processor translate (TABBY, section 5 of "Practical DB-OS Co-Design with Privileged Kernel
+//! Bypass"): the storage is as large in the address space as on the disk. They pay at eviction, when the kernel makes all
+//! processors forget an address: [`Kind::Stock`] once for a whole batch, [`Kind::Ring0`] not at all.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +17,7 @@
 //! let pool = Pool::builder(&file).memory(1 << 20).capacity(1 << 30).open()?;
 //!
 //! let mut page = pool.allocate()?;
-//! page[..5].copy_from_slice(b"hello");
+//! page.write(0, b"hello");
 //! pool.set_root(0, page.page().0);
 //! let id = page.page();
 //! drop(page);
@@ -41,44 +42,35 @@
 
 #![cfg(target_os = "linux")]
 
-mod arrivals;
+mod access;
 mod buffer;
 mod builder;
-mod credit;
-mod doublewrite;
+mod durability;
 mod engine;
 mod error;
-mod evict;
-mod fault;
-mod guard;
-mod home;
-mod log;
-mod meta;
+mod images;
 mod page;
-mod pin;
+mod page_size;
 mod pool;
-mod prefetch;
 mod protocol;
-mod recover;
 mod region;
-mod space;
+mod replacement;
 mod statistics;
 pub mod storage;
-mod unsynced;
-mod wait;
-mod writeback;
 
+pub use access::guard::{Exclusive, Optimistic, Shared};
+pub use access::payload::{Payload, PayloadMut};
 pub use builder::{Builder, Choice, probe};
-pub use doublewrite::TornPages;
+pub use durability::double_write::TornPages;
+pub use durability::log::Log;
+pub use durability::recovery::Redo;
+pub use durability::superblock::ROOTS;
 pub use engine::Kind;
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub use engine::ring0::Parts;
 pub use error::{Error, Restart, Result};
-pub use guard::{Exclusive, Optimistic, Shared};
-pub use log::Log;
-pub use meta::ROOTS;
 pub use page::{Damage, HEADER, MAX_PAGES, PAGE, PAYLOAD, PageId};
+pub use page_size::PageSize;
 pub use pool::Pool;
-pub use recover::Redo;
 pub use statistics::Statistics;

@@ -1,4 +1,4 @@
-//! Address space: as much as the storage may ever have, of which only pages that are in the pool use memory.
+//! Reservations of address space. A reserved page uses memory only after it has been touched.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -9,29 +9,64 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, Result};
 
-/// Anonymous memory that is unmapped when dropped, zero at first.
+/// The size of a huge page, and what its address is a multiple of, where pages have 4 KiB.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Anonymous memory of zeros that is unmapped when dropped.
 pub(crate) struct Region {
     base: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: it is an address range; who may use what is in it is its user's business.
+// SAFETY: it is an address range. Its owner synchronises the use of the memory in it.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Reserves it. What is not touched uses no memory, and a touched page is 4 KiB.
+    /// Reserves a region of pages of 4 KiB.
     pub fn new(bytes: usize) -> Result<Self> {
+        let region = Self::map(bytes)?;
+        // The pages of the region come and go one by one. A kernel without huge pages refuses the advice, and needs none.
+        region.advise(Advice::LinuxNoHugepage);
+        Ok(region)
+    }
+
+    /// Reserves a region that begins where a huge page can begin. The kernel uses huge pages for it if it has any and the
+    /// setting `/sys/kernel/mm/transparent_hugepage/enabled` is not `never`. Only whole huge pages of the region are
+    /// huge, so it never uses more memory than its size.
+    pub fn huge(bytes: usize) -> Result<Self> {
+        if bytes < HUGE_PAGE {
+            return Self::map(bytes);
+        }
+        // It would begin anywhere. So more is reserved than is needed, and the ends are given back.
+        let mut region = Self::map(bytes + HUGE_PAGE)?;
+        let before = region.base.addr().next_multiple_of(HUGE_PAGE) - region.base.addr();
+        let (start, end) = (region.base, region.base.wrapping_add(before + bytes));
+        region.base = start.wrapping_add(before);
+        region.bytes = bytes;
+        for (address, rest) in [(start, before), (end, HUGE_PAGE - before)] {
+            if rest > 0 {
+                // SAFETY: a part of the mapping that nobody knows yet. After a failure it stays reserved, which costs nothing.
+                let _ = unsafe { munmap(address.cast::<c_void>(), rest) };
+            }
+        }
+        region.advise(Advice::LinuxHugepage);
+        Ok(region)
+    }
+
+    fn map(bytes: usize) -> Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }
             .map_err(|error| Error::AddressSpace { bytes, reason: explain(error) })?;
-        let region = Self { base: base.cast(), bytes };
-        // Pages come and go one by one. Kernels without huge pages refuse the advice, and need none.
-        // SAFETY: advice about our own mapping.
-        let _ = unsafe { madvise(base, bytes, Advice::LinuxNoHugepage) };
-        Ok(region)
+        Ok(Self { base: base.cast(), bytes })
+    }
+
+    fn advise(&self, advice: Advice) {
+        // Advice changes no content, so it does not matter whether the kernel takes it.
+        // SAFETY: it concerns this mapping only.
+        let _ = unsafe { madvise(self.base.cast::<c_void>(), self.bytes, advice) };
     }
 
     /// Its first byte.
@@ -42,13 +77,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; guards into it borrow the pool and are gone. A failure would leave address
-        // space reserved until the process ends.
+        // SAFETY: the mapping made in `map`; guards into it borrow the pool and are gone. After a failure, the address space
+        // stays reserved until the process ends.
         let _ = unsafe { munmap(self.base.cast::<c_void>(), self.bytes) };
     }
 }
 
-/// Which setting keeps the kernel from reserving.
+/// Names the setting that keeps the kernel from reserving.
 fn explain(error: Errno) -> String {
     let instead = "or use the hashtable engine, which takes no more than its memory";
     if error == Errno::NOMEM || error == Errno::AGAIN {
@@ -63,4 +98,25 @@ fn explain(error: Errno) -> String {
         }
     }
     format!("{error}; choose a smaller capacity, {instead}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_for_huge_pages_are_aligned_and_usable_to_the_last_byte() {
+        for bytes in [4096, HUGE_PAGE - 4096, HUGE_PAGE, HUGE_PAGE + 4096, 5 * HUGE_PAGE] {
+            let region = Region::huge(bytes).unwrap();
+            assert!(bytes < HUGE_PAGE || region.base().addr().is_multiple_of(HUGE_PAGE), "{bytes}");
+            for at in [0, bytes / 2, bytes - 1] {
+                let byte = region.base().wrapping_add(at);
+                // SAFETY: in the region, which nobody else uses.
+                unsafe {
+                    assert_eq!(byte.read_volatile(), 0);
+                    byte.write_volatile(1);
+                }
+            }
+        }
+    }
 }

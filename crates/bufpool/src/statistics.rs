@@ -10,10 +10,16 @@ pub struct Statistics {
     pub read: u64,
     /// Pages that could not be read, or were damaged.
     pub read_failed: u64,
-    /// Pages written to storage in their place.
+    /// Pages written to storage in their places.
     pub written: u64,
     /// Pages whose writing failed; they stay in memory.
     pub write_failed: u64,
+    /// Of the pages written to storage in their places, those that the page provider wrote.
+    pub provider_written: u64,
+    /// How often a thread of the page provider began to free frames, and until there were enough it did not sleep.
+    pub provider_wakeups: u64,
+    /// How often a thread waited for a frame, because no frame was free and no clean page could be evicted.
+    pub frame_waits: u64,
     /// Pages that left memory.
     pub evicted: u64,
     /// System calls that gave memory back to the kernel; each flushes TLBs.
@@ -29,6 +35,8 @@ pub struct Statistics {
     /// Accesses that an old translation of the processor's led to another page, while the page was in memory: of the `ring0`
     /// engine.
     pub stale: u64,
+    /// Frames that are free now.
+    pub free: u64,
     /// Pages that are in memory now.
     pub resident: u64,
     /// Pages that fit into memory.
@@ -41,6 +49,9 @@ pub(crate) struct Counters {
     pub read_failed: Counter,
     pub written: Counter,
     pub write_failed: Counter,
+    pub provider_written: Counter,
+    pub provider_wakeups: Counter,
+    pub frame_waits: Counter,
     pub evicted: Counter,
     pub release_calls: Counter,
     pub log_forced: Counter,
@@ -54,13 +65,16 @@ impl Counters {
         Self { restored, ..Self::default() }
     }
 
-    /// All of them; `resident` and `frames` are for the pool to say.
+    /// All of them. The pool adds `stale`, `free`, `resident` and `frames`.
     pub fn read_all(&self) -> Statistics {
         Statistics {
             read: self.read.get(),
             read_failed: self.read_failed.get(),
             written: self.written.get(),
             write_failed: self.write_failed.get(),
+            provider_written: self.provider_written.get(),
+            provider_wakeups: self.provider_wakeups.get(),
+            frame_waits: self.frame_waits.get(),
             evicted: self.evicted.get(),
             release_calls: self.release_calls.get(),
             log_forced: self.log_forced.get(),

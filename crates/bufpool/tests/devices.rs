@@ -1,4 +1,4 @@
-//! Pools on block devices: loop devices, which root has everywhere.
+//! Pools on block devices. The tests use loop devices, which need root.
 
 mod common;
 
@@ -11,7 +11,7 @@ use bedplate_bufpool::{Choice, Error, Kind, PAGE, Pool};
 use common::{fill, kinds, version};
 use tempfile::TempDir;
 
-/// A device over a file, until it is dropped.
+/// A loop device over a file. It is detached on drop.
 struct Device {
     path: PathBuf,
     file: PathBuf,
@@ -19,7 +19,7 @@ struct Device {
 }
 
 impl Device {
-    /// None where there cannot be one, and then it has said why.
+    /// Returns none if the machine has no loop devices, and prints the reason.
     fn new(bytes: u64) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("device");
@@ -33,7 +33,7 @@ impl Device {
             Ok(made) => String::from_utf8_lossy(&made.stderr).trim().to_owned(),
             Err(error) => error.to_string(),
         };
-        // SAFETY: geteuid has no preconditions.
+        // SAFETY: `geteuid` has no preconditions.
         assert!(unsafe { libc::geteuid() } != 0 || !Path::new("/dev/loop-control").exists(), "{why}");
         println!("skipped: needs a loop device: {why}");
         None
@@ -54,7 +54,7 @@ impl Drop for Device {
 #[test]
 fn a_device_holds_as_many_pages_as_it_has_room_for() {
     for kind in kinds() {
-        // The pool's own are the first MiB.
+        // The pool's own pages use the first MiB.
         let Some(device) = Device::new(9 << 20) else { return };
         let room = 8 << 20 >> 12;
         let pool = device.pool(kind).unwrap();
@@ -77,7 +77,7 @@ fn a_device_holds_as_many_pages_as_it_has_room_for() {
         for id in &ids {
             assert_eq!(version(&pool.pin_shared(*id).unwrap(), id.0), 1, "{kind}");
         }
-        // What is freed can be had again.
+        // A freed page can be allocated again.
         pool.free(pool.pin_exclusive(ids[5]).unwrap()).unwrap();
         assert_eq!(pool.allocate().unwrap().page(), ids[5]);
     }
@@ -93,7 +93,7 @@ fn whose_device_it_is_already_keeps_it() {
     drop(device.pool(Kind::Stock).unwrap());
 }
 
-/// File systems begin at different places: ext4 in the first page, ISO 9660 at 32 KiB, Btrfs at 64 KiB.
+/// File systems start at different offsets: ext4 in the first page, ISO 9660 at 32 KiB, Btrfs at 64 KiB.
 #[test]
 fn what_else_is_on_a_device_is_not_overwritten() {
     for at in [0, 1080, 32 << 10, 64 << 10, (1 << 20) - 1] {
@@ -123,6 +123,9 @@ fn a_pool_is_not_opened_on_a_device_that_lost_a_part_of_it() {
 fn a_device_that_is_too_small_is_refused() {
     let Some(device) = Device::new(1 << 20) else { return };
     let error = device.pool(Kind::Stock).map(drop).unwrap_err();
-    assert_eq!(error.to_string(), "a device of 1048576: a pool takes more than 1 MiB");
+    assert_eq!(
+        error.to_string(),
+        "a device of 1048576: a pool takes more than 256 pages, which are 1 MiB of pages of 4 KiB"
+    );
     assert!(std::fs::read(&device.file).unwrap().iter().all(|byte| *byte == 0));
 }

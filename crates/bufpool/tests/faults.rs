@@ -1,4 +1,4 @@
-//! Storage that fails: callers are told, and nothing is lost.
+//! Storage with failures: callers get errors, and no data is lost.
 
 mod common;
 #[path = "common/faulty.rs"]
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_bufpool::{Builder, Choice, Damage, Error, Kind, PAGE, PageId, Pool, TornPages};
-use common::{fill, kinds, version};
+use common::{fill, kinds_of_here, scaled, version};
 use faulty::Faulty;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -32,16 +32,16 @@ fn again<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
-/// The reason for which others of a batch were not written.
+/// Whether the error says why other pages of the same batch were not written.
 fn is_torn(error: &io::Error) -> bool {
     error.raw_os_error().is_none() && error.to_string().contains("os error")
 }
 
-/// Eight times as many pages as memory has; one of fifty reads and writes fails.
+/// There are eight times as many pages as frames. One of fifty reads and writes fails.
 #[test]
 fn failing_reads_and_writes_lose_nothing() {
     for (kind, torn_pages) in
-        kinds().flat_map(|kind| [(kind, TornPages::Detect), (kind, TornPages::DoubleWrite)])
+        kinds_of_here().flat_map(|kind| [(kind, TornPages::Detect), (kind, TornPages::DoubleWrite)])
     {
         let disk = Faulty::new(7);
         let pool = builder(&disk, kind).torn_pages(torn_pages).open().unwrap();
@@ -61,9 +61,9 @@ fn failing_reads_and_writes_lose_nothing() {
                 let (pool, ids, versions, failures) = (&pool, &ids, &versions, &failures);
                 scope.spawn(move || {
                     let mut random = SmallRng::seed_from_u64(seed);
-                    for _ in 0..4000 {
+                    for _ in 0..scaled(4000) {
                         let index = random.random_range(0..ids.len());
-                        // The order of locks is the pool's.
+                        // The test takes its own lock after the pool's, always in this order.
                         let Ok(mut page) = pool.pin_exclusive(ids[index]) else {
                             failures.fetch_add(1, Ordering::Relaxed);
                             continue;
@@ -78,7 +78,7 @@ fn failing_reads_and_writes_lose_nothing() {
                 });
             }
         });
-        assert!(failures.load(Ordering::Relaxed) > 0 && disk.failed() > 100);
+        assert!(failures.load(Ordering::Relaxed) > 0 && disk.failed() > scaled(100) as u64);
         let statistics = pool.statistics();
         assert!(statistics.read_failed > 0 && statistics.write_failed > 0, "{statistics:?}");
         again(|| pool.flush());
@@ -94,23 +94,29 @@ fn failing_reads_and_writes_lose_nothing() {
 
 #[test]
 fn a_full_disk_is_told_and_dirty_pages_stay() {
-    for kind in kinds() {
+    for (kind, threads) in kinds_of_here().flat_map(|kind| [(kind, 0), (kind, 1)]) {
         let disk = Faulty::new(1);
-        let pool = builder(&disk, kind).open().unwrap();
+        let pool = builder(&disk, kind).provider_threads(threads).open().unwrap();
         let mut ids = Vec::new();
         let mut put = |id: PageId| ids.push(id);
-        for _ in 0..FRAMES {
+        for number in 0..FRAMES {
             let mut page = pool.allocate().unwrap();
             let id = page.page();
             fill(&mut page, id.0, 5);
             put(id);
+            if number == 0 {
+                drop(page);
+                // The disk says that the pool is open. The first page is dirty again.
+                pool.flush().unwrap();
+                pool.pin_exclusive(id).unwrap().set_lsn(0);
+                disk.fail(0, 1_000_000, 0);
+            }
         }
-        disk.fail(0, 1_000_000, 0);
         assert!(matches!(pool.allocate(), Err(Error::Write { .. })));
         assert!(matches!(pool.flush(), Err(Error::Write { .. })));
         assert!(matches!(pool.sync(), Err(Error::Write { .. })));
         assert!(matches!(pool.close(), Err(Error::Write { .. })));
-        // What is in memory can be used.
+        // Pages in memory can be used.
         for id in &ids {
             assert_eq!(version(&pool.pin_exclusive(*id).unwrap(), id.0), 5);
         }
@@ -127,12 +133,12 @@ fn a_full_disk_is_told_and_dirty_pages_stay() {
 
 #[test]
 fn damaged_and_misplaced_pages_are_told_by_name() {
-    for (kind, together) in kinds().flat_map(|kind| [(kind, false), (kind, true)]) {
+    for (kind, together) in kinds_of_here().flat_map(|kind| [(kind, false), (kind, true)]) {
         let disk = Faulty::new(1);
         let pool = builder(&disk, kind).open().unwrap();
         let [one, two, three] = [1, 2, 3].map(|number| {
             let mut page = pool.allocate().unwrap();
-            page[0] = number;
+            page.write(0, &[number]);
             page.page()
         });
         pool.close().unwrap();
@@ -155,20 +161,20 @@ fn damaged_and_misplaced_pages_are_told_by_name() {
         assert_eq!(damage(two), Damage::Identity { found: three });
         assert_eq!(pool.pin_shared(three).unwrap()[0], 3);
         assert!(matches!(pool.optimistic(one), Err(Error::Damaged { .. })));
-        // Slots of pages that could not be read are not lost.
+        // The frames of pages that could not be read are not lost.
         assert_eq!(pool.statistics().resident, 1);
     }
 }
 
 #[test]
 fn fetched_pages_are_in_memory() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let (pool, _folder, ids) = common::stored(kind, FRAMES, 2 * FRAMES);
         let (wanted, foreign) = (&ids[..FRAMES / 4], [PageId(0), PageId(1 << 40)]);
         pool.fetch(&[wanted, wanted, &foreign].concat());
         let read = wanted.len() as u64;
         assert_eq!((pool.statistics().read, pool.statistics().resident), (read, read));
-        // What is there is not read again; what is not, is, whatever leaves for it.
+        // Pages in memory are not read again. Absent pages are read, and evict others if necessary.
         for some in ids.chunks(7).chain(ids.chunks(FRAMES)) {
             pool.fetch(some);
             let fetched = pool.statistics().read;
@@ -184,7 +190,7 @@ fn fetched_pages_are_in_memory() {
 
 #[test]
 fn prefetched_pages_are_in_memory() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let (pool, _folder, ids) = common::stored(kind, FRAMES, 2 * FRAMES);
         let (wanted, foreign) = (&ids[..FRAMES / 2], [PageId(0), PageId(1 << 40)]);
         pool.prefetch(&[wanted, wanted, &foreign].concat());

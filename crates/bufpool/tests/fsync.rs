@@ -1,5 +1,5 @@
-//! An fsync that fails: what it was to make durable is written once more before that is said of it, and what storage has lost
-//! meanwhile is not believed.
+//! A failed fsync. The affected pages are written again before the pool reports them as durable. If storage has lost
+//! pages meanwhile, the pool detects that.
 
 mod common;
 #[path = "common/faulty.rs"]
@@ -7,20 +7,21 @@ mod faulty;
 
 use bedplate_bufpool::storage::{Read, Storage};
 use bedplate_bufpool::{Builder, Choice, Error, Kind, PAGE, PageId, Pool, Result, TornPages};
-use common::{fill, kinds, version};
+use common::{fill, kind_of_here, kinds_of_here, scaled, version};
 use faulty::Faulty;
 
 const FRAMES: usize = 64;
 
+/// Without a page provider, which evicts pages unasked: most tests know which pages are in memory.
 fn builder(disk: &Faulty, kind: Kind, torn_pages: TornPages) -> Builder {
     let builder = Pool::builder("").storage(Box::new(disk.clone())).torn_pages(torn_pages);
-    builder.memory(FRAMES * PAGE).engine(Choice::Only(kind))
+    builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).provider_threads(0)
 }
 
-/// All engines, what protects pages from being torn, and whether a failed fsync has the disk forget at once.
+/// All engines, both protections against torn pages, and whether a failed fsync makes the disk forget at once.
 fn all() -> impl Iterator<Item = (Kind, TornPages, bool)> {
     let ways = [TornPages::Detect, TornPages::DoubleWrite];
-    kinds().flat_map(move |kind| {
+    kinds_of_here().flat_map(move |kind| {
         ways.into_iter().flat_map(move |way| [true, false].map(|forgets| (kind, way, forgets)))
     })
 }
@@ -29,9 +30,13 @@ fn known(pool: &Pool, page: PageId) -> Result<u64> {
     pool.pin_shared(page).map(|content| version(&content, page.0))
 }
 
-/// A pool with pages whose first version is durable, and whose second one has been written last and is in memory; and others.
+/// Creates a pool with two sets of pages. In the first set, version 1 is durable, and version 2 has been written and is
+/// still in memory. The second set contains the other pages.
 fn written(disk: &Faulty, kind: Kind, torn_pages: TornPages) -> (Pool, Vec<PageId>, Vec<PageId>) {
-    let pool = builder(disk, kind, torn_pages).open().unwrap();
+    written_in(builder(disk, kind, torn_pages).open().unwrap())
+}
+
+fn written_in(pool: Pool) -> (Pool, Vec<PageId>, Vec<PageId>) {
     let fresh = |_| {
         let mut page = pool.allocate().unwrap();
         let id = page.page();
@@ -48,7 +53,7 @@ fn written(disk: &Faulty, kind: Kind, torn_pages: TornPages) -> (Pool, Vec<PageI
     (pool, ids, others)
 }
 
-/// Others are used until nothing of before is in memory.
+/// Uses the other pages until all earlier pages are evicted.
 fn drive_out(pool: &Pool, others: &[PageId]) {
     let evicted = pool.statistics().evicted;
     while pool.statistics().evicted < evicted + 4 * FRAMES as u64 {
@@ -65,7 +70,7 @@ fn fail_once(pool: &Pool, disk: &Faulty, forgets: bool) {
     disk.fail(0, 0, 0);
 }
 
-/// What is durable is there after a crash.
+/// Crashes the disk, and checks that version 2 of the pages survives.
 fn check_after_crash(pool: Pool, disk: &Faulty, kind: Kind, torn_pages: TornPages, ids: &[PageId]) {
     drop(pool);
     disk.crash();
@@ -81,6 +86,33 @@ fn the_next_sync_writes_again_what_a_failed_one_covered() {
         let disk = Faulty::new(1);
         let (pool, ids, _) = written(&disk, kind, torn_pages);
         fail_once(&pool, &disk, forgets);
+        pool.sync().unwrap();
+        check_after_crash(pool, &disk, kind, torn_pages, &ids);
+    }
+}
+
+/// The page provider evicts and writes while fsyncs fail. The disk keeps the pages until the power fails, or the pool has copies.
+#[test]
+fn the_next_sync_writes_again_what_a_failed_one_covered_beside_the_provider() {
+    for (kind, torn_pages, forgets) in all() {
+        if forgets && torn_pages == TornPages::Detect {
+            continue;
+        }
+        let disk = Faulty::new(1);
+        let (pool, ids, others) =
+            written_in(builder(&disk, kind, torn_pages).provider_threads(1).open().unwrap());
+        disk.forgets(forgets);
+        for version in 1..scaled(40) as u64 {
+            disk.fail(0, 0, 1_000_000);
+            assert!(pool.sync().is_err());
+            disk.fail(0, 0, 0);
+            for page in &others {
+                assert_eq!(known(&pool, *page).unwrap(), version);
+                fill(&mut pool.pin_exclusive(*page).unwrap(), page.0, version + 1);
+            }
+        }
+        // The engine of ring 0 has no provider.
+        assert!(pool.statistics().provider_written > 0 || kind == Kind::Ring0, "{kind}");
         pool.sync().unwrap();
         check_after_crash(pool, &disk, kind, torn_pages, &ids);
     }
@@ -109,7 +141,7 @@ fn pages_that_left_memory_before_are_written_again_if_they_are_still_there() {
         drive_out(&pool, &others);
         fail_once(&pool, &disk, forgets);
         if forgets && torn_pages == TornPages::Detect {
-            // The disk has the first version, and nobody is given it for the second.
+            // The disk has version 1. The pool must not return it instead of version 2.
             for page in &ids {
                 assert!(matches!(known(&pool, *page), Err(Error::Lost { page: told }) if told == *page));
                 assert!(matches!(pool.optimistic(*page), Err(Error::Lost { .. })));
@@ -130,10 +162,10 @@ fn pages_that_left_memory_before_are_written_again_if_they_are_still_there() {
     }
 }
 
-/// The copies of the last batch are in a region that is about to be written again.
+/// The copies of the last batch are in a region that is about to be overwritten.
 #[test]
 fn a_batch_whose_places_were_forgotten_is_put_there_again() {
-    for kind in kinds() {
+    for kind in kinds_of_here() {
         let disk = Faulty::new(1);
         let (pool, ids, others) = written(&disk, kind, TornPages::DoubleWrite);
         drive_out(&pool, &others);
@@ -142,7 +174,7 @@ fn a_batch_whose_places_were_forgotten_is_put_there_again() {
         pool.pin_exclusive(others[0]).unwrap().set_lsn(0);
         assert!(matches!(pool.flush(), Err(Error::Write { .. })));
         disk.fail(0, 0, 0);
-        // Two batches, and both regions.
+        // Two batches, which use both regions.
         for page in [others[0], others[FRAMES]] {
             pool.pin_exclusive(page).unwrap().set_lsn(0);
             pool.flush().unwrap();
@@ -155,11 +187,12 @@ fn a_batch_whose_places_were_forgotten_is_put_there_again() {
     }
 }
 
-/// What the pool says of itself is written again into the same place: the other one is durable.
+/// After a failed fsync, the pool writes the same superblock again, because only the other one is durable.
 #[test]
 fn a_durable_record_is_not_written_over_before_another_one_is_durable() {
     let disk = Faulty::new(1);
-    let (pool, ids, _) = written(&disk, Kind::Stock, TornPages::Detect);
+    let kind = kind_of_here();
+    let (pool, ids, _) = written(&disk, kind, TornPages::Detect);
     pool.close().unwrap();
     let records = || {
         let mut images = Box::new([[0; PAGE]; 2]);
@@ -171,7 +204,7 @@ fn a_durable_record_is_not_written_over_before_another_one_is_durable() {
     let before = records();
     disk.fail(0, 0, 1_000_000);
     for _ in 0..4 {
-        // Before a page is written, the record has to say so.
+        // The superblock has to be written before a page is written.
         pool.pin_exclusive(ids[0]).unwrap().set_lsn(0);
         assert!(pool.flush().is_err());
         let now = records();
@@ -179,5 +212,5 @@ fn a_durable_record_is_not_written_over_before_another_one_is_durable() {
     }
     disk.fail(0, 0, 0);
     pool.sync().unwrap();
-    check_after_crash(pool, &disk, Kind::Stock, TornPages::Detect, &ids);
+    check_after_crash(pool, &disk, kind, TornPages::Detect, &ids);
 }

@@ -1,4 +1,4 @@
-//! What a pool promises to who has a log.
+//! The guarantees of a pool to a user with a log.
 
 mod common;
 
@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use bedplate_bufpool::{Error, HEADER, Kind, Log, PAGE, PAYLOAD};
-use common::{builder, fill, version};
+use bedplate_bufpool::{Error, HEADER, Log, PAGE, PAYLOAD};
+use common::{builder, fill, kind_of_here, version};
 
-/// Everything in it is durable.
+/// A log in which everything is durable.
 struct Durable;
 
 impl Log for Durable {
@@ -23,11 +23,11 @@ impl Log for Durable {
     }
 }
 
-/// Commits may be in the log alone from the moment the pool is open.
+/// As soon as the pool is open, commits may be in the log only.
 #[test]
 fn a_pool_with_a_log_asks_for_it_unless_it_was_closed() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || builder(&folder, Kind::Stock, 64).log(Arc::new(Durable)).open().unwrap();
+    let open = || builder(&folder, kind_of_here(), 64).log(Arc::new(Durable)).open().unwrap();
     assert!(!open().needs_recovery(), "it is new");
     let pool = open();
     assert!(pool.needs_recovery());
@@ -37,11 +37,11 @@ fn a_pool_with_a_log_asks_for_it_unless_it_was_closed() {
     assert!(open().needs_recovery());
 }
 
-/// The record that frees a page may be lost when those about its content are not needed any more.
+/// A crash may lose the record that frees a page, after a checkpoint has made the records about its content obsolete.
 #[test]
 fn a_page_that_was_changed_and_freed_is_in_storage_after_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = builder(&folder, Kind::Stock, 64).log(Arc::new(Durable)).open().unwrap();
+    let pool = builder(&folder, kind_of_here(), 64).log(Arc::new(Durable)).open().unwrap();
     let mut page = pool.allocate().unwrap();
     let id = page.page();
     fill(&mut page, id.0, 9);
@@ -55,16 +55,16 @@ fn a_page_that_was_changed_and_freed_is_in_storage_after_a_checkpoint() {
     assert_eq!(version(&payload, id.0), 9);
 }
 
-/// What makes room for more pages has the roots with it.
+/// The growth of the file writes the superblock, with the roots.
 #[test]
 fn a_root_of_a_page_that_was_never_written_is_not_believed() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = builder(&folder, Kind::Stock, 8192).open().unwrap();
+    let pool = builder(&folder, kind_of_here(), 8192).open().unwrap();
     for _ in 0..5000 {
         let page = pool.allocate().unwrap();
         pool.set_root(0, page.page().0);
     }
     assert_eq!(pool.statistics().written, 0);
     drop(pool);
-    assert!(matches!(builder(&folder, Kind::Stock, 8192).open(), Err(Error::Unclean)));
+    assert!(matches!(builder(&folder, kind_of_here(), 8192).open(), Err(Error::Unclean)));
 }

@@ -1,8 +1,8 @@
-//! What a pool promises to one thread.
+//! The guarantees of a pool to a single thread.
 
 mod common;
 
-use bedplate_bufpool::{Error, Kind, PageId, Redo, Restart};
+use bedplate_bufpool::{Error, Kind, PAGE, PageId, Redo, Restart};
 use common::{builder, fill, in_guest, kinds, pool, scaled, version};
 
 #[test]
@@ -40,7 +40,7 @@ fn pages_come_back_after_they_left_memory() {
 fn a_closed_pool_opens_again_with_its_pages_roots_and_free_pages() {
     for kind in kinds() {
         let (pool, folder) = pool(kind, 64);
-        // Those that are freed take several pages of the list natively.
+        // Outside the test machine, the freed pages fill several pages of the free list.
         let [count, freed] = [2000, 1500].map(scaled);
         let ids: Vec<PageId> = (0..count)
             .map(|_| {
@@ -63,7 +63,7 @@ fn a_closed_pool_opens_again_with_its_pages_roots_and_free_pages() {
         for page in &ids[freed..] {
             assert_eq!(version(&pool.pin_shared(*page).unwrap(), page.0), 1);
         }
-        // Free pages are used again, every one once, before the file grows.
+        // Each free page is allocated again once, before the file grows.
         let mut again: Vec<PageId> = (0..freed).map(|_| pool.allocate().unwrap().page()).collect();
         again.sort();
         assert_eq!(again, ids[..freed]);
@@ -115,7 +115,7 @@ fn optimistic_readers_notice_changes_and_nothing_else() {
         drop(locked);
         drop(read.share().unwrap());
         let mut upgraded = read.upgrade().unwrap();
-        upgraded[0] = 1;
+        upgraded.write(0, &[1]);
         drop(upgraded);
         assert_eq!(read.validate(), Err(Restart));
         assert!(read.upgrade().is_err() && read.share().is_err());
@@ -137,7 +137,7 @@ fn who_tries_to_read_waits_for_nothing() {
         assert!(pool.try_optimistic(ids[0]).is_none() && pool.try_optimistic(PageId(1 << 40)).is_none());
         drop(held);
         let seen = pool.try_optimistic(ids[0]).unwrap();
-        pool.pin_exclusive(ids[0]).unwrap()[0] = 1;
+        pool.pin_exclusive(ids[0]).unwrap().write(0, &[1]);
         assert!(seen.validate().is_err() && seen.upgrade().is_err());
     }
 }
@@ -218,4 +218,23 @@ fn room_for_a_page_takes_a_batch_of_writes() {
         assert!(after.evicted > before.evicted);
         assert!(after.written - before.written <= 64, "{kind:?}: {before:?} {after:?}");
     }
+}
+
+#[test]
+fn reserved_pages_can_be_allocated_and_more_than_there_are_cannot_be_reserved() {
+    let (pool, folder) = pool(Kind::Stock, 32);
+    let most = (1 << 30) / PAGE as u64 - 256;
+    assert!(matches!(pool.reserve(most + 1), Err(Error::Full { pages }) if pages == most));
+    let freed = pool.allocate().unwrap();
+    pool.free(freed).unwrap();
+    // The free page counts, and so does the room to which the file has grown.
+    pool.reserve(10_000).unwrap();
+    let len = |path: &std::path::Path| std::fs::metadata(path).unwrap().len();
+    let file = folder.path().join("pool");
+    let before = len(&file);
+    assert!(before >= 10_000 * PAGE as u64, "{before}");
+    for _ in 0..10_000 {
+        drop(pool.allocate().unwrap());
+    }
+    assert_eq!(len(&file), before);
 }

@@ -1,4 +1,5 @@
-//! Reading ahead: who asks for it waits for nothing, who needs a page waits for that page, and room comes back.
+//! Read-ahead: the thread that requests it waits for nothing. A thread that needs a page waits for that page only.
+//! Frames become free again.
 
 mod common;
 #[path = "common/faulty.rs"]
@@ -15,19 +16,20 @@ use common::{fill, kinds_of_here, version};
 use slow::Slow;
 
 const FRAMES: usize = 32;
-/// Longer than pages may be pinned before that is an error.
+/// Longer than the time after which a pool with pinned pages returns an error.
 const LONG: Duration = Duration::from_millis(2500);
-/// In which nothing happens that should not.
+/// Time to wait for an event that must not happen.
 const SHORT: Duration = Duration::from_millis(50);
-/// In which everything has happened that should.
+/// Time within which every expected event must happen.
 const ENOUGH: Duration = Duration::from_secs(60);
 
+/// Without a page provider, which frees frames unasked: these tests count them.
 fn open(disk: &Slow, kind: Kind) -> Pool {
-    let builder = Pool::builder("").storage(Box::new(disk.clone()));
+    let builder = Pool::builder("").storage(Box::new(disk.clone())).provider_threads(0);
     builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).open().unwrap()
 }
 
-/// A pool with nothing in memory, and pages that it has in storage.
+/// Creates a pool with no page in memory, and pages in storage.
 fn stored(kind: Kind) -> (Pool, Slow, Vec<PageId>) {
     let disk = Slow::new();
     let pool = open(&disk, kind);
@@ -43,7 +45,7 @@ fn stored(kind: Kind) -> (Pool, Slow, Vec<PageId>) {
     (open(&disk, kind), disk, ids)
 }
 
-/// Runs something that has to end soon, even if the test's thread would wait for ever for it.
+/// Runs `f`, which must end soon. The test fails if it does not, instead of waiting forever.
 fn soon<T: Send>(what: &str, disk: &Slow, ids: &[PageId], f: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let (told, done) = mpsc::channel();
@@ -110,7 +112,7 @@ fn who_fetches_waits_for_what_others_do_not_bring_in() {
     }
 }
 
-/// Half of the memory is on its way for longer than the pool's patience, and the other half is held.
+/// Half of the frames wait for storage, longer than the pool's patience. The other half are held.
 #[test]
 fn what_is_on_its_way_is_room_for_those_who_wait() {
     for kind in kinds_of_here() {
@@ -118,7 +120,7 @@ fn what_is_on_its_way_is_room_for_those_who_wait() {
         disk.shut(&ids[..FRAMES]);
         pool.prefetch(&ids[..FRAMES]);
         let others = &ids[FRAMES..];
-        // More than the half that is left, one after the other.
+        // These are more pages than the free half of the frames. They are used one after another.
         others.iter().for_each(|page| check(&pool, *page));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -142,7 +144,7 @@ fn where_there_is_no_room_nothing_is_read() {
         soon("who fetches", &disk, &ids, || pool.fetch(&ids[FRAMES..]));
         assert_eq!(pool.statistics(), before);
         drop(held);
-        // Nor where room would have to be written.
+        // The same holds if a frame could be freed only by a write.
         for page in &ids[..FRAMES] {
             pool.pin_exclusive(*page).unwrap().set_lsn(1);
         }
@@ -165,7 +167,7 @@ fn a_pool_that_is_dropped_gives_its_memory_back_when_nothing_is_written_to_it() 
                 drop(pool);
                 told.send(()).unwrap();
             });
-            // The thread reads one of them, or has not begun.
+            // The thread is reading one of the pages, or has not begun.
             let early = done.recv_timeout(SHORT).is_ok();
             disk.open(&ids);
             assert!(early || done.recv_timeout(ENOUGH).is_ok());
@@ -175,7 +177,7 @@ fn a_pool_that_is_dropped_gives_its_memory_back_when_nothing_is_written_to_it() 
     }
 }
 
-/// A host's signal handlers are for its own threads.
+/// Signal handlers of the host program must run on its own threads.
 #[test]
 fn the_thread_that_reads_ahead_takes_no_signals() {
     let (pool, _folder, ids) = common::stored(Kind::Hashtable, 16, 32);

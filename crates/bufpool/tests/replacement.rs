@@ -1,4 +1,4 @@
-//! Which pages stay in memory.
+//! Page replacement: which pages stay in memory.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{kinds, stored};
 const FRAMES: usize = 64;
 const HOT: usize = 16;
 
-/// Reads pages, and says how many of them were not in memory.
+/// Reads pages. Returns the number of pages that were not in memory.
 fn misses(pool: &Pool, pages: &[PageId]) -> u64 {
     let before = pool.statistics().read;
     for page in pages {
@@ -23,19 +23,19 @@ fn pages_that_are_used_again_and_again_outlast_those_that_are_used_once() {
         let (pool, _folder, ids) = stored(kind, FRAMES, 20 * FRAMES);
         let (hot, others) = ids.split_at(HOT);
         let mut others = others.chunks(8).cycle();
-        // They are used between others that come and go, twice around the clock and more.
+        // The hot pages are used while other pages come and go, for more than two rounds of the clock.
         let mut again = 0;
         for _ in 0..100 {
             again += misses(&pool, hot);
             assert_eq!(misses(&pool, others.next().unwrap()), 8);
         }
         assert!((HOT as u64..2 * HOT as u64).contains(&again), "{kind}: {again} misses of {HOT} hot pages");
-        // A scan that fills all of memory, and more, drives none of them out.
+        // A scan of more pages than frames evicts none of the hot pages.
         for _ in 0..FRAMES * 3 / 2 / 8 {
             assert_eq!(misses(&pool, others.next().unwrap()), 8);
         }
         assert_eq!(misses(&pool, hot), 0, "{kind}: hot pages left for a scan");
-        // When nobody uses them any more, they go.
+        // When the hot pages are not used any more, they are evicted.
         for _ in 0..8 * FRAMES / 8 {
             assert_eq!(misses(&pool, others.next().unwrap()), 8);
         }
@@ -43,7 +43,7 @@ fn pages_that_are_used_again_and_again_outlast_those_that_are_used_once() {
     }
 }
 
-/// Of pages that were brought in together and used once, none earns anything: the others outlast them.
+/// Pages that were fetched and used once get no usage count. So pages that were used twice outlast them.
 #[test]
 fn pages_that_were_fetched_and_used_once_leave_before_those_that_were_used_twice() {
     for kind in kinds() {
@@ -53,7 +53,7 @@ fn pages_that_were_fetched_and_used_once_leave_before_those_that_were_used_twice
         misses(&pool, twice);
         pool.fetch(fetched);
         assert_eq!(misses(&pool, fetched) + misses(&pool, twice), 0);
-        // As many as it takes for the hand to find these, and all but the first to go.
+        // With this many misses, the hand reaches the pages of both groups.
         misses(&pool, &others[..FRAMES]);
         assert_eq!(misses(&pool, twice), 0, "{kind}");
         misses(&pool, &others[FRAMES..2 * FRAMES]);
@@ -61,7 +61,7 @@ fn pages_that_were_fetched_and_used_once_leave_before_those_that_were_used_twice
     }
 }
 
-/// Whoever only tries to read a page keeps it from nothing.
+/// An attempt to read a page does not keep it in memory.
 #[test]
 fn tries_are_no_uses() {
     for kind in kinds() {
@@ -76,7 +76,7 @@ fn tries_are_no_uses() {
     }
 }
 
-/// Room is found for what is fetched even if everything has been used again and again.
+/// There are frames for fetched pages even if all other pages are used frequently.
 #[test]
 fn there_is_room_for_what_is_fetched() {
     for kind in kinds() {

@@ -1,5 +1,5 @@
-//! What only the engine in ring 0 promises: evictions without interrupts and system calls, threads that come to ring 0 of
-//! themselves, and old translations that are noticed.
+//! Guarantees of the `ring0` engine only: evictions without shootdowns and system calls, threads that enter ring 0 on
+//! demand, and stale translations that are noticed.
 
 mod common;
 
@@ -11,10 +11,10 @@ use bedplate_bufpool::{Choice, Error, Kind, PAGE, PageId, Pool};
 use bedplate_ring0::{Cpu, Process, is_ring0};
 use common::{fill, in_guest, pool, version};
 
-/// Held by each test: all of them are one process, and count what happens in it.
+/// Held by each test. All tests run in one process, and they count events of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Leaves the test where there is no ring 0; otherwise it is alone until it drops the result.
+/// Leaves the test if there is no ring 0. Otherwise no other test runs until the result is dropped.
 macro_rules! ring0_or_skip {
     () => {{
         if !in_guest() {
@@ -25,12 +25,12 @@ macro_rules! ring0_or_skip {
     }};
 }
 
-/// Interrupts that processors sent each other for their translations.
+/// Number of shootdown interrupts between processors.
 fn interrupts() -> u64 {
     Process::current().map_or(0, |process| process.shootdown_statistics().interrupts)
 }
 
-/// Allocates pages with what only they have in them.
+/// Allocates pages, each with unique content.
 fn pages(pool: &Pool, count: u64) -> Vec<PageId> {
     let fresh = |_| {
         let mut page = pool.allocate().unwrap();
@@ -48,7 +48,7 @@ fn where_there_is_no_ring_0_it_says_so() {
     }
     let folder = tempfile::tempdir().unwrap();
     let opened = common::builder(&folder, Kind::Ring0, 64).open();
-    // Where there is one, this machine could run the other tests.
+    // If this machine has ring 0, there is nothing to check.
     match opened.map(drop) {
         Err(Error::Unavailable { engine: Kind::Ring0, reason }) => assert!(!reason.is_empty()),
         Err(error) => panic!("{error}"),
@@ -63,7 +63,7 @@ fn pages_are_replaced_without_interrupts_and_almost_without_system_calls() {
     let (pool, _folder) = pool(Kind::Ring0, FRAMES);
     let ids = pages(&pool, 8 * FRAMES as u64);
     pool.flush().unwrap();
-    // This thread is there, because it has touched pages.
+    // This thread is in ring 0, because it has touched pages.
     assert!(is_ring0());
     let cpu = Cpu::current().unwrap();
     let mut fewest = u64::MAX;
@@ -78,12 +78,13 @@ fn pages_are_replaced_without_interrupts_and_almost_without_system_calls() {
         assert_eq!((after.interrupts, after.page_faults, interrupts() - sent), (0, 0, 0));
         fewest = fewest.min(after.exits * 100 / read);
     }
-    // The kernel's thread sleeps where it gets no processor for a while, and a system call wakes it. So a busy machine has
-    // rounds with many; but a system call for each page would be one exit for each, in every round.
+    // The kernel's thread sleeps when it gets no processor for a while, and a system call wakes it. So on a busy
+    // machine, some rounds have many exits. But a system call for each page would cause one exit for each page in every
+    // round.
     assert!(fewest < 50, "{fewest} exits for 100 pages at least");
 }
 
-/// Two processors replace pages and use each other's: both have old translations all the time.
+/// Two processors evict each other's pages, so both have stale translations all the time.
 #[test]
 fn old_translations_are_noticed_and_mended() {
     let _alone = ring0_or_skip!();
@@ -101,7 +102,7 @@ fn old_translations_are_noticed_and_mended() {
             }
         });
         for round in 0..2000 {
-            // Backwards, and not all.
+            // Reads in reverse order, and not all pages.
             for id in ids.iter().rev().step_by(1 + round % 3) {
                 assert_eq!(version(&pool.pin_shared(*id).unwrap(), id.0), 1);
             }
@@ -140,7 +141,7 @@ fn threads_that_leave_ring_0_come_back_with_the_page_they_hold() {
 #[test]
 fn several_pools_have_addresses_of_their_own_and_give_them_back() {
     let _alone = ring0_or_skip!();
-    // There are 16 at once.
+    // At most 16 pools can exist at once, and the loop opens 18.
     for _ in 0..9 {
         let pools = [pool(Kind::Ring0, 16), pool(Kind::Ring0, 600)];
         for (pool, _) in &pools {
@@ -155,7 +156,7 @@ fn several_pools_have_addresses_of_their_own_and_give_them_back() {
     assert!(matches!(much.open().map(drop), Err(Error::Unavailable { .. })));
 }
 
-/// Storage in memory: without system calls.
+/// Storage in memory, without system calls.
 #[derive(Default)]
 struct Ram(Mutex<Vec<[u8; PAGE]>>);
 
@@ -164,8 +165,7 @@ impl Storage for Ram {
         let pages = self.0.lock().unwrap();
         for read in reads {
             let image = pages.get(read.page() as usize).unwrap_or(&[0; PAGE]);
-            // SAFETY: the memory of a page, which is to be written.
-            unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) };
+            read.fill(image);
         }
     }
 

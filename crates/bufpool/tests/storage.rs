@@ -3,7 +3,7 @@
 use bedplate_bufpool::PAGE;
 use bedplate_bufpool::storage::{File, Read, Storage, Write};
 
-/// Pages that are aligned as direct I/O needs it.
+/// Pages with the alignment that direct I/O needs.
 #[repr(C, align(4096))]
 struct Pages([[u8; PAGE]; 200]);
 
@@ -20,7 +20,7 @@ fn check(direct: bool) {
     for (number, page) in content.0.iter_mut().enumerate() {
         page.fill(number as u8 + 1);
     }
-    // Scattered and single, in other places than they have here, and some together.
+    // Most writes are single pages at scattered positions, and one write has several pages.
     let mut writes: Vec<_> =
         (0..150).map(|page| Write::new(page * 7 % 150, &content.0[page as usize..][..1])).collect();
     writes.push(Write::new(200, &content.0[150..]));
@@ -37,7 +37,7 @@ fn check(direct: bool) {
     for (number, page) in found.0[..190].iter().enumerate() {
         assert!(page.iter().all(|byte| *byte == number as u8 + 1), "page {number}");
     }
-    // Behind the end there are zeros.
+    // Reads beyond the end of the file return zeros.
     assert!(found.0[190..195].iter().zip(&content.0[195..]).all(|(found, page)| found == page));
     assert!(found.0[195..].iter().flatten().all(|byte| *byte == 0));
     file.grow(250..1000).unwrap();
@@ -67,7 +67,8 @@ fn errors_are_of_the_operation_that_failed() {
     assert!(writes[0].result.is_ok() && writes[1].result.is_err());
 }
 
-/// Whoever makes it durable has to open the folder, which is seen; and only for what may be new.
+/// To make the name durable, the storage opens the directory, which inotify reports. It does so only if the file may be
+/// new.
 #[test]
 fn the_name_of_a_new_file_is_made_durable() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};

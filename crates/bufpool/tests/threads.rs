@@ -9,17 +9,17 @@ use common::{fill, in_guest, kinds, pool, version};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// How many pages are in memory.
+/// Number of frames.
 fn frames() -> usize {
     if in_guest() { 16 } else { 64 }
 }
 
-/// How often each thread does something.
+/// Number of operations of each thread.
 fn operations() -> usize {
     if in_guest() { 300 } else { 30_000 }
 }
 
-/// Each page has one version, which only grows; nobody sees an older one than before, or a mixture.
+/// Each page has a version, which only grows. No thread sees an older version than before, or a mixture of versions.
 #[test]
 fn eight_times_as_many_pages_as_memory_has() {
     for kind in kinds() {
@@ -52,7 +52,7 @@ fn work(pool: &Pool, ids: &[PageId], known: &[AtomicU64], seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut copy = [0; PAYLOAD];
     for _ in 0..operations() {
-        // Some are used far more than others.
+        // Some pages are used far more often than others.
         let index = (random.random::<f64>().powi(3) * ids.len() as f64) as usize;
         let (id, known) = (ids[index], &known[index]);
         let least = known.load(Ordering::Acquire);
@@ -83,7 +83,7 @@ fn work(pool: &Pool, ids: &[PageId], known: &[AtomicU64], seed: u64) {
     }
 }
 
-/// Pages are allocated and freed by everybody; a page has one owner at a time.
+/// All threads allocate and free pages. Each page has one owner at a time.
 #[test]
 fn pages_that_come_and_go_have_one_owner() {
     for kind in kinds() {
@@ -112,7 +112,7 @@ fn pages_that_come_and_go_have_one_owner() {
                     stop.store(true, Ordering::Relaxed);
                 });
             }
-            // Meanwhile somebody flushes.
+            // Meanwhile this thread flushes.
             while !stop.load(Ordering::Relaxed) {
                 pool.flush().unwrap();
             }

@@ -1,4 +1,4 @@
-//! Who waits for a page that somebody else brings in leaves the processor to others, and drives no page out.
+//! A thread that waits for a page that another thread reads in leaves its processor to others, and evicts no page.
 
 mod common;
 #[path = "common/faulty.rs"]
@@ -14,20 +14,21 @@ use common::{fill, in_guest, kinds_of_here, version};
 use slow::Slow;
 
 const FRAMES: usize = 16;
-/// How long storage takes. Where the processor is software, a nap takes much of it, and of ring 0 more.
+/// The delay of the storage. On an emulated processor, a sleep uses a noticeable part of it, and more in ring 0.
 fn long() -> Duration {
     Duration::from_secs(if in_guest() { 3 } else { 1 })
 }
 
+/// Without a page provider, which frees frames unasked: these tests count them.
 fn open(disk: &Slow, kind: Kind) -> Pool {
-    let builder = Pool::builder("").storage(Box::new(disk.clone()));
+    let builder = Pool::builder("").storage(Box::new(disk.clone())).provider_threads(0);
     builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).open().unwrap()
 }
 
-/// What this thread has had of a processor.
+/// The processor time that this thread has used.
 fn used() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes what it is given.
+    // SAFETY: the kernel writes only to `time`.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -51,20 +52,20 @@ fn whoever_waits_for_a_page_leaves_the_processor_to_others() {
         pool.close().unwrap();
         drop(pool);
         let pool = open(&disk, kind);
-        // One slot is left, for the page that everybody wants.
+        // One frame is free, for the page that all threads need.
         ids[2..].iter().for_each(|page| check(&pool, *page));
         let (wanted, evicted) = (ids[0], pool.statistics().evicted);
         disk.shut(&[wanted]);
         let waited: Vec<Duration> = thread::scope(|scope| {
             let wait = || {
-                // What it takes to come to ring 0 is not waiting.
+                // The time to enter ring 0 does not count as waiting.
                 check(&pool, ids[5]);
                 let before = used();
                 check(&pool, wanted);
                 used() - before
             };
             let mut waiting = vec![scope.spawn(wait)];
-            // Of two who miss a page at the same moment both make room for it.
+            // If two threads miss a page at the same time, both take a frame for it. So the others start later.
             disk.wait_until_asked();
             waiting.extend((0..2).map(|_| scope.spawn(wait)));
             thread::sleep(long());

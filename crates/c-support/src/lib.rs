@@ -1,4 +1,4 @@
-//! Code that the C interfaces (`scan-c`, `snapshot-c`) share.
+//! Code that the C interfaces (`scan-c`, `snapshot-c`, `store-c`) share.
 //!
 //! - [`table`]: handles, which are numbers in the place of pointers;
 //! - [`input`] and [`output`]: structures that may be longer or shorter than this version knows them;

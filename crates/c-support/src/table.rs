@@ -192,11 +192,29 @@ impl<T> Table<T> {
 
     /// Takes an object out, after the thread that uses it for a moment.
     pub fn remove_in_turn(&self, handle: u64) -> Result<T, Bad> {
+        self.remove_in_turn_if(handle, |_| Ok(()))
+    }
+
+    /// Takes an object out that passes a check, after the thread that uses it for a moment. `check` may refuse; it may run several
+    /// times.
+    pub fn remove_in_turn_if<E: From<Bad>>(
+        &self,
+        handle: u64,
+        mut check: impl FnMut(&T) -> Result<(), E>,
+    ) -> Result<T, E> {
         let mut turns = 0;
         loop {
-            match self.remove(handle, |_| Ok(())) {
-                Err(Bad::Busy) => wait_a_moment(&mut turns),
-                other => return other,
+            let mut refused = None;
+            let removed = self.remove(handle, |object| {
+                check(object).map_err(|error| {
+                    refused = Some(error);
+                    Bad::Busy
+                })
+            });
+            match (removed, refused) {
+                (_, Some(error)) => return Err(error),
+                (Err(Bad::Busy), None) => wait_a_moment(&mut turns),
+                (removed, None) => return removed.map_err(E::from),
             }
         }
     }
@@ -292,6 +310,32 @@ mod tests {
         }
         let places = [(); 3].map(|()| TABLE.insert(1).unwrap() >> 32 & 0xff_ffff);
         assert_eq!(places, [100, 20_000, 40_000]);
+    }
+
+    #[test]
+    fn a_check_that_refuses_leaves_the_object_where_it_is() {
+        static TABLE: Table<u32> = Table::new(6);
+        #[derive(Debug, PartialEq)]
+        enum Why {
+            Bad(Bad),
+            Refused(u32),
+        }
+        impl From<Bad> for Why {
+            fn from(bad: Bad) -> Self {
+                Self::Bad(bad)
+            }
+        }
+        let handle = TABLE.insert(7).unwrap();
+        assert_eq!(
+            TABLE.remove_in_turn_if(handle, |object| Err(Why::Refused(*object))),
+            Err(Why::Refused(7))
+        );
+        // A thread that uses it for a moment is waited for.
+        let inside = TABLE.enter(handle).unwrap();
+        let thread = std::thread::spawn(move || TABLE.remove_in_turn_if(handle, |_| Ok::<_, Why>(())));
+        drop(inside);
+        assert_eq!(thread.join().unwrap(), Ok(7));
+        assert_eq!(TABLE.remove_in_turn_if(handle, |_| Ok(())), Err(Why::Bad(Bad::Closed)));
     }
 
     /// Threads enter, close and open the same handles; each object is closed once, and used by one thread at a time.

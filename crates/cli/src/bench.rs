@@ -9,7 +9,8 @@ use bedplate_bench::{Mode, Options, benchmarks, names};
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::failure::hinted;
+use crate::failure::{hinted, report_as};
+use crate::interrupts::{INTERRUPTED, Interrupts};
 
 /// Arguments of `bedplate bench`.
 #[derive(clap::Args)]
@@ -46,6 +47,10 @@ pub struct Args {
     /// The program that scan-tpch runs for datafusion, if it is not where `make datafusion-build` puts it.
     #[arg(long, value_name = "FILE")]
     datafusion: Option<PathBuf>,
+    /// Have the kernel read ahead so far on the device of scan-tpch's tables (root only), instead of its setting, which is 128 on most
+    /// machines.
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
+    read_ahead: Option<u64>,
     /// Be the `floor` of kv-net on a port of the loopback address.
     #[arg(long, value_name = "PORT", hide = true, exclusive = true)]
     floor: Option<u16>,
@@ -77,6 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     options.scale = args.scale;
     options.engine.clone_from(&args.engine);
     options.datafusion.clone_from(&args.datafusion);
+    options.read_ahead = args.read_ahead;
     options.bedplate = Some(std::env::current_exe().context("finding this executable")?);
     if let Some(directory) = &args.directory {
         options.directory.clone_from(directory);
@@ -84,12 +90,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{pos}/{len} [{elapsed_precise}] {wide_msg}");
     bar.set_style(style.context("progress bar")?);
-    let report = bedplate_bench::run(name, &options, &mut |step| {
-        bar.set_length(step.total as u64);
-        bar.set_position(step.done as u64);
-        bar.set_message(step.label.to_owned());
+    let interrupts = Interrupts::catch()?;
+    let report = interrupts.run(|| {
+        bedplate_bench::run(name, &options, &mut |step| {
+            interrupts.check();
+            bar.set_length(step.total as u64);
+            bar.set_position(step.done as u64);
+            bar.set_message(step.label.to_owned());
+        })
     });
     bar.finish_and_clear();
+    let Some(report) = report else {
+        return Ok(report_as(&anyhow::anyhow!("the benchmark was interrupted"), INTERRUPTED));
+    };
     let report = report?;
     if args.json {
         writeln!(out, "{}", report.to_json())?

@@ -57,11 +57,11 @@ pub fn report_as(error: &anyhow::Error, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// The error and its causes. Those that an error's own text ends with are not said again.
+/// The error and its causes. Those that an error's own text has are not said again.
 fn text(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
+        if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
@@ -93,6 +93,8 @@ mod tests {
         let error: anyhow::Error = bedplate_kerneldb::Error::io("locking", cause()).into();
         assert_eq!(text(&error), "locking: process 7 uses it");
         assert_eq!(text(&error.context("opening")), "opening: locking: process 7 uses it");
+        let within = bedplate_btree::store::Error::NoSpace(cause());
+        assert!(text(&within.into()).matches("process 7").count() == 1);
         let plain = anyhow::Error::from(cause()).context("locking");
         assert_eq!(text(&plain), "locking: process 7 uses it");
     }

@@ -8,6 +8,7 @@ mod allocator;
 mod bench;
 mod doctor;
 mod failure;
+mod interrupts;
 mod kv;
 mod log;
 mod preload;
@@ -15,6 +16,7 @@ mod ring0;
 mod scan;
 mod signals;
 mod snapshot;
+mod store;
 mod units;
 mod vm;
 
@@ -37,6 +39,9 @@ enum Command {
     /// The key-value database: run its server, look at it, save and restore it.
     #[command(subcommand)]
     Kv(kv::Command),
+    /// The transactional store: its records, backups, verification, dumps, compaction.
+    #[command(subcommand)]
+    Store(store::Command),
     /// Run programs in ring 0.
     #[command(subcommand)]
     Ring0(ring0::Command),
@@ -67,6 +72,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Doctor(args) => doctor::run(args),
         Command::Kv(command) => kv::run(command),
+        Command::Store(command) => store::run(command),
         Command::Bench(args) => bench::run(args),
         Command::Ring0(command) => ring0::run(command),
         Command::Snapshot(command) => snapshot::run(command),

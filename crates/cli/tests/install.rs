@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
-const FILES: [&str; 24] = [
+const FILES: [&str; 30] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
     "include/bedplate/snapshot.h",
+    "include/bedplate/store.h",
     "lib/libbedplate_ring0.a",
     "lib/libbedplate_ring0.so",
     "lib/libbedplate_ring0_preload.so",
@@ -26,16 +27,21 @@ const FILES: [&str; 24] = [
     "lib/libbedplate_snapshot.so",
     "lib/libbedplate_snapshot_malloc.so",
     "lib/libbedplate_snapshot_preload.so",
+    "lib/libbedplate_store.a",
+    "lib/libbedplate_store.so",
     "lib/pkgconfig/bedplate-scan.pc",
     "lib/pkgconfig/bedplate-snapshot.pc",
+    "lib/pkgconfig/bedplate-store.pc",
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
     "share/bedplate/redis-server-snapshots.conf",
     "share/man/man1/bedplate-scan-run.1",
     "share/man/man1/bedplate-snapshot-run.1",
     "share/man/man1/bedplate-snapshot-stats.1",
+    "share/man/man1/bedplate-store.1",
     "share/man/man3/bedplate-scan.3",
     "share/man/man3/bedplate-snapshot.3",
+    "share/man/man3/bedplate-store.3",
 ];
 
 /// A folder that everybody can read.
@@ -59,6 +65,7 @@ fn install(destination: Option<&Path>, prefix: &Path) {
             "scan-c",
             "scan-preload",
             "snapshot-c",
+            "store-c",
         ];
         for package in packages {
             command.args(["-p", &format!("bedplate-{package}")]);
@@ -111,8 +118,11 @@ fn packages_get_everything_below_their_folder() {
         assert_eq!(mode, if is_program { 0o755 } else { 0o644 }, "{file}");
     }
     let text = |file: &str| std::fs::read_to_string(installed.join(file)).unwrap();
-    const CONFIGURATIONS: [&str; 2] =
-        ["lib/pkgconfig/bedplate-scan.pc", "lib/pkgconfig/bedplate-snapshot.pc"];
+    const CONFIGURATIONS: [&str; 3] = [
+        "lib/pkgconfig/bedplate-scan.pc",
+        "lib/pkgconfig/bedplate-snapshot.pc",
+        "lib/pkgconfig/bedplate-store.pc",
+    ];
     for file in CONFIGURATIONS {
         assert!(text(file).starts_with("prefix=/usr\n"), "{file}");
     }

@@ -2,8 +2,9 @@
 //! compared.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Everything runs once at this scale factor, for which DuckDB knows the answers.
@@ -27,8 +28,17 @@ fn run(engine: &str) -> Output {
     command.args(["--directory", env!("CARGO_TARGET_TMPDIR")]).output().unwrap()
 }
 
-/// Runs an engine and checks its report. An engine that is not installed is skipped.
-fn check(engine: &str) {
+/// Whether a service reads files of the tests' disk past the page cache.
+fn is_served_disk() -> bool {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("file");
+    std::fs::write(&path, [7; 4096]).unwrap();
+    let service = bedplate_scan::Service::builder().settling_time(std::time::Duration::ZERO).build().unwrap();
+    service.reader(&path).is_ok()
+}
+
+/// Runs an engine and checks its report. An engine that is not installed is skipped. `serves`: Bedplate serves tables of this size.
+fn check(engine: &str, serves: bool) {
     let output = run(engine);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() && said.contains("run `make") {
@@ -38,6 +48,9 @@ fn check(engine: &str) {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["bench"], &report["config"]["engine"]), (&"scan-tpch".into(), &engine.into()));
     assert!(report["config"]["oracle"].as_str().unwrap().contains("DuckDB"), "{report}");
+    if serves && is_served_disk() {
+        assert_eq!(report["config"]["bedplate_serves_query_6"], true, "{engine}: {}", report["config"]);
+    }
     for name in [
         "time_of_vanilla",
         "cpu_of_vanilla",
@@ -62,17 +75,17 @@ fn check(engine: &str) {
 
 #[test]
 fn duckdb_answers_all_queries_with_and_without_bedplate() {
-    check("duckdb");
+    check("duckdb", true);
 }
 
 #[test]
 fn postgres_answers_all_queries_with_and_without_bedplate() {
-    check("postgres");
+    check("postgres", false);
 }
 
 #[test]
 fn datafusion_answers_all_queries_with_and_without_bedplate() {
-    check("datafusion");
+    check("datafusion", true);
 }
 
 #[test]
@@ -88,4 +101,28 @@ fn an_engine_must_be_chosen_and_known() {
     }
     let said = run(&["--engine", "duckdb", "--scale", "0.001"]);
     assert!(said.contains("0.01") && said.contains("100"), "{said}");
+}
+
+/// A signal leaves neither tables nor processes.
+#[test]
+fn an_interrupted_benchmark_removes_its_files() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut command = Command::new(bedplate());
+    command.args(["bench", "scan-tpch", "--engine", "duckdb", "--scale", SCALE, "--directory"]);
+    let mut child = command.arg(folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let is_empty = || folder.path().read_dir().unwrap().next().is_none();
+    while is_empty() {
+        if child.try_wait().unwrap().is_some() {
+            let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+            assert!(said.contains("run `make"), "{said}");
+            return println!("skipped: {}", said.trim());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    assert!(is_empty(), "it leaves files");
 }

@@ -100,9 +100,9 @@ fn snapshots_are_consistent_while_others_write() {
                 });
                 match done {
                     Ok(()) => committed += u64::from(writer.commit().is_ok()),
-                    // No version is free while snapshots need them all; or the collector, which was not running
-                    // for a while, has the entry.
-                    Err(Error::NoVersion | Error::Conflict) => writer.rollback().unwrap(),
+                    // Snapshots may need all versions. The collector may hold the entry; if its thread is preempted
+                    // then, the operation is a conflict, or busy.
+                    Err(Error::NoVersion | Error::Conflict | Error::Busy) => writer.rollback().unwrap(),
                     Err(e) => panic!("{e}"),
                 }
             }

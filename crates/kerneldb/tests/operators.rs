@@ -11,7 +11,8 @@ fn put(s: &mut bedplate_kerneldb::Session, key: &[u8], value: &[u8]) {
     assert!(matches!(s.set(key, value, SetOptions::default()).unwrap(), Written::Done { .. }));
 }
 
-/// Has a transaction commit. The collector, if it was not running for a while, has an entry that the transaction wants.
+/// Repeats a transaction until it commits. The collector may hold an entry that the transaction needs. If the collector's thread
+/// is preempted then, the operation is a conflict, or busy.
 fn transaction(
     s: &mut bedplate_kerneldb::Session,
     mut operations: impl FnMut(&mut bedplate_kerneldb::Session) -> Result<(), Error>,
@@ -23,7 +24,7 @@ fn transaction(
                 s.commit().unwrap();
                 return;
             }
-            Err(Error::Conflict) => s.rollback().unwrap(),
+            Err(Error::Conflict | Error::Busy) => s.rollback().unwrap(),
             Err(e) => panic!("{e}"),
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Counts the bytes and lines of files, in pages of 8 KiB, and says what waiting for them took.
+ * Counts the bytes and lines of files, in pages of 8 KiB, and prints the time that it waited for pages.
  *
  *   cc count.c $(pkg-config --cflags --libs bedplate-scan) -o count
  *   ./count FILE...
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 			bp_scan_put_page(channel, &page);
 			continue;
 		}
-		/* A page that cannot be had; the scan goes on with the next one. */
+		/* The page cannot be read. The scan continues with the next one. */
 		fprintf(stderr, "%s: %s\n", bp_scan_strerror(code), bp_scan_error());
 		failed = 1;
 		if (code < BP_SCAN_ERROR_REPLACED)

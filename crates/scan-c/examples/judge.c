@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Scans a file that others may write meanwhile, without having it read again for that. Each page is judged: one that is not torn
- * and whose file was not changed since is current; the others a database would read by its own means. Up to eight pages are
- * out at a time, and the program waits by poll().
+ * Scans a file that other processes may write at the same time. The service does not read it again for that. The program judges
+ * each page: a page is current if it is not torn, and its file has not been changed since. A database would read the other
+ * pages itself. Up to eight pages are out at a time, and the program waits by poll().
  *
  *   cc judge.c $(pkg-config --cflags --libs bedplate-scan) -o judge
  *   ./judge FILE
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 		code = bp_scan_get_page(channel, &pages[out]);
 		if (code == BP_SCAN_OK && ++out < HELD)
 			continue;
-		/* As many are out as may be, or nothing is there now. */
+		/* The highest number of pages is out, or no page is ready. */
 		for (i = 0; i < out; i++) {
 			bool unchanged = false;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Four workers scan a file at the same time. It is read once, as far as they keep pace.
+ * Four workers scan a file at the same time. The service reads the file once, as far as the workers keep pace.
  *
  *   cc -pthread share.c $(pkg-config --cflags --libs bedplate-scan) -o share
  *   ./share FILE
@@ -33,7 +33,7 @@ static void *worker(void *argument)
 		fprintf(stderr, "joining: %s\n", bp_scan_error());
 		return NULL;
 	}
-	/* Pages come in the pool's order: where they are in the file is in the page. */
+	/* Pages come in the pool's order. Each page has its offset in the file. */
 	while ((code = bp_scan_next_page(channel, &page, BP_SCAN_FOREVER)) == BP_SCAN_OK) {
 		size_t i;
 

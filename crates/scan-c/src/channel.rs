@@ -1,7 +1,7 @@
 //! Channels: one worker's stream of pages.
 //!
-//! Rust's borrows make sure that a page is returned once, to its channel, and not used afterwards; here every page has a
-//! number, its *ticket*, and the channel knows which ones are out.
+//! In Rust, borrows ensure that a page is returned once and to its channel, and is not used afterwards. In C, every page has a
+//! number, its *ticket*, and the channel knows the tickets of the pages that are out.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -26,7 +26,7 @@ struct Open {
 }
 
 impl Open {
-    /// Where a page of the program's is among those that are out.
+    /// The index in `out` of a page that the program passes.
     fn find(&self, handle: u64, page: &bp_scan_page) -> Result<usize, Refusal> {
         if page.channel != handle {
             return Err(Refusal::new(BP_SCAN_ERROR_PAGE, "the page is not of this channel"));
@@ -75,7 +75,7 @@ pub struct bp_scan_options {
     pub pages_held: u32,
 }
 
-// SAFETY: pointers and integers, without gaps.
+// SAFETY: the structure has only pointers and integers, without padding.
 unsafe impl Sized for bp_scan_options {
     const FIRST: usize = 56;
 }
@@ -159,14 +159,14 @@ pub struct bp_scan_statistics {
     pub pages_held: u64,
 }
 
-/// Makes a handle of a channel.
+/// Makes a handle for a channel.
 ///
 /// # Safety
 /// `place` is writable.
 pub unsafe fn give(channel: Channel, place: *mut bp_scan_channel) -> Answer {
     let full = |_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many channels");
     let handle = CHANNELS.insert(Open { channel, tickets: 0, out: Vec::new() }).map_err(full)?;
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     unsafe { place.write_unaligned(bp_scan_channel { handle }) };
     Ok(BP_SCAN_OK)
 }
@@ -185,12 +185,12 @@ pub unsafe extern "C" fn bp_scan_open(
         if opened.is_null() {
             return Err(null("no place for the channel"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let options = unsafe { sized(options, "the options") }?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let mut scan = Scan::of(unsafe { sources(options.sources, options.source_count) }?);
         if !options.ranges.is_null() || options.range_count != 0 {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller guarantees this.
             scan = scan.ranges(unsafe { ranges(options.ranges, options.range_count) }?);
         }
         if options.page_size != 0 {
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn bp_scan_open(
         }
         scan = scan.pages_held(held(options.pages_held))?;
         let channel = self::service(service)?.open(scan)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { give(channel, opened) }
     })
 }
@@ -245,7 +245,7 @@ pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
 /// `page` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_get_page(channel: bp_scan_channel, page: *mut bp_scan_page) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     answer(|| unsafe { next(channel, page, Some(0)) })
 }
 
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn bp_scan_next_page(
                 return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
             }
         };
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { next(channel, page, most) }
     })
 }
@@ -317,13 +317,13 @@ unsafe fn next(channel: bp_scan_channel, place: *mut bp_scan_page, most: Option<
                 | Error::Truncated { file, offset }
                 | Error::Changing { file, offset }
                 | Error::Replaced { file, offset } => (file, offset),
-                // Maybe a page that is out is kept there.
+                // Other errors leave the structure unchanged, because it may describe a page that is out.
                 error => return Err(error.into()),
             };
             Err(error.into())
         }
     };
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     unsafe { place.write_unaligned(page) };
     answer
 }
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn bp_scan_put_page(channel: bp_scan_channel, page: *const
         if page.is_null() {
             return Err(null("no page"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let page = unsafe { page.read_unaligned() };
         let mut open = CHANNELS.enter(channel.handle)?;
         let place = open.find(channel.handle, &page)?;
@@ -371,12 +371,12 @@ pub unsafe extern "C" fn bp_scan_unchanged(
         if page.is_null() || unchanged.is_null() {
             return Err(null("no page, or no place for the answer"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let page = unsafe { page.read_unaligned() };
         let open = CHANNELS.enter(channel.handle)?;
         let place = open.find(channel.handle, &page)?;
         let is_unchanged = open.out[place].1.unchanged()?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { unchanged.write(is_unchanged) };
         Ok(BP_SCAN_OK)
     })
@@ -395,11 +395,11 @@ pub unsafe extern "C" fn bp_scan_cancel_ranges(
     cancelled: *mut u64,
 ) -> c_int {
     answer(|| {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let ranges = unsafe { self::ranges(ranges, range_count) }?;
         let bytes = CHANNELS.enter(channel.handle)?.channel.cancel_ranges(&ranges)?;
         if !cancelled.is_null() {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller guarantees this.
             unsafe { cancelled.write_unaligned(bytes) };
         }
         Ok(BP_SCAN_OK)
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn bp_scan_descriptor(channel: bp_scan_channel, descriptor
             return Err(null("no place for the descriptor"));
         }
         let number = CHANNELS.enter(channel.handle)?.channel.descriptor()?.as_raw_fd();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { descriptor.write_unaligned(number) };
         Ok(BP_SCAN_OK)
     })
@@ -437,7 +437,7 @@ pub unsafe extern "C" fn bp_scan_notify_ranges(
     range_count: usize,
 ) -> c_int {
     answer(|| {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let ranges = unsafe { self::ranges(ranges, range_count) }?;
         CHANNELS.enter(channel.handle)?.channel.notify_ranges(&ranges)?;
         Ok(BP_SCAN_OK)
@@ -458,7 +458,7 @@ pub unsafe extern "C" fn bp_scan_is_direct(channel: bp_scan_channel, file: u32, 
         if file as usize >= open.channel.files() {
             return Err(Refusal::new(BP_SCAN_ERROR_INVALID, format!("the scan has no file {file}")));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { direct.write(open.channel.is_direct(file).is_ok()) };
         Ok(BP_SCAN_OK)
     })
@@ -479,7 +479,7 @@ pub unsafe extern "C" fn bp_scan_get_statistics(
             return Err(null("no place for the statistics"));
         }
         let now = of(&CHANNELS.enter(channel.handle)?);
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: the caller guarantees this. The structure has no padding.
         unsafe { output::sized(&now, statistics, size) };
         Ok(BP_SCAN_OK)
     })

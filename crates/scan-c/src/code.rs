@@ -1,4 +1,4 @@
-//! What functions answer: a code, and of a thread's last error a text and an error number.
+//! The results of functions: a code, and for the last error of each thread a text and an error number.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
@@ -103,7 +103,7 @@ pub extern "C" fn bp_scan_strerror(code: c_int) -> *const c_char {
     text.unwrap_or(c"no such code").as_ptr()
 }
 
-/// Why something is not done.
+/// The reason why a call fails: a code, an error number (0: none), and a text.
 #[derive(Debug)]
 pub struct Refusal {
     pub code: bp_scan_code,
@@ -116,7 +116,7 @@ impl Refusal {
         Self { code, number: 0, text: text.into() }
     }
 
-    /// Of a system call that failed just now.
+    /// The refusal after a system call that has just failed.
     pub fn system(code: bp_scan_code, what: &str) -> Self {
         let error = std::io::Error::last_os_error();
         let number = error.raw_os_error().unwrap_or(0);
@@ -173,7 +173,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// What functions do.
+/// The result of a function's body.
 pub type Answer = Result<bp_scan_code, Refusal>;
 
 /// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
@@ -188,7 +188,7 @@ pub extern "C" fn bp_scan_error_number() -> c_int {
     last::number()
 }
 
-/// Does what a function does. No panic leaves this.
+/// Runs the body of a function. No panic leaves this call.
 pub fn answer(work: impl FnOnce() -> Answer) -> c_int {
     let failure = |Refusal { code, number, text }| Failure { code: code as c_int, number, text };
     last::answer(BP_SCAN_ERROR_INTERNAL as c_int, || work().map(|code| code as c_int).map_err(failure))

@@ -37,7 +37,7 @@ pub struct bp_scan_range {
     pub reserved: u32,
 }
 
-/// Whether the flags of options say that files are not watched.
+/// Whether the flags of options request that files are not watched.
 pub fn is_unwatched(flags: u32) -> Result<bool, Refusal> {
     /// BP_SCAN_UNWATCHED
     const UNWATCHED: u32 = 1;
@@ -48,7 +48,7 @@ pub fn is_unwatched(flags: u32) -> Result<bool, Refusal> {
     }
 }
 
-/// How many pages may be out, where 0 is 1.
+/// The number of pages that may be out. 0 means 1.
 pub fn held(pages: u32) -> usize {
     pages.max(1) as usize
 }
@@ -57,41 +57,41 @@ pub fn null(what: &'static str) -> Refusal {
     Refusal::new(BP_SCAN_ERROR_NULL, what)
 }
 
-/// The files of a scan.
+/// Reads the files of a scan.
 ///
 /// # Safety
-/// `pointer` is NULL or points to so many, whose names are C strings or NULL.
+/// `pointer` is NULL or points to `count` files, whose names are C strings or NULL.
 pub unsafe fn sources(pointer: *const bp_scan_source, count: usize) -> Result<Vec<Source>, Refusal> {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     let sources = unsafe { array(pointer, count, "no files") }?;
     if sources.is_empty() {
         return Err(Refusal::new(BP_SCAN_ERROR_INVALID, "no files to scan"));
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     sources.into_iter().map(|source| unsafe { opened(source) }).collect()
 }
 
-/// A file.
+/// Reads one file. A descriptor is duplicated.
 ///
 /// # Safety
-/// Its name is a C string or NULL.
+/// The file's name is a C string or NULL.
 pub unsafe fn opened(source: bp_scan_source) -> Result<Source, Refusal> {
     const FD: u32 = 1;
     let bp_scan_source { path, fd, flags } = source;
     match flags {
         0 if path.is_null() => Err(null("a file has no name, and no BP_SCAN_FD")),
         0 => {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller guarantees this.
             let name = unsafe { CStr::from_ptr(path) };
             Ok(Source::Path(PathBuf::from(OsStr::from_bytes(name.to_bytes()))))
         }
         FD if path.is_null() => {
-            // SAFETY: a descriptor that is not open is refused by the kernel.
+            // SAFETY: the kernel refuses a descriptor that is not open.
             let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
             if copy < 0 {
                 return Err(Refusal::system(BP_SCAN_ERROR_FILE, &format!("file descriptor {fd}")));
             }
-            // SAFETY: it is new, and nobody else's.
+            // SAFETY: the descriptor is new, and nothing else owns it.
             Ok(Source::Descriptor(unsafe { OwnedFd::from_raw_fd(copy) }))
         }
         FD => Err(Refusal::new(BP_SCAN_ERROR_INVALID, "a file has a name and BP_SCAN_FD")),
@@ -99,12 +99,12 @@ pub unsafe fn opened(source: bp_scan_source) -> Result<Source, Refusal> {
     }
 }
 
-/// Byte ranges.
+/// Reads byte ranges.
 ///
 /// # Safety
-/// `pointer` is NULL or points to so many.
+/// `pointer` is NULL or points to `count` ranges.
 pub unsafe fn ranges(pointer: *const bp_scan_range, count: usize) -> Result<Vec<Range>, Refusal> {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     let ranges = unsafe { array(pointer, count, "no ranges") }?;
     let range = |bp_scan_range { start, end, file, .. }: &bp_scan_range| Range {
         file: *file,

@@ -1,7 +1,8 @@
-//! The C interface of scan; `include/bedplate/scan.h` is generated from here.
+//! The C interface of scan. `include/bedplate/scan.h` is generated from here.
 //!
-//! It has no mechanism of its own but a [table](bedplate_c_support::table), which finds out at run time what Rust's types rule
-//! out: wrong handles, pages that are returned twice or to others, and threads that meet in one channel.
+//! The interface has no mechanism of its own except a [table](bedplate_c_support::table). At run time the table detects the
+//! mistakes that Rust's types rule out. These are wrong handles, pages that are returned twice or to another channel, and two
+//! threads in one channel.
 
 #![cfg(target_os = "linux")]
 #![allow(non_camel_case_types)]

@@ -48,7 +48,7 @@ pub struct bp_scan_pool_options {
     pub pages_held: u32,
 }
 
-// SAFETY: pointers and integers, without gaps.
+// SAFETY: the structure has only pointers and integers, without padding.
 unsafe impl Sized for bp_scan_pool_options {
     const FIRST: usize = 32;
 }
@@ -67,9 +67,9 @@ pub unsafe extern "C" fn bp_scan_create_pool(
         if made.is_null() {
             return Err(null("no place for the pool"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let options = unsafe { sized(options, "the options") }?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let sources = unsafe { sources(options.sources, options.source_count) }?;
         let memory = if options.memory_bytes == 0 { 64 << 20 } else { options.memory_bytes };
         let mut pool = PoolOptions::of(sources).memory_bytes(memory).pages_held(held(options.pages_held))?;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn bp_scan_create_pool(
         let pool = self::service(service)?.make_pool(pool)?;
         let full = |_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many pools");
         let handle = POOLS.insert(pool).map_err(full)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { made.write_unaligned(bp_scan_pool { handle }) };
         Ok(BP_SCAN_OK)
     })
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn bp_scan_pool_key(pool: bp_scan_pool, key: *mut bp_scan_
             return Err(null("no place for the key"));
         }
         let bytes = POOLS.enter_in_turn(pool.handle)?.key().to_bytes();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { key.write_unaligned(bp_scan_key { bytes }) };
         Ok(BP_SCAN_OK)
     })
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn bp_scan_pool_key(pool: bp_scan_pool, key: *mut bp_scan_
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_close_pool(pool: bp_scan_pool) -> c_int {
     answer(|| {
-        // Another thread may be looking at its key, which takes a moment.
+        // Another thread may be reading the pool's key, which takes a moment.
         drop(POOLS.remove_in_turn(pool.handle)?);
         Ok(BP_SCAN_OK)
     })
@@ -128,11 +128,11 @@ pub unsafe extern "C" fn bp_scan_join(
         if key.is_null() || joined.is_null() {
             return Err(null("no key, or no place for the channel"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let key = AccessKey::from_bytes(unsafe { key.read_unaligned() }.bytes);
         let page_size = if page_size == 0 { bedplate_scan::FRAME } else { page_size };
         let channel = self::service(service)?.join(key, page_size)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { give(channel, joined) }
     })
 }

@@ -1,4 +1,4 @@
-//! What of a file is in the page cache.
+//! The part of a file that is in the page cache.
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
@@ -34,10 +34,10 @@ pub unsafe extern "C" fn bp_scan_resident_bytes(
             let text = format!("a range from {start} to {end}");
             return Err(Refusal::new(BP_SCAN_ERROR_INVALID, text));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         let file = with_content(unsafe { opened(source.read_unaligned()) }?)?;
         let resident = resident_bytes(&file, start..end)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { bytes.write_unaligned(resident) };
         Ok(BP_SCAN_OK)
     })
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn bp_scan_resident_bytes(
 
 /// Opens a file that has pages in the page cache: a regular one, or a block device.
 fn with_content(source: Source) -> Result<File, Error> {
-    // A FIFO must not block; it is refused below.
+    // Opening a FIFO must not block. The FIFO is refused below.
     let open =
         |path| OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let (file, path) = match source {

@@ -1,4 +1,4 @@
-//! Services: what reads for channels. A service of zeroes is the process's own.
+//! Services, which read for channels. A service of zeroes is the process's own.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::code::{Answer, Refusal, answer, bp_scan_code};
 use crate::input::null;
 
 static SERVICES: Table<Service> = Table::new(b'S');
-/// The process's own, or one that is not there.
+/// The handle of the process's own service, or a handle that does not exist.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
 /// What reads for channels. It ends when it is stopped and its last channel is closed.
@@ -55,7 +55,7 @@ pub struct bp_scan_service_options {
     pub reserved: u32,
 }
 
-// SAFETY: integers, without gaps.
+// SAFETY: the structure has only integers, without padding.
 unsafe impl Sized for bp_scan_service_options {
     const FIRST: usize = 16;
 }
@@ -80,7 +80,7 @@ pub fn service(service: bp_scan_service) -> Result<Service, Refusal> {
         if let Ok(service) = SERVICES.enter_in_turn(known) {
             return Ok(service.clone());
         }
-        // There is none yet, or it is the parent process's.
+        // The process has no service yet, or the known one is the parent process's.
         let service = Service::start()?;
         let handle = insert(service.clone())?;
         if OWN.compare_exchange(known, handle, AcqRel, Acquire).is_ok() {
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn bp_scan_start(
         }
         let mut builder = Service::builder();
         if !options.is_null() {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller guarantees this.
             let options = unsafe { sized(options, "the options") }?;
             builder = builder.engine(match options.engine {
                 0 => Choice::Auto,
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn bp_scan_start(
             builder = builder.reserved_pages(options.reserved_pages != 0);
         }
         let handle = insert(builder.build()?)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { started.write_unaligned(bp_scan_service { handle }) };
         Ok(BP_SCAN_OK)
     })
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn bp_scan_start(
 /// `path` is a C string or NULL, and `connected` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_connect(path: *const c_char, connected: *mut bp_scan_service) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     answer(|| unsafe { connect(path, connected, DEFAULT_PATIENCE) })
 }
 
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn bp_scan_connect_within(
     patience_ns: u64,
     connected: *mut bp_scan_service,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     answer(|| unsafe { connect(path, connected, Duration::from_nanos(patience_ns)) })
 }
 
@@ -173,10 +173,10 @@ unsafe fn connect(path: *const c_char, connected: *mut bp_scan_service, patience
     if path.is_null() || connected.is_null() {
         return Err(null("no path, or no place for the service"));
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
     let handle = insert(Service::connect_within(path, patience)?)?;
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller guarantees this.
     unsafe { connected.write_unaligned(bp_scan_service { handle }) };
     Ok(BP_SCAN_OK)
 }
@@ -188,7 +188,7 @@ pub extern "C" fn bp_scan_stop(service: bp_scan_service) -> c_int {
         if service.handle == OWN.load(Acquire) {
             return Err(Bad::Unknown.into());
         }
-        // Another thread may be opening something at it, which takes a moment.
+        // Another thread may be opening a channel or pool of the service, which takes a moment.
         drop(SERVICES.remove_in_turn(service.handle)?);
         Ok(BP_SCAN_OK)
     })
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn bp_scan_about(service: bp_scan_service, text: *mut c_ch
             return Err(null("no place for the text"));
         }
         let service = self::service(service)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees this.
         unsafe { output::text(&format!("{}: {}", service.engine(), service.about()), text, bytes) };
         Ok(BP_SCAN_OK)
     })
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn bp_scan_get_service_statistics(
         }
         let now = self::service(service)?.statistics();
         let now = bp_scan_service_statistics { bytes_read: now.bytes_read, rounds: now.rounds };
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: the caller guarantees this. The structure has no padding.
         unsafe { output::sized(&now, statistics, size) };
         Ok(BP_SCAN_OK)
     })

@@ -1,4 +1,4 @@
-//! What C cannot show: panics, and pages that are missing one by one.
+//! Tests that C programs cannot contain: panics, and pages that are missing one by one.
 
 use crate::code::{answer, bp_scan_code};
 use bedplate_c_support::table::{Bad, Table};
@@ -13,12 +13,12 @@ fn no_panic_gets_out_and_what_it_left_is_not_used() {
     });
     assert_eq!(code, bp_scan_code::BP_SCAN_ERROR_INTERNAL as i32);
     assert_eq!(TABLE.enter(handle).err(), Some(Bad::Broken));
-    // It can be closed, whatever the check would have said.
+    // The handle can be closed. The check, which would refuse this, is not called.
     assert_eq!(TABLE.remove(handle, |_| Err(Bad::Broken)), Ok(1));
     assert_eq!(TABLE.enter(handle).err(), Some(Bad::Closed));
 }
 
-/// Each page that is missing is an error that says which one, and the next call is about the one after it.
+/// Each missing page is an error that names the page. The next call continues with the page after it.
 #[test]
 fn pages_that_are_missing_are_named() {
     use crate::*;
@@ -42,7 +42,7 @@ fn pages_that_are_missing_are_named() {
     };
     let mut channel = bp_scan_channel { handle: 0 };
     let own = bp_scan_service { handle: 0 };
-    // SAFETY: what it points to is there.
+    // SAFETY: all pointers point to live objects.
     assert_eq!(unsafe { bp_scan_open(own, &raw const options, &raw mut channel) }, 0);
     file.set_len(10 * PAGE + 5000).unwrap();
     // SAFETY: as above.

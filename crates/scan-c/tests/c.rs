@@ -1,5 +1,5 @@
-//! The C interface from C: the header is the one in the repository, compiles as C and C++, the examples work, and whatever
-//! a program does wrong is an error and no access to memory.
+//! Tests of the C interface from C. The header is the one in the repository, and compiles as C and C++. The examples work. Any
+//! misuse by a program is an error and no access to memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use bedplate_scan::{Daemon, Options, Service};
 
 const C: Interface = bedplate_c_tests::interface!("scan", "gnu99");
 
-/// A file of pages of 8 KiB whose bytes are their numbers.
+/// Writes a file of pages of 8 KiB. Every byte of a page is the page's number.
 fn pages(folder: &Path, name: &str, bytes: usize) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, (0..bytes).map(|at| (at / 8192) as u8).collect::<Vec<_>>()).unwrap();
@@ -21,7 +21,7 @@ fn the_header_is_up_to_date() {
     C.check_header();
 }
 
-/// Everything that the header has is in the manual, and nothing else.
+/// The manual lists exactly the functions and the error codes of the header.
 #[test]
 fn the_manual_has_all_functions() {
     C.check_manual(20);
@@ -57,7 +57,7 @@ fn the_examples_work() {
     assert!(!output.status.success() && text(&output).contains("No such file"), "{}", text(&output));
 }
 
-/// `pkg-config` says how to link with either library, once they are installed.
+/// After installation, `pkg-config` tells how to link with either library.
 #[test]
 fn the_static_library_is_complete() {
     let folder = C.folder();
@@ -109,7 +109,7 @@ fn misuse_touches_no_memory_that_is_not_there() {
     }
 }
 
-/// A daemon that does not answer keeps a program for as long as the program says.
+/// A program waits for a daemon that does not answer only as long as the program chooses.
 #[test]
 fn patience_ends() {
     let folder = C.folder();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The parts of the tests in C that all of them need. Each is run with two files, of which the first has 5 MiB of bytes that are
- * the number of their page of 8 KiB, "threads" or "auto", and the path of a daemon's socket. It prints what is wrong, and
- * fails.
+ * The common parts of the tests in C. The arguments of each test are two files, "threads" or "auto", and the path of a daemon's
+ * socket. The first file has 5 MiB, and every byte is the number of its page of 8 KiB. A test prints each failed check, and
+ * then fails.
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -27,11 +27,11 @@
 
 static struct bp_scan_service service;
 static const char *path;
-/* Another one, which is longer. */
+/* The second file, which is longer. */
 static const char *other_path;
 static enum bp_scan_engine engine;
 
-/* The process's own; under valgrind, which stands still while io_uring waits, one that it can run. */
+/* Returns the process's own service. valgrind hangs while io_uring waits, so with threads this starts a service of threads. */
 static inline struct bp_scan_service another_service(void)
 {
 	struct bp_scan_service_options options;
@@ -88,7 +88,7 @@ static int right(const struct bp_scan_page *page)
 	return 1;
 }
 
-/* Starts the service that the arguments ask for. Returns 0, or what main() returns. */
+/* Starts the service that the arguments select. Returns 0, or the value that main() must return. */
 static int begin(int argc, char **argv)
 {
 	struct bp_scan_service_options options;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The functions for database engines, used rightly and wrongly: pages that are held, judged, cancelled and waited for, by the
- * process's own service and by a daemon's.
+ * Tests of right and wrong uses of the functions for database engines. Programs hold, judge, cancel and await pages of the
+ * process's own service and of a daemon's.
  */
 #include "check.h"
 
 #include <poll.h>
 
-/* Several pages out at a time, in any order. */
+/* A program holds several pages at a time, and returns them in any order. */
 static void held(struct bp_scan_service at)
 {
 	struct bp_scan_source source = source_of(path);
@@ -47,7 +47,7 @@ static void held(struct bp_scan_service at)
 	IS(bp_scan_put_page(channel, &pages[0]), BP_SCAN_ERROR_NOT_HELD);
 	IS(bp_scan_next_page(channel, &pages[0], BP_SCAN_FOREVER), BP_SCAN_OK);
 	IS(bp_scan_next_page(channel, &pages[1], BP_SCAN_FOREVER), BP_SCAN_OK);
-	/* All of them go with it. */
+	/* Abandoning the channel invalidates all of its pages. */
 	IS(bp_scan_abandon(channel), BP_SCAN_OK);
 	IS(bp_scan_put_page(channel, &pages[1]), BP_SCAN_ERROR_CLOSED);
 }
@@ -74,7 +74,7 @@ static void judgment(struct bp_scan_service at)
 	IS(bp_scan_unchanged(channel, NULL, &unchanged), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(channel, &page, NULL), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(watched, &page, &unchanged), BP_SCAN_ERROR_PAGE);
-	/* Nor does another that does not watch them, with a page of its own out. */
+	/* Another channel that does not watch its files refuses the page, too, with a page of its own out. */
 	IS(bp_scan_open(at, &options, &other), BP_SCAN_OK);
 	IS(bp_scan_next_page(other, &old, BP_SCAN_FOREVER), BP_SCAN_OK);
 	IS(bp_scan_unchanged(other, &page, &unchanged), BP_SCAN_ERROR_PAGE);
@@ -87,7 +87,7 @@ static void judgment(struct bp_scan_service at)
 	IS(bp_scan_unchanged(channel, &old, &unchanged), BP_SCAN_ERROR_PAGE);
 	IS(bp_scan_abandon(channel), BP_SCAN_OK);
 	IS(bp_scan_unchanged(channel, &page, &unchanged), BP_SCAN_ERROR_CLOSED);
-	/* A channel that watches its files says nothing of that. */
+	/* A channel that watches its files cannot judge pages. */
 	IS(bp_scan_next_page(watched, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
 	HOLDS(page.flags == 0 && page.read_began_ns == 0);
 	IS(bp_scan_unchanged(watched, &page, &unchanged), BP_SCAN_ERROR_INVALID);
@@ -114,7 +114,7 @@ static void cancelling(struct bp_scan_service at)
 	IS(bp_scan_cancel_ranges(channel, NULL, 0, &cancelled), BP_SCAN_OK);
 	HOLDS(cancelled == 0);
 	IS(bp_scan_next_page(channel, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
-	/* The page that is out stays. */
+	/* Cancelling does not affect the page that is out. */
 	ranges[0].start = 0, ranges[0].end = 16384;
 	ranges[1].start = 1 << 20, ranges[1].end = 5 << 20;
 	IS(bp_scan_cancel_ranges(channel, ranges, 2, &cancelled), BP_SCAN_OK);
@@ -186,7 +186,7 @@ static void residency(void)
 	HOLDS(bp_scan_error_number() == EISDIR);
 	source.path = "/dev/null";
 	IS(bp_scan_resident_bytes(&source, 0, 1, &bytes), BP_SCAN_ERROR_FILE);
-	/* Nobody writes to it, and it is not waited for. */
+	/* The FIFO has no writer. The call must not wait for one. */
 	snprintf(fifo, sizeof fifo, "%s.fifo", path);
 	source.path = fifo;
 	HOLDS(mkfifo(fifo, 0600) == 0);
@@ -195,7 +195,7 @@ static void residency(void)
 	alarm(0);
 	HOLDS(strstr(bp_scan_error(), fifo) && bytes == 77 && unlink(fifo) == 0);
 	source.path = NULL, source.flags = BP_SCAN_FD, source.fd = fd;
-	/* valgrind does not know the call, which is then a mapping's. */
+	/* valgrind does not know cachestat(), so the library uses a mapping and mincore() there. */
 	code = bp_scan_resident_bytes(&source, 0, 8192, &bytes);
 	IS(code, BP_SCAN_OK);
 	HOLDS(bytes <= 8192);

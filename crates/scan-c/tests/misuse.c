@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Every way to use the library wrongly that it promises to find out, but for those of for_engines.c. */
+/* Tests of every misuse that the library promises to detect, except those in for_engines.c. */
 #include "check.h"
 
 static void pages(void)
@@ -18,22 +18,22 @@ static void pages(void)
 
 	IS(bp_scan_next_page(a, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
 	copy = page;
-	/* One is out: asking for another is an error, and does not lose it. */
+	/* A page is out. A request for another one is an error, and does not lose the first. */
 	IS(bp_scan_get_page(a, &page), BP_SCAN_ERROR_HELD);
 	IS(bp_scan_next_page(a, &page, BP_SCAN_FOREVER), BP_SCAN_ERROR_HELD);
 	HOLDS(memcmp(&page, &copy, sizeof page) == 0 && right(&page));
 	IS(bp_scan_close(a), BP_SCAN_ERROR_HELD);
 
-	/* Another channel's, which stays out. */
+	/* Each channel refuses a page of the other one, which stays out. */
 	IS(bp_scan_next_page(b, &foreign, BP_SCAN_FOREVER), BP_SCAN_OK);
 	IS(bp_scan_put_page(a, &foreign), BP_SCAN_ERROR_PAGE);
 	IS(bp_scan_put_page(b, &page), BP_SCAN_ERROR_PAGE);
 	HOLDS(right(&page) && right(&foreign));
 
-	/* Twice. */
+	/* A page cannot be returned twice. */
 	IS(bp_scan_put_page(a, &page), BP_SCAN_OK);
 	IS(bp_scan_put_page(a, &page), BP_SCAN_ERROR_NOT_HELD);
-	/* An earlier one while another is out. */
+	/* An earlier page cannot be returned while another is out. */
 	old = page;
 	IS(bp_scan_next_page(a, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
 	IS(bp_scan_put_page(a, &old), BP_SCAN_ERROR_PAGE);
@@ -53,7 +53,7 @@ static void pages(void)
 	IS(bp_scan_get_page(a, &page), BP_SCAN_END);
 	IS(bp_scan_put_page(a, &page), BP_SCAN_ERROR_PAGE);
 
-	/* After the end of it. */
+	/* A closed channel refuses all calls. */
 	IS(bp_scan_close(a), BP_SCAN_OK);
 	IS(bp_scan_close(a), BP_SCAN_ERROR_CLOSED);
 	IS(bp_scan_abandon(a), BP_SCAN_ERROR_CLOSED);
@@ -61,11 +61,11 @@ static void pages(void)
 	IS(bp_scan_next_page(a, &page, 0), BP_SCAN_ERROR_CLOSED);
 	IS(bp_scan_put_page(a, &old), BP_SCAN_ERROR_CLOSED);
 	IS(bp_scan_notify_ranges(a, NULL, 0), BP_SCAN_ERROR_CLOSED);
-	/* The next one has the same place, and is another all the same. */
+	/* The next channel reuses the table's slot, but is a different channel. */
 	a = opened(path);
 	IS(bp_scan_put_page(a, &old), BP_SCAN_ERROR_PAGE);
 	IS(bp_scan_close(a), BP_SCAN_OK);
-	/* With its page out. */
+	/* A channel can be abandoned with a page out. */
 	IS(bp_scan_abandon(b), BP_SCAN_OK);
 	IS(bp_scan_put_page(b, &foreign), BP_SCAN_ERROR_CLOSED);
 }
@@ -96,7 +96,7 @@ static void handles(void)
 	IS(bp_scan_is_direct(channel, 0, NULL), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_is_direct(channel, 0, &direct), BP_SCAN_OK);
 
-	/* Structures of other versions. */
+	/* The structures may have the sizes of other versions. */
 	memset(&statistics, 0xff, sizeof statistics);
 	IS(bp_scan_get_statistics(channel, &statistics, 16), BP_SCAN_OK);
 	HOLDS(statistics.total_bytes == 5 << 20 && statistics.page_size == 8192 && statistics.memory == UINT32_MAX);
@@ -151,7 +151,7 @@ static void options_are_checked(void)
 	range.end = UINT64_MAX;
 	bad.ranges = &range;
 	IS(bp_scan_open(service, &bad, &channel), BP_SCAN_ERROR_INVALID);
-	/* More than any number of bytes. */
+	/* The ranges have more bytes in total than 64 bits can count. */
 	ranges[0] = ranges[1] = range;
 	bad.ranges = ranges, bad.range_count = 2;
 	IS(bp_scan_open(service, &bad, &channel), BP_SCAN_ERROR_INVALID);
@@ -169,7 +169,7 @@ static void options_are_checked(void)
 	HOLDS(bp_scan_error_number() == ENOENT && strstr(bp_scan_error(), "/no/such/file"));
 	HOLDS(channel.handle == 77);
 
-	/* A later version's structure of which nothing is used, and a descriptor, which is the program's to close. */
+	/* A later version's structure is accepted if its new fields are 0. A descriptor stays the program's to close. */
 	newer.later = 0;
 	fd = open(path, O_RDONLY);
 	source.path = NULL, source.flags = BP_SCAN_FD, source.fd = fd;
@@ -183,7 +183,7 @@ static void options_are_checked(void)
 	IS(bp_scan_notify_ranges(channel, NULL, 1), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_close(channel), BP_SCAN_OK);
 
-	/* Ranges that come later; waiting for what does not come ends. */
+	/* Ranges may be added later. A wait without any range left ends. */
 	source.path = path, source.flags = 0;
 	good.ranges = &range;
 	IS(bp_scan_open(service, &good, &channel), BP_SCAN_OK);
@@ -235,7 +235,7 @@ static void pools(void)
 	IS(bp_scan_join(service, &key, 0, NULL), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_join(service, &key, 17, &channel), BP_SCAN_ERROR_INVALID);
 	IS(bp_scan_join(service, &guess, 0, &channel), BP_SCAN_ERROR_INVALID);
-	/* Keys are of one service. */
+	/* A key is valid for one service only. */
 	IS(bp_scan_join(another_service(), &key, 0, &channel), BP_SCAN_ERROR_INVALID);
 	IS(bp_scan_join(service, &key, 0, &channel), BP_SCAN_OK);
 	IS(bp_scan_notify_ranges(channel, &range, 1), BP_SCAN_ERROR_INVALID);
@@ -243,10 +243,10 @@ static void pools(void)
 	IS(bp_scan_close_pool(pool), BP_SCAN_OK);
 	IS(bp_scan_close_pool(pool), BP_SCAN_ERROR_CLOSED);
 	IS(bp_scan_pool_key(pool, &key), BP_SCAN_ERROR_CLOSED);
-	/* Who is in it goes on. */
+	/* Workers in the pool continue after it is closed. */
 	IS(bp_scan_next_page(channel, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
 	HOLDS(right(&page) && page.read_began_ns > 0);
-	/* Two may be out, and each is judged by who has it. */
+	/* A worker may hold two pages, and can judge each page that it holds. */
 	IS(bp_scan_next_page(channel, &other, BP_SCAN_FOREVER), BP_SCAN_OK);
 	IS(bp_scan_get_page(channel, &none), BP_SCAN_ERROR_HELD);
 	IS(bp_scan_unchanged(channel, &page, &unchanged), BP_SCAN_OK);
@@ -280,7 +280,7 @@ static void *in_the_way(void *argument)
 	return NULL;
 }
 
-/* Is in the channel for long: the ranges are empty, and many. */
+/* Keeps the channel busy for long by adding many empty ranges. */
 static void *adds_ranges(void *argument)
 {
 	enum { MANY = 300000 };
@@ -326,7 +326,7 @@ static void threads(void)
 	HOLDS(busy > 0);
 	IS(bp_scan_close(contended), BP_SCAN_OK);
 
-	/* Whatever two threads do in one channel, and when it is closed under them. */
+	/* Two threads use one channel at the same time, and it is closed while they do. */
 	contended = opened(path);
 	for (i = 0; i < 2; i++)
 		pthread_create(&threads[i], NULL, in_the_way, counts[i]);
@@ -371,7 +371,7 @@ static void files_that_change(void)
 	struct bp_scan_page page;
 	int code, seen = 0;
 
-	/* More than fits into the ring, so that the end has not been read when it is cut off. */
+	/* The file is larger than the ring, so its end has not been read when it is truncated. */
 	channel = opened(other_path);
 	IS(bp_scan_next_page(channel, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
 	HOLDS(truncate(other_path, 8192) == 0);
@@ -409,7 +409,7 @@ static void forks(void)
 		IS(bp_scan_close(channel), BP_SCAN_ERROR_FORKED);
 		IS(bp_scan_open(service, &options, &mine), BP_SCAN_ERROR_FORKED);
 		IS(bp_scan_stop(service), BP_SCAN_ERROR_FORKED);
-		/* It has a service of its own. */
+		/* The child gets a service of its own. */
 		IS(bp_scan_open(another_service(), &options, &mine), BP_SCAN_OK);
 		IS(bp_scan_next_page(mine, &again, BP_SCAN_FOREVER), BP_SCAN_OK);
 		HOLDS(right(&again));
@@ -453,13 +453,13 @@ static void services(void)
 	IS(bp_scan_get_service_statistics(service, NULL, sizeof statistics), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_get_service_statistics(service, &statistics, sizeof statistics), BP_SCAN_OK);
 	HOLDS(statistics.bytes_read >= 5 << 20);
-	/* What is open goes on. */
+	/* Open channels continue after their service is stopped. */
 	IS(bp_scan_next_page(channel, &page, BP_SCAN_FOREVER), BP_SCAN_OK);
 	HOLDS(right(&page));
 	IS(bp_scan_abandon(channel), BP_SCAN_OK);
 }
 
-/* The service of another process. */
+/* Tests a service in a daemon. */
 static void daemons(const char *socket)
 {
 	struct bp_scan_service one = {0}, two = {0};
@@ -493,7 +493,7 @@ static void daemons(const char *socket)
 	options.memory_bytes = 16 << 20;
 	IS(bp_scan_create_pool(one, &options, &pool), BP_SCAN_OK);
 	IS(bp_scan_pool_key(pool, &key), BP_SCAN_OK);
-	/* Keys are of the daemon, whoever asks it. */
+	/* A key is valid for the daemon, over any connection to it. */
 	IS(bp_scan_join(two, &key, 8192, &channel), BP_SCAN_OK);
 	IS(bp_scan_stop(one), BP_SCAN_OK);
 	IS(bp_scan_stop(two), BP_SCAN_OK);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A listener that never answers is waited for as long as the program says, whether signals arrive meanwhile or not. The argument
- * is the path of a socket that is to be made.
+ * The library waits for a listener that never answers as long as the program chooses, with and without signals. The argument is
+ * the path of a socket that the program creates.
  */
 #define BP_CHECK_STRERROR bp_scan_strerror
 #define BP_CHECK_ERROR bp_scan_error
@@ -21,7 +21,7 @@
 
 #define MILLISECOND UINT64_C(1000000)
 #define PATIENCE (300 * MILLISECOND)
-/* Less than bp_scan_connect() waits, and enough on a busy machine. */
+/* This is less than bp_scan_connect() waits, and enough on a busy machine. */
 #define FAR (20000 * MILLISECOND)
 
 static volatile sig_atomic_t signals;
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 	IS(bp_scan_connect_within(argv[1], 3600000 * MILLISECOND + 1, &service), BP_SCAN_ERROR_INVALID);
 
 	waits(argv[1]);
-	/* Without SA_RESTART: calls are interrupted. */
+	/* Signals interrupt system calls, because SA_RESTART is not set. */
 	memset(&action, 0, sizeof action);
 	action.sa_handler = on_signal;
 	sigaction(SIGALRM, &action, NULL);

@@ -1,8 +1,8 @@
 //! Whether the program's buffers can be written to.
 //!
 //! A system call answers `EFAULT` for a buffer that cannot be written to. A store by this library would end the program instead. So
-//! the kernel is asked before bytes are copied, once for a buffer that a thread uses again and again. A buffer that the program takes
-//! away from itself after that is not noticed.
+//! the library asks the kernel before it copies bytes. It asks once for a buffer that a thread uses again and again, and does not notice
+//! when the program unmaps such a buffer later.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -12,30 +12,30 @@ use rustix::mm::{Advice, madvise};
 
 use crate::limits::KNOWN_BUFFERS;
 
-/// Where the kernel's own addresses begin at the earliest, but for a page.
+/// The kernel's own addresses begin a page after this address or later.
 const USER_MEMORY: u64 = (1 << 47) - 4096;
 
 /// A range of whole pages: its first address, and the one after its last.
 type Pages = (usize, usize);
 
 thread_local! {
-    /// Ranges that this thread has asked about, and which of them is replaced next.
+    /// Ranges that the kernel has called writable for this thread, and the index of the one that is replaced next.
     static KNOWN: Cell<([Pages; KNOWN_BUFFERS], usize)> = const { Cell::new(([(0, 0); KNOWN_BUFFERS], 0)) };
 }
 
-/// The pages that have a part's first bytes.
+/// The pages that hold `len` bytes from an address on. `None`: no address is so large.
 fn pages_of(start: usize, len: usize) -> Option<Pages> {
     let page = rustix::param::page_size();
     Some((start / page * page, start.checked_add(len)?.checked_next_multiple_of(page)?))
 }
 
-/// Makes pages writable as a store to them does. `false`: a store would fail.
+/// Faults pages in for writing, as a store to them does. `false`: a store would fail.
 fn populate((start, end): Pages) -> bool {
     // SAFETY: nothing of the memory's content or mapping changes, whatever it is.
     unsafe { madvise(start as *mut _, end - start, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
-/// Whether the kernel answers; since Linux 5.14.
+/// Whether the kernel knows this advice. Linux has it since 5.14.
 fn is_answered() -> bool {
     static ANSWERED: OnceLock<bool> = OnceLock::new();
     *ANSWERED.get_or_init(|| {
@@ -44,7 +44,7 @@ fn is_answered() -> bool {
     })
 }
 
-/// Bytes of all parts. `None`: the kernel may refuse them, because they are too many or end where no user's memory is.
+/// Bytes of all parts. `None`: the kernel may refuse the parts, because they are too long or end outside of user memory.
 pub fn length(parts: &[iovec]) -> Option<u64> {
     parts.iter().try_fold(0u64, |sum, part| {
         let end = (part.iov_base as u64).checked_add(part.iov_len as u64)?;
@@ -78,7 +78,7 @@ fn is_writable(pages: Pages) -> bool {
         return true;
     }
     if !is_answered() {
-        // Programs that read into memory which they cannot write to are left to the signal.
+        // A program that reads into memory which it cannot write to gets a signal.
         return true;
     }
     if !populate(pages) {

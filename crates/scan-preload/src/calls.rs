@@ -1,7 +1,7 @@
 //! The functions that the program calls instead of the C library's.
 //!
-//! Each asks the library first, and calls the C library's function when nothing of the library's is left to be dropped: a thread
-//! that is cancelled there unwinds through these functions.
+//! Each function asks the library first. It calls the C library's function with nothing left to drop, because a thread that is cancelled
+//! there unwinds through the caller.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
@@ -16,20 +16,23 @@ use crate::statistics::{BYTES_SERVED, READS_PASSED, READS_SERVED};
 use crate::streams::Target;
 use crate::{buffers, connections, descriptors, files, process, timing};
 
-/// Serves a read into parts, at an offset or at the descriptor's position. `None`: it is the kernel's.
+/// Whether reads by a descriptor may be served. Most reads of most programs end here, so this is a few loads of memory.
+fn may_serve(descriptor: c_int) -> bool {
+    process::is_active() && descriptors::is_served(descriptor)
+}
+
+/// Serves a read into parts, at an offset or at the descriptor's position. `None`: the read is left to the kernel.
 ///
 /// # Safety
 /// The parts are the program's buffers.
 unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Option<ssize_t> {
-    if !process::is_active() {
-        return None;
-    }
     let _inside = Inside::enter()?;
-    let served = descriptors::served(descriptor)?;
     let wanted = buffers::length(parts)?;
     if wanted < SHORT_READ {
+        descriptors::note_short(descriptor);
         return None;
     }
+    let served = descriptors::served(descriptor)?;
     // SAFETY: the program's descriptor.
     let file = unsafe { files::borrow(descriptor) };
     let start = match offset {
@@ -50,11 +53,12 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
         if !served.file.copy(&source, file, start..start + len, &mut target) {
             return None;
         }
-        // A signal handler may have forked meanwhile, and this may be the child, which does not hold what it has copied from.
+        // A signal handler may have forked meanwhile, and this may be the child. The child does not hold the ranges that it has copied
+        // from.
         if !process::is_active() {
             return None;
         }
-        // After everything has arrived: it is what a read returns at this moment.
+        // The check comes after all bytes have arrived, so they are what a read returns at this moment.
         if !served.file.is_current(file) {
             served.file.end();
             return None;
@@ -87,8 +91,9 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
     Some(read as ssize_t)
 }
 
-/// Moves the position of a descriptor over what was copied from `start` on. The position may be another one, because the program or
-/// others that share it moved it: then what was skipped by moving it is read. Gives from where on so many bytes are in the parts.
+/// Moves the position of a descriptor over the `len` bytes that were copied from `start` on. Another thread or process that shares the
+/// position may have moved it before. Then this reads again, from the position that this call found. Returns the offset and the length of
+/// the bytes that are in the parts.
 fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u64, u64)> {
     // SAFETY: the program's descriptor.
     let file = unsafe { files::borrow(descriptor) };
@@ -97,7 +102,7 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u6
         return Some((start, len));
     }
     let at = end.checked_sub(len)?;
-    // No more than what the position was moved over.
+    // The read must not be longer than the part that the position was moved over.
     let mut left = len as usize;
     let mut rest = Vec::new();
     for part in parts {
@@ -112,16 +117,19 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u6
     if read < len {
         let _ = rustix::fs::seek(file, SeekFrom::Current(read as i64 - len as i64));
     }
-    // At the end of the file nothing is read, and the position stays: the kernel says so.
+    // At the end of the file this has read nothing, and the kernel answers the read.
     (read > 0).then_some((at, read))
 }
 
-/// Remembers what the kernel read.
+/// Notes a read that the kernel served.
 fn note(descriptor: c_int, offset: Option<off_t>, read: ssize_t) {
     if read < SHORT_READ as ssize_t || !process::is_active() {
         return;
     }
-    if let (Ok(bytes), Some(_inside)) = (usize::try_from(read), Inside::enter()) {
+    if let Ok(bytes) = usize::try_from(read)
+        && !descriptors::is_unnoted(descriptor, bytes as u64)
+        && let Some(_inside) = Inside::enter()
+    {
         descriptors::note_read(descriptor, offset.map(|offset| offset as u64), bytes);
     }
 }
@@ -137,7 +145,7 @@ unsafe fn serve_buffer(
     unsafe { serve(descriptor, &[iovec { iov_base: buffer, iov_len: size }], offset) }
 }
 
-/// Serves a read into parts, if they are such as the kernel takes.
+/// Serves a read into parts. `None`: there are too many parts, or the kernel would refuse them.
 unsafe fn serve_parts(
     descriptor: c_int,
     parts: *const iovec,
@@ -145,12 +153,12 @@ unsafe fn serve_parts(
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MOST_PARTS).contains(count))?;
-    if !process::is_active() || !buffers::are_readable(parts, count) {
+    if !buffers::are_readable(parts, count) {
         return None;
     }
     let mut copy = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PARTS];
-    // The kernel, too, takes a copy first: what is read may be written over the array.
-    // SAFETY: the program's parts, which the kernel can read, and as many places.
+    // The read may write over the array. The kernel copies it first, too.
+    // SAFETY: the program's parts, which the kernel can read, and an array with room for them.
     unsafe { std::ptr::copy_nonoverlapping(parts, copy.as_mut_ptr(), count) };
     // SAFETY: the program's buffers.
     unsafe { serve(descriptor, &copy[..count], offset) }
@@ -163,12 +171,14 @@ macro_rules! reads {
         /// As the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> ssize_t {
-            inside::cancellation_point();
             let start = timing::begin($descriptor);
-            // SAFETY: the caller's arguments.
-            if $condition && let Some(served) = unsafe { $serve } {
-                timing::end(start);
-                return served;
+            if $condition && may_serve($descriptor) {
+                inside::cancellation_point();
+                // SAFETY: the caller's arguments.
+                if let Some(served) = unsafe { $serve } {
+                    timing::end(start);
+                    return served;
+                }
             }
             // SAFETY: likewise.
             let read = unsafe { (real().$real)($($argument),*) };
@@ -192,7 +202,7 @@ reads! {
         serve_parts(fd, parts, count, Some(offset)), preadv, Some(offset), fd, if true;
     preadv64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
         serve_parts(fd, parts, count, Some(offset)), preadv, Some(offset), fd, if true;
-    // What the compiler calls where it knows the size of the buffer. The C library ends a program that wants to read more.
+    // The compiler calls these functions where it knows the size of the buffer. The C library ends a program that reads more.
     __read_chk(fd: c_int, at: *mut c_void, size: size_t, room: size_t) =
         serve_buffer(fd, at, size, None), read_chk, None, fd, if size <= room;
     __pread_chk(fd: c_int, at: *mut c_void, size: size_t, offset: off_t, room: size_t) =
@@ -225,7 +235,7 @@ fn fail_with(error: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_own(fd) {
-        // The program closes all that may be open.
+        // The program closes all numbers that may be open.
         return fail_with(libc::EBADF);
     }
     forget(fd);
@@ -237,7 +247,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // The C library closes the descriptor by a function of its own. C++ streams read by `read` and close by this.
+    // The C library closes the descriptor by an internal function. C++ streams read by `read` and close by `fclose`.
     if !stream.is_null() {
         // SAFETY: the caller's stream.
         forget(unsafe { libc::fileno(stream) });
@@ -264,13 +274,13 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
     unsafe { (real().dup3)(old, new, flags) }
 }
 
-/// A process that filters its system calls makes none of this library's after that: the filter may end the process for one.
+/// After a process has filtered its system calls, the library makes none: the filter may end the process for a system call.
 ///
 /// # Safety
 /// As the C library's, which reads as many arguments as the option has.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    // Programs give up new privileges before they set a filter, by whatever call they set it.
+    // A program gives up new privileges before it sets a filter, also where it sets the filter by another call.
     if matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS) {
         process::deactivate();
     }
@@ -278,7 +288,7 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ul
     unsafe { (real().prctl)(option, a, b, c, d) }
 }
 
-/// Closes a range of descriptors but for connections. Gives the error, or 0.
+/// Closes a range of descriptors, without the library's connections. Returns the error, or 0.
 fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut error = 0;
     let close = |start: c_uint, end: c_uint| {
@@ -318,7 +328,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
     if close_all(first as c_uint, c_uint::MAX, 0) == 0 {
         return;
     }
-    // The kernel is older than 5.9. Closing them one by one goes around connections, too.
+    // The kernel is older than 5.9. `close` refuses connections, too.
     let end = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
     for descriptor in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
         // SAFETY: the program wants it to be closed.
@@ -333,7 +343,7 @@ macro_rules! seeks {
         /// As the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-            if process::is_active() && let Some(_inside) = Inside::enter() {
+            if may_serve(fd) && let Some(_inside) = Inside::enter() {
                 descriptors::forget_position(fd);
             }
             // SAFETY: the caller's arguments.
@@ -347,19 +357,15 @@ seeks! {
     lseek64;
 }
 
-/// Whether a file is served, so that the page cache needs none of it.
-fn is_served(descriptor: c_int) -> bool {
-    process::is_active() && Inside::enter().is_some_and(|_inside| descriptors::served(descriptor).is_some())
-}
-
-/// Defines functions by which programs have the page cache read ahead. Of files that are served it is told nothing.
+/// Defines functions by which programs make the page cache read ahead. They do nothing for files that are served, because the page cache
+/// needs nothing of such files.
 macro_rules! advices {
     ($($name:ident = $real:ident;)*) => {$(
         /// # Safety
         /// As the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
-            if advice == libc::POSIX_FADV_WILLNEED && is_served(fd) {
+            if advice == libc::POSIX_FADV_WILLNEED && may_serve(fd) {
                 return 0;
             }
             // SAFETY: the caller's arguments.
@@ -377,7 +383,7 @@ advices! {
 /// As the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, count: size_t) -> ssize_t {
-    if is_served(fd) {
+    if may_serve(fd) {
         return 0;
     }
     // SAFETY: the caller's arguments.

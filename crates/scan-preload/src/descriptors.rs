@@ -1,8 +1,9 @@
-//! Descriptors of the program: how they are read, and the files that are served by them.
+//! Descriptors of the program: how the program reads by them, and which served files they are open for.
 //!
-//! What is known here is a guess, because the program may close and open descriptors by ways that the library does not see. A wrong
-//! guess costs time and nothing else.
+//! An entry is a guess, because the program may close and open descriptors by calls that the library does not see. A wrong guess costs
+//! time and nothing else.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,27 +13,29 @@ use bedplate_threads::forks::PerProcess;
 use rustix::fs::{Advice, SeekFrom};
 
 use crate::files::{self, Begun, ServedFile};
-use crate::limits::{MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MOST, POSITIONS, RUN_GAP, RUN_READS};
+use crate::limits::{
+    MAX_DESCRIPTORS, MAX_PASSED, MAX_RUNS, MAX_STRAYS, MOST, POSITIONS, RUN_GAP, RUN_READS, RUNS_UNNOTED,
+};
 use crate::process;
 use crate::service::Refusal;
 use crate::settings::settings;
 
-/// Descriptors of which memory is made at a time.
+/// Descriptors whose entries are allocated together.
 const GROUP: usize = 256;
 
 #[derive(Default)]
 struct Entry {
-    /// Whether `state` has a file. It is asked without the lock.
+    /// Whether `state` has a file. Threads read it without the lock.
     is_served: AtomicBool,
-    /// Where the latest read ended that was served.
+    /// The end of the latest read that was served.
     end: AtomicU64,
     /// Whether that read began where the one before it had ended.
     is_in_sequence: AtomicBool,
-    /// The part of the file for which the descriptor's mode was looked at.
+    /// The frame of the file for which the descriptor's mode was checked, plus one.
     checked: AtomicU64,
     /// Whether the kernel does not read ahead for the descriptor.
     is_random: AtomicBool,
-    /// Reads that were passed on since one was served.
+    /// Reads that were left to the kernel since one was served, short ones included.
     passed: AtomicU32,
     state: Mutex<State>,
 }
@@ -42,21 +45,56 @@ struct State {
     file: Option<Arc<ServedFile>>,
     /// Runs of reads, the one that was continued last at the end. Several threads may each have one.
     runs: Vec<Run>,
-    /// Bytes of large reads, as far as the file is not served.
+    /// Bytes of large reads that the kernel served.
     large: u64,
-    /// Bytes that `read` has read since the descriptor was last asked for its position.
+    /// Bytes that `read` has read since the library last asked for the descriptor's position.
     unpositioned: u64,
-    /// Bytes that are read before the file is looked at again.
+    /// Bytes that the program must read before the library considers the file again.
     rest: u64,
+    /// Reads since one continued a run.
+    strays: u32,
+}
+
+/// A thread is finding out whether the file is served. Reads are not noted meanwhile.
+const DECIDING: u64 = u64::MAX;
+/// The descriptor is of no file.
+const NEVER: u64 = u64::MAX / 2;
+
+/// Number of descriptors for which a thread remembers that it need not note reads.
+const UNNOTED: usize = 8;
+
+thread_local! {
+    /// Descriptors, and the number of bytes that this thread reads by them before it notes a read again. Without this, several
+    /// threads that read anywhere by one descriptor would contend for its lock at each read. A thread-local value without a
+    /// destructor needs no allocation, so signal handlers may use it.
+    static BYTES_UNNOTED: [Cell<(i32, u64)>; UNNOTED] = const { [const { Cell::new((-1, 0)) }; UNNOTED] };
+}
+
+/// Lets this thread read a number of bytes by a descriptor without noting the reads.
+fn leave_unnoted(descriptor: i32, bytes: u64) {
+    BYTES_UNNOTED.with(|all| all[descriptor as usize % UNNOTED].set((descriptor, bytes)));
+}
+
+/// Whether this thread need not note a read of this number of bytes.
+pub fn is_unnoted(descriptor: i32, bytes: u64) -> bool {
+    BYTES_UNNOTED.with(|all| {
+        let unnoted = &all[descriptor as usize % UNNOTED];
+        let (of, left) = unnoted.get();
+        let is_unnoted = of == descriptor && bytes <= left;
+        if is_unnoted {
+            unnoted.set((of, left - bytes));
+        }
+        is_unnoted
+    })
 }
 
 /// Reads that follow each other, with small gaps.
 #[derive(Clone, Copy)]
 struct Run {
     start: u64,
-    /// Where the latest read ended.
+    /// The end of the latest read.
     next: u64,
-    /// Bytes that were read. Where there are gaps they are fewer than `next` is behind `start`.
+    /// Bytes that were read, without the gaps.
     bytes: u64,
     reads: u32,
 }
@@ -67,7 +105,7 @@ impl Run {
         offset.abs_diff(self.next) <= RUN_GAP
     }
 
-    /// Whether it has more in its gaps than was read.
+    /// Whether its gaps have more bytes than were read.
     fn is_sparse(&self) -> bool {
         self.next.saturating_sub(self.start) > 2 * self.bytes
     }
@@ -78,61 +116,84 @@ impl Run {
     }
 }
 
-/// Entries, if any of them is needed.
+/// The entries of a group. They are made when one of them is needed.
 type Group = OnceLock<Box<[Entry]>>;
 
 #[derive(Default)]
 struct Table {
     groups: OnceLock<Box<[Group]>>,
-    /// The process that has it.
+    /// The process that made the table.
     process: OnceLock<u32>,
 }
 
 static OWN: PerProcess<Table> = PerProcess::new();
 
-/// Whether this is the process that has the table, and not a child that shares its memory.
+/// Whether this process made the table. A child that shares its parent's memory did not.
 pub fn is_own_process() -> bool {
     *OWN.get().process.get_or_init(std::process::id) == std::process::id()
 }
 
-/// The entry of a descriptor. `make`: it is made if there is none.
-fn entry(descriptor: i32, make: bool) -> Option<&'static Entry> {
+/// The entry of a descriptor, if there is one. This only reads memory, so signal handlers may call it.
+fn known(descriptor: i32) -> Option<&'static Entry> {
+    let number = usize::try_from(descriptor).ok()?;
+    let groups = OWN.made()?.groups.get()?;
+    Some(&groups.get(number / GROUP)?.get()?[number % GROUP])
+}
+
+/// The entry of a descriptor, which is made if there is none. `None`: the number is too large ([`MAX_DESCRIPTORS`]).
+fn known_or_new(descriptor: i32) -> Option<&'static Entry> {
     let number = usize::try_from(descriptor).ok().filter(|number| *number < MAX_DESCRIPTORS)?;
-    if make {
-        OWN.get().process.get_or_init(std::process::id);
-    }
-    let groups =
-        OWN.get().groups.get_or_init(|| (0..MAX_DESCRIPTORS / GROUP).map(|_| Group::new()).collect());
-    let group = &groups[number / GROUP];
-    let entries = match make {
-        true => group.get_or_init(|| (0..GROUP).map(|_| Entry::default()).collect()),
-        false => group.get()?,
-    };
+    let table = OWN.get();
+    table.process.get_or_init(std::process::id);
+    let groups = table.groups.get_or_init(|| (0..MAX_DESCRIPTORS / GROUP).map(|_| Group::new()).collect());
+    let entries = groups[number / GROUP].get_or_init(|| (0..GROUP).map(|_| Entry::default()).collect());
     Some(&entries[number % GROUP])
 }
 
 impl Entry {
-    /// Has the kernel read ahead for the descriptor, or not. Short reads between large ones, which are left to the kernel, would fill the
-    /// page cache with what the library reads.
+    /// Counts a read that is left to the kernel. After [`MAX_PASSED`] of them the descriptor is not served, until the program reads it in
+    /// sequence again. The kernel reads ahead for it then.
+    fn pass(&self, descriptor: i32) {
+        if self.passed.fetch_add(1, Ordering::Relaxed) >= MAX_PASSED {
+            self.is_served.store(false, Ordering::Relaxed);
+            self.set_read_ahead(descriptor, true);
+            self.passed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Switches the kernel's read-ahead for the descriptor on or off. The kernel serves short reads between large ones. With read-ahead,
+    /// they would fill the page cache with the bytes that the library reads.
     fn set_read_ahead(&self, descriptor: i32, is_on: bool) {
         if self.is_random.swap(!is_on, Ordering::Relaxed) == is_on {
             let advice = if is_on { Advice::Normal } else { Advice::Random };
-            // SAFETY: the program's descriptor, of which nothing else changes.
+            // SAFETY: the program's descriptor; nothing but its read-ahead changes.
             let _ = rustix::fs::fadvise(unsafe { files::borrow(descriptor) }, 0, None, advice);
         }
     }
 }
 
-/// A descriptor by which a file is served.
+/// Whether the file of a descriptor is served. This only reads memory, so signal handlers may call it.
+pub fn is_served(descriptor: i32) -> bool {
+    known(descriptor).is_some_and(|entry| entry.is_served.load(Ordering::Acquire))
+}
+
+/// Notes a read by a descriptor that is too short to be served.
+pub fn note_short(descriptor: i32) {
+    if let Some(entry) = known(descriptor) {
+        entry.pass(descriptor);
+    }
+}
+
+/// A descriptor whose file is served.
 pub struct Served {
     descriptor: i32,
     entry: &'static Entry,
     pub file: Arc<ServedFile>,
 }
 
-/// The file that is served by a descriptor.
+/// The served file of a descriptor. `None`: its reads are left to the kernel.
 pub fn served(descriptor: i32) -> Option<Served> {
-    let entry = entry(descriptor, false)?;
+    let entry = known(descriptor)?;
     if !entry.is_served.load(Ordering::Acquire) {
         return None;
     }
@@ -141,8 +202,8 @@ pub fn served(descriptor: i32) -> Option<Served> {
 }
 
 impl Served {
-    /// The descriptor's position for a read of so many bytes, or where it is if the program goes on to read in sequence. The caller moves
-    /// it, and then learns where it was.
+    /// The expected position of the descriptor, for a read of `wanted` bytes. While the program reads in sequence, this is the end of the
+    /// latest read, and the kernel is not asked. The caller moves the position and compares.
     pub fn position(&self, file: BorrowedFd<'_>, wanted: u64) -> Option<u64> {
         let end = self.entry.end.load(Ordering::Relaxed);
         // A read at the end of the file has a length that depends on the position.
@@ -152,8 +213,8 @@ impl Served {
         rustix::fs::seek(file, SeekFrom::Current(0)).ok()
     }
 
-    /// Whether the descriptor is open for reads through the page cache. It is looked at once for each frame of the file that is read:
-    /// its mode can change by calls that the library does not see.
+    /// Whether the descriptor is open for reads through the page cache. The library asks the kernel once for each frame of the file that
+    /// is read, because calls that it does not see can change the mode.
     pub fn is_readable(&self, file: BorrowedFd<'_>, start: u64) -> bool {
         let part = start / FRAME as u64 + 1;
         if self.entry.checked.load(Ordering::Relaxed) == part {
@@ -164,7 +225,7 @@ impl Served {
         is_readable
     }
 
-    /// A large read was served by itself. When such reads follow each other, a stream reads ahead for them from then on.
+    /// Notes a large read that was served without a stream. When such reads follow each other, a stream begins to read ahead for them.
     pub fn note_large(&self, file: BorrowedFd<'_>, start: u64, len: u64) {
         let (Ok(mut state), Some(settings)) = (self.entry.state.try_lock(), settings()) else { return };
         if state.continue_run(start, start + len, settings.thresholds.run) {
@@ -173,25 +234,21 @@ impl Served {
         }
     }
 
-    /// A read was served.
+    /// Notes a read that was served.
     pub fn note_served(&self, start: u64, len: u64) {
         let is_in_sequence = self.entry.end.swap(start + len, Ordering::Relaxed) == start;
         self.entry.is_in_sequence.store(is_in_sequence, Ordering::Relaxed);
         self.entry.passed.store(0, Ordering::Relaxed);
     }
 
-    /// A read is left to the kernel. After many of them the descriptor is not served, until it is read in sequence again.
+    /// Notes a read that is left to the kernel.
     pub fn note_passed(&self) {
         self.entry.is_in_sequence.store(false, Ordering::Relaxed);
-        if self.entry.passed.fetch_add(1, Ordering::Relaxed) >= MAX_PASSED {
-            self.entry.is_served.store(false, Ordering::Relaxed);
-            self.entry.set_read_ahead(self.descriptor, true);
-            self.entry.passed.store(0, Ordering::Relaxed);
-        }
+        self.entry.pass(self.descriptor);
     }
 }
 
-/// Descriptors from one to another, both included, are closed.
+/// Forgets the descriptors from one to another, both included. The program closes them.
 pub fn forget_range(first: u32, last: u32) {
     if !process::is_usable() {
         return;
@@ -205,16 +262,16 @@ pub fn forget_range(first: u32, last: u32) {
     }
 }
 
-/// The program moves a descriptor's position.
+/// Forgets where a descriptor's position is expected. The program moves it.
 pub fn forget_position(descriptor: i32) {
-    if let Some(entry) = entry(descriptor, false) {
+    if let Some(entry) = known(descriptor) {
         entry.is_in_sequence.store(false, Ordering::Relaxed);
     }
 }
 
-/// A descriptor is closed, or becomes another file's.
+/// Forgets a descriptor. The program closes it, or opens another file under its number.
 pub fn forget(descriptor: i32) {
-    let Some(entry) = entry(descriptor, false) else { return };
+    let Some(entry) = known(descriptor) else { return };
     // A child that shares this memory (`vfork`) closes its own descriptors.
     if !is_own_process() {
         return;
@@ -228,19 +285,25 @@ pub fn forget(descriptor: i32) {
     let was_known = old.file.is_some();
     drop(old);
     if was_known {
-        files::tidy();
+        files::drop_unused();
     }
 }
 
-/// The kernel read so many bytes by a descriptor, at an offset or at the descriptor's position. The file is served from now on, if it
-/// may be.
+/// Notes that the kernel read bytes by a descriptor, at an offset or at the descriptor's position. When the reads are sequential or large,
+/// the library serves the file from then on, if it may.
 pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
-    let (Some(entry), Some(settings)) = (entry(descriptor, true), settings()) else { return };
+    let (Some(entry), Some(settings)) = (known_or_new(descriptor), settings()) else { return };
     let thresholds = &settings.thresholds;
-    // Threads that read by one descriptor do not wait for one another here.
+    // Threads that read by one descriptor do not wait for each other here.
     let Ok(mut state) = entry.state.try_lock() else { return };
+    if state.rest == DECIDING {
+        return;
+    }
     if state.rest > 0 {
-        state.rest = state.rest.saturating_sub(bytes as u64);
+        let rest = state.rest.saturating_sub(bytes as u64);
+        let unnoted = rest.min(thresholds.run * RUNS_UNNOTED);
+        state.rest = rest - unnoted;
+        leave_unnoted(descriptor, unnoted);
         return;
     }
     let (start, end) = match offset {
@@ -251,14 +314,13 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
                 return;
             }
             let read = std::mem::take(&mut state.unpositioned);
-            // SAFETY: the descriptor is asked for its position only.
+            // SAFETY: the kernel is asked for the descriptor's position, and nothing else.
             let position = rustix::fs::seek(unsafe { files::borrow(descriptor) }, SeekFrom::Current(0));
             let Ok(position) = position else {
-                // It is no file.
-                state.rest = u64::MAX;
+                state.rest = NEVER;
                 return;
             };
-            // If the position was moved meanwhile, this is wrong, and the run soon ends.
+            // If the program moved the position meanwhile, the start is wrong, and the run soon ends.
             (position.saturating_sub(read), position)
         }
     };
@@ -269,17 +331,20 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
     let is_large = is_long && state.large >= thresholds.run;
     let is_sequential = state.continue_run(start, end, thresholds.run);
     if !is_sequential && !is_large {
+        if !is_long && state.strays >= MAX_STRAYS {
+            state.strays = 0;
+            leave_unnoted(descriptor, thresholds.run * RUNS_UNNOTED);
+        }
         return;
     }
     let known = state.file.clone();
-    // Until it is known whether the file is served, which may take a while, reads are not noted.
-    state.rest = u64::MAX;
+    state.rest = DECIDING;
     drop(state);
     // SAFETY: as above.
     let file = unsafe { files::borrow(descriptor) };
     let served = match known.filter(|known| known.is_current(file)) {
         Some(known) => Ok(known),
-        None => files::find_or_serve(file),
+        None => files::find_or_serve(file, end),
     };
     let begun = match &served {
         Ok(served) if is_sequential => served.begin_stream(file, end),
@@ -288,7 +353,7 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
         Err(Refusal::ForLong) => Begun::No,
     };
     let Ok(mut state) = entry.state.lock() else { return };
-    // Large reads look at the page cache themselves.
+    // A large read checks the page cache itself.
     let has_file = served.is_ok() && (is_large || matches!(begun, Begun::Stream));
     state.rest = if matches!(begun, Begun::No) && !has_file { thresholds.rest } else { 0 };
     if has_file {
@@ -299,15 +364,19 @@ pub fn note_read(descriptor: i32, offset: Option<u64>, bytes: usize) {
 }
 
 impl State {
-    /// Adds a read to the run that it continues, or to a new one. Gives whether that run is sequential, and has so many bytes; then it
-    /// is over.
+    /// Adds a read to the run that it continues, or to a new one. Returns whether that run is sequential and has `enough` bytes; such a
+    /// run ends.
     fn continue_run(&mut self, start: u64, end: u64, enough: u64) -> bool {
-        // The longest of them, where several are near: a program may read by offset and by position in turns.
+        // Where several runs are near, the longest counts: a program may read by offset and by position in turns.
         let near = (0..self.runs.len()).filter(|at| self.runs[*at].is_continued_at(start));
         let continued = near.max_by_key(|at| self.runs[*at].bytes);
         let mut run = match continued {
-            Some(at) => self.runs.remove(at),
+            Some(at) => {
+                self.strays = 0;
+                self.runs.remove(at)
+            }
             None => {
+                self.strays += 1;
                 if self.runs.len() == MAX_RUNS {
                     self.runs.remove(0);
                 }
@@ -321,7 +390,7 @@ impl State {
             return true;
         }
         if run.bytes >= enough && run.is_sparse() {
-            // It may be sequential from here on.
+            // The program may read in sequence from here on.
             run = Run { start: end, next: end, bytes: 0, reads: 0 };
         }
         self.runs.push(run);
@@ -348,13 +417,38 @@ mod tests {
         // With a gap of the same size after each.
         assert!(is_sequential_after((0..count).map(|at| (at * SIZE * 2, SIZE))));
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * SIZE * 3, SIZE))));
-        // Here and there.
+        // Reads in no order.
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * 7_919 % 1000 * (1 << 20), SIZE))));
-        // A few that are as long as a run.
+        // Fewer reads than a run has, each as long as a run.
         assert!(!is_sequential_after((0..u64::from(RUN_READS) - 1).map(|at| (at * RUN_BYTES, RUN_BYTES))));
         assert!(is_sequential_after((0..u64::from(RUN_READS)).map(|at| (at * RUN_BYTES, RUN_BYTES))));
         // Backwards.
         assert!(!is_sequential_after((0..count * 10).rev().map(|at| (at * (1 << 20), SIZE))));
+    }
+
+    #[test]
+    fn reads_that_continue_no_run_are_strays() {
+        let mut state = State::default();
+        for at in 1..=u64::from(MAX_STRAYS) {
+            assert!(state.strays < MAX_STRAYS);
+            state.continue_run(at << 30, (at << 30) + 4096, RUN_BYTES);
+        }
+        assert_eq!(state.strays, MAX_STRAYS);
+        let last = u64::from(MAX_STRAYS) << 30;
+        state.continue_run(last + 4096, last + 8192, RUN_BYTES);
+        assert_eq!(state.strays, 0);
+    }
+
+    #[test]
+    fn a_thread_leaves_unnoted_what_it_was_told_to() {
+        leave_unnoted(5, 100);
+        assert!(is_unnoted(5, 60) && !is_unnoted(5, 60) && is_unnoted(5, 40) && !is_unnoted(5, 1));
+        leave_unnoted(5, 100);
+        let other = 5 + UNNOTED as i32;
+        assert!(!is_unnoted(other, 1) && is_unnoted(5, 1));
+        assert!(std::thread::spawn(|| !is_unnoted(5, 1)).join().unwrap());
+        leave_unnoted(other, 1);
+        assert!(!is_unnoted(5, 1) && is_unnoted(other, 1));
     }
 
     #[test]

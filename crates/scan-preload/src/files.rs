@@ -1,4 +1,4 @@
-//! Files that are served: which are, and their readers.
+//! The files that are served: which files may be, and their readers.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -20,26 +20,28 @@ use crate::settings::settings;
 use crate::statistics::{FILES, FILES_CHANGED, FILES_REFUSED, REGIONS_RESIDENT, STREAMS};
 use crate::streams::{Stream, Target};
 
-/// A region is looked at in so many places, of so many bytes each.
+/// Samples of a region that are looked up in the page cache.
 const SAMPLES: u64 = 8;
+/// Bytes of a sample.
 const SAMPLE: u64 = 64 << 10;
-/// A region is resident if so many places are.
+/// Resident samples that make a region resident.
 const RESIDENT_SAMPLES: u64 = 6;
 
-/// A stream, and where it is without its lock.
-pub struct Place {
+/// A sequential stream of a file. Its position can be read without its lock.
+pub struct OpenStream {
     /// The descriptor by which the stream is read.
     descriptor: i32,
-    /// Where the stream's latest read ended: the next one is expected there.
+    /// The end of the stream's latest read. The next read is expected there.
     next: AtomicU64,
-    /// Blocks that the stream has.
+    /// The range of the blocks that the stream has.
     start: AtomicU64,
     end: AtomicU64,
     used: Mutex<Instant>,
     stream: Mutex<Stream>,
 }
 
-impl Place {
+impl OpenStream {
+    /// Whether no read has used the stream for a while.
     fn is_idle(&self) -> bool {
         lock(&self.used).elapsed() >= IDLE
     }
@@ -47,13 +49,13 @@ impl Place {
 
 /// What serves a read.
 pub enum Source {
-    Stream(Arc<Place>),
+    Stream(Arc<OpenStream>),
     Large,
 }
 
 /// Whether a stream began.
 pub enum Begun {
-    /// It did, and its first read finds it.
+    /// A stream began, and its first read finds it.
     Stream,
     /// There are too few bytes left to the end of the file.
     NearEnd,
@@ -64,7 +66,7 @@ pub enum Begun {
 /// A version of a file that is served.
 pub struct ServedFile {
     version: FileVersion,
-    streams: Mutex<Vec<Arc<Place>>>,
+    streams: Mutex<Vec<Arc<OpenStream>>>,
     large: LargeReads,
     regions: Regions,
     is_over: AtomicBool,
@@ -89,31 +91,32 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Whether a file is one that may be served: a regular file that is large enough.
-pub fn may_be_served(file: BorrowedFd<'_>) -> bool {
-    let Some(settings) = settings() else { return false };
-    let Ok(stat) = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS) else { return false };
-    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile
-        && stat.stx_size >= settings.minimum
-        && !has_lease(file)
+/// The size of a file that may be served, in bytes: of a regular file that is large enough, and that the program has no lease on.
+pub fn size_to_serve(file: BorrowedFd<'_>) -> Option<u64> {
+    let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok()?;
+    let is_regular = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
+    (is_regular && stat.stx_size >= settings()?.minimum && !has_lease(file)).then_some(stat.stx_size)
 }
 
-/// Whether the program has a lease of the file, which the daemon would break when it opens the file.
+/// Whether the program has a lease on the file. The daemon would break the lease when it opens the file.
 fn has_lease(file: BorrowedFd<'_>) -> bool {
-    // SAFETY: the descriptor is asked for its lease.
+    // SAFETY: the kernel is asked for the descriptor's lease, and nothing else.
     let lease = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
     lease != libc::F_UNLCK
 }
 
-/// The served file of a descriptor, which begins to be served if it may be and is not.
-pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
-    if !is_readable(file) || !may_be_served(file) {
-        return Err(Refusal::ForLong);
-    }
+/// The served file of a descriptor, which begins to be served if it may be and is not. A file that the page cache has around `offset` does
+/// not begin to be served.
+pub fn find_or_serve(file: BorrowedFd<'_>, offset: u64) -> Result<Arc<ServedFile>, Refusal> {
+    let size = size_to_serve(file).filter(|_| is_readable(file)).ok_or(Refusal::ForLong)?;
     let find = |files: &[Arc<ServedFile>]| files.iter().find(|known| known.is_current(file)).cloned();
     let known = find(&all());
     if let Some(known) = known {
         return Ok(known);
+    }
+    if is_region_resident(file, offset, size) {
+        REGIONS_RESIDENT.add(1);
+        return Err(Refusal::ForLong);
     }
     drop_idle();
     let reader = service::reader(file).inspect_err(|_| FILES_REFUSED.add(1))?;
@@ -129,7 +132,7 @@ pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
         return Err(Refusal::ForLong);
     }
     let mut files = all();
-    // Another thread may have been faster.
+    // Another thread may have added the file meanwhile.
     if let Some(known) = find(&files) {
         return Ok(known);
     }
@@ -144,18 +147,19 @@ pub fn find_or_serve(file: BorrowedFd<'_>) -> Result<Arc<ServedFile>, Refusal> {
     Ok(served)
 }
 
-/// Drops files that no descriptor is known to be open for.
-pub fn tidy() {
+/// Drops the files that no known descriptor is open for.
+pub fn drop_unused() {
     // Nothing is dropped under the lock.
     let unused: Vec<_> = all().extract_if(.., |file| Arc::strong_count(file) == 1).collect();
     drop(unused);
 }
 
-/// Drops what no read has used for a while, of all files: a program may keep descriptors open that it does not read by.
+/// Drops the streams and readers of all files that no read has used for [`IDLE`], because a program may keep descriptors open that it
+/// does not read by.
 fn drop_idle() {
     let files = all().clone();
     for file in files {
-        let idle: Vec<_> = lock(&file.streams).extract_if(.., |place| place.is_idle()).collect();
+        let idle: Vec<_> = lock(&file.streams).extract_if(.., |open| open.is_idle()).collect();
         drop(idle);
         if lock(&file.used).elapsed() >= IDLE {
             while let Some(reader) = file.large.take_idle() {
@@ -166,12 +170,12 @@ fn drop_idle() {
 }
 
 impl ServedFile {
-    /// Whether a descriptor is open for this file, and the file has still this version.
+    /// Whether a descriptor is open for this file, and the file still has this version.
     pub fn is_current(&self, file: BorrowedFd<'_>) -> bool {
         !self.is_over.load(Ordering::Relaxed) && self.version.is_current(file).unwrap_or(false)
     }
 
-    /// The version is not, or may not be, the file's any more.
+    /// Serves the file no more: it may have another version now.
     pub fn end(&self) {
         if !self.is_over.swap(true, Ordering::Relaxed) {
             FILES_CHANGED.add(1);
@@ -183,36 +187,36 @@ impl ServedFile {
         self.version.size()
     }
 
-    /// The stream of a descriptor that a read continues; if there is none, one that has what is read.
+    /// The stream of a descriptor that a read continues. If there is none, a stream of the descriptor that has the first byte.
     ///
-    /// Several threads may scan a file by one descriptor, some of them close behind others. Each has a stream, because what one has read
-    /// the others' streams still need.
-    fn stream_at(&self, descriptor: i32, offset: u64) -> Option<Arc<Place>> {
+    /// Several threads may scan a file by one descriptor, some of them close behind others. Each has a stream, because the stream of a
+    /// thread drops the blocks that the thread has read, and others still need them.
+    fn stream_at(&self, descriptor: i32, offset: u64) -> Option<Arc<OpenStream>> {
         let streams = lock(&self.streams);
-        let own = || streams.iter().filter(|place| place.descriptor == descriptor);
-        let has_it = |place: &&Arc<Place>| {
-            (place.start.load(Ordering::Relaxed)..place.end.load(Ordering::Relaxed)).contains(&offset)
+        let own = || streams.iter().filter(|open| open.descriptor == descriptor);
+        let has_it = |open: &&Arc<OpenStream>| {
+            (open.start.load(Ordering::Relaxed)..open.end.load(Ordering::Relaxed)).contains(&offset)
         };
-        // Behind where it ended, or a little further on.
-        let gap = |place: &&Arc<Place>| {
-            offset.checked_sub(place.next.load(Ordering::Relaxed)).filter(|gap| *gap <= RUN_GAP)
+        // The read begins at the end of the stream's latest read, or a little further on.
+        let gap = |open: &&Arc<OpenStream>| {
+            offset.checked_sub(open.next.load(Ordering::Relaxed)).filter(|gap| *gap <= RUN_GAP)
         };
-        let next = own().filter(|place| gap(place).is_some()).min_by_key(gap);
+        let next = own().filter(|open| gap(open).is_some()).min_by_key(gap);
         next.or_else(|| own().find(has_it)).cloned()
     }
 
-    /// What serves a read of a range by a descriptor. `None`: nothing does.
+    /// The source of a read of a range by a descriptor. `None`: the read is left to the kernel.
     pub fn find(&self, descriptor: i32, range: Range<u64>) -> Option<Source> {
         if range.is_empty() || self.is_over.load(Ordering::Relaxed) || service::is_paused() {
             return None;
         }
         match self.stream_at(descriptor, range.start) {
-            Some(place) => Some(Source::Stream(place)),
+            Some(open) => Some(Source::Stream(open)),
             None => (range.end - range.start >= settings()?.thresholds.large_read).then_some(Source::Large),
         }
     }
 
-    /// Copies a range of this version. `false`: it is left to the kernel; some of the target may be written.
+    /// Copies a range of this version. `false`: the read is left to the kernel; some of the target may be written.
     pub fn copy(
         &self,
         source: &Source,
@@ -221,33 +225,33 @@ impl ServedFile {
         target: &mut Target<'_>,
     ) -> bool {
         match source {
-            Source::Stream(place) => self.copy_from(place, file, range, target),
+            Source::Stream(open) => self.copy_from(open, file, range, target),
             Source::Large => self.copy_large(file, range, target),
         }
     }
 
     fn copy_from(
         &self,
-        place: &Arc<Place>,
+        open: &Arc<OpenStream>,
         file: BorrowedFd<'_>,
         range: Range<u64>,
         target: &mut Target<'_>,
     ) -> bool {
-        let mut stream = lock(&place.stream);
+        let mut stream = lock(&open.stream);
         if range.start < stream.covered().start {
-            // Another thread has read on.
+            // Another thread has read further, and the stream has dropped the block.
             return false;
         }
         let is_copied = stream.copy(range.clone(), target, |at| self.next_region(file, at)).is_some();
         let covered = stream.covered();
-        place.start.store(covered.start, Ordering::Relaxed);
-        place.end.store(covered.end, Ordering::Relaxed);
-        place.next.store(range.end, Ordering::Relaxed);
+        open.start.store(covered.start, Ordering::Relaxed);
+        open.end.store(covered.end, Ordering::Relaxed);
+        open.next.store(range.end, Ordering::Relaxed);
         drop(stream);
-        *lock(&place.used) = Instant::now();
-        // At the end of the file it has done its work.
+        *lock(&open.used) = Instant::now();
+        // At the end of the file the stream is not needed any more.
         if !is_copied || range.end == self.size() {
-            lock(&self.streams).retain(|other| !Arc::ptr_eq(other, place));
+            lock(&self.streams).retain(|other| !Arc::ptr_eq(other, open));
         }
         is_copied
     }
@@ -258,12 +262,9 @@ impl ServedFile {
             && self.large.copy(range, target, || self.new_reader(file)).is_some()
     }
 
-    /// Whether a large read is left to the page cache, because that has its region.
+    /// Whether the page cache has the region of a large read, so that the read is left to the kernel.
     fn is_region_resident(&self, file: BorrowedFd<'_>, offset: u64) -> bool {
-        let start = offset / REGION * REGION;
-        self.regions.answer(offset / REGION, ANSWER_TIME, || {
-            is_resident(file, start..(start + REGION).min(self.size()), SAMPLES).unwrap_or(true)
-        })
+        self.regions.answer(offset / REGION, ANSWER_TIME, || is_region_resident(file, offset, self.size()))
     }
 
     fn new_reader(&self, file: BorrowedFd<'_>) -> Option<Reader> {
@@ -275,7 +276,7 @@ impl ServedFile {
         None
     }
 
-    /// Begins a sequential stream, unless the page cache has what comes next. The stream is found by its first read.
+    /// Begins a sequential stream, unless the page cache has the region that begins there. The stream's first read finds it.
     pub fn begin_stream(&self, file: BorrowedFd<'_>, offset: u64) -> Begun {
         *lock(&self.used) = Instant::now();
         let Some(settings) = settings() else { return Begun::No };
@@ -286,7 +287,7 @@ impl ServedFile {
             return Begun::No;
         }
         let Some(reader) = self.large.take_idle().or_else(|| self.new_reader(file)) else { return Begun::No };
-        let place = Place {
+        let open = OpenStream {
             descriptor: file.as_raw_fd(),
             next: AtomicU64::new(offset),
             start: AtomicU64::new(offset),
@@ -295,18 +296,18 @@ impl ServedFile {
             stream: Mutex::new(Stream::new(reader)),
         };
         let mut streams = lock(&self.streams);
-        let mut gone: Vec<_> = streams.extract_if(.., |place| place.is_idle()).collect();
+        let mut gone: Vec<_> = streams.extract_if(.., |open| open.is_idle()).collect();
         if streams.len() >= MAX_STREAMS {
             let oldest = (0..streams.len()).min_by_key(|at| *lock(&streams[*at].used));
             gone.extend(oldest.map(|at| streams.swap_remove(at)));
         }
-        streams.push(Arc::new(place));
+        streams.push(Arc::new(open));
         drop((streams, gone));
         STREAMS.add(1);
         Begun::Stream
     }
 
-    /// Where the region ends that begins at an offset. `None`: the page cache has it, or nobody says whether.
+    /// The end of the region that begins at an offset. `None`: the page cache has the region, or the kernel does not say.
     fn next_region(&self, file: BorrowedFd<'_>, offset: u64) -> Option<u64> {
         let end = (offset + REGION).min(self.size());
         match is_resident(file, offset..end, SAMPLES) {
@@ -320,12 +321,19 @@ impl ServedFile {
     }
 }
 
-/// Whether the page cache has a range, by looking at so many places of it. `None`: the kernel does not tell this process.
+/// Whether the page cache has the region of an offset, in a file of so many bytes. A file whose pages the kernel does not tell counts as one
+/// that the page cache has.
+fn is_region_resident(file: BorrowedFd<'_>, offset: u64, size: u64) -> bool {
+    let start = offset.min(size.saturating_sub(1)) / REGION * REGION;
+    is_resident(file, start..(start + REGION).min(size), SAMPLES).unwrap_or(true)
+}
+
+/// Whether the page cache has a range, judged by samples of it. `None`: the kernel does not tell this process.
 fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<bool> {
     if settings().is_some_and(|settings| settings.serves_resident) {
         return Some(false);
     }
-    // SAFETY: the program's descriptor, which is not closed here: closing any descriptor of a file drops the process's record locks.
+    // SAFETY: the program's descriptor. It is not closed here, because that would drop the process's record locks on the file.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(file.as_raw_fd()) });
     let step = (range.end - range.start) / samples;
     let mut resident = 0;
@@ -338,12 +346,12 @@ fn is_resident(file: BorrowedFd<'_>, range: Range<u64>, samples: u64) -> Option<
     Some(resident * SAMPLES >= RESIDENT_SAMPLES * samples)
 }
 
-/// A descriptor of the program, for the time of a call.
+/// Borrows a descriptor of the program for the time of a call.
 ///
 /// # Safety
-/// The caller got the descriptor from the program. The program may close it during the call; then system calls by it fail, or are about
+/// The caller got the descriptor from the program. The program may close it during the call. Then system calls by it fail or concern
 /// another file, which [`ServedFile::is_current`] notices.
 pub unsafe fn borrow<'a>(descriptor: i32) -> BorrowedFd<'a> {
-    // SAFETY: as above; it is not -1, which callers have checked.
+    // SAFETY: the caller's descriptor; callers have checked that it is not -1.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }

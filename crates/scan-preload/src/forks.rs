@@ -1,50 +1,51 @@
-//! Forks: a child has a library of its own, and closes what it shares with its parent.
+//! Forks: a child gets objects of its own, and closes its copies of its parent's connections.
 //!
-//! The child's objects are made anew ([`PerProcess`](bedplate_threads::forks::PerProcess)); those of the parent are leaked. The
-//! allocator waits during a fork, so that the child finds it whole.
+//! The child makes new objects ([`PerProcess`](bedplate_threads::forks::PerProcess)) and leaks those of its parent. The thread that
+//! forks holds the allocator's lock during the fork, so the allocator is in no intermediate state in the child.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::allocator::{self, Held};
-use crate::inside::Inside;
-use crate::{connections, process, statistics};
+use bedplate_preload_allocator::LockedAllocator;
 
-/// What the library may do in the process that forks.
+use crate::inside::Inside;
+use crate::{ALLOCATOR, connections, process, statistics};
+
+/// The state (`process`) of the process that forks.
 static STATE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    static HELD: Cell<Option<ManuallyDrop<(Held, Inside)>>> = const { Cell::new(None) };
+    static LOCKED: Cell<Option<ManuallyDrop<(LockedAllocator<'static>, Inside)>>> = const { Cell::new(None) };
 }
 
 extern "C" fn before() {
-    // A signal handler that forks while its thread is inside would wait for its own thread. One that reads while this thread forks goes
-    // to the kernel.
+    // A signal handler may fork while its thread is inside, where it would wait for its own thread. While this thread forks, reads of
+    // its signal handlers go to the kernel.
     if let Some(inside) = Inside::enter() {
-        HELD.set(Some(ManuallyDrop::new((allocator::hold(), inside))));
+        LOCKED.set(Some(ManuallyDrop::new((ALLOCATOR.lock(), inside))));
         STATE.store(process::state(), Ordering::Relaxed);
     }
 }
 
-/// Gives whether the allocator was held.
-fn let_go() -> bool {
-    HELD.take().map(|held| drop(ManuallyDrop::into_inner(held))).is_some()
+/// Unlocks the allocator. Returns whether this thread had locked it.
+fn unlock() -> bool {
+    LOCKED.take().map(|locked| drop(ManuallyDrop::into_inner(locked))).is_some()
 }
 
 extern "C" fn in_parent() {
-    let_go();
+    unlock();
 }
 
 extern "C" fn in_child() {
     connections::close_in_child();
-    if let_go() {
+    if unlock() {
         statistics::reset();
         process::resume(STATE.load(Ordering::Relaxed));
     }
 }
 
-/// Notices forks from now on.
+/// Registers the handlers around forks.
 pub fn register() {
     bedplate_threads::forks::watch();
     // SAFETY: functions that may run around a fork.

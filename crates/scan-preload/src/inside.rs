@@ -1,10 +1,10 @@
 //! Whether a thread is inside the library.
 //!
-//! The library calls functions of the C library that it replaces itself, and a signal handler may interrupt it while it has locks.
-//! Either call goes to the kernel at once.
+//! The library calls functions of the C library that it replaces. A signal handler may interrupt it while it has locks. Both kinds of
+//! calls go to the kernel at once.
 //!
-//! A thread that is inside is not cancelled (`pthread_cancel`), because that would unwind through the library's own functions. It is
-//! cancelled by the next cancellation point after that.
+//! A thread that is inside is not cancelled (`pthread_cancel`), because that would unwind through the library's own functions. The next
+//! cancellation point after that cancels it.
 //!
 //! A signal handler that leaves the library by `siglongjmp` leaves its thread inside. All later calls of that thread go to the
 //! kernel, and the stream that it was reading stays locked.
@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 
 thread_local! {
-    // Without a destructor, and made when the thread is: no memory is allocated for it, so signal handlers may use it.
+    // It has no destructor, and the C library makes it with the thread. It needs no allocation, so signal handlers may use it.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,8 +28,8 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Ends the thread if it was cancelled: `read` is a cancellation point, also where the library serves it. The caller has nothing to be
-/// dropped.
+/// Ends the thread if it was cancelled: `read` is a cancellation point, also where the library serves it. The caller must have nothing to
+/// drop.
 pub fn cancellation_point() {
     // SAFETY: a function without conditions, which unwinds.
     unsafe { pthread_testcancel() };
@@ -40,7 +40,7 @@ fn errno() -> *mut c_int {
     unsafe { libc::__errno_location() }
 }
 
-/// This thread is inside the library until it is dropped. `errno` is as it was, then.
+/// This thread is inside the library until this is dropped. Dropping it restores `errno`.
 pub struct Inside {
     errno: c_int,
     /// Whether the thread could be cancelled before.
@@ -48,13 +48,13 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Enters. `None`: the thread is inside.
+    /// Enters the library. `None`: the thread is inside already.
     pub fn enter() -> Option<Self> {
         if IS_INSIDE.replace(true) {
             return None;
         }
         let mut cancel_state = CANCEL_DISABLE;
-        // SAFETY: a state of this thread's, which is given back when it leaves.
+        // SAFETY: this thread's state, which is restored when the thread leaves.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancel_state) };
         // SAFETY: this thread's errno.
         Some(Self { errno: unsafe { *errno() }, cancel_state })

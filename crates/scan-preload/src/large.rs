@@ -24,7 +24,7 @@ pub struct LargeReads {
 #[derive(Default)]
 struct State {
     readers: Vec<Shared>,
-    /// Readers that a thread is making.
+    /// Readers that threads are making now.
     coming: usize,
 }
 
@@ -50,14 +50,14 @@ impl Drop for Permit<'_> {
 }
 
 impl State {
-    /// `None`: the reader is not there any more.
+    /// `None`: the reader was forgotten.
     fn find(&mut self, reader: &Arc<Reader>) -> Option<&mut Shared> {
         self.readers.iter_mut().find(|shared| Arc::ptr_eq(&shared.reader, reader))
     }
 }
 
 impl LargeReads {
-    /// With a first reader.
+    /// Large reads with a first reader.
     pub fn new(reader: Reader) -> Self {
         let this = Self::default();
         this.add(reader);
@@ -81,7 +81,8 @@ impl LargeReads {
         Arc::into_inner(idle)
     }
 
-    /// A permit. `make` makes a reader. `None`: no reader can be made, or, where `waits` is false, there is no permit now.
+    /// Takes a permit. `make` makes a reader. `None`: no reader can be made, no permit was free for [`PATIENCE`], or `waits` is false and
+    /// none is free now.
     fn permit(&self, waits: bool, make: &impl Fn() -> Option<Reader>) -> Option<Permit<'_>> {
         let mut state = self.state();
         loop {
@@ -127,9 +128,9 @@ impl LargeReads {
         self.freed.notify_all();
     }
 
-    /// Copies a range: as much of it as permits allow is on its way at a time.
+    /// Copies a range. It fetches as many frames at a time as it has permits for.
     ///
-    /// `None`: it cannot be had, or not all of it. Some of the target may be written.
+    /// `None`: not all of the range can be read. Some of the target may be written.
     pub fn copy(
         &self,
         range: Range<u64>,
@@ -143,8 +144,8 @@ impl LargeReads {
                 && fetches.len() < MAX_RANGES_HELD
                 && let Some(permit) = self.permit(fetches.is_empty(), &make)
             {
-                let unit = permit.reader.ranges.alignment() as u64;
-                let end = (at / unit * unit + FRAME as u64).min(range.end);
+                // The cache shares overlapping ranges of other processes, if no range crosses such a multiple.
+                let end = ((at / FRAME as u64 + 1) * FRAME as u64).min(range.end);
                 match permit.reader.ranges.fetch(at, (end - at) as usize) {
                     Ok(fetch) => fetches.push_back((fetch, permit)),
                     Err(_) => {
@@ -165,7 +166,7 @@ impl LargeReads {
                 self.forget(&permit.reader);
                 return None;
             }
-            // The range before its permit.
+            // The range must be dropped before its permit.
             drop(bytes);
         }
         Some(())

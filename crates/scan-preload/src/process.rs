@@ -1,11 +1,11 @@
 //! Whether the library may be used in this process.
 //!
 //! The answer is a word in a page that the kernel clears in every forked child, also where the C library does not notice the fork
-//! (`_Fork`, a bare `clone`). Such a child has its parent's connections and fetches, and would release what its parent still reads. So
-//! the library does nothing in it. In a child that the C library notices, [`resume`] makes the library usable again.
+//! (`_Fork`, a bare `clone`). Such a child has its parent's connections and fetches, and would release ranges that its parent still
+//! reads. So the library does nothing in such a child. In a child that the C library notices, [`resume`] makes the library usable again.
 //!
-//! A signal handler may fork while its thread is inside the library. The child then has the library's locks as they were, so nothing
-//! resumes in it.
+//! A signal handler may fork while its thread is inside the library. The child then has the library's locks as they were, so the library
+//! stays unusable in it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 /// Reads are served.
 const ACTIVE: u32 = 2;
-/// Reads are left to the kernel, and descriptors are still forgotten.
+/// Reads are left to the kernel. The library still notices descriptors that are closed.
 const PASSIVE: u32 = 1;
 
 /// The word. Null: the library has nothing to do.
@@ -56,7 +56,7 @@ pub fn is_usable() -> bool {
     word().is_some_and(|word| word.load(Ordering::Relaxed) != 0)
 }
 
-/// Leaves all reads to the kernel from now on, and makes no system call for the library.
+/// Makes the library unusable: it leaves all reads to the kernel and makes no system call of its own.
 pub fn deactivate() {
     set(0);
 }
@@ -66,7 +66,7 @@ pub fn state() -> u32 {
     word().map_or(0, |word| word.load(Ordering::Relaxed))
 }
 
-/// In a child whose library is whole: it has its parent's state.
+/// Gives a child its parent's state. The thread that forked must not have been inside the library.
 pub fn resume(state: u32) {
     set(state);
 }

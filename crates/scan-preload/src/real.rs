@@ -1,6 +1,6 @@
 //! The C library's functions that this library replaces.
 //!
-//! They may unwind: a thread that is cancelled unwinds from within them. So callers have nothing to drop when they call them.
+//! A thread that is cancelled unwinds from within these functions. So callers must have nothing to drop when they call them.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::sync::OnceLock;
@@ -28,14 +28,14 @@ pub struct Real {
 
 static REAL: OnceLock<Real> = OnceLock::new();
 
-/// Looks them up, before there are threads.
+/// Looks the functions up. The library calls this before there are threads.
 pub fn look_up() {
     real();
 }
 
 /// The functions.
 pub fn real() -> &'static Real {
-    // SAFETY: each has the type that the C library documents, or, for those that check sizes, defines.
+    // SAFETY: each has the type that the C library documents. The C library's headers define those of the functions that check sizes.
     REAL.get_or_init(|| unsafe {
         Real {
             read: next(c"read"),

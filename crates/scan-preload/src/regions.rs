@@ -1,4 +1,4 @@
-//! Answers for the regions of a file that hold for a while.
+//! Answers about the regions of a file, which the library remembers for a while.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::limits::{MAX_REGIONS, REGION};
 
-/// For each region, when it was answered, in milliseconds plus one, and the answer in the lowest bit. 0: never.
+/// For each region, the time of its latest answer in milliseconds plus one, and the answer in the lowest bit. 0: there is none.
 pub struct Regions(Box<[AtomicU64]>);
 
 fn now_ms() -> u64 {
@@ -15,20 +15,20 @@ fn now_ms() -> u64 {
 }
 
 impl Regions {
-    /// Those of a file of so many bytes, which may be sparse.
+    /// The regions of a file of this size. A sparse file may be very large.
     pub fn of(bytes: u64) -> Self {
         Self((0..bytes.div_ceil(REGION).min(MAX_REGIONS)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The answer for a region, which is asked for if there is none, or if it is older than a time.
+    /// The answer for a region. If there is none, or it is older than `time`, this calls `ask` for it.
     pub fn answer(&self, region: u64, time: Duration, ask: impl FnOnce() -> bool) -> bool {
-        let Some(place) = self.0.get(region as usize) else { return ask() };
-        let (known, now) = (place.load(Ordering::Relaxed), now_ms());
+        let Some(entry) = self.0.get(region as usize) else { return ask() };
+        let (known, now) = (entry.load(Ordering::Relaxed), now_ms());
         if known != 0 && now - known / 2 < time.as_millis() as u64 {
             return known % 2 == 1;
         }
         let answer = ask();
-        place.store(now * 2 + u64::from(answer), Ordering::Relaxed);
+        entry.store(now * 2 + u64::from(answer), Ordering::Relaxed);
         answer
     }
 }

@@ -1,8 +1,8 @@
 //! The connection to the daemon, which begins with the first file that is to be served.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use bedplate_scan::{Error, RangeReader, Service};
@@ -12,17 +12,17 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::connections::{self, Connection};
 use crate::descriptors;
-use crate::limits::{DESCRIPTORS_PER_READER, PAUSE, SHORT_PAUSE};
+use crate::limits::{CONNECTING, CONNECTING_STEPS, DESCRIPTORS_PER_READER, PAUSE, SHORT_PAUSE};
 use crate::settings::settings;
 
 #[derive(Default)]
 struct State {
     service: Option<Service>,
-    /// The daemon did not answer, and is not asked before.
+    /// The daemon failed. The process does not ask it before this moment.
     pause: Option<Instant>,
 }
 
-/// A reader, whose connection a forked child closes.
+/// A reader. A forked child closes its copy of the reader's connection.
 pub struct Reader {
     pub ranges: RangeReader,
     _connection: Connection,
@@ -30,32 +30,32 @@ pub struct Reader {
 
 static OWN: PerProcess<Mutex<State>> = PerProcess::new();
 
-/// Whether the process does without the daemon. It is asked for each read, without a lock.
+/// Whether the daemon did not answer in time, so that the process does not ask it. Each read looks at this, without a lock.
 static IS_PAUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process does without the daemon for a while, also where it has readers.
+/// Whether the process does not ask the daemon for a while, also where it has readers.
 pub fn is_paused() -> bool {
     IS_PAUSED.load(Ordering::Relaxed)
 }
 
-/// The daemon did not answer in time: the process does without it for a while.
+/// Notes that the daemon did not answer in time: the process does not ask it for [`PAUSE`].
 pub fn pause() {
     IS_PAUSED.store(true, Ordering::Relaxed);
     forget_service(PAUSE);
 }
 
-/// The next reader connects anew, after a while.
+/// Drops the service. The next reader after `pause` connects again.
 fn forget_service(pause: Duration) {
     if let Ok(mut state) = OWN.get().try_lock() {
         *state = State { service: None, pause: Some(Instant::now() + pause) };
     }
 }
 
-/// Whether the process has enough of its descriptors and addresses left for one reader more.
+/// Whether the process has enough descriptors left for one more reader, and no limit on its addresses.
 fn has_room() -> bool {
     let is_finite = |resource| getrlimit(resource).current;
     let descriptors = is_finite(Resource::Nofile).map_or(usize::MAX, |most| most as usize);
-    // A reader maps the cache's memory of its file. Programs that limit their addresses want them for themselves.
+    // A reader maps the cache's memory of its file. A program that limits its addresses needs them itself.
     is_finite(Resource::As).is_none()
         && is_finite(Resource::Data).is_none()
         && connections::count() < descriptors / DESCRIPTORS_PER_READER
@@ -70,7 +70,7 @@ pub enum Refusal {
     ForLong,
 }
 
-/// A reader of an open file.
+/// Makes a reader of an open file.
 pub fn reader(file: BorrowedFd<'_>) -> Result<Reader, Refusal> {
     if !descriptors::is_own_process() || !has_room() {
         return Err(Refusal::ForLong);
@@ -80,7 +80,7 @@ pub fn reader(file: BorrowedFd<'_>) -> Result<Reader, Refusal> {
             let connection = ranges.descriptor().and_then(Connection::note).ok_or(Refusal::ForLong)?;
             Ok(Reader { ranges, _connection: connection })
         }
-        // This file is refused, and the next one may be taken.
+        // The daemon refuses this file. It may accept the next one.
         Err(Error::Refused(_) | Error::Invalid(_)) => Err(Refusal::ForLong),
         Err(Error::System { source: Errno::TIMEDOUT, .. }) => {
             pause();
@@ -94,10 +94,23 @@ pub fn reader(file: BorrowedFd<'_>) -> Result<Reader, Refusal> {
     }
 }
 
-/// The service.
+/// The state, which another thread locks while it connects. The calling thread sleeps meanwhile, so that the other thread gets a processor.
+/// `None`: that takes too long, or that thread has left the library with the lock.
+fn state_soon() -> Option<MutexGuard<'static, State>> {
+    let begin = Instant::now();
+    loop {
+        match OWN.get().try_lock() {
+            Err(TryLockError::WouldBlock) if begin.elapsed() < CONNECTING => {
+                std::thread::sleep(CONNECTING / CONNECTING_STEPS);
+            }
+            state => return state.ok(),
+        }
+    }
+}
+
+/// The service. If there is none, this connects to the daemon.
 fn service() -> Result<Service, Refusal> {
-    // A thread that connects takes a while; others do without.
-    let mut state = OWN.get().try_lock().map_err(|_| Refusal::ForNow)?;
+    let mut state = state_soon().ok_or(Refusal::ForNow)?;
     if state.pause.is_some_and(|until| Instant::now() < until) {
         return Err(Refusal::ForLong);
     }

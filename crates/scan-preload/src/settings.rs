@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::limits::{LARGE_READ, MINIMUM_BYTES, PATIENCE, REST_BYTES, RUN_BYTES, SHORT_READ, STREAM_BYTES};
 use crate::process;
 
-/// The variables, which the library's documentation explains.
+/// The values of the variables. The library's documentation explains them.
 #[derive(Debug)]
 pub struct Settings {
     /// `None`: nothing is served, and reads are timed.
@@ -24,7 +24,8 @@ pub struct Settings {
     pub time_reads: bool,
 }
 
-/// Where serving begins. With a small minimum these are smaller, too, because otherwise no file of that size would be served.
+/// The numbers of bytes at which serving begins. With a small minimum they are smaller, too: otherwise no file of that size would be
+/// served.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
     /// At most [`RUN_BYTES`].
@@ -51,14 +52,14 @@ impl Thresholds {
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
-/// Reads them. Gives whether the library has something to do.
+/// Reads the settings. Returns whether the library has something to do.
 pub fn load() -> bool {
     let settings = SETTINGS.get_or_init(read).as_ref();
     let has_daemon = settings.is_some_and(|settings| settings.socket.is_some());
     settings.is_some() && process::begin(has_daemon)
 }
 
-/// The settings. `None`: the library has nothing to do, or they are not read yet.
+/// The settings. `None`: the library has nothing to do, or has not read them yet.
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get()?.as_ref()
 }

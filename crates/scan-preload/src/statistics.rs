@@ -1,4 +1,4 @@
-//! What the library did in this process. A line is appended to a file when the process ends.
+//! Counts of the library's work in this process. A line is appended to a file when the process ends.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,8 +21,9 @@ impl Counter {
     }
 }
 
-/// Calls that the library served, and their bytes.
+/// Calls that the library served.
 pub static READS_SERVED: Counter = Counter::new();
+/// Bytes of these calls.
 pub static BYTES_SERVED: Counter = Counter::new();
 /// Calls by descriptors of served files that went to the kernel.
 pub static READS_PASSED: Counter = Counter::new();
@@ -32,17 +33,18 @@ pub static FILES: Counter = Counter::new();
 pub static FILES_REFUSED: Counter = Counter::new();
 /// Sequential streams that began.
 pub static STREAMS: Counter = Counter::new();
-/// Regions that the page cache had, so that they were left to the kernel.
+/// Regions that were left to the kernel, because the page cache had them.
 pub static REGIONS_RESIDENT: Counter = Counter::new();
 /// Files whose version changed while they were served.
 pub static FILES_CHANGED: Counter = Counter::new();
-/// How often a call waited for the device, and for how long.
+/// How often a call waited for the device.
 pub static WAITS: Counter = Counter::new();
+/// How long these calls waited, in nanoseconds.
 pub static WAIT_NS: Counter = Counter::new();
 
-/// Reads of files that are large enough to be served, and the time that they took, whoever served them. They are counted only where
-/// the settings say so.
+/// Reads of files that are large enough to be served, by the library or by the kernel. They are counted only if the settings say so.
 pub static READS_TIMED: Counter = Counter::new();
+/// How long these reads took, in nanoseconds.
 pub static TIMED_NS: Counter = Counter::new();
 
 fn all() -> [(&'static str, &'static Counter); 12] {
@@ -62,12 +64,12 @@ fn all() -> [(&'static str, &'static Counter); 12] {
     ]
 }
 
-/// A forked child begins anew.
+/// Sets all counters to 0: a forked child counts its own work.
 pub fn reset() {
     all().iter().for_each(|(_, counter)| counter.0.store(0, Ordering::Relaxed));
 }
 
-/// Writes the statistics when the process ends by `exit` or by returning from `main`.
+/// Registers the writing of the statistics. A process writes them when it ends by `exit` or returns from `main`.
 pub fn at_exit() {
     if settings().is_some_and(|settings| settings.statistics.is_some()) {
         // SAFETY: a function without conditions, to be called at the process's end.
@@ -79,19 +81,16 @@ extern "C" fn write() {
     if !process::is_usable() {
         return;
     }
-    if !process::is_usable() {
-        return;
-    }
     let Some(_inside) = Inside::enter() else { return };
     let Some(path) = settings().and_then(|settings| settings.statistics.as_ref()) else { return };
     let counts = all().map(|(name, counter)| (name, counter.0.load(Ordering::Relaxed)));
-    // A process that read no large file has nothing to tell.
+    // A process that read no large file writes no line.
     if counts.iter().all(|(_, count)| *count == 0) {
         return;
     }
     let counts: String = counts.map(|(name, count)| format!(" {name}={count}")).concat();
     let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    // At the end of a process there is nobody to tell that it did not work.
+    // At the end of a process an error cannot be reported.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file
             .write_all(format!("pid={} program={}{counts}\n", std::process::id(), program.trim()).as_bytes());

@@ -1,4 +1,4 @@
-//! Sequential streams: ranges for calls of the program, one after the other, with blocks ahead.
+//! Sequential streams: they copy one range after the other for the program's calls, and fetch blocks ahead.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use crate::limits::MAX_BLOCKS_AHEAD;
 use crate::service::{self, Reader};
 use crate::statistics::{WAIT_NS, WAITS};
 
-/// Where a call of the program wants its bytes.
+/// The buffers into which a call of the program reads.
 pub struct Target<'a> {
     parts: &'a [iovec],
-    /// Bytes of the first part that are written.
+    /// Bytes of the first part that have been written.
     written: usize,
 }
 
@@ -28,12 +28,13 @@ impl<'a> Target<'a> {
         Self { parts, written: 0 }
     }
 
-    /// Appends bytes, for which there is room.
+    /// Appends bytes. The parts must have room for them.
     pub fn append(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let part = self.parts[0];
             let len = bytes.len().min(part.iov_len - self.written);
-            // SAFETY: memory of the program within the part; what is read is a cache's frame, which the program cannot write to.
+            // SAFETY: the target is memory of the program within the part. The source is a frame of the cache, which the program cannot
+            // write to.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     bytes.as_ptr(),
@@ -51,7 +52,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Waits for a range, and counts the time. `None`: it cannot be read.
+/// Waits for a range, and counts the time. `None`: the range cannot be read.
 pub fn wait(fetch: Fetch) -> Option<PinnedRange> {
     if fetch.is_ready().ok()? {
         return fetch.wait().ok();
@@ -74,18 +75,18 @@ enum State {
 struct Block {
     start: u64,
     end: u64,
-    /// `None` while it is changed.
+    /// `None` while a call changes it.
     state: Option<State>,
 }
 
-/// A sequential stream. Its blocks are as long as a frame, and begin at multiples of that, so that processes share them.
+/// A sequential stream. A block is as long as a frame, and begins at a multiple of that, so that processes share its frame.
 pub struct Stream {
     reader: Reader,
-    /// One after the other, without gaps.
+    /// The blocks, in order and without gaps.
     blocks: VecDeque<Block>,
-    /// Blocks that are fetched ahead: more with each block that the program has read.
+    /// The number of blocks that are fetched ahead. It grows with each block that the program has read.
     ahead: usize,
-    /// Nothing is fetched from here on.
+    /// Nothing is fetched from this offset on.
     limit: u64,
 }
 
@@ -94,17 +95,16 @@ impl Stream {
         Self { reader, blocks: VecDeque::new(), ahead: 1, limit: 0 }
     }
 
-    /// Bytes from the first block to the last. Empty if there is none.
+    /// The range from the first block to the last. It is empty if there is none.
     pub fn covered(&self) -> Range<u64> {
         let first = self.blocks.front().map_or(0, |block| block.start);
         first..self.blocks.back().map_or(0, |block| block.end)
     }
 
-    /// Copies a range. `may_go_on` tells from the beginning of a region whether the stream may read it, and where it ends.
+    /// Copies a range, which must begin in the first block or after it. `may_go_on` gets the beginning of a region. It returns the region's
+    /// end if the stream may read the region.
     ///
-    /// The range begins in the first block or after it.
-    ///
-    /// `None`: it cannot be had, or not all of it. Some of the target may be written.
+    /// `None`: not all of the range can be read. Some of the target may be written.
     pub fn copy(
         &mut self,
         range: Range<u64>,
@@ -130,7 +130,7 @@ impl Stream {
             let part = (at - front.start) as usize..(end - front.start) as usize;
             target.append(pinned.get(part)?);
             if !pinned.is_held() {
-                // The connection has ended, and others have the memory.
+                // The connection has ended, and the daemon may have given the memory to others.
                 return None;
             }
             front.state = Some(State::Here(pinned));
@@ -139,7 +139,7 @@ impl Stream {
         Some(())
     }
 
-    /// Fetches blocks from `at` on, as many as the call needs or are to be ahead.
+    /// Fetches the blocks that the call needs from `at` on, and `ahead` blocks after them.
     fn fetch_ahead(&mut self, at: u64, needed: u64, may_go_on: &mut impl FnMut(u64) -> Option<u64>) {
         let frame = FRAME as u64;
         let size = self.reader.ranges.version().size();

@@ -1,5 +1,5 @@
-//! How long reads take, for those who compare a program with and without the library. It costs two system calls a read, so it is switched on
-//! by the settings only.
+//! The time that reads take, for comparisons of a program with and without the library. Timing costs two system calls for each read, so
+//! only a setting switches it on.
 
 use std::ffi::c_int;
 use std::time::Instant;
@@ -10,17 +10,17 @@ use crate::process;
 use crate::settings::settings;
 use crate::statistics::{READS_TIMED, TIMED_NS};
 
-/// When a read of a file began that is large enough to be served. `None`: the read is not timed.
+/// Begins to time a read, if its file is large enough to be served. `None`: the read is not timed.
 pub fn begin(descriptor: c_int) -> Option<Instant> {
     if descriptor < 0 || !process::is_usable() || !settings()?.time_reads {
         return None;
     }
     let _inside = Inside::enter()?;
     // SAFETY: the program's descriptor.
-    files::may_be_served(unsafe { files::borrow(descriptor) }).then(Instant::now)
+    files::size_to_serve(unsafe { files::borrow(descriptor) }).map(|_| Instant::now())
 }
 
-/// The read has ended.
+/// Counts a read that has ended.
 pub fn end(start: Option<Instant>) {
     if let Some(start) = start {
         READS_TIMED.add(1);

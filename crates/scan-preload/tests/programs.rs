@@ -1,11 +1,11 @@
-//! What programs see with the library: what the kernel's reads return, whatever the programs do (`program.c`).
+//! A program sees what the kernel's reads return, also with the library. The C program has a scenario for each way of reading (`program/`).
 
 mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Place, build_program};
+use common::{Setup, build_program};
 
 /// Bytes of the file that programs read.
 const BYTES: u64 = (48 << 20) + 1234;
@@ -16,18 +16,18 @@ const BYTES_OF_THREADS: u64 = 192 << 20;
 /// Runs a scenario without the library, which shows that the scenario is right, and with it. `is_served`: whether the library serves
 /// reads in it, if that does not depend on the moment.
 fn run(scenario: &str, is_served: Option<bool>) {
-    let Some(place) = Place::new() else { return };
-    let program = build_program(place.folder.path(), "program");
+    let Some(setup) = Setup::new() else { return };
+    let program = build_program(setup.folder.path(), "program");
     for with_library in [false, true] {
         let bytes = if scenario == "threads" { BYTES_OF_THREADS } else { BYTES };
-        let file = place.file(if with_library { "served" } else { "plain" }, bytes);
-        let mut command = if with_library { place.command(&program) } else { Command::new(&program) };
+        let file = setup.file(if with_library { "served" } else { "plain" }, bytes);
+        let mut command = if with_library { setup.command(&program) } else { Command::new(&program) };
         let output = command.arg(scenario).arg(&file).stdin(Stdio::null()).output().unwrap();
         let text = format!("{scenario}, with the library: {with_library}: {output:?}");
         assert!(output.status.success() && output.stdout == b"as it is\n", "{text}");
         assert!(output.stderr.is_empty(), "{text}");
     }
-    let statistics = place.statistics();
+    let statistics = setup.statistics();
     let served = statistics.get("reads_served").copied().unwrap_or(0);
     assert_eq!(served > 0, is_served.unwrap_or(served > 0), "{scenario}: {statistics:?}");
 }
@@ -47,6 +47,7 @@ scenarios! {
     vectors: Some(true),
     large_reads_anywhere: Some(true),
     jumps: Some(true),
+    short_reads_after_a_scan: Some(true),
     threads: Some(true),
     duplicates: Some(true),
     modes: Some(true),
@@ -81,7 +82,7 @@ scenarios! {
 /// Programs that nobody prepared print the same with the library.
 #[test]
 fn programs_print_the_same() {
-    let Some(place) = Place::new() else { return };
+    let Some(setup) = Setup::new() else { return };
     let script = "import sys, hashlib, mmap, os\n\
         f = open(sys.argv[1], 'rb')\n\
         h = hashlib.blake2b()\n\
@@ -98,9 +99,9 @@ fn programs_print_the_same() {
     ];
     for words in commands {
         let outputs = [false, true].map(|with_library| {
-            let file = place.file("file", BYTES);
+            let file = setup.file("file", BYTES);
             let program = Path::new(words[0]);
-            let mut command = if with_library { place.command(program) } else { Command::new(program) };
+            let mut command = if with_library { setup.command(program) } else { Command::new(program) };
             match words.last() {
                 Some(&"if=") => {
                     command.args(&words[1..words.len() - 1]).arg(format!("if={}", file.display()))
@@ -113,7 +114,7 @@ fn programs_print_the_same() {
         assert!(outputs[0] == outputs[1], "{words:?}");
     }
     // `sha256sum` reads by the C library's buffers, which the library does not see.
-    let text = std::fs::read_to_string(place.folder.path().join("statistics")).unwrap();
+    let text = std::fs::read_to_string(setup.folder.path().join("statistics")).unwrap();
     for program in ["wc", "grep", "dd", "cat", "python3"] {
         let line =
             text.lines().find(|line| line.contains(&format!("program={program}"))).unwrap_or_else(|| {

@@ -1,23 +1,23 @@
-//! Nanoseconds without a system call: the processor's time-stamp counter, where it can be trusted.
+//! Nanoseconds without a system call, from the processor's time-stamp counter where it can be trusted.
 //!
-//! It can be trusted if it runs at one rate in all states of all processors (CPUID says so) and two measurements of the
-//! rate agree. Otherwise the kernel's monotonic clock is read, which is no system call either wherever the vDSO works.
-//! All processes of a machine share either clock, so times on a board mean the same to both sides.
+//! The counter can be trusted on two conditions. It runs at one rate in all states of all processors, according to CPUID. Two
+//! measurements of the rate agree. Otherwise a thread reads the kernel's monotonic clock, which needs no system call either where
+//! the vDSO works. All processes of a machine share either clock, so times on a board have the same meaning for both sides.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the time comes from.
+/// The source of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
-    /// Nanoseconds per tick of the counter, times 2^32; 0: not the counter.
+    /// Nanoseconds per tick of the counter, times 2^32. 0: the kernel's clock is the source.
     multiplier: u64,
 }
 
 impl Clock {
-    /// The best clock of this machine. Measured once per process, which takes 1 ms.
+    /// The best clock of this machine. The process measures it once, in about 1 ms.
     pub fn best() -> Self {
         static BEST: OnceLock<Clock> = OnceLock::new();
         *BEST.get_or_init(|| Self { multiplier: counter::multiplier().unwrap_or(0) })
@@ -41,7 +41,7 @@ impl Clock {
         Self { multiplier }
     }
 
-    /// Nanoseconds since some moment in the past. They do not go backwards on one processor.
+    /// Nanoseconds since an arbitrary moment in the past. The value does not decrease on one processor.
     pub fn now(self) -> u64 {
         match self.multiplier {
             0 => monotonic(),
@@ -60,20 +60,21 @@ pub(crate) fn monotonic() -> u64 {
 mod counter {
     use super::{ClockId, Duration, clock_gettime};
 
-    /// The counter.
+    /// Reads the counter.
     pub fn read() -> u64 {
-        // SAFETY: reading the counter has no preconditions; programs of Linux may.
+        // SAFETY: `rdtsc` has no preconditions, and Linux lets programs execute it.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
 
-    /// What a tick is, if the counter can be trusted.
+    /// Measures the multiplier. `None`: the counter cannot be trusted.
     pub fn multiplier() -> Option<u64> {
         if !is_invariant() {
             return None;
         }
         let (first, second) = (measure(), measure());
-        // Two parts in a thousand: far less than rates of disks are known to, far more than a counter that is steady
-        // shows; a preemption between the two reads of a measurement shows, too, and then the kernel's clock is good enough.
+        // The tolerance is two parts in a thousand. This is much less than the uncertainty of a disk's rate, and much more than
+        // the deviation of a steady counter. A preemption between the two reads of a measurement exceeds it, too. Then the
+        // kernel's clock is good enough.
         (first.abs_diff(second) < first / 500).then_some(first / 2 + second / 2)
     }
 
@@ -85,13 +86,13 @@ mod counter {
 
     fn measure() -> u64 {
         let (ticks, ns) = both();
-        // Each of the two moments is known to some tens of nanoseconds.
+        // The error of each of the two moments is some tens of nanoseconds.
         std::thread::sleep(Duration::from_micros(400));
         let (later_ticks, later_ns) = both();
         (((later_ns - ns) << 32) / (later_ticks.wrapping_sub(ticks)).max(1)).max(1)
     }
 
-    /// Both clocks at one moment: the attempt that was interrupted least.
+    /// Reads both clocks at one moment: five attempts, and the result of the shortest one.
     fn both() -> (u64, u64) {
         let attempts = (0..5).map(|_| {
             let before = read();

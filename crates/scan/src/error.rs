@@ -1,28 +1,28 @@
-//! What can go wrong, in one line each that says what to do.
+//! Errors. Each message is one line and says what to do.
 
 use std::path::PathBuf;
 
 use crate::board::Fault;
 
-/// The result of what can go wrong with an [`Error`].
+/// The result of an operation that can fail with an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why there is no scan, or no page.
+/// The reason why there is no scan, or no page.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// Why it did not work.
+        /// The error number of the system call.
         source: rustix::io::Errno,
     },
     /// A file cannot be scanned.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which one.
+        /// The path of the file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -76,24 +76,24 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// What was asked for cannot be.
+    /// The request is not possible.
     #[error("{0}")]
     Invalid(String),
-    /// A page was asked for while as many are out as may be.
+    /// The worker asked for a page while it holds as many as it may.
     #[error("pages of the channel have not been returned: as many are out as it was opened for (pages_held)")]
     Held,
-    /// A page was returned and there is none.
+    /// The worker returned a page while it holds none.
     #[error("the channel has no page to return")]
     NotHeld,
     /// The service that reads has ended.
     #[error("the scan service has ended")]
     Gone,
-    /// What was used was inherited by a fork: nothing reads for it in this process.
+    /// The object was inherited by a fork. No thread of this process reads for it.
     #[error(
         "it is the parent process's, and nothing reads for it in a forked child: open another in this process"
     )]
     Forked,
-    /// The service of another process does not do it.
+    /// The service of another process refuses the request.
     #[error("the scan service refuses: {0}")]
     Refused(String),
     /// The other side does not speak this protocol.

@@ -1,17 +1,18 @@
-//! Where files lie on their devices (FIEMAP), so that requests follow the device's layout. Who opens a scan asks for that,
-//! not the control loop, which would keep all channels waiting for a file system that is slow.
+//! The positions of files on their devices (FIEMAP), so that requests follow the device's layout. The thread that opens a scan
+//! asks for them. The control loop does not, because all channels would wait for a slow file system.
 //!
-//! The paper's module submits block addresses itself; here the file system translates, and knowing its extents decides where
-//! a request ends: one that spans two extents would be two for the device, and would be complete when the later one is.
+//! The paper's module submits block addresses itself. Here the file system translates offsets. Its extents only decide where a
+//! request ends, because the device splits a request that spans two extents. Such a request is complete only when the later part
+//! is.
 
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::source::File;
 
-/// Extents that are asked for at a time.
+/// The largest number of extents that one `ioctl` returns.
 const BATCH: usize = 512;
-/// Extents that are looked at for a scan. What lies behind them is read in requests that end where frames do.
+/// The largest number of extents that are examined for one scan. Behind them, requests end where frames end.
 const MOST: usize = 1 << 16;
 
 /// `struct fiemap_extent` of linux/fiemap.h.
@@ -42,28 +43,28 @@ const LAST: u32 = 1;
 /// `_IOWR('f', 11, struct fiemap)`
 const FIEMAP: libc::c_ulong = 0xc020_660b;
 
-/// The extents of a file, as they were when it was opened. A hint: where they have changed since, requests end where they
-/// need not.
+/// The extents of a file, as they were when it was opened. They are only a hint: where they have changed since, some requests end
+/// earlier than necessary.
 #[derive(Debug, Default)]
 pub struct Extents {
-    /// Ends of extents where the next does not follow on the device, in order.
+    /// The ends of extents that the next extent does not follow on the device, in ascending order.
     breaks: Vec<u64>,
 }
 
 impl Extents {
-    /// Of files that are to be read together. This waits for their file systems.
+    /// Asks for the extents of the files of one scan. The call waits for their file systems.
     pub fn of_all(files: &[File]) -> Vec<Self> {
         let mut left = MOST;
         files.iter().map(|file| Self::of(file, &mut left)).collect()
     }
 
-    /// Where a request from `from` to `to` should end: at the first gap on the device between the two, or at `to`.
+    /// The end of a request from `from` to `to`: the first gap on the device between the two, or `to`.
     pub fn cut(&self, from: u64, to: u64) -> u64 {
         let after = self.breaks.partition_point(|end| *end <= from);
         self.breaks.get(after).map_or(to, |end| to.min(*end))
     }
 
-    /// Of a file, as long as there are extents left to be looked at.
+    /// Asks for the extents of one file, as long as `left`, the number of extents that may still be examined, is not 0.
     fn of(file: &File, left: &mut usize) -> Self {
         let (mut extents, mut last) = (Self::default(), None);
         let mut request = Box::new(Request::default());
@@ -78,7 +79,7 @@ impl Extents {
                 }
                 last = Some(*extent);
             }
-            // File systems without extents, files whose rest is a hole, and the last one.
+            // The loop ends for a file system without extents, for a file whose rest is a hole, and after the last extent.
             if found.last().is_none_or(|last| last.flags & LAST != 0) {
                 break;
             }
@@ -87,7 +88,7 @@ impl Extents {
     }
 
     fn note(&mut self, end: u64, unit: u64) {
-        // Requests are aligned, extents may be finer.
+        // Requests are aligned to the unit. Extents may end between two units.
         if end.is_multiple_of(unit) {
             self.breaks.push(end);
         }
@@ -95,12 +96,12 @@ impl Extents {
 }
 
 impl Request {
-    /// The next extents of a file, from an offset on.
+    /// Asks for the next extents of a file, from the offset `start` on. An error returns none.
     fn ask(&mut self, file: &File, start: u64) -> &[Extent] {
         const { assert!(offset_of!(Request, extents) == 32 && size_of::<Extent>() == 56) };
         (self.start, self.length, self.flags) = (start, u64::MAX - start, 0);
         (self.mapped, self.count) = (0, BATCH as u32);
-        // SAFETY: the request is as linux/fiemap.h has it, with room for as many extents as it says.
+        // SAFETY: the request has the layout of linux/fiemap.h. It has room for `count` extents.
         let result = unsafe { libc::ioctl(file.as_fd().as_raw_fd(), FIEMAP, std::ptr::from_mut(self)) };
         let found = if result == 0 { (self.mapped as usize).min(BATCH) } else { 0 };
         &self.extents[..found]
@@ -127,7 +128,8 @@ mod tests {
         let (file, other) =
             (std::fs::File::create(&path).unwrap(), tempfile::tempfile_in(folder.path()).unwrap());
         let block = vec![1u8; 1 << 16];
-        // Written in turns with another file, and with a hole: more than one extent, on any file system that has them.
+        // The writes alternate with those to another file, and leave a hole. So the file has more than one extent on any file
+        // system that has extents.
         for i in (0..200u64).filter(|i| *i != 100) {
             file.write_all_at(&block, i << 16).unwrap();
             file.sync_data().unwrap();
@@ -147,10 +149,10 @@ mod tests {
             at = end;
         }
         assert!(cuts > 0 || extents.breaks.is_empty(), "no gap between the extents of a file with a hole");
-        // Whoever goes back, as pools do, finds the same.
+        // Pools go back to earlier offsets. They get the same answer.
         let first = extents.breaks.first().copied().unwrap_or(2 << 20);
         assert_eq!(extents.cut(0, 2 << 20), first.min(2 << 20));
-        // What there is no room for is not asked for.
+        // With `left` at 0, no extent is requested.
         let mut left = 0;
         assert!(Extents::of(&file, &mut left).breaks.is_empty());
     }

@@ -1,6 +1,6 @@
-//! What a file system promises: whether reads go past the page cache, and what the time stamps of its files prove.
+//! The guarantees of a file system: whether reads bypass the page cache, and what the time stamps of its files prove.
 //!
-//! Decisions here are pure functions of what the kernel says about a file, so that they can be tested without the file system.
+//! Decisions here are pure functions of the kernel's answers about a file. So tests need no particular file system.
 
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use rustix::fs::{AtFlags, MemfdFlags, StatxFlags, memfd_create, statx};
 use rustix::io::Errno;
 
-/// The number by which `statfs` names a file system.
+/// A file system, by the type number that `statfs` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem(u32);
 
@@ -19,7 +19,7 @@ const RAMFS: u32 = 0x8584_58f6;
 const TMPFS: u32 = 0x0102_1994;
 const XFS: u32 = 0x5846_5342;
 
-/// File systems of which another machine, or another process, also changes the files. The kernel answers `statx` from a cache of
+/// File systems whose files can also be changed by another machine or another process. The kernel answers `statx` from a cache of
 /// attributes that may be old, or by a clock that is not this machine's.
 const SHARED_WITH_OTHERS: [u32; 20] = [
     0x6b41_4653, // AFS (kernel)
@@ -44,8 +44,8 @@ const SHARED_WITH_OTHERS: [u32; 20] = [
     0xbacb_acbc, // VMware shared folders
 ];
 
-/// File systems whose direct reads may go on beside a write: they copy what is compressed or small from the page cache, or do not
-/// lock the file.
+/// File systems that may execute a direct read concurrently with a write. Some copy compressed or small data from the page cache.
+/// Others do not lock the file.
 const READ_BESIDE_WRITES: [u32; 4] = [
     0xca45_1a4e, // bcachefs
     BTRFS,
@@ -53,10 +53,10 @@ const READ_BESIDE_WRITES: [u32; 4] = [
     0x2fc1_2fc1, // ZFS
 ];
 
-/// What equal stamps before and after a read prove.
+/// The conclusion that equal stamps before and after a read allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampQuality {
-    /// Every change that follows a look at the stamp makes a new one.
+    /// Every change after a read of the stamp makes a new stamp.
     Fine,
     /// Changes within one tick of the kernel's coarse clock have equal stamps.
     Coarse,
@@ -67,21 +67,21 @@ pub enum StampQuality {
 impl FileSystem {
     /// The file system of an open file.
     pub fn of(file: impl AsFd) -> rustix::io::Result<Self> {
-        // All of these numbers have 32 bits; the field is wider, and signed, on some machines.
+        // All of these numbers have 32 bits. On some machines the field is wider, and signed.
         Ok(Self(rustix::fs::fstatfs(file)?.f_type as u32))
     }
 
-    /// Whether a process serves it. The process may never answer.
+    /// Whether a process serves the file system. The process may never answer.
     pub fn is_in_user_space(self) -> bool {
         self.0 == FUSE
     }
 
-    /// Whether a direct read of a regular file waits for a write that is still going on.
+    /// Whether a direct read of a regular file waits for a write that is still in progress.
     pub fn waits_for_writes(self) -> bool {
         !READ_BESIDE_WRITES.contains(&self.0)
     }
 
-    /// What the stamps of its regular files prove.
+    /// The proof that equal stamps of its regular files give.
     pub fn stamp_quality(self) -> StampQuality {
         match self.0 {
             other if SHARED_WITH_OTHERS.contains(&other) => StampQuality::Unproven,
@@ -90,12 +90,12 @@ impl FileSystem {
         }
     }
 
-    /// Whether a regular file that was opened with `O_DIRECT` is read past the page cache. `alignment` is what `statx` says of
-    /// direct I/O on it: 0 if there is none, and `None` if `statx` does not say.
+    /// Checks that reads of a regular file that was opened with `O_DIRECT` bypass the page cache. `alignment` is the file's
+    /// direct I/O alignment from `statx`: 0 if the file has no direct I/O, and `None` if `statx` does not report it.
     ///
     /// # Errors
-    /// `OPNOTSUPP`: the file system takes the flag and copies from the page cache. Such a read does not wait for a write that is
-    /// still going on, so it may see half of it.
+    /// `OPNOTSUPP`: the file system accepts the flag and copies from the page cache. Such a read does not wait for a write that
+    /// is still in progress, so it may return half of that write.
     pub fn check_direct(self, alignment: Option<u32>) -> rustix::io::Result<()> {
         match (self.0, alignment) {
             (RAMFS | TMPFS, _) | (_, Some(0)) => Err(Errno::OPNOTSUPP),
@@ -104,15 +104,15 @@ impl FileSystem {
     }
 }
 
-/// What `statx` says of direct I/O on a file: `None` if it does not say.
+/// The direct I/O alignment of a file as `statx` reports it. `None`: the kernel does not report it.
 pub fn direct_alignment(mask: u32, alignment: u32) -> Option<u32> {
     (mask & StatxFlags::DIOALIGN.bits() != 0).then_some(alignment)
 }
 
-/// Whether this kernel has fine stamps at all. It is tried out once.
+/// Whether this kernel has fine stamps at all. The first use runs the test; the process keeps the result.
 static KERNEL_HAS_FINE_STAMPS: LazyLock<bool> = LazyLock::new(|| are_stamps_fine().unwrap_or(false));
 
-/// Changes and looks at a file in memory, one after the other, faster than ticks.
+/// Alternately changes a file in memory and reads its stamp. Each step takes less than a tick.
 fn are_stamps_fine() -> rustix::io::Result<bool> {
     const CHANGES: usize = 50;
     let file = memfd_create("bedplate-stamps", MemfdFlags::CLOEXEC)?;
@@ -168,7 +168,7 @@ mod tests {
         for of in [EXT4, XFS, BTRFS, TMPFS] {
             assert_eq!(quality(of), local, "{of:#x}");
         }
-        // F2FS, and the overlay file system, which does not say what it lies on.
+        // F2FS, and the overlay file system, which does not report the file system below it.
         for of in [0xf2f5_2010, 0x794c_7630] {
             assert_eq!(quality(of), StampQuality::Coarse, "{of:#x}");
         }

@@ -1,7 +1,8 @@
-//! Whether a reader in another process still holds its ranges: a word that the daemon clears before it gives the reader's frames to
-//! other ranges.
+//! A lease tells a reader in another process whether it still holds its ranges. It is one word of shared memory. The daemon
+//! clears the word before it gives the reader's frames to other ranges.
 //!
-//! The reader looks at the word after it has read from a frame. It need not be connected for that: its connection may be what ended.
+//! The reader checks the word after it has read from a frame. This check needs no connection, because the lease may have ended
+//! with the connection.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -12,7 +13,7 @@ use crate::memory::{Access, Mapping};
 use crate::{Error, Result};
 
 fn word(mapping: &Mapping) -> &AtomicU32 {
-    // SAFETY: the mapping is a page, which the kernel made of zeros, and which both sides use by this word only.
+    // SAFETY: the mapping is one page, which the kernel has filled with zeros. Both sides access it only as this word.
     unsafe { &*mapping.start().cast::<AtomicU32>() }
 }
 
@@ -23,7 +24,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// One that is held.
+    /// Creates a lease that is held.
     pub fn new() -> Result<Self> {
         let file = memfd_create("bedplate-lease", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(Error::system("creating a lease"))?;
@@ -36,7 +37,7 @@ impl Lease {
         Ok(Self { file, mapping })
     }
 
-    /// What the reader maps.
+    /// The memory file that the reader maps.
     pub fn lend(&self) -> &OwnedFd {
         &self.file
     }
@@ -52,7 +53,7 @@ impl Drop for Lease {
 pub struct LeaseView(Mapping);
 
 impl LeaseView {
-    /// Of what the daemon lent.
+    /// Maps the memory file that the daemon lent.
     pub fn open(file: OwnedFd) -> Result<Self> {
         let bytes = rustix::param::page_size();
         let stat = fstat(file.as_fd()).map_err(Error::system("looking at a lease"))?;
@@ -62,7 +63,7 @@ impl LeaseView {
         Ok(Self(Mapping::view(file, bytes)?))
     }
 
-    /// Whether everything that was read from the reader's ranges before this call was theirs.
+    /// Whether all data that the reader read from its ranges before this call belonged to these ranges.
     pub fn is_held(&self) -> bool {
         fence(Ordering::SeqCst);
         word(&self.0).load(Ordering::SeqCst) != 0

@@ -23,6 +23,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod bits;
 mod board;
 mod cache;
 mod clock;
@@ -54,7 +55,7 @@ pub use limits::{
     DEFAULT_PATIENCE, MAX_PAGES_HELD, MAX_PATIENCE, MAX_PENDING_RANGES, MAX_POOL_PAGES_HELD, MAX_RANGE_BYTES,
     MAX_RANGES_HELD, MIN_PATIENCE, SETTLING_TIME, SPARE_FRAMES,
 };
-pub use memory::{FRAME, Frames, Pages};
+pub use memory::{Buffer, FRAME, Frames, Pages};
 pub use plan::Range;
 pub use reader::{Fetch, PinnedRange, RangeReader};
 pub use residency::resident_bytes;

@@ -53,16 +53,28 @@ pub const MAX_RANGE_BYTES: usize = FRAME;
 /// [`Error::Held`](crate::Error::Held).
 pub const MAX_RANGES_HELD: usize = 8;
 
-/// Frames by which the memory of a cached file grows, when a reader begins for which there is no room.
+/// Frames by which the memory that a cached file may have grows, when a reader begins for which there is no room.
 pub(crate) const FRAMES_PER_SEGMENT: usize = 16;
 
 /// Segments of the memory of one cached file: 1 GiB. They are enough for 63 readers of a file; one more is refused.
 pub(crate) const MAX_SEGMENTS: usize = MAX_FRAMES / FRAMES_PER_SEGMENT;
 
+/// While there are readers, the service makes memory that no reader waits for in 1/`MAKER_SHARE` of a processor's time.
+pub(crate) const MAKER_SHARE: u32 = 4;
+
+/// How long memory that nobody waits for is not made after there was none.
+pub(crate) const MAKER_REST: Duration = Duration::from_secs(1);
+
+/// A frame is made fast if it takes less: not much longer than a device takes to read it.
+pub(crate) const FAST_FRAME: Duration = Duration::from_millis(2);
+
+/// A daemon keeps a segment ready if its budget is at least this number of segments.
+pub(crate) const SEGMENTS_FOR_A_READY_ONE: u64 = 8;
+
 /// How long a cached file keeps its memory when no reader is left.
 pub(crate) const IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// A file that was changed less long ago is not cached. A single write past the page cache that takes longer may go unnoticed.
+/// A file that was changed more recently is not cached. A single write past the page cache that takes longer may go unnoticed.
 pub const SETTLING_TIME: Duration = Duration::from_secs(10);
 
 /// Descriptors of a client's connections to a daemon have this number or a higher one, where the process may have such.

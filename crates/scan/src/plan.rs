@@ -1,6 +1,6 @@
-//! From files and byte ranges to pages: disjoint ranges become one stream of frames (paper 3.3.1, 5.1.2).
+//! The plan of a scan: disjoint byte ranges of files become one stream of frames (paper 3.3.1, 5.1.2).
 //!
-//! A [`Chunk`] is what goes into one frame. Several small ranges share a frame; a large one takes many. Cuts are at
+//! A [`Chunk`] is the content of one frame. Several small ranges share a frame, and a large range takes many. Cuts are at
 //! multiples of the worker's page size in the file, so that every page is whole except at the ends of ranges.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Bytes of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Which file of the scan, counted from 0.
+    /// The index of the file in the scan, from 0.
     pub file: u32,
     /// The first byte.
     pub start: u64,
@@ -26,34 +26,34 @@ pub struct Range {
     pub end: u64,
 }
 
-/// A segment and the read that brings it.
+/// A segment, and the read that loads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What the worker sees.
+    /// The bytes that the worker sees.
     pub segment: Segment,
-    /// Where reading begins: at or before the segment, aligned.
+    /// The file offset where the read begins: at or before the segment, aligned.
     pub from: u64,
-    /// Where reading ends: at or after the segment, aligned, maybe beyond the file.
+    /// The file offset where the read ends: at or after the segment, aligned, possibly beyond the file's end.
     pub to: u64,
-    /// Where in the frame the read begins, aligned likewise.
+    /// The offset in the frame where the read begins, with the same alignment.
     pub at: u32,
 }
 
-/// What goes into a frame.
+/// The content of one frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// In the order in which the worker sees them.
+    /// The parts, in the order in which the worker sees them.
     pub parts: Vec<Part>,
 }
 
 impl Chunk {
-    /// Bytes that the worker sees.
+    /// The number of bytes that the worker sees.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.segment.len)).sum()
     }
 }
 
-/// What of a scan has not been put into frames yet.
+/// The ranges of a scan that have not been put into frames yet.
 #[derive(Clone, Debug)]
 pub struct Plan {
     units: Vec<u64>,
@@ -63,19 +63,19 @@ pub struct Plan {
     pending: Pending,
 }
 
-/// How many ranges a plan has, for other threads than the plan's: as it was a moment ago.
+/// The number of ranges in a plan, for other threads than the plan's. The value may be out of date.
 #[derive(Clone, Debug, Default)]
 pub struct Pending(Arc<AtomicUsize>);
 
 impl Pending {
-    /// How many there are.
+    /// The number of ranges.
     pub fn count(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
 impl Plan {
-    /// An empty plan of files whose pages are of this size.
+    /// Creates an empty plan for these files and this page size, in bytes.
     pub fn new(files: &[File], page: usize) -> Self {
         Self {
             units: files.iter().map(|file| file.unit.into()).collect(),
@@ -86,7 +86,7 @@ impl Plan {
         }
     }
 
-    /// All of files of these sizes, for tests without files.
+    /// Creates an empty plan for files of these sizes, for tests without files.
     #[cfg(test)]
     pub fn of_sizes(sizes: &[u64], page: usize) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// How many ranges it has from now on.
+    /// A handle that shows the plan's number of ranges from now on.
     pub fn pending(&self) -> Pending {
         self.pending.clone()
     }
@@ -107,17 +107,17 @@ impl Plan {
         self.pending.0.store(self.ranges.len(), Relaxed);
     }
 
-    /// The size of pages.
+    /// The page size, in bytes.
     pub fn page_size(&self) -> usize {
         self.page as usize
     }
 
-    /// All of every file.
+    /// One range for each file: the whole file.
     pub fn everything(&self) -> Vec<Range> {
         (0..).zip(&self.sizes).map(|(file, size)| Range { file, start: 0, end: *size }).collect()
     }
 
-    /// Whether ranges are in the plan's files.
+    /// Checks that the ranges lie within the plan's files.
     pub fn check(&self, ranges: &[Range]) -> Result<()> {
         for range in ranges {
             let size = *self.sizes.get(range.file as usize).ok_or_else(|| {
@@ -133,8 +133,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds ranges. They never share chunks with those that were added before. What is there already is not looked at: ranges may
-    /// come in many small batches, while the control loop has other things to do.
+    /// Adds ranges. They never share chunks with ranges that were added before. This call does not visit the pending ranges,
+    /// because ranges may come in many small batches, while the control loop has other work.
     pub fn add(&mut self, ranges: &[Range]) -> Result<()> {
         self.check(ranges)?;
         if self.ranges.len() + 1 + ranges.len() > MAX_PENDING_RANGES {
@@ -164,7 +164,7 @@ impl Plan {
         chunks
     }
 
-    /// Takes back a chunk, the last that was put together.
+    /// Puts the bytes of a chunk back into the plan. The chunk must be the last one that the plan returned.
     pub fn give_back(&mut self, chunk: &Chunk) {
         for part in chunk.parts.iter().rev() {
             let Segment { file, len, offset, .. } = part.segment;
@@ -177,10 +177,10 @@ impl Plan {
         self.publish();
     }
 
-    /// Bytes of these are not put into frames any more. How many they were.
+    /// Removes the bytes of these ranges from the plan. Returns the number of removed bytes.
     ///
     /// # Errors
-    /// It would leave too many pieces. Nothing is cancelled.
+    /// [`Error::Invalid`]: cancelling would leave too many pieces. Then nothing is cancelled.
     pub fn cancel(&mut self, ranges: &RangeSet) -> Result<u64> {
         let (mut left, mut cancelled) = (VecDeque::with_capacity(self.ranges.len()), 0);
         for range in &self.ranges {
@@ -201,7 +201,7 @@ impl Plan {
         Ok(cancelled)
     }
 
-    /// The next chunk; `None` if there is no more.
+    /// Takes the next chunk. `None`: no range is left.
     pub fn next_chunk(&mut self) -> Option<Chunk> {
         let mut chunk = Chunk::default();
         let mut used = 0u64;
@@ -216,7 +216,7 @@ impl Plan {
             }
             let unit = self.units[range.file as usize];
             let from = range.start / unit * unit;
-            // Where one file ends another may not begin: what it is read by may be larger.
+            // The next part may not be able to begin where the previous one ends, because its file may have a larger unit.
             let at = used.next_multiple_of(unit);
             let room = (FRAME as u64).saturating_sub(at);
             if room < unit {
@@ -293,7 +293,8 @@ mod tests {
         assert_eq!(plan.next_chunk(), None);
     }
 
-    /// One more than may be pending is refused, whether it is announced or left by cancelling; what is pending stays.
+    /// The plan refuses more ranges than may be pending, whether they are announced or left by cancelling. The pending ranges
+    /// stay.
     #[test]
     fn pending_ranges_have_a_limit() {
         let ranges = |count: usize| -> Vec<Range> {
@@ -308,13 +309,13 @@ mod tests {
         let middle = RangeSet::new(&[Range { file: 0, start: 4096, end: 4097 }]);
         let error = plan.cancel(&middle).unwrap_err();
         assert!(matches!(&error, Error::Invalid(text) if text.contains("at most 1048576")), "{error}");
-        // What is read makes room.
+        // Ranges that are read make room for others.
         let read = plan.next_chunk().unwrap().parts.len();
         assert!(plan.pending().count() <= MAX_PENDING_RANGES - read);
         plan.add(&ranges(read - 1)).unwrap();
     }
 
-    /// What is pending is not copied: that would take minutes.
+    /// Adding a batch does not copy the pending ranges. Copies would take minutes here.
     #[test]
     fn many_small_batches_are_added_to_what_is_there() {
         const BATCHES: u64 = 400_000;
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(plan.into_chunks().len() as u64, BATCHES);
     }
 
-    /// What is read in large units does not go beyond a frame that small ones began.
+    /// A part that is read in large units does not exceed a frame that starts with small units.
     #[test]
     fn files_of_other_units_share_a_frame() {
         let mut plan = Plan::of_sizes(&[4096, 4 << 20], 4096);
@@ -347,7 +348,7 @@ mod tests {
     }
 
     proptest! {
-        /// Chunks are taken, given back, and what is not taken is cancelled: every other byte comes once, in order.
+        /// The test takes chunks, gives one back, and cancels some of the rest. Every other byte comes once, in order.
         #[test]
         fn what_is_cancelled_does_not_come(
             ranges in prop::collection::vec((0u32..2, 0u64..9 << 20, 0u64..5 << 20), 0..20),
@@ -368,7 +369,7 @@ mod tests {
             let mut plan = Plan::of_sizes(&[16 << 20; 2], 8192);
             plan.add(&ranges).unwrap();
             let mut seen: Vec<Range> = (0..taken).filter_map(|_| plan.next_chunk()).flat_map(bytes).collect();
-            // What the worker is to see: what it has, and the rest without what is cancelled.
+            // The worker must see the bytes that it has, and the rest without the cancelled bytes.
             let count: u64 = seen.iter().map(|range| range.end - range.start).sum();
             let (mut skip, mut expected, mut expected_cancelled) = (count, Vec::new(), 0);
             for range in ranges.iter().filter(|range| range.start < range.end) {
@@ -398,7 +399,7 @@ mod tests {
             prop_assert_eq!(merged(seen), merged(expected));
         }
 
-        /// Every byte once and in order, within frames, aligned, pages whole.
+        /// Every byte comes once and in order. Parts are aligned, lie within frames, and have whole pages.
         #[test]
         fn chunks_are_the_ranges(
             ranges in prop::collection::vec((0u32..3, 0u64..9 << 20, 0u64..5 << 20), 0..40),

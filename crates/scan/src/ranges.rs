@@ -1,4 +1,4 @@
-//! Sets of bytes of files, to be taken from others.
+//! Sets of bytes of files, which can be subtracted from ranges.
 
 use crate::plan::Range;
 
@@ -23,7 +23,8 @@ impl RangeSet {
         Self(set)
     }
 
-    /// Calls `keep` with what is left of a range without the set, in order. How many bytes were taken away.
+    /// Subtracts the set from a range, and calls `keep` with each remaining piece, in order. Returns the number of subtracted
+    /// bytes.
     pub fn take_from(&self, range: Range, mut keep: impl FnMut(Range)) -> u64 {
         let before = |other: &Range| (other.file, other.end) <= (range.file, range.start);
         let first = self.0.partition_point(before);
@@ -45,7 +46,7 @@ impl RangeSet {
         taken
     }
 
-    /// Takes the set from all of some ranges. How many bytes that were.
+    /// Subtracts the set from each of the ranges. Returns the number of subtracted bytes.
     pub fn take_from_all(&self, ranges: &mut Vec<Range>) -> u64 {
         let (mut left, mut taken) = (Vec::with_capacity(ranges.len()), 0);
         for range in ranges.drain(..) {
@@ -71,7 +72,7 @@ mod tests {
     }
 
     proptest! {
-        /// As sets of bytes, in order.
+        /// The remaining pieces are the difference of two sets of bytes, and are in ascending order.
         #[test]
         fn what_is_left_is_the_difference(cut in prop::collection::vec(range(), 0..12), from in range()) {
             let (set, mut left) = (RangeSet::new(&cut), Vec::new());

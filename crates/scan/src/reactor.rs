@@ -1,9 +1,10 @@
 //! Wakes tasks when descriptors become readable, for any executor.
 //!
-//! One thread of the process waits for the descriptors of all tasks that wait, and wakes these. So it does not matter
-//! which runtime runs a task, or which process reads. The thread begins with the first task that has to wait, and stays. A forked
-//! child begins one of its own.
-//! Lock: the wakers; nothing else is taken while it is held, and no waker is called.
+//! One thread of the process waits for the descriptors of all waiting tasks, and wakes these tasks. So it does not matter which
+//! runtime runs a task, or which process reads. The first task that has to wait starts the thread, which then runs as long as the
+//! process. A forked child starts a thread of its own.
+//!
+//! Lock: the wakers. A thread that holds it takes no other lock and calls no waker.
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -18,17 +19,17 @@ use rustix::io::Errno;
 
 use crate::{Error, Result};
 
-/// Events that the thread takes at a time.
+/// The largest number of events that the thread takes at a time.
 const EVENTS: usize = 64;
 
-/// What waits for the descriptors of all tasks.
+/// The epoll instance and the wakers of all waiting tasks.
 struct Reactor {
     epoll: OwnedFd,
     wakers: Mutex<HashMap<u64, Waker>>,
 }
 
 impl Reactor {
-    /// The process's own.
+    /// The reactor of this process. The first call starts it.
     fn get() -> Result<&'static Self> {
         /// The reactor, and a lock that one thread holds while it starts it.
         #[derive(Default)]
@@ -36,7 +37,8 @@ impl Reactor {
             reactor: OnceLock<&'static Reactor>,
             starting: Mutex<()>,
         }
-        // The parent's has no thread in a forked child, and its epoll is the parent's.
+        // A forked child cannot use its parent's reactor: its thread does not run in the child, and its epoll instance is the
+        // parent's.
         static OWN: PerProcess<Own> = PerProcess::new();
         let own = OWN.get();
         if let Some(reactor) = own.reactor.get() {
@@ -47,7 +49,7 @@ impl Reactor {
             return Ok(reactor);
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("creating an epoll"))?;
-        // It stays as long as the process, as its thread does.
+        // The reactor lives as long as the process, because its thread does.
         let reactor: &'static Self = Box::leak(Box::new(Self { epoll, wakers: Mutex::default() }));
         let builder = std::thread::Builder::new().name("scan-tasks".into());
         bedplate_threads::spawn(builder, || reactor.run()).map_err(|_| Error::System {
@@ -72,7 +74,7 @@ impl Reactor {
             for event in &events {
                 let waker = self.wakers().remove(&event.data.u64());
                 if let Some(waker) = waker {
-                    // A waker that panics is not everybody's end.
+                    // A waker that panics must not end the thread, because other tasks need it.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.wake()));
                 }
             }
@@ -83,7 +85,7 @@ impl Reactor {
 /// A descriptor for which a task waits. Its owner must [forget](Self::forget) it before the descriptor is closed.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// By what the reactor knows it, if it does.
+    /// The reactor's key for the waker. `None`: the reactor does not watch the descriptor.
     id: Option<u64>,
 }
 
@@ -91,14 +93,14 @@ impl Watched {
     /// Wakes the waker once, as soon as the descriptor is readable. A waker of an earlier call is not called any more.
     ///
     /// # Errors
-    /// The thread that wakes cannot be started; the kernel cannot watch the descriptor.
+    /// The reactor's thread cannot be started, or the kernel cannot watch the descriptor.
     pub fn wake_when_readable(&mut self, descriptor: BorrowedFd<'_>, waker: Waker) -> Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let reactor = Reactor::get()?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         let id = self.id.unwrap_or_else(|| NEXT.fetch_add(1, Relaxed));
         let data = epoll::EventData::new_u64(id);
-        // Before the descriptor is watched: the event may come at once.
+        // The waker is inserted before the descriptor is watched, because the event may come at once.
         reactor.wakers().insert(id, waker);
         let watched = match self.id {
             Some(_) => epoll::modify(&reactor.epoll, descriptor, data, flags),
@@ -112,10 +114,10 @@ impl Watched {
         Ok(())
     }
 
-    /// Nobody waits for the descriptor any more. A forked child must not call this for what its parent watched, because the parent's
-    /// reactor waits by the same epoll.
+    /// Stops watching the descriptor. A forked child must not call this for a descriptor that its parent watched, because the
+    /// parent's reactor waits by the same epoll instance.
     pub fn forget(&mut self, descriptor: BorrowedFd<'_>) {
-        // What was never watched needs no reactor, and starts none.
+        // A descriptor that was never watched needs no reactor, and this call starts none.
         let Some(id) = self.id.take() else { return };
         if let Ok(reactor) = Reactor::get() {
             let _ = epoll::delete(&reactor.epoll, descriptor);

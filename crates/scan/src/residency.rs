@@ -1,7 +1,8 @@
-//! The part of a file that is in the page cache. A program reads it faster through the cache than past it.
+//! The part of a file that is in the page cache. A program reads this part faster through the cache than past it.
 //!
-//! `cachestat` says it since Linux 6.5. Before, and where a filter of system calls does not know that call, the file is mapped
-//! and `mincore` says it, page by page. Both answer only who may write the file or owns it.
+//! Since Linux 6.5, `cachestat` reports the number of cached pages. Older kernels, and some filters of system calls, refuse that
+//! call. Then this module maps the file, and `mincore` reports page by page. Both calls answer only a process that owns the file
+//! or may write it.
 
 use std::fs::File;
 use std::io;
@@ -21,14 +22,14 @@ const MAPPED: u64 = 64 << 20;
 /// The same number on all architectures.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// How many bytes of a range of a file are in the page cache. They are counted in whole pages of 4 KiB, but never more than the
-/// range has. Nothing is read, and the range may end behind the file's end.
+/// Counts the bytes of a range of a file that are in the page cache. The unit of counting is a whole page of 4 KiB, but the
+/// result is never more than the length of the range. The call reads no data. The range may end behind the file's end.
 ///
-/// The kernel looks at each page of the range that is in the page cache. The answer may be old when it comes.
+/// The kernel looks at each page of the range that is in the page cache. The answer may be out of date when the call returns.
 ///
 /// # Errors
-/// [`Error::System`]: with [`Errno::PERM`] if the process neither owns the file nor may write it, so that the kernel does not
-/// say.
+/// [`Error::System`]: with [`Errno::PERM`] if the process neither owns the file nor may write it, because the kernel does not
+/// answer such a process.
 pub fn resident_bytes(file: &File, range: Range<u64>) -> Result<u64> {
     if range.is_empty() {
         return Ok(0);
@@ -41,14 +42,14 @@ pub fn resident_bytes(file: &File, range: Range<u64>) -> Result<u64> {
     Ok(bytes.min(range.end - range.start))
 }
 
-/// The pages of a range that the page cache has.
+/// Counts the pages of a range that are in the page cache, by `cachestat`.
 fn by_cachestat(file: BorrowedFd<'_>, range: &Range<u64>) -> rustix::io::Result<u64> {
     /// The kernel's `struct cachestat`: pages in the cache, dirty ones, and three more numbers.
     type Answer = [u64; 5];
-    // The kernel's `struct cachestat_range`. It counts the pages in which the range begins and ends.
+    // The kernel's `struct cachestat_range`. The kernel also counts the pages in which the range begins and ends.
     let asked = [range.start, range.end - range.start];
     let mut answer = Answer::default();
-    // SAFETY: the kernel reads one array and fills in the other; both are as large as its structures.
+    // SAFETY: the kernel reads one array and fills in the other. Both are as large as its structures.
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), asked.as_ptr(), answer.as_mut_ptr(), 0) };
     match result {
@@ -57,9 +58,9 @@ fn by_cachestat(file: BorrowedFd<'_>, range: &Range<u64>) -> rustix::io::Result<
     }
 }
 
-/// The same, from a mapping of the file.
+/// Counts the same pages from a mapping of the file, by `mincore`.
 fn by_mincore(file: &File, range: &Range<u64>) -> rustix::io::Result<u64> {
-    // To others the kernel says that all is there.
+    // To any other process the kernel reports all pages as resident.
     if !is_told(file)? {
         return Err(Errno::PERM);
     }
@@ -70,8 +71,8 @@ fn by_mincore(file: &File, range: &Range<u64>) -> rustix::io::Result<u64> {
         let bytes = (end - at).min(MAPPED);
         let pages = &mut pages[..bytes.div_ceil(PAGE) as usize];
         let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice, which nobody reads and which is unmapped again; `mincore`
-        // fills in a byte for each of its pages.
+        // SAFETY: this is a new mapping at an address of the kernel's choice. No thread reads it, and it is unmapped again.
+        // `mincore` fills in one byte for each of its pages.
         let answered = unsafe {
             let map = rustix::mm::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, file, at)?;
             let answered = libc::mincore(map, bytes as usize, pages.as_mut_ptr());
@@ -86,7 +87,7 @@ fn by_mincore(file: &File, range: &Range<u64>) -> rustix::io::Result<u64> {
     Ok(resident)
 }
 
-/// Whether `mincore` says the truth of a file.
+/// Whether `mincore` reports the real state of a file to this process.
 fn is_told(file: &File) -> rustix::io::Result<bool> {
     if rustix::fs::fstat(file)?.st_uid == geteuid().as_raw() {
         return Ok(true);
@@ -109,8 +110,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file on the disk where the build is, of which nothing is in the page cache. None, and a word about it, if that is no
-    /// disk.
+    /// Creates a file without any page in the page cache, on the disk that has the build. `None`, after a message, if that is a
+    /// tmpfs.
     fn cold(bytes: u64) -> Option<File> {
         const TMPFS: u64 = 0x0102_1994;
         let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -128,7 +129,7 @@ mod tests {
     fn what_is_read_is_resident_and_what_is_dropped_is_not() {
         let Some(file) = cold(8 * MIB + 100) else { return };
         assert_eq!(resident_bytes(&file, 0..9 * MIB).unwrap(), 0);
-        // Without reading ahead.
+        // Disables the kernel's readahead.
         rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
         file.read_exact_at(&mut vec![0; 8192], 2 * MIB).unwrap();
         assert_eq!(resident_bytes(&file, 0..9 * MIB).unwrap(), 8192);

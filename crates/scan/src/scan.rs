@@ -1,4 +1,4 @@
-//! What to scan, and how.
+//! The description of a scan: its files, ranges and options.
 
 use crate::board::UNIT;
 use crate::limits::{MAX_FRAMES, MAX_PAGES_HELD, MAX_POOL_PAGES_HELD, SPARE_FRAMES};
@@ -22,7 +22,7 @@ pub struct Scan {
 pub const MIN_PAGE: usize = UNIT;
 
 impl Scan {
-    /// All of these files, one after the other, in pages of 2 MiB.
+    /// Scans all of these files, one after the other, in pages of 2 MiB.
     pub fn of<S: Into<Source>>(sources: impl IntoIterator<Item = S>) -> Self {
         let sources = sources.into_iter().map(Into::into).collect();
         Self {
@@ -46,7 +46,7 @@ impl Scan {
     /// The size of pages: a power of two from 4 KiB to 2 MiB. A page never crosses a multiple of it in its file.
     ///
     /// # Errors
-    /// It is none of these.
+    /// The size is not a power of two from 4 KiB to 2 MiB.
     pub fn page_size(mut self, bytes: usize) -> Result<Self> {
         if !bytes.is_power_of_two() || !(MIN_PAGE..=FRAME).contains(&bytes) {
             return Err(Error::Invalid(format!(
@@ -90,7 +90,7 @@ impl Scan {
         Ok(self)
     }
 
-    /// How many frames it has; they must be enough for the pages that may be held.
+    /// The number of frames of the channel. They must be enough for the pages that may be held.
     pub(crate) fn frames(&self) -> Result<usize> {
         let frames = self.ring_bytes.div_ceil(FRAME).max(2);
         let needed = self.pages_held + SPARE_FRAMES;
@@ -107,12 +107,12 @@ impl Scan {
     }
 }
 
-/// Whether so many pages of a channel may be held. No limit of pages held is higher.
+/// Checks how many pages of a channel may be held. No other limit of held pages is higher.
 pub(crate) fn check_pages_held(pages: usize) -> Result<()> {
     check_pages(pages, MAX_PAGES_HELD, "")
 }
 
-/// Whether each worker of a pool may hold so many pages.
+/// Checks how many pages each worker of a pool may hold.
 pub(crate) fn check_pool_pages_held(pages: usize) -> Result<()> {
     check_pages(pages, MAX_POOL_PAGES_HELD, " in a pool")
 }

@@ -1,14 +1,17 @@
-//! Files of a scan: opened past the page cache, and watched for changes.
+//! Files of a scan: they are opened to bypass the page cache, and watched for changes.
 //!
-//! A *stamp* is what the kernel says of a file's last change. Reading is bracketed by two of them: if they are the same,
-//! nobody wrote meanwhile. Since Linux 6.13 ext4, XFS, Btrfs and tmpfs make a new one for every change that follows a look.
-//! Elsewhere two changes within one tick of the kernel's coarse clock (1 to 10 ms) look alike. So there a stamp of a change in
-//! the very tick in which it was taken is *racy*: it proves nothing, and a later one is taken. (git does the same.)
-//! A write stamps the file when it begins. One that is still going on then does not go unnoticed, because reads past the
-//! page cache wait for it: file systems let one writer, or readers, at a file. Two things do: stores to memory that is
-//! mapped from the file, which stamp it once and not for every store, and writes to a file whose file system only
-//! reads through the page cache, where readers do not wait. [`FileSystem`] knows such file systems, and those whose stamps
-//! prove nothing because another machine has a part in them.
+//! A *stamp* is the kernel's record of a file's last change. A thread takes one before a read and one after it. If both are
+//! equal, no process wrote the file in between.
+//!
+//! Since Linux 6.13, ext4, XFS, Btrfs and tmpfs make a new stamp for every change after a read of the stamp. Elsewhere two
+//! changes within one tick of the kernel's coarse clock (1 to 10 ms) have equal stamps. A stamp there is *racy* if it is of a
+//! change in the tick in which it was taken. A racy stamp proves nothing, and a later one is taken. (git does the same.)
+//!
+//! A write stamps the file when it begins. A write that is still in progress at that time is not missed, because direct reads
+//! wait for it. File systems admit either one writer or readers to a file. There are two exceptions. Stores to memory that is
+//! mapped from the file stamp it once, not for every store. Reads through the page cache do not wait for writes, and some file
+//! systems have no other reads. [`FileSystem`] knows these file systems. It also knows the ones whose stamps prove nothing
+//! because another machine can change their files.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,12 +29,13 @@ use crate::file_system::{FileSystem, StampQuality, direct_alignment};
 use crate::memory::FRAME;
 use crate::{Error, Result};
 
-/// What is to be scanned.
+/// A file or device to scan.
 #[derive(Debug)]
 pub enum Source {
-    /// A file or block device by its name.
+    /// The name of a file or block device.
     Path(PathBuf),
-    /// One that is open for reading. It is opened again, so its offset and flags stay as they are.
+    /// A descriptor that is open for reading. The service opens the file again, so the descriptor's offset and flags stay
+    /// unchanged.
     Descriptor(OwnedFd),
 }
 
@@ -60,34 +64,34 @@ impl From<std::fs::File> for Source {
 }
 
 impl Source {
-    /// What other processes may open it by; empty if there is no such name.
+    /// A name by which other processes may open the source. It is empty if there is no such name.
     pub(crate) fn name(&self) -> Vec<u8> {
         let path = match self {
             Self::Path(path) => std::path::absolute(path).ok(),
             Self::Descriptor(file) => std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok(),
         };
         let path = path.filter(|path| path.is_absolute()).unwrap_or_default().into_os_string();
-        // What is too long for the kernel is too long for a message.
+        // The kernel refuses a longer name, and so does a message.
         if path.len() < 4096 { path.into_vec() } else { Vec::new() }
     }
 }
 
-/// What changes when a file changes.
+/// The attributes of a file that change whenever the file changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     size: u64,
     modified: (i64, u32),
     changed: (i64, u32),
     links: u32,
-    /// A change after this one may look the same.
+    /// A later change may have an equal stamp.
     is_racy: bool,
-    /// An equal stamp later proves nothing, however late it is.
+    /// An equal stamp proves nothing, however much later it is taken.
     is_unproven: bool,
-    /// The kernel did not say what it is.
+    /// The kernel did not report the stamp.
     is_unknown: bool,
 }
 
-/// Whether they are of the same change, as far as one can see. An unknown stamp is equal to none.
+/// Two stamps are equal if nothing in them shows different changes. An unknown stamp equals no stamp.
 impl PartialEq for Stamp {
     fn eq(&self, other: &Self) -> bool {
         let seen = |stamp: &Stamp| (stamp.size, stamp.modified, stamp.changed, stamp.links);
@@ -96,19 +100,19 @@ impl PartialEq for Stamp {
 }
 
 impl Stamp {
-    /// One of many, for tests without files.
+    /// A stamp that differs for each number, for tests without files.
     #[cfg(test)]
     pub fn numbered(number: i64) -> Self {
         Self { modified: (number, 0), changed: (number, 0), links: 1, is_unknown: false, ..Self::unknown() }
     }
 
-    /// That of a file of which the kernel does not say it: the file counts as changed.
+    /// The stamp of a file whose stamp the kernel does not report. Such a file counts as changed.
     pub fn unknown() -> Self {
         Self {
             size: 0,
             modified: (0, 0),
             changed: (0, 0),
-            // No name was lost, as far as one can see.
+            // With this value the file never counts as having lost a name.
             links: u32::MAX,
             is_racy: false,
             is_unproven: false,
@@ -116,7 +120,7 @@ impl Stamp {
         }
     }
 
-    /// One of the file's that was taken while the coarse clock went from `before` to `after`.
+    /// Makes the stamp of a file from a `statx` during which the coarse clock advanced from `before` to `after`.
     fn new(stat: &rustix::fs::Statx, before: (i64, u32), after: (i64, u32), quality: StampQuality) -> Self {
         let changed = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
         Self {
@@ -124,39 +128,39 @@ impl Stamp {
             modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
             changed,
             links: stat.stx_nlink,
-            // Every change sets the time of the last change. One in the future is of a clock that was set back since, so a
-            // later change gets another one.
+            // Every change sets the time of the last change. A time in the future comes from a clock that was set back since
+            // then, so a later change gets a different time.
             is_racy: quality != StampQuality::Fine && (before..=after).contains(&changed),
             is_unproven: quality == StampQuality::Unproven,
             is_unknown: false,
         }
     }
 
-    /// Whether a file with an equal stamp may have been changed since this was taken. A stamp that is taken [a tick](tick)
-    /// later is not racy if it is equal.
+    /// Whether a file with an equal stamp may have been changed after this stamp was taken. An equal stamp that is taken one
+    /// [tick] later is not racy.
     pub fn is_racy(&self) -> bool {
         self.is_racy
     }
 
-    /// The size that the file has, in bytes.
+    /// The size of the file, in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// When the file was changed last. `None`: before 1970, or so late that no clock shows it.
+    /// The time of the file's last change. `None`: the time is before 1970, or too late for [`SystemTime`].
     pub fn changed_at(&self) -> Option<SystemTime> {
         let (seconds, nanoseconds) = self.changed;
         SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.try_into().ok()?, nanoseconds))
     }
 
-    /// As numbers, for a board. There a stamp that proves nothing, for whatever reason, is a racy one.
+    /// Converts the stamp to numbers for a board. A stamp that proves nothing, for any reason, becomes a racy one.
     pub fn to_words(self) -> StampWords {
         let times = u64::from(self.modified.1) << 32 | u64::from(self.changed.1);
         let links = u64::from(self.links) << 1 | u64::from(!self.is_proof());
         [self.size, self.modified.0 as u64, self.changed.0 as u64, times, links]
     }
 
-    /// From these.
+    /// Converts the numbers back to a stamp.
     pub fn from_words([size, modified, changed, times, links]: StampWords) -> Self {
         Self {
             size,
@@ -169,23 +173,23 @@ impl Stamp {
         }
     }
 
-    /// Whether an equal stamp later proves anything.
+    /// Whether an equal later stamp proves that the file is unchanged.
     fn is_proof(&self) -> bool {
         !self.is_racy && !self.is_unproven && !self.is_unknown
     }
 
-    /// Whether a file that has the stamp `now` was not changed since this one was taken, as far as stamps tell.
+    /// Whether the stamps prove that a file, which now has the stamp `now`, was not changed after this stamp was taken.
     pub fn proves_unchanged(&self, now: &Stamp) -> bool {
         self.is_proof() && self == now
     }
 
-    /// Whether the file lost a name since `earlier`: it was deleted, or another took its place.
+    /// Whether the file lost a name since `earlier`: the name was deleted, or another file replaced it.
     pub fn lost_a_name_since(&self, earlier: &Stamp) -> bool {
         self.links < earlier.links
     }
 }
 
-/// Which file it is, among those that are open.
+/// The identity of a file among the files that are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -193,18 +197,18 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// As numbers, for another process.
+    /// Converts the identity to numbers, for another process.
     pub fn to_words(self) -> [u64; 2] {
         [self.device, self.inode]
     }
 
-    /// From these.
+    /// Converts the numbers back to an identity.
     pub fn from_words([device, inode]: [u64; 2]) -> Self {
         Self { device, inode }
     }
 }
 
-/// A version of a regular file: which file it is, and the stamp of its last change. Stamps of two versions differ.
+/// A version of a regular file: its identity, and the stamp of its last change. Two versions of one file have different stamps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FileVersion {
     identity: Identity,
@@ -212,7 +216,7 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
-    /// The version that a stamp is of. The stamp must be one that proves that the file is unchanged.
+    /// Makes the version of a stamp. The stamp must be one that proves that the file is unchanged.
     pub(crate) fn new(identity: Identity, stamp: Stamp) -> Self {
         Self { identity, stamp }
     }
@@ -230,17 +234,17 @@ impl FileVersion {
         self.stamp.size
     }
 
-    /// Whether a descriptor is open for this file, and the file still has this version. One `statx`.
+    /// Whether a descriptor is open for this file, and the file still has this version. The call makes one `statx`.
     ///
-    /// If it is, then every range of this version is what a read returns at the moment of this call.
+    /// If so, a read of any range at the moment of this call returns the content of this version.
     ///
     /// # Errors
-    /// The kernel does not answer `statx`.
+    /// `statx` fails.
     pub fn is_current(&self, file: impl AsFd) -> rustix::io::Result<bool> {
         let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         let is_it = Identity { device, inode: stat.stx_ino } == self.identity;
-        // The stamp of the version is a proof; whether the later one is does not matter.
+        // The stamp of the version is a proof. It does not matter whether the later stamp is one.
         Ok(is_it && self.stamp.proves_unchanged(&Stamp::new(&stat, (0, 0), (0, 0), StampQuality::Fine)))
     }
 }
@@ -249,26 +253,26 @@ impl FileVersion {
 #[derive(Clone, Debug)]
 pub struct File {
     descriptor: Arc<OwnedFd>,
-    /// Its size when it was opened.
+    /// The size when the file was opened, in bytes.
     pub size: u64,
-    /// Offsets, lengths and addresses of reads are multiples of it.
+    /// Offsets, lengths and addresses of reads are multiples of this number of bytes.
     pub unit: u32,
-    /// Whether reads go past the page cache; if they do not, why.
+    /// `Ok`: reads bypass the page cache. An error is the reason why they do not.
     pub direct: std::result::Result<(), Errno>,
-    /// The device it is on.
+    /// The device that has the file.
     pub device: u64,
-    /// Its stamp when it was opened; a block device has none.
+    /// The stamp when the file was opened. A block device has none.
     pub stamp: Option<Stamp>,
-    /// What its stamps prove.
+    /// The proof that equal stamps of this file give.
     stamp_quality: StampQuality,
-    /// Whether a direct read waits for a write that is still going on.
+    /// Whether a direct read waits for a write that is still in progress.
     pub waits_for_writes: bool,
-    /// Which one it is: for a block device which device, whatever it is called by.
+    /// The identity of the file. For a block device it names the device, independently of the path.
     pub identity: Identity,
 }
 
 impl File {
-    /// Opens what is to be scanned, past the page cache if its file system can do that.
+    /// Opens a source, with direct I/O if its file system supports that.
     pub fn open(source: &Source) -> Result<Self> {
         match source {
             Source::Path(path) => Self::by_name(path, path),
@@ -281,11 +285,11 @@ impl File {
 
     fn by_name(path: &Path, name: &Path) -> Result<Self> {
         let failed = |error: Errno| Error::File { path: name.to_owned(), source: error.into() };
-        // A FIFO must not block; it is refused below.
+        // Opening a FIFO must not block. The FIFO is refused below.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let open = |flags| openat(CWD, path, flags, Mode::empty());
         let direct = open(flags | OFlags::DIRECT).and_then(|file| Self::opened(file, Ok(())));
-        // A file system may take the flag and not do it: then the flag is not set.
+        // A file system may accept the flag and still copy from the page cache. Then the file is opened without the flag.
         match direct.and_then(|file| file.direct.map(|()| file)) {
             Err(refused @ (Errno::INVAL | TOO_COARSE)) => {
                 open(flags).and_then(|file| Self::opened(file, Err(refused)))
@@ -295,12 +299,13 @@ impl File {
         .map_err(failed)
     }
 
-    /// One that another process opened for reading, with its own rights: what it must not read nobody reads for it.
+    /// A file that another process opened for reading, with its own rights. This process must read no file for another process
+    /// that the other process must not read.
     ///
-    /// It is used as it is. Opening it again would be by this process's rights, which may be greater.
+    /// The descriptor is used as it is. Opening the file again would use this process's rights, which may be greater.
     pub fn handed_over(file: OwnedFd) -> rustix::io::Result<Self> {
-        // Asking a file system in user space would be to wait for whom nobody knows: whoever has it may never answer. Who
-        // looks at files afterwards is the control loop, which waits for nobody.
+        // A file system in user space is refused, because its process may never answer a request. The control loop looks at files
+        // later, and must not wait for any process.
         let flags = rustix::fs::fcntl_getfl(&file)?;
         if flags.contains(OFlags::PATH) || flags.intersection(OFlags::RWMODE) == OFlags::WRONLY {
             return Err(Errno::ACCESS);
@@ -312,10 +317,10 @@ impl File {
         Self::opened(file, direct)
     }
 
-    /// The file of a descriptor that another process handed over, opened anew and past the page cache. The descriptor shows that the
-    /// process may read the file, so this one may read it for that process.
+    /// Opens anew, with direct I/O, the file of a descriptor that another process handed over. The descriptor shows that the other
+    /// process may read the file, so this process may read it for the other one.
     ///
-    /// The descriptor is closed here: locks that belong to it are not kept for longer than that process keeps them.
+    /// This function closes the descriptor, so that locks that belong to it last no longer than the other process keeps them.
     pub fn reopened(file: OwnedFd) -> rustix::io::Result<Self> {
         let handed_over = Self::handed_over(file)?;
         if handed_over.stamp.is_none() {
@@ -324,7 +329,7 @@ impl File {
         let path = format!("/proc/self/fd/{}", handed_over.descriptor.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::DIRECT;
         let file = Self::opened(openat(CWD, path, flags, Mode::empty())?, Ok(()))?;
-        // Whatever the path led to.
+        // The path may have led to another file.
         if file.identity == handed_over.identity { Ok(file) } else { Err(Errno::STALE) }
     }
 
@@ -333,7 +338,7 @@ impl File {
         let before = coarse_now();
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, flags)?;
         let after = coarse_now();
-        // Without an answer nothing is known of its stamps.
+        // If the kernel does not report the file system, stamps of the file prove nothing.
         let file_system = FileSystem::of(&file);
         let stamp_quality = file_system.map_or(StampQuality::Unproven, FileSystem::stamp_quality);
         let waits_for_writes = file_system.is_ok_and(FileSystem::waits_for_writes);
@@ -361,7 +366,7 @@ impl File {
         Ok(Self { descriptor, size, unit, direct, device, stamp, stamp_quality, waits_for_writes, identity })
     }
 
-    /// The stamp now; `None` of what has none.
+    /// Takes the stamp now. `None`: a block device has no stamp.
     pub fn stamp_now(&self) -> rustix::io::Result<Option<Stamp>> {
         if self.stamp.is_none() {
             return Ok(None);
@@ -371,17 +376,17 @@ impl File {
         Ok(Some(Stamp::new(&stat, before, coarse_now(), self.stamp_quality)))
     }
 
-    /// The same file, of which the kernel says nothing any more.
+    /// The same file with a descriptor for which the kernel fails every call.
     #[cfg(test)]
     pub fn unanswered(&self) -> Self {
         use std::os::fd::FromRawFd;
-        // SAFETY: no descriptor has this number, and it is leaked, so that nothing is closed by it.
+        // SAFETY: no descriptor has this number. The value is leaked, so it never closes a descriptor.
         let descriptor = Arc::new(unsafe { OwnedFd::from_raw_fd(i32::MAX) });
         std::mem::forget(descriptor.clone());
         Self { descriptor, ..self.clone() }
     }
 
-    /// The descriptor, which others may keep open, too.
+    /// The descriptor. A clone of the `Arc` keeps it open.
     pub fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.descriptor
     }
@@ -393,23 +398,23 @@ impl AsFd for File {
     }
 }
 
-/// What is said of a file that goes past the page cache in larger pieces than a frame only.
+/// The error for a file whose direct reads need larger units than a frame.
 const TOO_COARSE: Errno = Errno::OPNOTSUPP;
 
-/// What reads are multiples of, where the file system says what it wants.
+/// The unit of reads, in bytes. `wanted` is the alignment that the file system reports.
 fn unit(wanted: Option<u32>) -> rustix::io::Result<u32> {
     const LEAST: u32 = 4096;
     let unit = wanted.map_or(LEAST, |unit| unit.max(LEAST).checked_next_power_of_two().unwrap_or(u32::MAX));
     if unit as usize > FRAME { Err(TOO_COARSE) } else { Ok(unit) }
 }
 
-/// The clock that files without fine stamps are stamped by.
+/// Reads the clock from which the kernel takes the stamps of files without fine stamps.
 fn coarse_now() -> (i64, u32) {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     (now.tv_sec, now.tv_nsec as u32)
 }
 
-/// How long a tick of that clock is, in nanoseconds.
+/// The length of a tick of the coarse clock, in nanoseconds.
 pub fn tick() -> u64 {
     clock_getres(ClockId::RealtimeCoarse).tv_nsec as u64
 }
@@ -484,7 +489,7 @@ mod tests {
         };
         file.set_len(10_000).unwrap();
         let opened = File::open(&Source::from(file.try_clone().unwrap())).unwrap();
-        // A kernel whose tmpfs refuses the flag says INVAL.
+        // A kernel whose tmpfs refuses the flag returns `EINVAL`.
         assert!(matches!(opened.direct, Err(Errno::OPNOTSUPP | Errno::INVAL)), "{:?}", opened.direct);
         assert_eq!((opened.size, opened.unit), (10_000, 4096));
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());

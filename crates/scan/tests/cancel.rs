@@ -1,4 +1,4 @@
-//! Ranges that are cancelled: none of their bytes comes that has not come yet, and everything else comes once.
+//! Tests of cancelled ranges. Bytes of them that have not come yet do not come. Every other byte comes once.
 
 mod common;
 
@@ -13,19 +13,19 @@ const PAGE: u64 = 8192;
 const FRAMES: u64 = 6;
 const LEN: u64 = FRAMES * FRAME as u64;
 
-/// What a test does with a channel.
+/// A step of a test with a channel.
 #[derive(Clone, Debug)]
 enum Step {
     Announce(Vec<Range>),
     Cancel(Vec<Range>),
-    /// Takes so many pages.
+    /// Takes this number of pages.
     Take(usize),
-    /// Lets the service read.
+    /// Pauses, so that the service reads.
     Rest,
 }
 
 fn range() -> impl Strategy<Value = Range> {
-    // Often at pages, often not, and often all there is.
+    // Many ranges begin or end at pages, many do not, and many span the whole file.
     let place = prop_oneof![0..LEN, (0..LEN / PAGE).prop_map(|page| page * PAGE), Just(0), Just(LEN)];
     (place.clone(), place).prop_map(|(a, b)| Range { file: 0, start: a.min(b), end: a.max(b) })
 }
@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is to come, in order.
+/// The ranges that the channel still has to deliver, in order.
 #[derive(Default)]
 struct Model(Vec<(u64, u64)>);
 
@@ -51,7 +51,7 @@ impl Model {
         );
     }
 
-    /// How many bytes that were.
+    /// Removes the ranges. Returns the number of removed bytes.
     fn cancel(&mut self, ranges: &[Range]) -> u64 {
         let before = self.bytes();
         for range in ranges.iter().filter(|range| range.start < range.end) {
@@ -63,7 +63,7 @@ impl Model {
         before - self.bytes()
     }
 
-    /// A page comes.
+    /// Checks a delivered page, and removes it.
     fn take(&mut self, offset: u64, len: u64) {
         let (start, end) = self.0[0];
         assert_eq!(offset, start, "another page was to come");
@@ -79,7 +79,7 @@ impl Model {
     }
 }
 
-/// Takes the next page, if there is to be one.
+/// Takes the next page, if the model expects one.
 fn take(channel: &mut Channel, model: &mut Model) -> bool {
     match channel.next_page().unwrap() {
         Some(page) => {
@@ -123,7 +123,7 @@ fn play(mut channel: Channel, steps: &[Step]) {
     assert_eq!(channel.statistics().cancelled, cancelled);
 }
 
-/// Random steps; what comes is what a simple model says, byte for byte.
+/// Takes random steps. The channel delivers exactly the bytes that a simple model predicts.
 fn check(cases: u32, open: impl Fn(usize, bool) -> Channel) {
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let strategy = (prop::collection::vec(step(), 1..12), 2usize..6, any::<bool>());
@@ -159,7 +159,7 @@ fn cancelling_works_through_a_daemon() {
     let thread = std::thread::spawn(move || daemon.run());
     let remote = Service::connect(&socket).unwrap();
     check(40, |frames, watched| remote.open(scan(&path, frames, watched)).unwrap());
-    // More ranges than go into a message.
+    // The client sends more ranges than fit into one message.
     let mut channel = remote.open(Scan::of([&path]).page_size(4096).unwrap()).unwrap();
     let many: Vec<Range> =
         (0..3000).map(|unit| Range { file: 0, start: unit * 4096, end: unit * 4096 + 100 }).collect();
@@ -174,12 +174,12 @@ fn cancelling_works_through_a_daemon() {
     thread.join().unwrap().unwrap();
 }
 
-/// Reads that fly are discarded when they end, without errors of theirs, and nothing else is read.
+/// When reads in flight end, their data and errors are discarded, and nothing else is read.
 #[test]
 fn reads_in_flight_are_discarded() {
     let folder = folder();
     let path = write(folder.path(), 0, LEN as usize);
-    // All of what is cancelled fails.
+    // Every read of a cancelled range fails.
     let bad = 3 * FRAME as u64;
     let faults = Faults::new(move |read, _| {
         (read.offset < bad).then_some(Fault::Late(rustix::io::Errno::AGAIN, Duration::from_millis(100)))
@@ -206,7 +206,7 @@ fn what_cannot_be_cancelled_is_refused() {
     let pool = service.create_pool([&path], 8 * FRAME).unwrap();
     let mut member = service.join(pool.key(), FRAME).unwrap();
     assert!(matches!(member.cancel_ranges(&[Range { file: 0, start: 0, end: 1 }]), Err(Error::Invalid(_))));
-    // Nothing was cancelled.
+    // The refused call has cancelled nothing.
     for channel in [&mut channel, &mut member] {
         let mut bytes = 0;
         while let Some(page) = channel.next_page().unwrap() {

@@ -1,4 +1,4 @@
-//! Files that are written all the time: what a worker has of them is not old, or it is told that it cannot be had.
+//! Tests of files that are written all the time. A worker gets no old page: a page is either current or an error.
 
 mod common;
 
@@ -13,12 +13,13 @@ use bedplate_scan::{Channel, Error, FRAME, Scan, Service};
 use common::folder;
 
 const FRAMES: u64 = 6;
-/// How old a page may be: files are looked at every second, and reading again takes some time on a machine that is busy.
+/// The highest age of a page. The service checks files every second, and reading again takes some time on a busy machine.
 const AGE: Duration = Duration::from_secs(4);
-/// How long a worker rests, with pages read ahead for it: so long that these have been read again as often as they are.
+/// The time that a worker rests, with pages read ahead for it. It is so long that these pages reach their limit of repeated
+/// reads.
 const REST: Duration = Duration::from_secs(14);
 
-/// Writes a number to every frame, and then the next, and remembers when it was through with each.
+/// Writes a number to every frame, then the next number, and so on. Records the time when all frames have each number.
 fn write_on(path: &Path, over: &AtomicBool, written: &Mutex<Vec<Instant>>) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     for number in 1u64.. {
@@ -33,7 +34,7 @@ fn write_on(path: &Path, over: &AtomicBool, written: &Mutex<Vec<Instant>>) {
     }
 }
 
-/// Reads all, with a rest in the middle; every frame comes or is an error, some come, and none is old.
+/// Reads all, with a rest in the middle. Every frame comes or is an error, some come, and none is too old.
 fn read(mut channel: Channel, written: &Mutex<Vec<Instant>>) {
     let (mut frames, mut came, mut rested) = (0, 0, false);
     loop {
@@ -42,7 +43,7 @@ fn read(mut channel: Channel, written: &Mutex<Vec<Instant>>) {
             Ok(Some(page)) => {
                 came += 1;
                 let number = u64::from_le_bytes(page[..8].try_into().unwrap());
-                // The first that is newer: it must not have been there for long.
+                // The first newer number must not have been in the file for longer than `AGE`.
                 let newer = written.lock().unwrap().get(number as usize).copied();
                 let age = newer.map_or(Duration::ZERO, |newer| newer.elapsed());
                 assert!(age < AGE, "the page at {} is {age:?} old", page.offset());

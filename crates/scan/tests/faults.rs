@@ -1,4 +1,4 @@
-//! Reads that go wrong, and files that change under a scan: pages are right and current, or there is a clear error.
+//! Tests of failed reads, and of files that change during a scan. A page is right and current, or the worker gets a clear error.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn service(faults: &Faults) -> Service {
     Service::builder().wrap(faults.around()).build().unwrap()
 }
 
-/// Reads all, by pages that must be right; the offsets of frames that could not be had, with the errors.
+/// Reads all. Every page must be right. Returns the offsets of the frames that are errors, with their errors.
 fn read_all(channel: &mut Channel, len: usize) -> Vec<(u64, Error)> {
     let (mut at, mut errors) = (0, Vec::new());
     loop {
@@ -64,7 +64,7 @@ fn what_comes_short_is_continued() {
     let folder = folder();
     let len = 6 * FRAME + 4097;
     let path = write(folder.path(), 0, len);
-    // Any number of blocks, and now and then a part of one.
+    // Reads are cut after any number of blocks, and some of them within a block.
     let faults = Faults::new(|read, n| {
         let blocks = 1 + (n * 37 % 97) as usize;
         (n % 3 != 0 && read.len > 8192).then_some(Fault::Short(blocks * 4096))
@@ -106,12 +106,12 @@ fn a_slow_device_is_waited_for() {
     assert!(read_all(&mut channel, len).is_empty());
     let statistics = channel.statistics();
     assert!(statistics.starved > 0 && statistics.starved_ns > 5_000_000, "{statistics:?}");
-    // Rewards were needed, and are bounded.
+    // The control loop has granted rewards, and rewards are bounded.
     let most = faults.most.load(Ordering::Relaxed);
     assert!((2..=8).contains(&most), "{most} reads at once");
 }
 
-/// Closing while reads fly: they come down before the memory is anybody else's.
+/// Channels close while reads are in flight. The reads end before the memory is used for another channel.
 #[test]
 fn channels_close_at_any_time() {
     let folder = folder();
@@ -134,7 +134,7 @@ fn channels_close_at_any_time() {
     }
 }
 
-/// A worker that stops keeps little, costs nothing, and goes on.
+/// A worker that stops keeps little memory, rarely wakes the control loop, and can continue later.
 #[test]
 fn a_worker_may_rest() {
     let folder = folder();
@@ -176,7 +176,7 @@ fn a_truncated_file_is_an_error_where_it_ends() {
             if at == FRAME as u64 {
                 let file = OpenOptions::new().write(true).open(&path).unwrap();
                 file.set_len(4 * FRAME as u64 + 100).unwrap();
-                // What was read ahead is no file's content any more.
+                // The service looks at files every second, so it notices that the pages read ahead are outdated.
                 std::thread::sleep(Duration::from_millis(1200));
             }
         };
@@ -212,7 +212,7 @@ fn a_replaced_file_is_an_error() {
     std::thread::sleep(Duration::from_millis(1200));
     let error = loop {
         match channel.next_page() {
-            // Of the old file, from before.
+            // The page is of the old file, and was read before.
             Ok(page) => assert!(page.is_some_and(|page| is_right(0, page.offset(), &page)), "it ended"),
             Err(error) => break error,
         }
@@ -220,7 +220,8 @@ fn a_replaced_file_is_an_error() {
     assert!(matches!(error, Error::Replaced { file: 0, .. }), "{error}");
 }
 
-/// What was read ahead before the file was written is read again: a page that is taken a second after a write has it.
+/// Pages that were read ahead before a write are read again. A page that a worker takes a second after a write has the new
+/// content.
 #[test]
 fn what_was_written_a_second_ago_is_seen() {
     let folder = folder();
@@ -242,7 +243,7 @@ fn what_was_written_a_second_ago_is_seen() {
     assert!(channel.statistics().reclaimed > 0);
 }
 
-/// A writer that overwrites frame after frame while it is scanned, each with one number everywhere: no page has two.
+/// A writer overwrites frame after frame during the scan, each with one number everywhere. No page has two numbers.
 #[test]
 fn pages_are_not_torn() {
     let folder = folder();
@@ -287,7 +288,7 @@ fn pages_are_not_torn() {
     assert!(whole > 10 && numbers.len() > 1, "{whole} pages with {} numbers", numbers.len());
 }
 
-/// A service that is gone does not leave its workers waiting. (It ends only with a panic of an engine.)
+/// Workers of a service that has ended do not wait forever. (A service ends like this only if an engine panics.)
 #[test]
 fn a_service_that_dies_is_noticed() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! Forked children: what they inherit is the parent's. They cannot use it, and what they drop the parent still has.
+//! Tests of forked children. A child cannot use inherited objects of its parent. The parent keeps the objects that a child drops.
 
 mod common;
 
@@ -14,23 +14,25 @@ use bedplate_scan::{
 use common::{Fault, Faults, folder, is_right, write};
 use futures_core::Stream;
 
-/// A child has the locks of the C library and of Rust's as the other threads of its parent had them: one test forks at a time.
+/// Lets one test fork at a time. A child inherits the locks of the C library and of Rust's library as the parent's other threads
+/// hold them.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forks, and waits for a child that does something: whether it came to its end and all was well. A child that hangs is ended.
+/// Forks a child that runs `act`, and waits for it. Returns whether the child ended by itself and succeeded. A child that hangs
+/// is ended.
 fn in_child(act: impl FnOnce() -> Result<bool>) -> bool {
     const SECONDS: u32 = 120;
-    // SAFETY: the child has this thread alone, uses nothing that a thread of the parent may have locked, and ends here.
+    // SAFETY: the child has only this thread. It uses nothing that another thread of the parent may have locked, and ends here.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: the signal ends this process.
             unsafe { libc::alarm(SECONDS) };
             let act = std::panic::AssertUnwindSafe(act);
             let is_well = matches!(std::panic::catch_unwind(act), Ok(Ok(true)));
-            // SAFETY: what is the parent's stays as it is.
+            // SAFETY: the child exits without cleaning up the parent's objects.
             unsafe { libc::_exit(i32::from(!is_well)) }
         }
         child => {
@@ -47,7 +49,7 @@ fn is_forked<T>(result: Result<T>) -> bool {
     matches!(result, Err(Error::Forked))
 }
 
-/// A thread that is parked until something is ready.
+/// The waker of a thread that is parked until something is ready.
 struct Unpark(std::thread::Thread, AtomicBool);
 
 impl Wake for Unpark {
@@ -66,7 +68,7 @@ fn poll(stream: &mut PageStream, waker: &Waker) -> Poll<Option<Result<OwnedPage>
     pin!(stream).poll_next(&mut Context::from_waker(waker))
 }
 
-/// Everything of a stream, by a waker that says when to ask again. Bytes, if all of them are right.
+/// Reads all of a stream, with a waker that tells when to poll again. Returns the number of bytes if all of them are right.
 fn read_all(mut stream: PageStream) -> Result<Option<usize>> {
     let mut bytes = 0;
     loop {
@@ -89,7 +91,7 @@ fn read_all(mut stream: PageStream) -> Result<Option<usize>> {
     }
 }
 
-/// The child drops a page and a channel, and the parent's frame is not returned by that.
+/// The child drops a page and a channel. This does not return the parent's frame.
 fn drops_nothing_of_the_parents(mut channel: Channel, len: usize) {
     let owned = channel.next_owned().unwrap().unwrap();
     let before = channel.statistics();
@@ -110,7 +112,7 @@ fn drops_nothing_of_the_parents(mut channel: Channel, len: usize) {
         Ok(are_refused)
     }));
     let (mut channel, owned) = all.expect("the child has a copy");
-    // The worker is through with no frame, so the service has not read into that of the page.
+    // The worker has finished no frame, so the service has not read into the page's frame.
     assert_eq!(channel.statistics().frames, 0);
     assert!(is_right(0, owned.offset(), &owned));
     let mut bytes = owned.len();
@@ -147,7 +149,7 @@ fn what_a_child_drops_the_parent_still_has() {
     thread.join().unwrap().unwrap();
 }
 
-/// A page that is borrowed from its channel is returned by its parent alone, too.
+/// A child also cannot return a page that is borrowed from its channel. Only the parent returns it.
 #[test]
 fn a_borrowed_page_that_a_child_drops_stays_the_parents() {
     let _turn = one_at_a_time();
@@ -179,7 +181,7 @@ fn a_child_cannot_use_its_parents_service_and_has_one_of_its_own() {
             && is_forked(service.create_pool([&path], 16 << 20))
             && is_forked(service.join(key, FRAME));
         drop(pool);
-        // It has no thread here that could be waited for.
+        // The inherited service has no thread in the child, so dropping it must not wait for one.
         drop(service);
         let mut own = Service::start()?.open(Scan::of([&path]))?;
         let mut bytes = 0;
@@ -192,14 +194,14 @@ fn a_child_cannot_use_its_parents_service_and_has_one_of_its_own() {
     assert!(service.join(key, FRAME).unwrap().next_page().unwrap().is_some());
 }
 
-/// The parent's task is woken, although a child has dropped its stream; and the child waits for streams of its own.
+/// The parent's task is woken although a child has dropped its stream. The child waits for streams of its own.
 #[test]
 fn a_child_does_not_end_the_waiting_of_its_parents_tasks() {
     let _turn = one_at_a_time();
     let folder = folder();
     let len = 2 * FRAME;
     let path = write(folder.path(), 0, len);
-    // So long that the child is through before the page comes; if it is not, less is tested.
+    // The delay normally lasts until the child has ended. If the page comes earlier, the test covers less.
     let faults = Faults::new(|_, number| (number == 0).then_some(Fault::Slow(Duration::from_secs(3))));
     let service = Service::builder().wrap(faults.around()).build().unwrap();
     let mut stream = Some(PageStream::new(service.open(Scan::of([&path])).unwrap()));

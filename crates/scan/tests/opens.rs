@@ -1,4 +1,4 @@
-//! Scans that are not opened: of those nothing is left, in the engine or elsewhere.
+//! Tests of scans whose opening fails. Nothing of them remains in the engine or elsewhere.
 
 mod common;
 
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use bedplate_scan::{Completion, Engine, Error, FRAME, Frames, Kind, Range, Read, Result, Scan, Service};
+use bedplate_scan::{Buffer, Completion, Engine, Error, FRAME, Kind, Range, Read, Result, Scan, Service};
 use common::{folder, write};
 
-/// What an engine knows, and how many more steps it takes before one fails.
+/// The files and memory that an engine has registered, and the number of steps before one fails.
 #[derive(Default)]
 struct Known {
     files: AtomicI64,
@@ -27,7 +27,7 @@ impl Known {
     }
 }
 
-/// An engine that fails after some steps.
+/// An engine whose steps fail after a given number.
 struct Full {
     inner: Box<dyn Engine>,
     known: Arc<Known>,
@@ -53,7 +53,7 @@ impl Engine for Full {
         self.inner.remove_file(file);
     }
 
-    fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize> {
+    fn add_memory(&mut self, memory: Buffer) -> Result<usize> {
         self.known.step()?;
         self.known.memories.fetch_add(1, SeqCst);
         self.inner.add_memory(memory)
@@ -80,7 +80,7 @@ fn service() -> (Service, Arc<Known>) {
     (Service::builder().wrap(wrap).build().unwrap(), known)
 }
 
-/// Waits until the engine knows no file and no memory any more, and the service has nothing open.
+/// Waits until the engine has no file and no memory registered, and the service has nothing open.
 fn settle(service: &Service, known: &Known) {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -111,7 +111,7 @@ fn whatever_fails_nothing_is_left() {
     }
 }
 
-/// No memory is kept for channels to come, whether scans are over or refused.
+/// The service keeps no memory for later channels, whether scans have ended or were refused.
 #[test]
 fn scans_leave_no_memory() {
     let folder = folder();
@@ -127,12 +127,12 @@ fn scans_leave_no_memory() {
     }
 }
 
-/// The loop asks no file system where files lie while it reads: who opens them has done that.
+/// The control loop never asks a file system for the extents of a file. The thread that opens a scan has done that.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_loop_does_not_ask_for_extents() {
     let folder = folder();
-    // In pieces that do not follow each other, more than are asked for at a time.
+    // The file has more separate extents than one call returns.
     let (path, other) =
         (folder.path().join("f"), std::fs::File::create(folder.path().join("other")).unwrap());
     let file = std::fs::File::create(&path).unwrap();
@@ -144,7 +144,7 @@ fn the_loop_does_not_ask_for_extents() {
     file.sync_all().unwrap();
     let (asked, was_asked) = std::sync::mpsc::channel();
     let wrap = move |inner: Box<dyn Engine>| {
-        // In the loop's thread.
+        // The control loop's thread calls this.
         asked.send(common::ioctls::count()).unwrap();
         inner
     };

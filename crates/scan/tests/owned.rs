@@ -1,4 +1,5 @@
-//! Several pages out at once, which own themselves: returned in any order, in any thread, also when their channel is gone.
+//! Tests of owned pages. A worker has several at once, and any thread returns them in any order, also after their channel is
+//! closed.
 
 mod common;
 
@@ -20,7 +21,7 @@ fn right(page: &OwnedPage) -> bool {
     is_right(page.file(), page.offset(), page)
 }
 
-/// Takes all pages, holds as many as it may, and returns them in an order that a seed says. How many came.
+/// Takes all pages, holds as many as it may, and returns them in an order that the seed determines. Returns the number of pages.
 fn hold_all(channel: &mut Channel, most: usize, mut seed: u64) -> usize {
     let (mut out, mut count) = (Vec::new(), 0);
     loop {
@@ -43,7 +44,7 @@ fn hold_all(channel: &mut Channel, most: usize, mut seed: u64) -> usize {
     count
 }
 
-/// A reader that keeps the first page all the time, and holds as many others as it may, goes through a file that is many times its
+/// A worker keeps the first page all the time, and holds as many others as it may. It reads a file many times as large as its
 /// memory.
 fn check(open: impl Fn(usize) -> Channel, page: usize) {
     for most in [1, 2, 3, 6] {
@@ -71,7 +72,7 @@ fn readers_that_hold_pages_go_on() {
     let service = Service::start().unwrap();
     for page in [FRAME, 64 << 10] {
         let scan = |most: usize| {
-            // As little memory as may be.
+            // The ring has the least memory that is allowed.
             let frames = if most == 1 { 2 } else { most + 2 };
             Scan::of([&path])
                 .page_size(page)
@@ -103,7 +104,7 @@ fn readers_that_hold_pages_go_on() {
     thread.join().unwrap().unwrap();
 }
 
-/// Pages go to other threads, which return them while the worker takes more.
+/// Other threads return the pages while the worker takes more.
 #[test]
 fn pages_are_returned_by_other_threads() {
     let folder = folder();
@@ -126,7 +127,7 @@ fn pages_are_returned_by_other_threads() {
             match channel.next_owned() {
                 Ok(Some(page)) => senders[count % 4].send(page).unwrap(),
                 Ok(None) => break,
-                // They take their time.
+                // The other threads have not returned a page yet.
                 Err(Error::Held) => {
                     assert!(Instant::now() < end);
                     std::thread::yield_now();
@@ -142,7 +143,7 @@ fn pages_are_returned_by_other_threads() {
     assert_eq!((now.frames, now.bytes), (FRAMES as u64, (FRAMES * FRAME) as u64));
 }
 
-/// The memory of a page is its own when the channel is gone, and the service, and nobody else's data comes there.
+/// A page keeps its memory after its channel and the service are gone. No other data is read into that memory.
 #[test]
 fn pages_outlive_their_channel() {
     let folder = folder();
@@ -160,7 +161,7 @@ fn pages_outlive_their_channel() {
         .flat_map(|channel| [(); 3].map(|()| channel.next_owned().unwrap().unwrap()))
         .collect();
     drop((channels, pool));
-    // Another scan whose memory is as large, of another file.
+    // Scan another file, with a ring of the same size.
     for _ in 0..3 {
         let mut channel = service.open(Scan::of([&other]).ring_bytes(6 * FRAME).unwrap()).unwrap();
         while let Some(page) = channel.next_page().unwrap() {
@@ -178,7 +179,7 @@ fn pages_outlive_their_channel() {
     std::thread::spawn(move || drop(part)).join().unwrap();
 }
 
-/// When the last page is gone everything is.
+/// After the last page is dropped, nothing is left.
 #[test]
 fn nothing_is_left_of_pages_that_were_returned() {
     let folder = folder();
@@ -198,7 +199,7 @@ fn nothing_is_left_of_pages_that_were_returned() {
     }
 }
 
-/// The documentation of pools says how many workers their default memory is enough for.
+/// The documentation of pools states the number of workers for which their default memory is enough.
 #[test]
 fn a_pool_of_64_mib_takes_29_workers() {
     let folder = folder();
@@ -241,7 +242,7 @@ fn memory_that_is_too_little_is_refused() {
     refused(pool(12, 5), "1 workers share the pool");
     refused(pool(8, 6), "needs 9");
     refused(pool(511, MAX_POOL_PAGES_HELD), "needs 512");
-    // No memory would be enough.
+    // For this number of pages, no memory is enough.
     refused(pool(512, MAX_POOL_PAGES_HELD + 1), "1 to 509");
     refused(pool(512, 0), "1 to 509");
 }

@@ -1,4 +1,4 @@
-//! Workers that ask again and again in the place of waiting: what is read just in time is in time for them, too.
+//! Tests of workers that poll instead of waiting. Just-in-time reads are in time for them, too.
 
 mod common;
 
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use bedplate_scan::{Channel, FRAME, Got, Scan, Service};
 use common::{Fault, Faults, folder, write};
 
-/// What the worker takes for a page at first.
+/// The time that the worker spends on each of the first pages.
 const PACE: Duration = Duration::from_millis(700);
 
-/// How a worker gets its next page.
+/// The method by which a worker gets its next page.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    /// It asks and asks.
+    /// The worker polls without a pause.
     Polling,
-    /// It asks now and then.
+    /// The worker polls every millisecond.
     PollingAtTimes,
-    /// It waits for no time.
+    /// The worker waits with a timeout of 0.
     WaitingForNoTime,
-    /// It looks whether there is one, and only then asks.
+    /// The worker first checks whether a page is ready, and only then takes it.
     Looking,
-    /// It sleeps.
+    /// The worker sleeps until a page is ready.
     Waiting,
 }
 
-/// The next page, and how long it took.
+/// Takes the next page. Returns the time that this took; `None` at the end.
 fn next(channel: &mut Channel, by: By) -> Option<Duration> {
     let start = Instant::now();
     loop {
@@ -50,8 +50,8 @@ fn next(channel: &mut Channel, by: By) -> Option<Duration> {
     }
 }
 
-/// A worker that was slow, so that little is read ahead for it, and is fast all of a sudden: the longest that it has to
-/// wait for a page then.
+/// The worker is slow at first, so that little is read ahead for it, and then suddenly fast. Returns the longest time that it
+/// then waits for a page.
 fn longest(mut channel: Channel, by: By) -> Duration {
     for _ in 0..3 {
         assert!(channel.wait(None).unwrap());
@@ -66,7 +66,7 @@ fn longest(mut channel: Channel, by: By) -> Duration {
     longest
 }
 
-/// On a machine that is busy any page may be late; one that is held back always is.
+/// On a busy machine any page may be late. A page that the service holds back is late in each of three attempts.
 fn is_prompt(what: &str, by: By, open: impl Fn() -> Channel) {
     let mut took = Vec::new();
     for _ in 0..3 {
@@ -93,8 +93,7 @@ fn a_poller_is_heard() {
     check(&Service::start().unwrap());
 }
 
-/// A read takes as long as it takes: who asks for its page all the while does not keep waking the service, which has nothing
-/// more to do for it.
+/// Polling does not make a read faster. So a worker that polls for its page does not wake the service again and again.
 #[test]
 fn a_poller_rings_once_for_what_is_on_its_way() {
     const FRAMES: u64 = 6;
@@ -112,19 +111,19 @@ fn a_poller_rings_once_for_what_is_on_its_way() {
             }
             let calls = channel.statistics().calls;
             assert_eq!(asked, FRAMES);
-            // When it begins to poll, and after a page that came meanwhile was not the one that it wanted.
+            // A worker rings when it begins to poll. It rings again after another page than its next one has come.
             assert!(calls <= 3 * FRAMES, "{calls} calls for {FRAMES} frames, {by:?}");
         }
     }
 }
 
-/// The service gets the only processor although a worker asks all the time.
+/// The service gets the only processor although a worker polls without a pause.
 #[test]
 fn a_poller_is_heard_on_one_processor() {
     let mut one = rustix::thread::CpuSet::new();
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
-    // This thread's, and of those that it starts.
+    // The affinity holds for this thread and for all threads that it starts.
     rustix::thread::sched_setaffinity(None, &one).unwrap();
     check(&Service::start().unwrap());
 }

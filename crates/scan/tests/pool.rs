@@ -1,4 +1,4 @@
-//! Workers that share a pool: each has every page once with the right bytes, and the device little to do.
+//! Tests of workers that share a pool. Each gets every page once with the right bytes, and the device has few reads.
 
 mod common;
 
@@ -10,7 +10,7 @@ use bedplate_scan::{AccessKey, Channel, Error, FRAME, Service};
 use common::{Fault, Faults, byte, folder, is_right, write};
 use rustix::io::Errno;
 
-/// Reads all of a pool; the pages that were errors. `pause` is called after every chunk with how many there were.
+/// Reads all of a pool. Returns the pages that were errors. `pause` is called after every chunk with the number of chunks so far.
 fn read_all(channel: &mut Channel, len: u64, mut pause: impl FnMut(u64)) -> HashSet<u64> {
     let (mut seen, mut errors, mut bytes, mut chunks) = (HashSet::new(), HashSet::new(), 0, 0);
     loop {
@@ -76,7 +76,7 @@ fn groups_of_files_are_one_stream() {
     });
 }
 
-/// Whoever comes late, is slow, or stops for a while has every page once all the same.
+/// A worker that joins late, is slow, or pauses still gets every page once.
 #[test]
 fn workers_differ() {
     let folder = folder();
@@ -98,7 +98,7 @@ fn workers_differ() {
     });
 }
 
-/// A worker that stops with a page in its hands keeps that page and no more.
+/// A worker that stops while it has a page keeps only that page.
 #[test]
 fn a_worker_that_stops_costs_a_page() {
     let folder = folder();
@@ -124,7 +124,7 @@ fn a_worker_that_stops_costs_a_page() {
     assert!(stopped.statistics().reclaimed > 0);
 }
 
-/// Workers come and go at any time, and what they had is not lost to the pool.
+/// Workers join and leave at any time. The pool does not lose the frames that they had.
 #[test]
 fn who_leaves_leaves_nothing_behind() {
     let folder = folder();
@@ -139,12 +139,12 @@ fn who_leaves_leaves_nothing_behind() {
             assert!(is_right(0, page.offset(), &page));
         }
         if round % 5 == 0 {
-            // Gone with its page out.
+            // This worker leaves without returning its page.
             let _ = short.wait(None).unwrap();
             assert!(matches!(short.get_page().unwrap(), bedplate_scan::Got::Page(_)));
         }
     }
-    // All of the pool's frames are there for others.
+    // Other workers can use all frames of the pool.
     together(&service, pool.key(), 4, |_, mut channel| {
         assert!(read_all(&mut channel, len, |_| {}).is_empty());
     });
@@ -178,7 +178,7 @@ fn errors_are_told_to_everybody_once() {
     });
 }
 
-/// Who joins after a file was written sees what was written, also in chunks that were in the pool before.
+/// A worker that joins after a write gets the new content, also in chunks that were in the pool before.
 #[test]
 fn who_joins_later_sees_what_was_written_before() {
     let folder = folder();
@@ -186,7 +186,7 @@ fn who_joins_later_sees_what_was_written_before() {
     let path = write(folder.path(), 0, len as usize);
     let service = Service::start().unwrap();
     let pool = service.create_pool([&path], 16 * FRAME).unwrap();
-    // It keeps chunks in the pool that it does not read.
+    // This worker reads nothing, so it keeps chunks in the pool.
     let slow = service.join(pool.key(), FRAME).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     let new: Vec<u8> = (0..len).map(|offset| byte(9, offset)).collect();

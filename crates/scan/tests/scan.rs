@@ -1,4 +1,4 @@
-//! Scans of real files, by both engines: every page once, in order, with the right bytes.
+//! Tests of scans of real files with both engines. Every page comes once, in order, with the right bytes.
 
 mod common;
 
@@ -8,7 +8,7 @@ use bedplate_scan::{Choice, Error, FRAME, Got, Kind, Range, Scan, Service};
 use common::{byte, folder, is_right, write};
 use proptest::prelude::*;
 
-/// Services with the engines that work here.
+/// Creates a service for each engine that works here.
 fn services() -> Vec<Service> {
     let build = |kind| Service::builder().engine(Choice::Only(kind)).build();
     let services: Vec<_> =
@@ -17,7 +17,7 @@ fn services() -> Vec<Service> {
     services
 }
 
-/// Reads all of a scan and checks that it is these ranges.
+/// Reads all of a scan, and checks that it delivers exactly these ranges.
 fn check(service: &Service, scan: Scan, expected: &[Range]) -> Result<(), TestCaseError> {
     let mut channel = service.open(scan).unwrap();
     let size = channel.page_size() as u64;
@@ -119,7 +119,8 @@ fn ranges_may_be_added() {
     }
 }
 
-/// What a worker does not need is not read: who stops early reads a window more at most, who reads ranges nothing else.
+/// The service does not read data that no worker needs. For a worker that stops early it reads at most one window more. For a
+/// worker that announces ranges it reads nothing else.
 #[test]
 fn nothing_is_read_in_vain() {
     let folder = folder();
@@ -135,12 +136,12 @@ fn nothing_is_read_in_vain() {
     let mut channel = service.open(Scan::of([&path]).ring_bytes(8 * FRAME).unwrap()).unwrap();
     channel.next_page().unwrap().unwrap();
     drop(channel);
-    // The next scan ends after what was flying has come down.
+    // The next scan ends after the reads in flight have ended.
     check(&service, Scan::of([&path]).ranges([]), &[]).unwrap();
     assert!(service.statistics().bytes_read - before <= 9 * FRAME as u64);
 }
 
-/// In steady state, that is with a device that is faster than the worker, a worker makes no system call.
+/// A worker makes no system call in steady state, which means that the device is faster than the worker.
 #[test]
 fn a_worker_that_finds_its_pages_calls_nobody() {
     let folder = folder();
@@ -157,8 +158,8 @@ fn a_worker_that_finds_its_pages_calls_nobody() {
     }
     let end = channel.statistics();
     assert_eq!(end.frames, 40);
-    // A machine that is busy with something else may keep either side, or the device, from its work for a while: then a
-    // worker waits, by some calls, or a service that saw nothing of it for long has to be woken.
+    // On a busy machine either side, or the device, may be delayed for a while. Then a worker waits, which takes some calls. Or
+    // it has to wake a service that has not seen it for a long time.
     assert!(end.starved <= 20 && end.calls <= 4 * end.starved + 4, "{end:?}");
 }
 
@@ -179,7 +180,7 @@ fn what_cannot_be_is_refused() {
     too_many_bytes_are_refused(&service);
 }
 
-/// Ranges that are in their file, and have more bytes together than a number of 64 bits can be.
+/// The service refuses ranges that lie in their file, but have more bytes in total than 64 bits can count.
 fn too_many_bytes_are_refused(service: &Service) {
     let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
         println!("skipped: there is no /dev/shm");
@@ -196,7 +197,7 @@ fn too_many_bytes_are_refused(service: &Service) {
     }
 }
 
-/// A scan outlives the handle of its service, and a service without scans ends.
+/// A scan outlives the handle of its service. A service without scans ends.
 #[test]
 fn a_service_ends_with_its_last_channel() {
     let folder = folder();
@@ -215,7 +216,7 @@ fn a_service_ends_with_its_last_channel() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Random files, ranges, page sizes and rings.
+    /// Scans random ranges of random files, with random page sizes and rings.
     #[test]
     fn random_ranges_of_random_files(
         sizes in prop::collection::vec(0usize..3 * FRAME, 1..4),
@@ -238,7 +239,7 @@ proptest! {
     }
 }
 
-/// A host's signal handlers are for its own threads.
+/// The threads of a service take no signals, because a host's signal handlers expect to run in the host's own threads.
 #[test]
 fn threads_of_a_service_take_no_signals() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! Sectors that cannot be read: each costs the pages that it is in, and no other.
+//! Tests of sectors that cannot be read. Each makes only the pages that have it unreadable.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 const SECTOR: u64 = 4096;
 
-/// Reads that touch one of these sectors fail.
+/// The faults of a device with these bad sectors: a read that touches one of them fails.
 fn bad(sectors: &[u64]) -> Faults {
     let sectors = sectors.to_vec();
     Faults::new(move |read, _| {
@@ -27,7 +27,7 @@ fn services(faults: &Faults) -> impl Iterator<Item = Service> {
     [Kind::Uring, Kind::Threads].into_iter().filter_map(build)
 }
 
-/// What a channel has: pages by their offsets with their lengths, and the pages that are errors.
+/// The pages that a channel delivers: offsets with lengths, and the pages that are errors.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     pages: BTreeMap<u64, u64>,
@@ -56,7 +56,7 @@ fn read_all(channel: &mut Channel, ordered: bool) -> Seen {
     }
 }
 
-/// What a channel should have of a file.
+/// The pages that a channel should deliver of a file.
 fn expected(len: u64, page_size: u64, sectors: &[u64]) -> Seen {
     let mut seen = Seen::default();
     for page in (0..len).step_by(page_size as usize) {
@@ -70,7 +70,7 @@ fn expected(len: u64, page_size: u64, sectors: &[u64]) -> Seen {
     seen
 }
 
-/// Alone, beside each other, at either end of a frame; in a page that is shorter; and a whole frame of them.
+/// Bad sectors that are alone, adjacent, at either end of a frame, in a shorter page, and throughout a whole frame.
 fn sectors() -> Vec<u64> {
     let frame = FRAME as u64 / SECTOR;
     let mut sectors = vec![0, 7, 8, frame - 1, 2 * frame + 100, 6 * frame];
@@ -95,12 +95,12 @@ fn a_bad_sector_costs_its_page() {
     }
 }
 
-/// Looking for one sector takes two reads for each time that a frame can be halved, and none where pages are whole frames.
+/// The search for one bad sector takes two reads each time that a frame is halved. It takes none where pages are whole frames.
 #[test]
 fn what_is_bad_is_found_soon() {
     let folder = folder();
     let path = write(folder.path(), 0, 4 * FRAME);
-    // It lies where it will be: its extents cost reads, too, and are to be the same for both scans.
+    // The file system must place the file now. Extents cost reads, too, and both scans must have the same extents.
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     for (page_size, most) in [(4096, 18), (65_536, 10), (FRAME, 0)] {
         let reads = |faults: &Faults, errors: usize| {
@@ -118,13 +118,13 @@ fn what_is_bad_is_found_soon() {
     }
 }
 
-/// Ranges that share a frame, do not begin where pages do, and have bad sectors beside them that are not theirs.
+/// The ranges share a frame and do not begin at page boundaries. Bad sectors outside the ranges lie beside them.
 #[test]
 fn ranges_beside_bad_sectors_are_read() {
     let folder = folder();
     let path = write(folder.path(), 0, 4 * FRAME);
     let faults = bad(&[10, 20, 31, 40]);
-    // The second has the end of sector 20, the third a part of 31, and none has 10 or 40.
+    // The second range has the end of sector 20, and the third has a part of 31. No range has 10 or 40.
     let ranges =
         [(11, 0, 15, 9), (20, 5, 24, 0), (29, 77, 33, 50), (41, 0, 60, 4095)].map(|(a, more, b, less)| {
             Range { file: 0, start: a * SECTOR + more, end: b * SECTOR + SECTOR - less }
@@ -150,7 +150,7 @@ fn members_of_a_pool_miss_the_same_bytes() {
     }
 }
 
-/// Workers of several page sizes and paces, in threads.
+/// Runs workers with several page sizes and paces in threads.
 fn members(service: &Service, key: bedplate_scan::AccessKey) {
     let wrong = Mutex::new(BTreeSet::new());
     std::thread::scope(|scope| {
@@ -188,7 +188,7 @@ fn a_daemon_tells_which_pages_are_bad() {
     }
 }
 
-/// A device that is so slow with errors that nobody waits for them: who leaves is not kept by what is looked for.
+/// Every error takes 50 ms, so the search for bad sectors is slow. A worker that leaves does not wait for it.
 #[test]
 fn who_leaves_does_not_wait_for_bad_sectors() {
     let folder = folder();
@@ -202,12 +202,12 @@ fn who_leaves_does_not_wait_for_bad_sectors() {
         assert!(!channel.wait(Some(Duration::from_millis(200))).unwrap());
         let start = std::time::Instant::now();
         drop((channel, service));
-        // All sectors of the frame, one after the other, would take 50 seconds.
+        // Reading all sectors of the frame one after the other would take 50 s.
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 }
 
-/// What is there of a file that was truncated comes; the rest is missing, page by page.
+/// The remaining bytes of a truncated file come. Each page behind them is an error.
 #[test]
 fn a_truncated_file_is_read_up_to_its_end() {
     let folder = folder();

@@ -1,5 +1,5 @@
-//! A file that changes twice within one tick of the clock: the worker gets its last content, also where the kernel's time stamps
-//! are as coarse as the tick.
+//! Tests of a file that changes twice within one tick of the clock. The worker gets the last content, also where the kernel's
+//! time stamps are as coarse as the tick.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn a_change_right_after_another_one_is_seen() {
     let file = Arc::new(File::options().read(true).write(true).open(&path).unwrap());
     let (number, changes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (writer, new, left) = (file.clone(), number.clone(), changes.clone());
-    // The data is old before the service looks at its stamp.
+    // The data becomes outdated before the service takes the file's stamp.
     let faults = Faults::new(|_, _| None).after_reading(move |_| {
         if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
             let number = new.fetch_add(1, Ordering::SeqCst) + 1;
@@ -32,7 +32,7 @@ fn a_change_right_after_another_one_is_seen() {
     for round in 0..ROUNDS {
         let before = number.fetch_add(1, Ordering::SeqCst) + 1;
         changes.store(1 + round % 2, Ordering::SeqCst);
-        // The scan's first look at the file comes in the same tick, in most rounds.
+        // In most rounds the scan takes its first stamp of the file in the same tick.
         file.write_all_at(&before.to_le_bytes(), 0).unwrap();
         let mut channel = service.open(Scan::of([&path])).unwrap();
         let page = channel.next_page().unwrap().unwrap();

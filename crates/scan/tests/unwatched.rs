@@ -1,5 +1,5 @@
-//! Scans that do not watch their files: each byte is read and delivered once, whatever happens to the file, and each page says what it
-//! is to be judged by.
+//! Tests of scans that do not watch their files. Each byte is read and delivered once, also when the file changes. Each page has
+//! the data by which a worker judges it.
 
 mod common;
 
@@ -24,12 +24,12 @@ fn monotonic() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Longer than a tick of the kernel's coarse clock: stamps of what was changed before are not racy.
+/// Sleeps longer than a tick of the kernel's coarse clock, so that stamps of earlier changes are not racy.
 fn rest() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
-/// Whether stamps say anything here: of files that are read past the page cache.
+/// Whether stamps prove anything here, which needs a file that is read with direct I/O.
 fn is_direct(path: &Path) -> bool {
     let channel = Service::start().unwrap().open(Scan::of([path])).unwrap();
     let direct = channel.is_direct(0).is_ok();
@@ -39,7 +39,7 @@ fn is_direct(path: &Path) -> bool {
     direct
 }
 
-/// Changes the file's stamp, and nothing in it.
+/// Changes the file's stamp, but not its content.
 fn touch(path: &Path) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
@@ -47,7 +47,7 @@ fn touch(path: &Path) {
     file.write_all_at(&byte, 0).unwrap();
 }
 
-/// What a channel gives, of a file that is not changed after it was opened.
+/// Checks the pages of a file that is not changed after it was opened.
 fn at_rest(mut channel: Channel, opened: u64, len: u64) {
     let (mut seen, mut bytes) = (HashSet::new(), 0);
     while let Some(page) = channel.next_page().unwrap() {
@@ -74,7 +74,7 @@ fn pages_of_files_at_rest_are_stable_and_unchanged() {
     at_rest(service.open(scan()).unwrap(), opened, len as u64);
     let pool = service.make_pool(PoolOptions::of([&path]).unwatched()).unwrap();
     at_rest(service.join(pool.key(), PAGE).unwrap(), opened, len as u64);
-    // Through a daemon.
+    // The same through a daemon.
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("socket");
     let daemon = Daemon::bind(service, &socket, &Options::default()).unwrap();
@@ -90,7 +90,7 @@ fn pages_of_files_at_rest_are_stable_and_unchanged() {
     thread.join().unwrap().unwrap();
 }
 
-/// The file is written all the time: nothing is read twice, nothing is taken back, and every page comes.
+/// The file is written all the time. Nothing is read twice, no page is withdrawn, and every page comes.
 #[test]
 fn changes_take_nothing_back() {
     let folder = folder();
@@ -117,7 +117,7 @@ fn changes_take_nothing_back() {
             assert!(page.read_began() > 0);
             drop(page);
             if !rested {
-                // So long that files that are watched have been looked at.
+                // In this time a service looks at the files that it watches.
                 std::thread::sleep(Duration::from_millis(2500));
                 rested = true;
             }
@@ -125,13 +125,13 @@ fn changes_take_nothing_back() {
         let now = channel.statistics();
         assert_eq!((seen.len(), now.read_again, now.reclaimed), (frames, 0, 0), "{now:?}");
     }
-    // Each reads the file once.
+    // Each of the two channels reads the file once.
     assert_eq!(service.statistics().bytes_read, 2 * (frames * FRAME) as u64);
     over.store(true, Ordering::Relaxed);
     writer.join().unwrap();
 }
 
-/// The file changes between the two looks at its stamps, or after both: the page is unstable, or not unchanged any more.
+/// The file changes between the two reads of its stamp, or after both. The page is then unstable, or no longer unchanged.
 #[test]
 fn a_page_says_when_its_file_was_changed() {
     let folder = folder();
@@ -165,7 +165,8 @@ fn a_page_says_when_its_file_was_changed() {
     assert_eq!(faults.reads.load(Ordering::Relaxed), 2);
 }
 
-/// Where time stamps are coarse, those from right after a change prove nothing. Where they are not, the two files do not look alike.
+/// Where time stamps are coarse, a stamp from right after a change proves nothing. Where they are fine, the two writes make
+/// different stamps.
 #[test]
 fn a_change_in_the_same_tick_is_never_taken_for_none() {
     let folder = folder();
@@ -218,7 +219,7 @@ fn a_truncated_file_is_an_error_where_it_ends_and_the_scan_goes_on() {
     assert_eq!((pages, missing), (good, (len + FRAME) / PAGE - good));
 }
 
-/// The scan reads the file that it opened, whatever becomes of its name.
+/// The scan reads the file that it opened, also after its name is deleted or taken by another file.
 #[test]
 fn a_file_that_is_replaced_or_deleted_is_read_on() {
     let folder = folder();
@@ -230,7 +231,7 @@ fn a_file_that_is_replaced_or_deleted_is_read_on() {
         let mut channel = service.open(Scan::of([&path]).unwatched()).unwrap();
         channel.next_page().unwrap().unwrap();
         if replaces {
-            // The name is another file's for a while.
+            // For a while another file has the name.
             let away = folder.path().join("away");
             std::fs::rename(&path, &away).unwrap();
             std::fs::rename(&other, &path).unwrap();
@@ -251,7 +252,7 @@ fn a_file_that_is_replaced_or_deleted_is_read_on() {
     }
 }
 
-/// A file system in memory may take `O_DIRECT`, and copies from the page cache all the same: it may copy half of a write.
+/// A file system in memory may accept `O_DIRECT` and still copy from the page cache. So it may copy half of a write.
 #[test]
 fn pages_of_files_in_memory_are_not_stable() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
@@ -271,7 +272,7 @@ fn pages_of_files_in_memory_are_not_stable() {
     assert_eq!((bytes, channel.statistics().unstable), (FRAME + 5000, 2));
 }
 
-/// What a channel that watches its files cannot say is an error.
+/// A channel that watches its files cannot judge pages, and returns an error.
 #[test]
 fn watched_pages_are_not_judged() {
     let folder = folder();
@@ -284,7 +285,7 @@ fn watched_pages_are_not_judged() {
     assert!(matches!(&error, Error::Invalid(text) if text.contains("unwatched")), "{error}");
 }
 
-/// Its file would be another one there.
+/// In another channel, the page's file index may be of another file.
 #[test]
 fn a_page_is_judged_by_its_own_channel_only() {
     let folder = folder();
@@ -301,7 +302,7 @@ fn a_page_is_judged_by_its_own_channel_only() {
     }
 }
 
-/// Each page carries the time from before its own read: a read that comes later says so.
+/// Each page has the time before its own read. A later read has a later time.
 #[test]
 fn reads_begin_after_they_were_announced() {
     let folder = folder();
@@ -315,7 +316,7 @@ fn reads_begin_after_they_were_announced() {
         channel.notify_ranges(&[Range { file: 0, start, end }]).unwrap();
         let page = channel.next_page().unwrap().unwrap();
         let now = monotonic();
-        // Before it was submitted, and so before it took its time.
+        // The fault delays the read after its submission, and `read_began` is the time before that.
         assert!(announced <= page.read_began() && page.read_began() + 20_000_000 <= now);
     }
 }

@@ -1,4 +1,5 @@
-//! Waiting by a descriptor, and by tasks: nothing is waited for in vain, and nothing is said in vain for long.
+//! Tests of waiting by a descriptor, and by tasks. No wait is without end, and a descriptor without a page is not readable for
+//! long.
 
 mod common;
 
@@ -19,7 +20,7 @@ use rustix::time::Timespec;
 
 const FRAMES: usize = 24;
 
-/// Whether a channel's descriptor is readable within a time.
+/// Whether a channel's descriptor becomes readable within `most`.
 fn readable(channel: &mut Channel, most: Duration) -> bool {
     let descriptor = channel.descriptor().unwrap();
     let mut polled = [PollFd::from_borrowed_fd(descriptor.as_fd(), PollFlags::IN)];
@@ -29,7 +30,7 @@ fn readable(channel: &mut Channel, most: Duration) -> bool {
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Takes so many pages each time that the descriptor is readable. How often it was in vain.
+/// Takes up to `at_a_time` pages each time that the descriptor is readable. Returns how often it was readable without a page.
 fn read_all(channel: &mut Channel, at_a_time: usize) -> usize {
     let (mut pages, mut vain) = (0, 0);
     loop {
@@ -61,15 +62,15 @@ fn service() -> Service {
     Service::builder().wrap(faults.around()).build().unwrap()
 }
 
-/// Whatever a worker does between, the descriptor tells.
+/// The descriptor becomes readable for every page, independently of the worker's other calls.
 fn check(open: impl Fn() -> Channel) {
     for at_a_time in [1, 2, usize::MAX] {
         let mut channel = open();
         let vain = read_all(&mut channel, at_a_time);
-        // Once from the beginning, and once for each frame at most.
+        // The limit allows one vain wake-up at the beginning, and two for each frame.
         assert!(vain <= 2 * FRAMES + 1, "{vain} times in vain");
     }
-    // Who does not wait by it all the time.
+    // This worker does not always wait by the descriptor.
     let mut channel = open();
     let mut pages = 0;
     loop {
@@ -129,7 +130,7 @@ fn a_daemon_makes_descriptors_readable() {
     assert!(readable(&mut channel, LONG), "it is gone for good");
 }
 
-/// What is not there makes nothing readable, and cancelling the rest of the scan does.
+/// A page that is not ready does not make the descriptor readable. Cancelling the rest of the scan does.
 #[test]
 fn the_descriptor_is_quiet_when_there_is_nothing() {
     let folder = folder();
@@ -162,7 +163,7 @@ fn the_descriptor_is_quiet_when_there_is_nothing() {
     }
 }
 
-/// A task that is run by its thread.
+/// The waker of a task that its thread polls: it unparks the thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -205,7 +206,7 @@ fn streams_wake_their_tasks() {
             });
         }
     });
-    // One that is dropped while it waits, and one that holds what it may.
+    // One stream is dropped while it waits. Another holds as many pages as it may.
     let mut stream = PageStream::new(service.open(Scan::of([&path])).unwrap());
     let waker = Waker::noop();
     let _ = Pin::new(&mut stream).poll_next(&mut Context::from_waker(waker));

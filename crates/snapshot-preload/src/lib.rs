@@ -12,8 +12,7 @@
 //!
 //! Where userfaultfd, or ring 0, is not available the program runs as it would without the library, after one line that says why.
 //!
-//! The library is part of the program's allocator: what it allocates itself comes from an allocator of its own
-//! (`allocator`).
+//! The program's allocator calls the library, so the library has an allocator of its own (`bedplate_preload_allocator`).
 //!
 //! Environment, which is read once, before `main` (`settings`):
 //! - `BEDPLATE_SNAPSHOT_STATISTICS=FILE` appends what happened to a file when the process ends.
@@ -24,7 +23,6 @@
 
 #![cfg(target_os = "linux")]
 
-mod allocator;
 mod arenas;
 mod calls;
 mod daemons;
@@ -41,11 +39,16 @@ mod statistics;
 
 use std::io::Write;
 
+use bedplate_preload_allocator::PrivateAllocator;
+
 use settings::settings;
 
 /// The exit status of a program that was not to run without snapshots: what shells use for a command that cannot be
 /// executed.
 const CANNOT_EXECUTE: i32 = 126;
+
+#[global_allocator]
+static ALLOCATOR: PrivateAllocator = PrivateAllocator::new();
 
 /// Run by the dynamic loader, after the allocator's set-up and before `main`.
 #[used]

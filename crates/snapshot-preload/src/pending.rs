@@ -3,18 +3,19 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bedplate_preload_allocator::LockedAllocator;
 use bedplate_snapshot::Error;
 use bedplate_snapshot::engine::{Arena, Frozen};
 use bedplate_threads::BlockedSignals;
 
-use crate::allocator;
+use crate::ALLOCATOR;
 
 /// An arena of which a child is about to be forked, and what must not happen meanwhile. A handler of the program's might
 /// write to the arena, and wait for this thread. Another thread might have this library's allocator, and the child would find
 /// it so.
 pub struct Pending {
     frozen: Frozen<'static>,
-    allocator: allocator::Held,
+    allocator: LockedAllocator<'static>,
     signals: BlockedSignals,
 }
 
@@ -23,7 +24,7 @@ impl Pending {
     pub fn begin(arena: &'static dyn Arena) -> Result<Self, Error> {
         let signals = BlockedSignals::all_but_faults();
         let frozen = arena.freeze()?;
-        Ok(Self { frozen, allocator: allocator::hold(), signals })
+        Ok(Self { frozen, allocator: ALLOCATOR.lock(), signals })
     }
 
     /// In the parent: all goes on.

@@ -63,15 +63,19 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         Self { made: AtomicPtr::new(ptr::null_mut()) }
     }
 
+    /// This process's own object, if it is made. This allocates nothing, so signal handlers may call it.
+    pub fn made(&self) -> Option<&'static T> {
+        // SAFETY: null, or an object that was leaked.
+        let (process, object) = unsafe { self.made.load(Acquire).as_ref() }?;
+        process.is_current().then_some(object)
+    }
+
     /// This process's own; it is made when it is asked for first. Forks must be [noticed](watch) before.
     pub fn get(&self) -> &'static T {
-        let known = self.made.load(Acquire);
-        // SAFETY: null, or an object that was leaked.
-        if let Some((process, object)) = unsafe { known.as_ref() }
-            && process.is_current()
-        {
+        if let Some(object) = self.made() {
             return object;
         }
+        let known = self.made.load(Acquire);
         let new = Box::into_raw(Box::new((Process::current(), T::default())));
         let made = match self.made.compare_exchange(known, new, AcqRel, Acquire) {
             Ok(_) => new,

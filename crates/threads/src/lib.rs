@@ -3,11 +3,12 @@
 //! A host's signal handlers are written for its own threads: PostgreSQL's jump out of the code that they interrupt. The kernel
 //! delivers a signal of the process to any thread that does not block it. So the threads of a library block all signals
 //! but those that an instruction of their own causes. A forked child has none of these threads: [`forks`] says which objects
-//! it inherited.
+//! it inherited. [`mod@slice`] is for threads for whom others wait.
 
 #![cfg(target_os = "linux")]
 
 pub mod forks;
+pub mod slice;
 
 use std::io;
 use std::marker::PhantomData;

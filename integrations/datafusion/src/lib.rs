@@ -19,6 +19,7 @@
 //! whatever the service does not read, comes from the factory that was there before.
 
 mod buffers;
+mod deliver;
 mod factory;
 pub mod limits;
 mod local;

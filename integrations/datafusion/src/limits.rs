@@ -14,6 +14,12 @@ pub const MAX_READERS_PER_STREAM: usize = 4;
 /// the stream that asked for it reads by the default reader.
 pub const MANY_READERS_OF_A_FILE: usize = 24;
 
+/// Bytes between two column chunks that are fetched together at most. If there are more, the chunks are fetched apart.
+pub const MAX_GAP_BYTES: u64 = 128 << 10;
+
+/// At most one in so many bytes of what is fetched together lies between chunks that the decoder asks for.
+pub const MAX_GAP_PART: u64 = 8;
+
 /// A range with fewer bytes is copied and released at once: the copy costs less than a range that is held for long.
 pub const MIN_PINNED_BYTES: u64 = 64 << 10;
 

@@ -20,9 +20,9 @@ pub struct Predictor {
     /// The part of the file that is scanned.
     part: Option<FileRange>,
     current: Option<usize>,
-    /// Columns whose whole chunks were asked for in the current row group, and in the one before.
-    columns: BTreeSet<usize>,
-    columns_before: BTreeSet<usize>,
+    /// The requests of the current row group, and of the one before: the columns whose whole chunks were asked for together.
+    requests: Vec<BTreeSet<usize>>,
+    requests_before: Vec<BTreeSet<usize>>,
     is_backward: bool,
     is_sequential: bool,
 }
@@ -44,8 +44,8 @@ impl Predictor {
             extents,
             part,
             current: None,
-            columns: BTreeSet::new(),
-            columns_before: BTreeSet::new(),
+            requests: Vec::new(),
+            requests_before: Vec::new(),
             is_backward: false,
             is_sequential: true,
         }
@@ -73,23 +73,29 @@ impl Predictor {
                 if !self.is_sequential {
                     self.is_backward = group < current;
                 }
-                self.columns_before = std::mem::take(&mut self.columns);
+                self.requests_before = std::mem::take(&mut self.requests);
             }
             self.current = Some(group);
         }
         let count = self.metadata.row_group(group).num_columns();
-        self.columns
-            .extend((0..count).filter(|column| ranges.contains(&chunk(&self.metadata, group, *column))));
+        let columns: BTreeSet<usize> =
+            (0..count).filter(|column| ranges.contains(&chunk(&self.metadata, group, *column))).collect();
+        if !columns.is_empty() {
+            self.requests.push(columns);
+        }
     }
 
-    /// What the decoder is going to ask for after this row group, in that order.
-    pub fn next(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    /// What the decoder is going to ask for after this row group, request by request.
+    pub fn next(&self) -> impl Iterator<Item = Vec<Range<u64>>> + '_ {
         let groups =
             self.current.filter(|_| self.is_sequential).into_iter().flat_map(|at| self.following(at));
-        let columns: Vec<usize> = self.columns.union(&self.columns_before).copied().collect();
+        let mut requests = self.requests_before.clone();
+        requests.extend(self.requests.iter().filter(|own| !self.requests_before.contains(own)).cloned());
         groups.flat_map(move |group| {
-            let columns = columns.clone();
-            columns.into_iter().map(move |column| chunk(&self.metadata, group, column))
+            let chunks = |columns: &BTreeSet<usize>| {
+                columns.iter().map(|column| chunk(&self.metadata, group, *column)).collect()
+            };
+            requests.iter().map(chunks).collect::<Vec<_>>()
         })
     }
 
@@ -159,20 +165,26 @@ mod tests {
     fn the_same_columns_of_the_following_row_groups_are_next() {
         let metadata = metadata();
         let mut predictor = Predictor::new(metadata.clone(), None);
-        assert_eq!(predictor.next().count(), 0);
+        let next = |predictor: &Predictor| predictor.next().collect::<Vec<_>>();
+        let each = |groups: &[usize], columns: &[&[usize]]| -> Vec<_> {
+            let requests =
+                |group: &usize| columns.iter().map(|columns| chunks(&metadata, &[*group], columns)).collect();
+            groups.iter().map(requests).collect::<Vec<Vec<_>>>().concat()
+        };
+        assert!(next(&predictor).is_empty());
         let first = chunks(&metadata, &[0], &[0, 2]);
         assert_eq!(predictor.group_of_all(&first), Some(0));
         predictor.note(0, &first);
-        assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[1, 2, 3, 4], &[0, 2]));
+        assert_eq!(next(&predictor), each(&[1, 2, 3, 4], &[&[0, 2]]));
         // Another column is needed for rows that pass a filter.
         predictor.note(0, &chunks(&metadata, &[0], &[1]));
         predictor.note(1, &chunks(&metadata, &[1], &[0, 2]));
-        assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[2, 3, 4], &[0, 1, 2]));
+        assert_eq!(next(&predictor), each(&[2, 3, 4], &[&[0, 2], &[1]]));
         // A part of a chunk is no column that is needed.
         let start = chunk(&metadata, 2, 0).start;
         predictor.note(2, std::slice::from_ref(&(start..start + 1)));
         predictor.note(3, &chunks(&metadata, &[3], &[0]));
-        assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[4], &[0]));
+        assert_eq!(next(&predictor), each(&[4], &[&[0]]));
     }
 
     #[test]
@@ -183,7 +195,7 @@ mod tests {
         predictor.note(2, &chunks(&metadata, &[2], &[0]));
         assert_eq!(predictor.next().count(), 0);
         predictor.note(3, &chunks(&metadata, &[3], &[0]));
-        assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[4], &[0]));
+        assert_eq!(predictor.next().collect::<Vec<_>>().concat(), chunks(&metadata, &[4], &[0]));
     }
 
     #[test]
@@ -193,7 +205,7 @@ mod tests {
         predictor.note(4, &chunks(&metadata, &[4], &[1]));
         predictor.note(3, &chunks(&metadata, &[3], &[1]));
         predictor.note(2, &chunks(&metadata, &[2], &[1]));
-        assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[1, 0], &[1]));
+        assert_eq!(predictor.next().collect::<Vec<_>>().concat(), chunks(&metadata, &[1, 0], &[1]));
     }
 
     #[test]
@@ -202,7 +214,7 @@ mod tests {
         let end = chunk(&metadata, 2, 0).start as i64 + 1;
         let mut predictor = Predictor::new(metadata.clone(), Some(FileRange { start: 0, end }));
         predictor.note(0, &chunks(&metadata, &[0], &[0]));
-        assert_eq!(predictor.next().collect::<Vec<_>>(), chunks(&metadata, &[1, 2], &[0]));
+        assert_eq!(predictor.next().collect::<Vec<_>>().concat(), chunks(&metadata, &[1, 2], &[0]));
     }
 
     #[test]

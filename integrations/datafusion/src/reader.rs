@@ -112,7 +112,7 @@ impl ScanReader {
         let mut predictor = Predictor::new(metadata, self.file.range.clone());
         predictor.note(group, ranges);
         let samples: Vec<_> =
-            ranges.iter().cloned().chain(predictor.next()).take(RESIDENCY_SAMPLES).collect();
+            ranges.iter().cloned().chain(predictor.next().flatten()).take(RESIDENCY_SAMPLES).collect();
         // What the decoder holds, and as much again ahead of it.
         let wanted = (Window::ranges_of(ranges) * 2).div_ceil(bedplate_scan::MAX_RANGES_HELD);
         let lease = Lease::new(self.shared.clone(), path.clone(), wanted.clamp(1, MAX_READERS_PER_STREAM));

@@ -8,8 +8,9 @@
 //!   something can be fetched, however long the decoder holds what it has.
 //! - What the decoder waits for is fetched before anything else. If there is no slot for it, what was fetched ahead is given up.
 //! - Nothing is handed out before the file was found to be current after it had arrived.
+//! - Bytes of a daemon's ranges are handed out as copies that were [checked](crate::deliver).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,29 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bedplate_scan::{Error, Fetch, MAX_RANGES_HELD, PinnedRange, Result};
 use bytes::Bytes;
 
-use crate::buffers::Buffers;
+use crate::buffers::{Buffer, Buffers};
+use crate::deliver::{copy, lend, may_be_lent};
 use crate::limits::MIN_PINNED_BYTES;
 use crate::local::Opened;
 use crate::predict::Predictor;
-use crate::spans::{Span, spans};
-
-/// A range that the decoder has, without a copy.
-struct Lent {
-    range: PinnedRange,
-    lent: Arc<AtomicUsize>,
-}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        &self.range
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        self.lent.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use crate::spans::{Piece, Span, pieces};
 
 /// What a stream fetches.
 pub struct Window {
@@ -63,9 +47,9 @@ impl Window {
         Self { opened, predictor, buffers, read_ahead, unit, ahead: VecDeque::new(), lent }
     }
 
-    /// How many spans ranges have, or a few less.
+    /// How many ranges of the service ranges of the decoder are, or a few less.
     pub fn ranges_of(ranges: &[Range<u64>]) -> usize {
-        ranges.iter().map(|range| spans(range, 1).len()).sum()
+        pieces(ranges.iter().enumerate(), 1).len()
     }
 
     /// The row group in whose column chunks all ranges are.
@@ -73,57 +57,80 @@ impl Window {
         self.predictor.group_of_all(ranges)
     }
 
-    fn slots(&self) -> usize {
-        self.opened.readers.len() * MAX_RANGES_HELD
-    }
-
     /// The bytes of ranges of a row group. `None`: the file is not what was listed any more.
     ///
     /// # Errors
-    /// The service cannot read them, or has ended.
+    /// The service cannot read them, or has ended, or its connection ended before the bytes were copied.
     pub async fn read(&mut self, group: usize, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
         self.predictor.note(group, ranges);
-        let chunks: Vec<Vec<Span>> = ranges.iter().map(|range| spans(range, self.unit)).collect();
-        let mut wanted: VecDeque<Span> = chunks.iter().flatten().copied().collect();
-        let mut next: VecDeque<Span> = self.next_spans();
+        let pieces = self.pieces(ranges);
+        let mut wanted: VecDeque<Span> = pieces.iter().map(|piece| piece.span).collect();
+        let mut next = self.next_spans();
         // What was fetched for a row group that the decoder has skipped.
         self.ahead.retain(|(span, _)| wanted.contains(span) || next.contains(span));
         next.retain(|span| !self.ahead.iter().any(|(ahead, _)| ahead == span) && !wanted.contains(span));
         let mut begun = VecDeque::new();
-        let mut answer = Vec::with_capacity(ranges.len());
-        for (range, chunk) in ranges.iter().zip(&chunks) {
-            let is_small = range.end - range.start < MIN_PINNED_BYTES;
-            let mut copy = None;
-            for _ in chunk {
-                let arrived = self.arrive(&mut begun, &mut wanted, &mut next).await?;
-                if chunk.len() == 1 && !is_small && self.may_lend() {
-                    self.lent.fetch_add(1, Ordering::Relaxed);
-                    let lent = Lent { range: arrived, lent: self.lent.clone() };
-                    answer.push(Bytes::from_owner(lent));
-                } else {
-                    let len = (range.end - range.start) as usize;
-                    copy.get_or_insert_with(|| self.buffers.take(len)).copy(&arrived);
+        let mut answer = vec![Bytes::new(); ranges.len()];
+        // Ranges that are cut, as far as their parts have arrived.
+        let mut parts: BTreeMap<usize, Buffer> = BTreeMap::new();
+        for Piece { span, ranges: numbers, is_part, .. } in pieces {
+            let arrived = self.arrive(&mut begun, &mut wanted, &mut next).await?;
+            if is_part {
+                for number in numbers {
+                    let len = (ranges[number].end - ranges[number].start) as usize;
+                    copy(&arrived, parts.entry(number).or_insert_with(|| self.buffers.take(len)))?;
                 }
+                continue;
             }
-            match copy {
-                Some(copy) => answer.push(copy.into_bytes()),
-                None if chunk.is_empty() => answer.push(Bytes::new()),
-                None => {}
+            let bytes = match span.len as u64 >= MIN_PINNED_BYTES && self.may_lend() {
+                true => lend(arrived, &self.lent),
+                false => {
+                    let mut buffer = self.buffers.take(span.len);
+                    copy(&arrived, &mut buffer)?;
+                    buffer.into_bytes()
+                }
+            };
+            for number in numbers {
+                answer[number] = bytes.slice(span.place_of(&ranges[number]));
             }
+        }
+        for (number, buffer) in parts {
+            answer[number] = buffer.into_bytes();
         }
         self.fetch_ahead(&mut next)?;
         Ok(self.opened.is_current().then_some(answer))
     }
 
     fn may_lend(&self) -> bool {
-        self.lent.load(Ordering::Relaxed) < self.slots() / 2
+        let slots = self.opened.readers.len() * MAX_RANGES_HELD;
+        may_be_lent(&self.opened.readers[0]) && self.lent.load(Ordering::Relaxed) < slots / 2
+    }
+
+    /// The pieces of ranges: those that were fetched ahead, as they were, and what is not in them.
+    fn pieces(&self, ranges: &[Range<u64>]) -> Vec<Piece> {
+        let mut known: Vec<Piece> = Vec::new();
+        let mut rest = Vec::new();
+        for (number, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
+            let ahead = self.ahead.iter().map(|(span, _)| *span).find(|span| span.covers(range));
+            let Some(span) = ahead else {
+                rest.push((number, range));
+                continue;
+            };
+            match known.iter_mut().find(|piece| piece.span == span) {
+                Some(piece) => piece.ranges.push(number),
+                None => known.push(Piece::new(span, number)),
+            }
+        }
+        known.extend(pieces(rest, self.unit));
+        known.sort_by_key(|piece| piece.span.start);
+        known
     }
 
     /// What the decoder is going to ask for, as far as it may be fetched now.
     fn next_spans(&self) -> VecDeque<Span> {
         let (mut next, mut bytes) = (VecDeque::new(), 0);
-        for range in self.predictor.next() {
-            for span in spans(&range, self.unit) {
+        for request in self.predictor.next() {
+            for Piece { span, .. } in pieces(request.iter().enumerate(), self.unit) {
                 bytes += span.len as u64;
                 if bytes > self.read_ahead {
                     return next;

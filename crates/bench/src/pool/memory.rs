@@ -26,10 +26,10 @@ impl Memory {
 }
 
 impl Store for Memory {
-    type Session<'s> = PlainSession<'s, &'s RwLock<Map>>;
+    type Session<'s> = PlainSession<&'s RwLock<Map>>;
 
     fn session(&self) -> Result<Self::Session<'_>> {
-        Ok(PlainSession::new(&self.0, None))
+        Ok(PlainSession::new(&self.0))
     }
 }
 

@@ -1,22 +1,25 @@
-//! Transactions for stores that have single operations only: the B+tree, and the map of the tests.
+//! Transactions for stores that have single operations only: the bare B+tree, and the map of the tests.
 //!
-//! - Atomic in memory: a transaction that does not commit is undone, last change first, from the values that it
-//!   replaced.
-//! - Durable, if there is a [`Log`], to which the store tells its changes: the log has what would have to be taken back
-//!   before each change, and the transaction's end, which is on disk before the transaction returns. A single put is
-//!   one record of the store's, and needs no more.
+//! - Atomic in memory: a transaction that does not commit is undone, last change first, from the values that it replaced.
+//! - Not durable.
 //! - Not isolated: the workload does not run transactions together that disagree.
 
-use std::sync::Arc;
-
-use super::log::Log;
-use super::store::{Access, Body, Expected, Session, Transaction, Verdict, Visit};
-use crate::{Error, Result};
+use super::store::{Access, Body, Each, Expected, Session, Transaction, Verdict, Visit};
+use crate::Result;
 
 /// Single operations of one thread on an ordered store, each atomic.
 pub trait Plain {
     /// Puts a key's value into `value`; `false` if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+    /// Like [`Session::get_many`].
+    fn get_many(&mut self, keys: &[&[u8]], each: Each<'_>) -> Result<()> {
+        let mut value = Vec::new();
+        for (index, key) in keys.iter().enumerate() {
+            let found = self.get(key, &mut value)?;
+            each(index, found.then_some(&value[..]));
+        }
+        Ok(())
+    }
     /// Inserts a key or replaces its value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
     /// Removes a key; `false` if it was not there.
@@ -26,63 +29,45 @@ pub trait Plain {
 }
 
 /// A thread's session.
-pub struct PlainSession<'s, P> {
+pub struct PlainSession<P> {
     plain: P,
-    log: Option<&'s Log>,
     undo: Undo,
 }
 
-impl<'s, P: Plain> PlainSession<'s, P> {
-    /// A session over a thread's single operations. With a log, which is the one that the store writes, changes are
-    /// durable.
-    pub fn new(plain: P, log: Option<&'s Arc<Log>>) -> Self {
-        Self { plain, log: log.map(Arc::as_ref), undo: Undo::default() }
+impl<P: Plain> PlainSession<P> {
+    /// A session over a thread's single operations.
+    pub fn new(plain: P) -> Self {
+        Self { plain, undo: Undo::default() }
     }
 }
 
-impl<P: Plain> Session for PlainSession<'_, P> {
+impl<P: Plain> Session for PlainSession<P> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.plain.get(key, value)
     }
 
+    fn get_many(&mut self, keys: &[&[u8]], each: Each<'_>) -> Result<()> {
+        self.plain.get_many(keys, each)
+    }
+
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.plain.put(key, value)?;
-        match self.log {
-            Some(log) => durable(log, log.last_of_thread()),
-            None => Ok(()),
-        }
+        self.plain.put(key, value)
     }
 
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
         self.plain.scan(from, expected, visit)
     }
 
-    fn transaction(&mut self, access: Access, body: Body<'_>) -> Result<Verdict> {
+    fn transaction(&mut self, _: Access, body: Body<'_>) -> Result<Verdict> {
         self.undo.clear();
-        let log = self.log.filter(|_| access == Access::Write).map(|log| (log, log.begin()));
         let (plain, undo) = (&mut self.plain, &mut self.undo);
-        let mut open = Open { plain, undo, log, old: Vec::new(), new: Vec::new() };
+        let mut open = Open { plain, undo, old: Vec::new(), new: Vec::new() };
         let verdict = body(&mut open);
-        let changed = !open.undo.changes.is_empty();
-        let commits = matches!(verdict, Ok(Verdict::Commit));
-        if !commits {
+        if !matches!(verdict, Ok(Verdict::Commit)) {
             open.roll_back()?;
-        }
-        if let Some((log, transaction)) = log
-            && changed
-        {
-            let end = log.end(transaction);
-            // Should what was taken back not be on disk, it is taken back again.
-            if commits {
-                durable(log, end)?;
-            }
         }
         verdict
     }
-}
-
-fn durable(log: &Log, up_to: u64) -> Result<()> {
-    log.make_durable(up_to).map_err(Error::io("write the log"))
 }
 
 /// What a transaction replaced, in one buffer: keys and values, and where they are.
@@ -114,8 +99,6 @@ impl Undo {
 struct Open<'o, P> {
     plain: &'o mut P,
     undo: &'o mut Undo,
-    /// And the transaction's number there.
-    log: Option<(&'o Log, u64)>,
     old: Vec<u8>,
     new: Vec<u8>,
 }
@@ -137,11 +120,7 @@ impl<P: Plain> Open<'_, P> {
 
     /// Before a change.
     fn changes(&mut self, key: &[u8], was_there: bool) {
-        let old = was_there.then_some(&self.old[..]);
-        self.undo.push(key, old);
-        if let Some((log, transaction)) = self.log {
-            log.undo(transaction, key, old);
-        }
+        self.undo.push(key, was_there.then_some(&self.old[..]));
     }
 }
 

@@ -33,16 +33,32 @@ pub trait Store: Sync {
 /// Called with each key and value of a scan; `false` ends it.
 pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> bool;
 
+/// Called with the index and the value of each key that is looked up.
+pub type Each<'e> = &'e mut dyn FnMut(usize, Option<&[u8]>);
+
 /// How many records a scan will visit, where that is known: as of a query with a limit.
 pub type Expected = Option<usize>;
 
-/// What is done in a transaction. Called once.
+/// The work of a transaction. The store calls it again after a conflict with another transaction.
 pub type Body<'b> = &'b mut dyn FnMut(&mut dyn Transaction) -> Result<Verdict>;
 
 /// One thread's use of a store.
 pub trait Session {
     /// Puts a key's value into `value`; `false` if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Looks several keys up, in the way in which the store does that best: by default in one read transaction.
+    fn get_many(&mut self, keys: &[&[u8]], each: Each<'_>) -> Result<()> {
+        let mut value = Vec::new();
+        let mut body = |tx: &mut dyn Transaction| {
+            for (index, key) in keys.iter().enumerate() {
+                let found = tx.get(key, &mut value)?;
+                each(index, found.then_some(&value[..]));
+            }
+            Ok(Verdict::Commit)
+        };
+        self.transaction(Access::Read, &mut body).map(drop)
+    }
 
     /// Inserts a key or replaces its value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;

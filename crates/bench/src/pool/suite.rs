@@ -27,6 +27,10 @@ pub fn behaves(store: &impl Store) {
     session.put(b"c", b"short").unwrap();
     assert!(session.get(b"c", &mut value).unwrap());
     assert_eq!(value, b"short");
+    let mut lens = [None; 4];
+    let several = [&b"e"[..], b"x", b"c", b"e"];
+    session.get_many(&several, &mut |index, value| lens[index] = Some(value.map(<[u8]>::len))).unwrap();
+    assert_eq!(lens, [Some(Some(120)), Some(None), Some(Some(5)), Some(Some(120))]);
     assert_eq!(keys(&mut session, b"aa"), [b"b", b"c", b"d", b"e"]);
     assert_eq!(keys(&mut session, b""), [b"a", b"b", b"c", b"d"]);
 

@@ -9,7 +9,8 @@ use bedplate_postgres_suite::{Cluster, Installation, Settings, Stop, cpu_ns, exe
 
 use super::{data, failed};
 use crate::tpch::cold;
-use crate::tpch::engine::{Access, Rows, Run, Side};
+use crate::tpch::engine::{Access, Run, Side, Together};
+use crate::tpch::measure::{Measured, answers, at_once, measure};
 use crate::{Error, Options, Result};
 
 /// A setting and its value.
@@ -152,7 +153,8 @@ impl Server {
             Some(_) => execute(&mut client, "set bedplate_scan.enabled = on").map_err(failed)?,
             None => {}
         }
-        self.measure(|| rows(&mut client, text).map_err(failed))
+        let (measured, rows) = self.measure(|| rows(&mut client, text).map_err(failed))?;
+        Ok(measured.run(rows))
     }
 
     /// The time for which a serial query reads blocks, or waits for them.
@@ -166,34 +168,25 @@ impl Server {
 
     /// Runs a query in several sessions at the same time. All of them must have the same rows.
     pub fn queries(&mut self, text: &str, clients: usize) -> Result<Run> {
-        let lists = vec![vec![text]; clients];
-        let (mut run, answers) = self.together(&lists)?;
-        let mut rows = answers.into_iter().map(|(_, _, rows)| rows);
-        run.rows = rows.next().unwrap_or_default();
-        match rows.all(|other| other == run.rows) {
-            true => Ok(run),
+        let Together { wall_ns, cpu_ns, device_bytes, answers } =
+            self.together(&vec![vec![(0, text)]; clients])?;
+        let mut all = answers.into_iter().map(|answer| answer.rows);
+        let rows = all.next().unwrap_or_default();
+        match all.all(|other| other == rows) {
+            true => Ok(Run { wall_ns, cpu_ns, device_bytes, rows }),
             false => Err(failed("sessions that scan together have different rows".to_owned())),
         }
     }
 
-    /// Runs lists of queries at the same time, each in a session without parallel workers. Returns the run, without rows, and the list
-    /// and the place in it of each query, with its time in nanoseconds and its rows.
-    pub fn together(&mut self, lists: &[Vec<&str>]) -> Result<(Run, Vec<Reply>)> {
+    /// Runs lists of queries at the same time, each in a session without parallel workers. A query has an index and a text.
+    pub fn together(&mut self, lists: &[Vec<(usize, &str)>]) -> Result<Together> {
         let mut sessions = lists.iter().map(|_| self.session(0)).collect::<Result<Vec<_>>>()?;
-        let mut replies = Vec::new();
-        let run = self.measure(|| {
-            std::thread::scope(|scope| {
-                let clients = lists.iter().zip(&mut sessions).enumerate();
-                let running: Vec<_> = clients
-                    .map(|(number, (list, client))| scope.spawn(move || each(client, number, list)))
-                    .collect();
-                for thread in running {
-                    replies.extend(thread.join().map_err(|_| failed("a client panicked".to_owned()))??);
-                }
-                Ok(Vec::new())
+        let (measured, all) = self.measure(|| {
+            at_once(lists.iter().zip(&mut sessions), |(list, client)| {
+                answers(list.iter().copied(), |text| rows(client, text).map_err(failed))
             })
         })?;
-        Ok((run, replies))
+        Ok(measured.together(all.concat()))
     }
 
     /// A session whose plans have so many workers at most.
@@ -203,13 +196,9 @@ impl Server {
         Ok(client)
     }
 
-    fn measure(&self, work: impl FnOnce() -> Result<Vec<Vec<String>>>) -> Result<Run> {
+    fn measure<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(Measured, T)> {
         let folder = self.cluster.path();
-        let (cpu, device, start) = (cpu_ns(folder), cold::device_bytes(folder), Instant::now());
-        let rows = work()?;
-        let wall_ns = start.elapsed().as_nanos() as f64;
-        let device_bytes = device.zip(cold::device_bytes(folder)).map(|(before, now)| (now - before) as f64);
-        Ok(Run { wall_ns, cpu_ns: cpu_ns(folder).saturating_sub(cpu) as f64, device_bytes, rows })
+        measure(folder, self.buffers.is_some(), || Ok(cpu_ns(folder)), work)
     }
 
     /// Counts the reads of the extension in a cold query.
@@ -234,19 +223,6 @@ impl Server {
             rows(&mut self.session(0)?, &format!("select pg_relation_size('{table}')")).map_err(failed)?;
         found[0][0].parse().map_err(|_| failed(format!("{table} has a size of {found:?}")))
     }
-}
-
-/// A query's list and its place there, its time in nanoseconds, and its rows.
-pub type Reply = ((usize, usize), f64, Rows);
-
-/// Runs a list of queries in a session.
-fn each(client: &mut Client, list: usize, texts: &[&str]) -> Result<Vec<Reply>> {
-    let run = |(place, text): (usize, &&str)| {
-        let start = Instant::now();
-        let rows = rows(client, text).map_err(failed)?;
-        Ok(((list, place), start.elapsed().as_nanos() as f64, rows))
-    };
-    texts.iter().enumerate().map(run).collect()
 }
 
 /// The extension for an installation: where `make postgres` builds it, or where it is installed.

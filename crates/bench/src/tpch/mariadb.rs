@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use bedplate_mariadb_suite::{Installation, Launch, Preload, Server, Session, Settings};
 
-use super::engine::{Access, Answer, Candidate, Engine, Rows, Run, Side, Together};
+use super::engine::{Access, Candidate, Engine, Run, Side, Together};
+use super::measure::{Measured, answers, at_once, measure};
 use super::queries::{INDEXES, Q6, TABLES, query};
 use super::{Progress, cold, rows};
 use crate::{Error, Fields, Options, Result};
@@ -136,13 +137,8 @@ impl MariaDb {
         Ok(session)
     }
 
-    fn measure(&self, work: impl FnOnce() -> Result<Rows>) -> Result<Run> {
-        let folder = self.server.path();
-        let (cpu, device, start) = (self.server.cpu_ns(), cold::device_bytes(folder), Instant::now());
-        let rows = work()?;
-        let wall_ns = start.elapsed().as_nanos() as f64;
-        let device_bytes = device.zip(cold::device_bytes(folder)).map(|(before, now)| (now - before) as f64);
-        Ok(Run { wall_ns, cpu_ns: self.server.cpu_ns().saturating_sub(cpu) as f64, device_bytes, rows })
+    fn measure<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(Measured, T)> {
+        measure(self.server.path(), self.memory.is_some(), || Ok(self.server.cpu_ns()), work)
     }
 }
 
@@ -186,7 +182,8 @@ impl Engine for MariaDb {
 
     fn query(&mut self, _: Side, index: usize) -> Result<Run> {
         let mut session = self.session()?;
-        self.measure(|| session.rows(&query(index, self.scale)).map_err(failed))
+        let (measured, rows) = self.measure(|| session.rows(&query(index, self.scale)).map_err(failed))?;
+        Ok(measured.run(rows))
     }
 
     fn access(&mut self, _: Side, index: usize) -> Result<Option<Access>> {
@@ -203,22 +200,13 @@ impl Engine for MariaDb {
 
     fn clients(&mut self, _: Side, lists: &[Vec<usize>]) -> Result<Together> {
         let sessions = lists.iter().map(|_| self.session()).collect::<Result<Vec<_>>>()?;
-        let mut answers = Vec::new();
-        let run = self.measure(|| {
-            std::thread::scope(|scope| {
-                let running: Vec<_> = lists
-                    .iter()
-                    .zip(sessions)
-                    .map(|(list, session)| scope.spawn(|| each(session, list, self.scale)))
-                    .collect();
-                for thread in running {
-                    let list = thread.join().map_err(|_| failed("a client panicked".to_owned()))?;
-                    answers.extend(list?);
-                }
-                Ok(Vec::new())
+        let (measured, all) = self.measure(|| {
+            at_once(lists.iter().zip(sessions), |(list, mut session)| {
+                let queries = list.iter().map(|index| (*index, query(*index, self.scale)));
+                answers(queries, |text| session.rows(text).map_err(failed))
             })
         })?;
-        Ok(Together { wall_ns: run.wall_ns, cpu_ns: run.cpu_ns, device_bytes: run.device_bytes, answers })
+        Ok(measured.together(all.concat()))
     }
 
     fn serves(&mut self) -> Result<bool> {
@@ -241,16 +229,6 @@ impl Engine for MariaDb {
     fn limit_memory(&mut self, bytes: Option<u64>) {
         self.memory = bytes;
     }
-}
-
-/// Runs a list of queries in a session.
-fn each(mut session: Session, list: &[usize], scale: f64) -> Result<Vec<Answer>> {
-    let run = |index: &usize| {
-        let start = Instant::now();
-        let rows = session.rows(&query(*index, scale)).map_err(failed)?;
-        Ok(Answer { query: *index, wall_ns: start.elapsed().as_nanos() as f64, rows })
-    };
-    list.iter().map(run).collect()
 }
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
 //! `scan-tpch`: TPC-H in several databases, as they are and with Bedplate's scans (zicIO paper 5.3, 5.5 and 5.6).
 //!
 //! [`engine`] has the trait that a database implements, and [`driver`] has everything else: rounds, comparisons and ratios. [`ENGINES`] has
-//! the databases. `queries`, `rows`, `oracle`, `answers` and `cold` are what databases share; `scan-postgres` uses them, too.
+//! the databases. `queries`, `rows`, `oracle`, `answers`, `cold` and `measure` are what databases share; `scan-postgres` uses them, too.
 
 pub mod answers;
 pub mod cold;
 mod driver;
 pub mod engine;
+mod fresh;
 mod mariadb;
+pub mod measure;
 pub mod oracle;
 mod parquet;
 mod postgres;
 mod python;
 pub mod queries;
+mod read_ahead;
 pub mod rows;
 
 use crate::{Benchmark, Error, Options, Report, Result, Sink, Step};

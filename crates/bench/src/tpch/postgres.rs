@@ -7,10 +7,10 @@ use std::path::Path;
 use bedplate_postgres_suite::Installation;
 
 use super::Progress;
-use super::engine::{Access, Answer, Candidate, Engine, Run, Side, Together};
+use super::engine::{Access, Candidate, Engine, Run, Side, Together};
 use super::queries::{Q6, query};
 use crate::postgres::VERSIONS;
-use crate::postgres::server::{Reply, Server};
+use crate::postgres::server::Server;
 use crate::{Error, Fields, Options, Result};
 
 pub const CANDIDATE: Candidate =
@@ -88,12 +88,8 @@ impl Engine for Postgres {
     fn clients(&mut self, _: Side, lists: &[Vec<usize>]) -> Result<Together> {
         let texts: Vec<String> =
             (0..super::queries::QUERIES.len()).map(|index| query(index, self.scale)).collect();
-        let of_list = |list: &Vec<usize>| list.iter().map(|index| texts[*index].as_str()).collect();
-        let (run, replies) = self.server.together(&lists.iter().map(of_list).collect::<Vec<_>>())?;
-        let answer =
-            |((list, place), wall_ns, rows): Reply| Answer { query: lists[list][place], wall_ns, rows };
-        let answers = replies.into_iter().map(answer).collect();
-        Ok(Together { wall_ns: run.wall_ns, cpu_ns: run.cpu_ns, device_bytes: run.device_bytes, answers })
+        let of_list = |list: &Vec<usize>| list.iter().map(|index| (*index, texts[*index].as_str())).collect();
+        self.server.together(&lists.iter().map(of_list).collect::<Vec<_>>())
     }
 
     fn serves(&mut self) -> Result<bool> {

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use bedplate_postgres_suite::cache_folder;
 
+use crate::Error;
+
 /// The version that has the generator of TPC-H and its answers, and the one that is measured, as folders of packages.
 const GENERATOR: &str = "duckdb";
 const ENGINE: &str = "duckdb-2";
@@ -23,6 +25,11 @@ pub fn with_engine() -> Result<Command, String> {
         Ok(program) => Ok(command(program, ENGINE)),
         Err(_) => with_generator(),
     }
+}
+
+/// The error of an engine that needs Python with DuckDB, with the reason why there is none.
+pub fn missing(reason: String) -> Error {
+    Error::Missing { what: format!("there is no Python with DuckDB: {reason}"), hint: "run `make setup`" }
 }
 
 fn command(program: &str, packages: &str) -> Command {

@@ -1,20 +1,25 @@
-//! Everything that can be done to a node, done to bytes that need not be one: for the fuzzer and the property tests.
+//! All operations on nodes, applied to arbitrary bytes. The fuzzer and the property tests use this.
 
 use super::edit::{NewValue, Node};
 use super::view::{Page, Value};
-use super::{Copied, INNER, Key, LEAF, MAX_KEY, PAYLOAD, check, rebuild};
+use super::{INNER, Key, LEAF, LONGEST_KEY, PageBuf, check, rebuild};
+use bedplate_bufpool::PageSize;
 
-/// Reads and changes `input` as if it were a node. Nothing may panic, hang or leave the page; what comes out is of no
-/// interest, except that a page that passes the checks still does after a change.
+/// Reads and changes `input` as if it were a node. No operation may panic, hang, or access memory outside the page. The
+/// results do not matter.
 pub fn arbitrary_page(input: &[u8]) {
     let (arguments, payload) = input.split_at(input.len().min(24));
-    let mut page = Copied::new();
-    let len = payload.len().min(PAYLOAD);
-    page.0[..len].copy_from_slice(&payload[..len]);
-    // Most inputs would be neither kind.
-    match arguments.first().copied().unwrap_or_default() % 4 {
-        0 => page.0[0] = LEAF,
-        1 => page.0[0] = INNER,
+    let choice = arguments.first().copied().unwrap_or_default();
+    // Most inputs are as short as a page of 4 KiB. Reading all keys of a large page that is no node takes long.
+    let size = if choice < 240 { 0 } else { 1 + usize::from(choice / 4 % 4) };
+    let mut page = PageBuf::new(PageSize::ALL[size]);
+    let len = payload.len().min(page.0.len());
+    let bytes = page.0.as_mut_bytes();
+    bytes[..len].copy_from_slice(&payload[..len]);
+    // Without this, most inputs would be neither a leaf nor an inner node.
+    match choice % 4 {
+        0 => bytes[0] = LEAF,
+        1 => bytes[0] = INNER,
         _ => {}
     }
     let key = &arguments[1.min(arguments.len())..];
@@ -35,7 +40,7 @@ fn read(page: Page<'_>, key: &[u8]) {
     );
     for i in 0..leaf.count() {
         leaf.key(i, &mut copy);
-        assert!(copy.len() <= MAX_KEY);
+        assert!(copy.len() <= LONGEST_KEY);
     }
     for i in 0..inner.count() {
         inner.key(i, &mut copy);
@@ -44,19 +49,19 @@ fn read(page: Page<'_>, key: &[u8]) {
     let level = page.level();
     let _ = check::check(page, level);
     for (key, value) in records(page) {
-        assert!(key.len() <= MAX_KEY && value.is_none_or(|value| value.len() <= PAYLOAD));
+        assert!(key.len() <= LONGEST_KEY && value.is_none_or(|value| value.len() <= page.end()));
     }
 }
 
 type Change<'c> = dyn Fn(&mut Node<'_>, usize) -> bool + 'c;
 
-fn change(page: &Copied, key: &[u8]) {
+fn change(page: &PageBuf, key: &[u8]) {
     let value = vec![7; 200 * key.first().map_or(0, |&byte| usize::from(byte % 8))];
     let changes: [&Change; 5] = [
         &|node, at| node.insert(at, key, NewValue::Here(&value)).is_ok(),
         &|node, at| node.insert_child(at, key, 1).is_ok(),
         &|node, at| node.replace(at, NewValue::Here(&value)).is_ok(),
-        &|node, at| node.replace(at, NewValue::Elsewhere(1, 2)).is_ok(),
+        &|node, at| node.replace(at, NewValue::Overflow(1, 2)).is_ok(),
         &|node, at| {
             node.remove(at);
             true
@@ -74,9 +79,7 @@ fn change(page: &Copied, key: &[u8]) {
         read(Page::of(&copy.0), key);
     }
     let mut copy = page.clone();
-    if let Some(value) = Node::of(&mut copy.0).into_value(0) {
-        value.fill(1);
-    }
+    Node::of(&mut copy.0).overwrite_value(0, &vec![1; page.0.len()]);
     let page = Page::of(&page.0);
     let split = if page.is_leaf() { rebuild::split_leaf(page, key) } else { rebuild::split_inner(page) };
     if let Ok((left, right)) = rebuild::halves(page, &split) {
@@ -85,7 +88,7 @@ fn change(page: &Copied, key: &[u8]) {
     }
 }
 
-/// All keys and values of a leaf that stands still, with values that are elsewhere left out.
+/// All records of a leaf that does not change. The value is none for an overflow value.
 pub fn records(page: Page<'_>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let leaf = page.leaf();
     let mut key = Key::new();
@@ -98,7 +101,7 @@ pub fn records(page: Page<'_>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
                     bytes.append_to(&mut value);
                     Some(value)
                 }
-                Value::Elsewhere(..) => None,
+                Value::Overflow(..) => None,
             };
             (key.to_vec(), value)
         })

@@ -1,13 +1,12 @@
-//! What holds for every node, checked.
+//! Checks of the invariants of a node.
 
 use super::edit::record_len;
 use super::search::biased;
 use super::view::{Page, Slots};
-use super::{
-    CAPACITY, HINT_COUNT, INNER_SLOT, Key, LEAF_SLOT, MAX_KEY, PAYLOAD, SLOTS, common_prefix, hint_position,
-};
+use super::{HINT_COUNT, INNER_SLOT, Key, LEAF_SLOT, SLOTS, common_prefix, hint_position};
 
-/// What is wrong with `page`, which must stand still; `level` is what its parent says.
+/// Checks a node and describes the first violation. `page` must not change meanwhile. `level` is the level that the
+/// parent implies.
 pub fn check(page: Page<'_>, level: u8) -> Result<(), String> {
     if page.level() != level || !(if level == 0 { page.is_leaf() } else { page.is_inner() }) {
         return Err(format!("is no node of level {level}"));
@@ -18,17 +17,17 @@ pub fn check(page: Page<'_>, level: u8) -> Result<(), String> {
 fn check_slots<const SLOT: usize>(page: Page<'_>) -> Result<(), String> {
     let slots = page.slots::<SLOT>();
     let end = SLOTS + slots.count() * SLOT;
-    if page.used() != page.live() + slots.count() * SLOT || page.used() > CAPACITY {
-        return Err(format!("uses {} bytes of {CAPACITY}", page.used()));
+    if page.used() != page.live() + slots.count() * SLOT || page.used() > page.capacity() {
+        return Err(format!("uses {} bytes of {}", page.used(), page.capacity()));
     }
     let heap = page.heap();
-    if heap < end || heap > PAYLOAD {
+    if heap < end || heap > page.end() {
         return Err(format!("its heap begins at {heap}, its slots end at {end}"));
     }
     let mut pieces = Vec::with_capacity(slots.count() + 2);
     let (low, high) = (page.low(), page.high());
     for fence in [low, high].into_iter().flatten() {
-        pieces.push((fence.as_ptr().addr() - page.bytes(0, 0).as_ptr().addr(), fence.len()));
+        pieces.push((fence.offset(), fence.len()));
     }
     let (low, high) = (low.map(owned), high.map(owned));
     let common = match (&low, &high) {
@@ -43,7 +42,7 @@ fn check_slots<const SLOT: usize>(page: Page<'_>) -> Result<(), String> {
     let mut key = Key::new();
     for i in 0..slots.count() {
         let slot = slots.slot(i);
-        if common + slot.suffix_len() > MAX_KEY {
+        if common + slot.suffix_len() > page.max_key() {
             return Err(format!("key {i} is too long"));
         }
         pieces.push((slot.record(), record_len(slots, slot)));
@@ -65,7 +64,7 @@ fn check_slots<const SLOT: usize>(page: Page<'_>) -> Result<(), String> {
     check_pieces(page, pieces)
 }
 
-/// Hints are the heads of their slots.
+/// Checks that each hint is the head of its slot.
 fn check_hints<const SLOT: usize>(slots: Slots<'_, SLOT>) -> Result<(), String> {
     if slots.count() == 0 {
         return Ok(());
@@ -76,13 +75,13 @@ fn check_hints<const SLOT: usize>(slots: Slots<'_, SLOT>) -> Result<(), String> 
     wrong.map_or(Ok(()), |j| Err(format!("hint {j} is not its slot's")))
 }
 
-/// The heap has what is used, nothing twice, and as much as the header says.
+/// Checks that the used pieces of the heap do not overlap, and that their total size is the one in the header.
 fn check_pieces(page: Page<'_>, mut pieces: Vec<(usize, usize)>) -> Result<(), String> {
     pieces.retain(|&(_, len)| len > 0);
     pieces.sort_unstable();
     let mut end = page.heap();
     for &(at, len) in &pieces {
-        if at < end || at + len > PAYLOAD {
+        if at < end || at + len > page.end() {
             return Err(format!("{len} bytes at {at} overlap what is before them or leave the page"));
         }
         end = at + len;

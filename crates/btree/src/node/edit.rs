@@ -1,30 +1,33 @@
-//! Changing a node under an exclusive latch.
+//! Changes of a node under an exclusive latch.
 //!
-//! Owns every store. A page that reaches this has a valid checksum, but may still hold anything: offsets are bounded
-//! by the same [`view`](super::view) that readers use and every store goes through a slice, so a page that is no node
-//! makes wrong answers or [`Full`], never a store outside of it.
+//! This module contains all stores. They go through [`PayloadMut`], because optimistic readers may read the page at the
+//! same time. A page that is changed here has a valid checksum, but it may still have any content. So offsets are
+//! bounded by the same [`view`](super::view) that readers use, and a store outside the payload panics. A page that is
+//! not a node causes wrong results or [`Full`], but never a store outside the page.
+
+use bedplate_bufpool::{Exclusive, Payload, PayloadMut};
 
 use super::search::biased;
 use super::view::{Inner, Leaf, Page, Slots, Value};
 use super::{
-    Copied, ELSEWHERE, FENCES, FIRST_CHILD, HINT_COUNT, HINTS, INNER, INNER_SLOT, LEAF, LEAF_SLOT, MAX_KEY,
-    PAYLOAD, PREFIX, SLOTS, Slot, common_prefix, hint_position,
+    FENCES, FIRST_CHILD, HINT_COUNT, HINTS, INNER, INNER_SLOT, LEAF, LEAF_SLOT, OVERFLOW, PREFIX, PageBuf,
+    SLOTS, Slot, WORD, common_prefix, hint_position,
 };
 
-/// There is no room, not even when the heap is compacted.
+/// The node has no room, even after its heap is compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A value as it is put into a leaf.
+/// A value to be put into a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewValue<'a> {
-    /// The value itself; with its key at most [`MAX_RECORD`](super::MAX_RECORD) bytes.
+    /// The bytes of the value. Key and value together have at most [`max_record`](super::max_record) bytes.
     Here(&'a [u8]),
-    /// The value's first page and its length.
-    Elsewhere(u64, u64),
+    /// The first overflow page of the value, and the length of the value.
+    Overflow(u64, u64),
 }
 
-/// The bytes of a [`NewValue`] in a record, and what precedes the key's tail there.
+/// A [`NewValue`] as a record stores it: the tag before the key's tail, and the bytes after it.
 struct Stored<'a> {
     tag: [u8; 2],
     reference: [u8; 16],
@@ -34,14 +37,15 @@ struct Stored<'a> {
 impl<'a> Stored<'a> {
     fn new(value: NewValue<'a>) -> Result<Self, Full> {
         match value {
-            // More than a page is refused by the lack of room; it must only not look like a reference.
+            // A value longer than a page fails later, because it has no room. Here its length must only differ from the
+            // tag `OVERFLOW`.
             NewValue::Here(bytes) => {
-                let tag = u16::try_from(bytes.len()).ok().filter(|&len| len != ELSEWHERE).ok_or(Full)?;
+                let tag = u16::try_from(bytes.len()).ok().filter(|&len| len != OVERFLOW).ok_or(Full)?;
                 Ok(Self { tag: tag.to_le_bytes(), reference: [0; 16], value: Some(bytes) })
             }
-            NewValue::Elsewhere(page, len) => {
+            NewValue::Overflow(page, len) => {
                 let words = u128::from(page) | u128::from(len) << 64;
-                Ok(Self { tag: ELSEWHERE.to_le_bytes(), reference: words.to_le_bytes(), value: None })
+                Ok(Self { tag: OVERFLOW.to_le_bytes(), reference: words.to_le_bytes(), value: None })
             }
         }
     }
@@ -51,73 +55,97 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// A node that nobody else reads or writes now; optimistic readers will find out that it changed.
+/// An object that has the payload of a page, which only the caller may change.
+pub trait Editable {
+    /// The payload, for changes.
+    fn payload_mut(&mut self) -> PayloadMut<'_>;
+}
+
+impl Editable for Box<Payload> {
+    fn payload_mut(&mut self) -> PayloadMut<'_> {
+        PayloadMut::from(&mut **self)
+    }
+}
+
+impl Editable for Exclusive<'_> {
+    #[inline(always)]
+    fn payload_mut(&mut self) -> PayloadMut<'_> {
+        Exclusive::payload_mut(self)
+    }
+}
+
+/// A node that only the caller changes. Optimistic readers may read it meanwhile, and their validation then fails.
 pub struct Node<'a> {
-    bytes: &'a mut [u8; PAYLOAD],
+    bytes: PayloadMut<'a>,
 }
 
 impl<'a> Node<'a> {
-    /// The node at `bytes`.
-    pub fn of(bytes: &'a mut [u8; PAYLOAD]) -> Self {
-        Self { bytes }
+    /// The node in `page`.
+    #[inline(always)]
+    pub fn of(page: &'a mut impl Editable) -> Self {
+        Self { bytes: page.payload_mut() }
     }
 
-    /// Makes an empty node of what was there. `first` is an inner node's child before the first separator.
+    /// Overwrites the page with an empty node. `first` is the child before the first separator of an inner node.
     pub fn create(
-        bytes: &'a mut [u8; PAYLOAD],
+        page: &'a mut impl Editable,
         level: u8,
         low: Option<&[u8]>,
         high: Option<&[u8]>,
         first: u64,
     ) -> Self {
-        let mut node = Self { bytes };
-        node.bytes[..SLOTS].fill(0);
-        node.bytes[0] = if level == 0 { LEAF } else { INNER };
-        node.bytes[1] = level;
-        node.put_u16(4, PAYLOAD);
+        let mut node = Self::of(page);
+        node.bytes.fill(0..SLOTS, 0);
+        node.bytes.write(0, &[if level == 0 { LEAF } else { INNER }, level]);
+        let (end, max_key) = (node.page().end(), node.page().max_key());
+        node.put_u16(4, end);
         node.put_u64(FIRST_CHILD, first);
         if let (Some(low), Some(high)) = (low, high) {
-            node.put_u16(PREFIX, common_prefix(low, high).min(MAX_KEY));
+            node.put_u16(PREFIX, common_prefix(low, high).min(max_key));
         }
         for (at, fence) in [(FENCES, low), (FENCES + 4, high)] {
             // Two fences always fit into an empty node.
             if let Some(fence) = fence
-                && let Ok(offset) = node.push(&[&fence[..fence.len().min(MAX_KEY)]])
+                && let Ok(offset) = node.push(&[&fence[..fence.len().min(max_key)]])
             {
                 node.put_u16(at, offset);
-                node.put_u16(at + 2, fence.len().min(MAX_KEY));
+                node.put_u16(at + 2, fence.len().min(max_key));
             }
         }
         node
     }
 
-    /// How others read it.
+    /// The node as a reader sees it.
     pub fn page(&self) -> Page<'_> {
-        Page::of(self.bytes)
+        Page::of(self.bytes.payload())
     }
 
-    /// Its slots, when it is a leaf.
+    /// The slots of the node as a leaf.
     pub fn leaf(&self) -> Leaf<'_> {
         self.page().leaf()
     }
 
-    /// Its slots, when it is an inner node.
+    /// The slots of the node as an inner node.
     pub fn inner(&self) -> Inner<'_> {
         self.page().inner()
     }
 
-    /// Replaces everything.
-    pub fn overwrite(&mut self, with: &Copied) {
-        self.bytes.copy_from_slice(&with.0);
+    /// Replaces the whole payload.
+    pub fn overwrite(&mut self, with: &PageBuf) {
+        self.bytes.copy_from(&with.0);
     }
 
+    /// Changes a number of the header. The number must be inside one word.
     fn put_u16(&mut self, at: usize, value: usize) {
-        debug_assert!(value <= usize::from(u16::MAX));
-        self.bytes[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
+        debug_assert!(value <= usize::from(u16::MAX) && at % WORD <= WORD - 2);
+        let shift = at % WORD * 8;
+        let others = self.bytes.payload().word(at / WORD) & !(0xffff << shift);
+        self.bytes.set_word(at / WORD, others | (value as u64 & 0xffff) << shift);
     }
 
     fn put_u64(&mut self, at: usize, value: u64) {
-        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        debug_assert!(at.is_multiple_of(WORD));
+        self.bytes.set_word(at / WORD, value);
     }
 
     fn slot_size(&self) -> usize {
@@ -128,31 +156,32 @@ impl<'a> Node<'a> {
         if self.page().is_leaf() { self.leaf().count() } else { self.inner().count() }
     }
 
-    /// Where free space begins.
+    /// End of the slots, where free space begins.
     fn slots_end(&self) -> usize {
         SLOTS + self.count() * self.slot_size()
     }
 
-    /// Bytes between slots and heap.
+    /// Free bytes between slots and heap.
     fn gap(&self) -> usize {
-        self.page().heap().min(PAYLOAD).saturating_sub(self.slots_end())
+        self.page().heap().min(self.page().end()).saturating_sub(self.slots_end())
     }
 
-    /// Puts `parts` one after the other into the heap, as far as the gap allows.
+    /// Puts the concatenation of `parts` into the heap. Returns its offset, or [`Full`] if the gap is too small.
     fn push(&mut self, parts: &[&[u8]]) -> Result<usize, Full> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         if len > self.gap() {
             return Err(Full);
         }
-        let start = self.page().heap().min(PAYLOAD) - len;
+        let start = self.page().heap().min(self.page().end()) - len;
         let mut at = start;
         for part in parts {
-            self.bytes[at..at + part.len()].copy_from_slice(part);
+            self.bytes.write(at, part);
             at += part.len();
         }
         let live = self.page().live() + len;
         self.put_u16(4, start);
-        self.put_u16(6, live.min(PAYLOAD));
+        let end = self.page().end();
+        self.put_u16(6, live.min(end));
         Ok(start)
     }
 
@@ -161,16 +190,15 @@ impl<'a> Node<'a> {
         self.put_u16(6, live);
     }
 
-    /// Makes the gap at least `len` bytes.
+    /// Makes the gap at least `len` bytes. Compacts the heap if necessary.
     fn reserve(&mut self, len: usize) -> Result<(), Full> {
         if len <= self.gap() {
             return Ok(());
         }
-        if len > PAYLOAD.saturating_sub(self.slots_end() + self.page().live()) {
+        if len > self.page().end().saturating_sub(self.slots_end() + self.page().live()) {
             return Err(Full);
         }
-        let mut copy = Copied::new();
-        self.page().copy_to(&mut copy);
+        let copy = PageBuf(self.bytes.payload().to_boxed());
         if self.page().is_leaf() {
             self.compact::<LEAF_SLOT>(&copy)
         } else {
@@ -179,14 +207,14 @@ impl<'a> Node<'a> {
         if len <= self.gap() { Ok(()) } else { Err(Full) }
     }
 
-    /// Writes the heap anew, from `old`, which is what this was; slots keep their places.
-    fn compact<const SLOT: usize>(&mut self, old: &Copied) -> Result<(), Full> {
+    /// Rewrites the heap without gaps. `old` is a copy of this node. Slots keep their positions.
+    fn compact<const SLOT: usize>(&mut self, old: &PageBuf) -> Result<(), Full> {
         let page = Page::of(&old.0);
-        self.put_u16(4, PAYLOAD);
+        self.put_u16(4, page.end());
         self.put_u16(6, 0);
         for (at, fence) in [(FENCES, page.low()), (FENCES + 4, page.high())] {
             if let Some(fence) = fence {
-                // SAFETY: `old` is a copy that nobody writes to.
+                // SAFETY: `old` is a copy that no thread writes.
                 let offset = self.push(&[unsafe { fence.stable() }])?;
                 self.put_u16(at, offset);
             }
@@ -202,7 +230,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Makes room for a slot at `at`.
+    /// Inserts a slot at `at`.
     fn open_slot(&mut self, at: usize, slot: Slot, child: Option<u64>) {
         let (size, end) = (self.slot_size(), self.slots_end());
         let start = (SLOTS + at * size).min(end);
@@ -223,7 +251,7 @@ impl<'a> Node<'a> {
         self.put_u16(2, count);
     }
 
-    /// Writes the hints anew: after any change of the slots.
+    /// Recomputes the hints. Required after any change of the slots.
     pub fn refresh_hints(&mut self) {
         if self.page().is_leaf() { self.refresh::<LEAF_SLOT>() } else { self.refresh::<INNER_SLOT>() }
     }
@@ -236,10 +264,11 @@ impl<'a> Node<'a> {
                 *hint = biased(slots.slot(hint_position(j, slots.count())).head()).to_le_bytes();
             }
         }
-        self.bytes[HINTS..SLOTS].copy_from_slice(&hints);
+        self.bytes.write(HINTS, &hints);
     }
 
-    /// Puts `key` at slot `at`, where [`lower_bound`](Slots::lower_bound) did not find it. Hints are not written.
+    /// Inserts `key` at slot `at`, the position that [`lower_bound`](Slots::lower_bound) returned. Does not update the
+    /// hints.
     pub fn put(&mut self, at: usize, key: &[u8], value: NewValue<'_>) -> Result<(), Full> {
         let stored = Stored::new(value)?;
         let suffix = key.get(self.leaf().prefix_len()..).unwrap_or_default();
@@ -250,7 +279,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Puts separator `key` and the child from there on at slot `at`. Hints are not written.
+    /// Inserts separator `key`, with the child to the right of it, at slot `at`. Does not update the hints.
     pub fn put_child(&mut self, at: usize, key: &[u8], child: u64) -> Result<(), Full> {
         let suffix = key.get(self.inner().prefix_len()..).unwrap_or_default();
         let tail = suffix.get(4..).unwrap_or_default();
@@ -260,21 +289,21 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// Leaf: inserts `key` before slot `at`, which is where it belongs.
+    /// Leaf: inserts `key` at slot `at`, its position in key order.
     pub fn insert(&mut self, at: usize, key: &[u8], value: NewValue<'_>) -> Result<(), Full> {
         self.put(at, key, value)?;
         self.refresh_hints();
         Ok(())
     }
 
-    /// Inner: inserts separator `key` before slot `at`, and `child`, which has the keys from it on.
+    /// Inner node: inserts separator `key` at slot `at`, with `child`, which has the keys from `key` on.
     pub fn insert_child(&mut self, at: usize, key: &[u8], child: u64) -> Result<(), Full> {
         self.put_child(at, key, child)?;
         self.refresh_hints();
         Ok(())
     }
 
-    /// Removes slot `at`; in an inner node the separator and the child after it.
+    /// Removes slot `at`. In an inner node, this removes the separator and the child after it.
     pub fn remove(&mut self, at: usize) {
         if at >= self.count() {
             return;
@@ -289,7 +318,7 @@ impl<'a> Node<'a> {
         self.refresh_hints();
     }
 
-    /// Leaf: replaces the value of slot `at`. On [`Full`] nothing has changed.
+    /// Leaf: replaces the value of slot `at`. If this returns [`Full`], the node is unchanged.
     pub fn replace(&mut self, at: usize, value: NewValue<'_>) -> Result<(), Full> {
         let new = Stored::new(value)?;
         if at >= self.leaf().count() {
@@ -300,13 +329,16 @@ impl<'a> Node<'a> {
         let (old_len, new_len, tail) = (old.len(), new.bytes().len(), slot.tail_len());
         if new_len <= old_len {
             let start = slot.record() + 2 + tail;
-            let Some(place) = self.bytes.get_mut(start..start + new_len) else { return Err(Full) };
-            place.copy_from_slice(new.bytes());
-            self.bytes[slot.record()..slot.record() + 2].copy_from_slice(&new.tag);
+            let end = self.page().end();
+            if start + new_len > end || slot.record() + 2 > end {
+                return Err(Full);
+            }
+            self.bytes.write(start, new.bytes());
+            self.bytes.write(slot.record(), &new.tag);
             self.release(old_len - new_len);
             return Ok(());
         }
-        let free = PAYLOAD.saturating_sub(self.slots_end() + self.page().live());
+        let free = self.page().end().saturating_sub(self.slots_end() + self.page().live());
         let len = record_len(self.leaf(), slot);
         if 2 + tail + new_len > free + len {
             return Err(Full);
@@ -318,19 +350,19 @@ impl<'a> Node<'a> {
         self.put(at, &key, value)
     }
 
-    /// Leaf: the bytes of value `at`, to be changed in place; none if they are elsewhere.
-    pub fn into_value(self, at: usize) -> Option<&'a mut [u8]> {
+    /// Leaf: overwrites value `at` in place, if it is in the leaf. Writes the minimum of both lengths.
+    pub fn overwrite_value(&mut self, at: usize, new: &[u8]) {
         if at >= self.leaf().count() {
-            return None;
+            return;
         }
-        let Value::Here(bytes) = self.leaf().value(at) else { return None };
-        let start = bytes.as_ptr().addr() - self.bytes.as_ptr().addr();
-        let len = bytes.len();
-        self.bytes.get_mut(start..start + len)
+        if let Value::Here(bytes) = self.leaf().value(at) {
+            let (start, len) = (bytes.offset(), bytes.len().min(new.len()));
+            self.bytes.write(start, &new[..len]);
+        }
     }
 }
 
-/// Bytes of the record of `slot`.
+/// Size of the record of `slot`, in bytes.
 pub(super) fn record_len<const SLOT: usize>(slots: Slots<'_, SLOT>, slot: Slot) -> usize {
     if SLOT == LEAF_SLOT {
         let leaf = slots.page.leaf();

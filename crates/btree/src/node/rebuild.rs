@@ -1,30 +1,34 @@
-//! Splitting, merging and balancing: nodes that are written anew because their fences change.
+//! Splits, merges and redistributions: nodes are rebuilt because their fences change.
 //!
-//! New fences mean another common prefix, so records cannot be copied as they are. All work on copies, and the latched
-//! pages are overwritten at the end, when nothing can fail any more.
+//! New fences mean another common prefix, so records cannot be copied unchanged. All functions here build copies. The
+//! caller overwrites the latched pages at the end, when nothing can fail any more.
 
 use std::ops::Range;
 
+use bedplate_bufpool::PageSize;
+
 use super::edit::{Full, NewValue, Node, record_len};
 use super::view::{Leaf, Page, Value};
-use super::{CAPACITY, Copied, INNER_SLOT, Key, LEAF_SLOT, separator};
+use super::{INNER_SLOT, Key, LEAF_SLOT, PageBuf, separator};
 
-/// Where a node is split: slots from `at` on go to the right, except that an inner node's separator `at` moves up.
+/// Where a node is split. Slots from `at` on move to the right node. In an inner node, separator `at` moves up instead.
 pub struct Split {
-    /// The first slot that does not stay.
+    /// The first slot that does not stay in the left node.
     pub at: usize,
-    /// The fence between both halves.
+    /// The fence between the two nodes.
     pub separator: Key,
 }
 
-/// Where to split a leaf that has no room for `key`.
+/// Decides where to split a leaf that has no room for `key`.
 ///
-/// Keys that arrive in order leave full leaves behind: rising ones anywhere (a table's rows grouped by what they belong
-/// to grow at many ends), falling ones at the beginning of the tree. Otherwise the middle by bytes, or what is near it and
-/// makes the shortest separator. The middle is also right for a key that is there and gets a longer value.
+/// Keys that arrive in order should leave full leaves behind. For ascending keys this holds anywhere in the tree: a
+/// table whose rows are grouped by owner grows at many places. For descending keys it holds at the start of the tree.
+/// In all other cases the leaf is split in the middle by bytes, or near it where the separator is shortest. The middle
+/// is also right for a key that is in the leaf already and gets a longer value.
 ///
-/// Both halves get a fence more, and it may be longer than what a record saves by it. Where that does not fit, only the
-/// middle is possible: it leaves room for the longest fence, however large records are.
+/// Each half gets a new fence, which may be longer than the prefix bytes that the split saves. If a split position does
+/// not leave room for it, the middle is used. The middle always leaves room for the longest fence, even with large
+/// records.
 pub fn split_leaf(page: Page<'_>, key: &[u8]) -> Split {
     let leaf = page.leaf();
     let count = leaf.count();
@@ -33,7 +37,7 @@ pub fn split_leaf(page: Page<'_>, key: &[u8]) -> Split {
         let sides = [(0..at, page.low()), (at..count, page.high())];
         sides.into_iter().all(|(slots, fence)| {
             slots.map(size).sum::<usize>() + fence.map_or(0, |fence| fence.len()) + separator.len()
-                <= CAPACITY
+                <= page.capacity()
         })
     };
     let (place, found) = leaf.lower_bound(key);
@@ -73,7 +77,8 @@ pub fn split_leaf(page: Page<'_>, key: &[u8]) -> Split {
     best
 }
 
-/// Where to split an inner node: at the middle by bytes, with a separator on either side of the one that moves up.
+/// Decides where to split an inner node: in the middle by bytes. At least one separator remains on each side of the one
+/// that moves up.
 pub fn split_inner(page: Page<'_>) -> Split {
     let inner = page.inner();
     let count = inner.count();
@@ -86,7 +91,7 @@ pub fn split_inner(page: Page<'_>) -> Split {
     Split { at, separator }
 }
 
-/// The place, not at an end, where the larger side is the smallest.
+/// The position, except both ends, where the larger side is smallest.
 fn middle(count: usize, size: impl Fn(usize) -> usize) -> usize {
     let total = (0..count).map(&size).sum::<usize>();
     let mut left = 0;
@@ -98,12 +103,12 @@ fn middle(count: usize, size: impl Fn(usize) -> usize) -> usize {
 }
 
 /// The two halves of `page`.
-pub fn halves(page: Page<'_>, split: &Split) -> Result<(Box<Copied>, Box<Copied>), Full> {
+pub fn halves(page: Page<'_>, split: &Split) -> Result<(PageBuf, PageBuf), Full> {
     let (low, high) = (fence(page.low()), fence(page.high()));
     if page.is_leaf() {
-        return spread(&[page.leaf()], split, low.as_deref(), high.as_deref());
+        return spread(page.size(), &[page.leaf()], split, low.as_deref(), high.as_deref());
     }
-    let (mut left, mut right) = (Copied::boxed(), Copied::boxed());
+    let (mut left, mut right) = (PageBuf::new(page.size()), PageBuf::new(page.size()));
     let separator = Some(&split.separator[..]);
     let inner = page.inner();
     let mut node = Node::create(&mut left.0, page.level(), low.as_deref(), separator, inner.child(0));
@@ -116,8 +121,9 @@ pub fn halves(page: Page<'_>, split: &Split) -> Result<(Box<Copied>, Box<Copied>
     Ok((left, right))
 }
 
-/// The records of two neighbouring leaves in two that are about equally full, and the separator between those.
-pub fn balanced(left: Page<'_>, right: Page<'_>) -> Result<(Box<Copied>, Box<Copied>, Key), Full> {
+/// Distributes the records of two sibling leaves evenly over two leaves. Returns the leaves and the separator between
+/// them.
+pub fn balanced(left: Page<'_>, right: Page<'_>) -> Result<(PageBuf, PageBuf, Key), Full> {
     let leaves = [left.leaf(), right.leaf()];
     let count = leaves[0].count() + leaves[1].count();
     let slot = |i: usize| match i.checked_sub(leaves[0].count()) {
@@ -140,20 +146,21 @@ pub fn balanced(left: Page<'_>, right: Page<'_>) -> Result<(Box<Copied>, Box<Cop
     let separator = Key::of(separator(&key(at - 1), &key(at)));
     let split = Split { at, separator };
     let (low, high) = (fence(left.low()), fence(right.high()));
-    let (left, right) = spread(&leaves, &split, low.as_deref(), high.as_deref())?;
+    let (left, right) = spread(left.size(), &leaves, &split, low.as_deref(), high.as_deref())?;
     Ok((left, right, split.separator))
 }
 
-/// The records of leaves that stand still in two leaves.
+/// Copies the records of `leaves`, which must not change, into two leaves.
 fn spread(
+    size: PageSize,
     leaves: &[Leaf<'_>],
     split: &Split,
     low: Option<&[u8]>,
     high: Option<&[u8]>,
-) -> Result<(Box<Copied>, Box<Copied>), Full> {
+) -> Result<(PageBuf, PageBuf), Full> {
     let separator = Some(&split.separator[..]);
     let filled = |low, high, slots: Range<usize>| {
-        let mut copy = Copied::boxed();
+        let mut copy = PageBuf::new(size);
         let mut node = Node::create(&mut copy.0, 0, low, high, 0);
         let mut first = 0;
         for leaf in leaves {
@@ -167,10 +174,11 @@ fn spread(
     Ok((filled(low, separator, 0..split.at)?, filled(separator, high, split.at..usize::MAX)?))
 }
 
-/// Both nodes in one, if it fits and leaves `spare` bytes; `separator` is the parent's between them.
-pub fn merged(left: Page<'_>, right: Page<'_>, separator: &[u8], spare: usize) -> Result<Box<Copied>, Full> {
+/// Merges both nodes into one. `separator` is the parent's key between them. Fails if the result has fewer than `spare`
+/// free bytes.
+pub fn merged(left: Page<'_>, right: Page<'_>, separator: &[u8], spare: usize) -> Result<PageBuf, Full> {
     let (low, high) = (fence(left.low()), fence(right.high()));
-    let mut both = Copied::boxed();
+    let mut both = PageBuf::new(left.size());
     if left.is_leaf() {
         let mut node = Node::create(&mut both.0, 0, low.as_deref(), high.as_deref(), 0);
         copy_records(&mut node, left.leaf(), 0, left.leaf().count())?;
@@ -186,7 +194,7 @@ pub fn merged(left: Page<'_>, right: Page<'_>, separator: &[u8], spare: usize) -
         node.refresh_hints();
     }
     let used = Page::of(&both.0).used();
-    if used + spare > CAPACITY { Err(Full) } else { Ok(both) }
+    if used + spare > left.capacity() { Err(Full) } else { Ok(both) }
 }
 
 fn fence(bytes: Option<super::view::Bytes<'_>>) -> Option<Key> {
@@ -197,15 +205,15 @@ fn fence(bytes: Option<super::view::Bytes<'_>>) -> Option<Key> {
     })
 }
 
-/// Appends slots `from..to` of a leaf that stands still.
+/// Appends slots `from..to` of a leaf that does not change.
 fn copy_records(node: &mut Node<'_>, leaf: Leaf<'_>, from: usize, to: usize) -> Result<(), Full> {
     let mut key = Key::new();
     for i in from..to {
         leaf.key(i, &mut key);
         let value = match leaf.value(i) {
-            // SAFETY: the caller has the leaf latched, or a copy of it.
+            // SAFETY: the caller has latched the leaf, or owns a copy of it.
             Value::Here(bytes) => NewValue::Here(unsafe { bytes.stable() }),
-            Value::Elsewhere(page, len) => NewValue::Elsewhere(page, len),
+            Value::Overflow(page, len) => NewValue::Overflow(page, len),
         };
         let at = node.leaf().count();
         node.put(at, &key, value)?;
@@ -213,7 +221,7 @@ fn copy_records(node: &mut Node<'_>, leaf: Leaf<'_>, from: usize, to: usize) -> 
     Ok(())
 }
 
-/// Appends separators `from..to` of an inner node and the children after them.
+/// Appends separators `from..to` of an inner node, with the child after each.
 fn copy_children(node: &mut Node<'_>, page: Page<'_>, from: usize, to: usize) -> Result<(), Full> {
     let (inner, mut key) = (page.inner(), Key::new());
     for i in from..to {

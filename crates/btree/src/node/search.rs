@@ -1,23 +1,26 @@
-//! Finding a key in a node: what every operation does at every level.
+//! Searches for a key in a node. Every operation does this at every level.
 //!
-//! Three steps, each in few cache lines and without branches that depend on the data: the sixteen hints narrow the slots
-//! down to one part of seventeen (one line, two vector comparisons a lane), the heads in the slots find the place by
-//! halving, and only where heads are equal are records looked at.
+//! A search has three steps, each with few cache lines and without branches that depend on the data:
+//!
+//! 1. The sixteen hints narrow the slots down to one part of seventeen. The hints are one cache line, and are compared
+//!    with vector instructions.
+//! 2. A binary search over the heads in the slots finds the position.
+//! 3. Records are read only where heads are equal.
 
 use std::cmp::Ordering;
 
 use super::view::{Inner, Slots};
 use super::{HINT_COUNT, head_after, hint_position};
 
-/// What makes heads ordered as signed numbers, which is how processors compare several at once.
+/// Maps heads to signed numbers in the same order, because processors compare signed numbers with vector instructions.
 pub(super) fn biased(head: u32) -> i32 {
     (head ^ 1 << 31).cast_signed()
 }
 
 impl<const SLOT: usize> Slots<'_, SLOT> {
-    /// The first slot whose key is not below `key`, and whether it is `key` itself.
+    /// The first slot whose key is not below `key`, and whether that key equals `key`.
     ///
-    /// `key` must be between the fences, as it is after a descent: the common prefix is not compared.
+    /// `key` must be between the fences, as it is after a descent. The common prefix is not compared.
     #[inline(always)]
     pub fn lower_bound(self, key: &[u8]) -> (usize, bool) {
         let prefix = self.prefix.min(key.len());
@@ -30,8 +33,8 @@ impl<const SLOT: usize> Slots<'_, SLOT> {
         self.among_equal_heads(at, head, &key[prefix..])
     }
 
-    /// The part in which the first slot whose head is not below `head` is: slots before it are below, those from its
-    /// end on are not.
+    /// The range that contains the first slot whose head is not below `head`. Heads before the range are below `head`,
+    /// heads from its end on are not.
     #[inline(always)]
     fn narrow(self, head: u32) -> (usize, usize) {
         let (hints, wanted) = (self.page.hints(), biased(head));
@@ -53,7 +56,7 @@ impl<const SLOT: usize> Slots<'_, SLOT> {
         at
     }
 
-    /// Goes on among the slots from `at` whose head is `head`, too.
+    /// Continues the search at slot `at`, whose head equals `head`.
     #[inline(always)]
     fn among_equal_heads(self, at: usize, head: u32, suffix: &[u8]) -> (usize, bool) {
         match self.compare(at, suffix) {
@@ -63,7 +66,7 @@ impl<const SLOT: usize> Slots<'_, SLOT> {
         }
     }
 
-    /// The same when there may be many: long keys that have more than the prefix in common.
+    /// Continues the search among many equal heads. They occur with long keys that share more than the prefix.
     #[inline(never)]
     fn after(self, from: usize, head: u32, suffix: &[u8]) -> (usize, bool) {
         let (mut at, mut len) = (from, self.count - from.min(self.count));
@@ -83,25 +86,25 @@ impl<const SLOT: usize> Slots<'_, SLOT> {
         (at, false)
     }
 
-    /// The order of key `i` and a key of the same head, of which `suffix` is what follows the prefix.
+    /// Compares key `i` with a key that has the same head. `suffix` is that key after the prefix.
     #[inline(always)]
     fn compare(self, i: usize, suffix: &[u8]) -> Ordering {
         let slot = self.slot(i);
-        // Equal heads may hide that one key is shorter by zeroes: then it is the beginning of the other.
+        // With equal heads, one key may be shorter than the other by trailing zeros. Then it is a prefix of the other.
         let tail = suffix.get(4..).unwrap_or_default();
         self.tail(slot).compare(tail).then(slot.suffix_len().cmp(&suffix.len()))
     }
 }
 
 impl Inner<'_> {
-    /// Which child has `key`, counted from 0.
+    /// The index of the child that covers `key`.
     #[inline(always)]
     pub fn position(self, key: &[u8]) -> usize {
         let (at, found) = self.lower_bound(key);
         at + usize::from(found)
     }
 
-    /// Which child has the keys right before `key`, counted from 0. `None` is after every key.
+    /// The index of the child with the keys directly below `key`. `None` is above every key.
     pub fn position_before(self, key: Option<&[u8]>) -> usize {
         key.map_or(self.count, |key| self.lower_bound(key).0)
     }

@@ -1,16 +1,18 @@
-//! A node against a sorted map, and against bytes that are no node.
+//! Tests a node against a sorted map, and with bytes that are not a node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 use super::arbitrary::{arbitrary_page, records};
 use super::check::check;
 use super::edit::{Full, NewValue, Node};
 use super::rebuild::{balanced, halves, merged, split_inner, split_leaf};
 use super::view::Page;
-use super::{Copied, MAX_KEY, MAX_RECORD, head, separator};
+use super::{Key, LONGEST_KEY, MAX_KEY, MAX_RECORD, PageBuf, head, max_key, max_record, separator};
+use bedplate_bufpool::PageSize;
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -19,7 +21,7 @@ enum Change {
     Remove(Vec<u8>),
 }
 
-/// Keys that share much, differ by trailing zeroes, or are as long as can be.
+/// Keys with long common prefixes, keys that differ by trailing zeros, and very long keys.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => vec(prop_oneof![Just(0u8), Just(1), Just(255), any::<u8>()], 0..12),
@@ -27,6 +29,11 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
         2 => (0u8..4, 0usize..40).prop_map(|(byte, len)| [vec![b'a'; 40], vec![byte; len]].concat()),
         1 => (any::<u8>(), 400usize..MAX_KEY - 60).prop_map(|(byte, len)| vec![byte; len]),
     ]
+}
+
+/// Lengthens what is long in a page of 4 KiB, so that it is as long in a page of this size.
+fn stretch(size: PageSize, bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() < 100 { bytes } else { bytes.repeat(size.bytes() / PageSize::MIN.bytes()) }
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -41,10 +48,10 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// What a leaf should hold: keys, and values where they are not elsewhere.
+/// The expected content of a leaf. The value is none for an overflow value.
 type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-fn apply(page: &mut Copied, model: &mut Model, change: &Change) -> Result<(), Full> {
+fn apply(page: &mut PageBuf, model: &mut Model, change: &Change) -> Result<(), Full> {
     let mut node = Node::of(&mut page.0);
     let (key, value) = match change {
         Change::Remove(key) => {
@@ -57,7 +64,7 @@ fn apply(page: &mut Copied, model: &mut Model, change: &Change) -> Result<(), Fu
             return Ok(());
         }
         Change::Put(key, value) => (key, NewValue::Here(value)),
-        Change::PutElsewhere(key, page, len) => (key, NewValue::Elsewhere(*page, *len)),
+        Change::PutElsewhere(key, page, len) => (key, NewValue::Overflow(*page, *len)),
     };
     let (at, found) = node.leaf().lower_bound(key);
     assert_eq!(found, model.contains_key(key));
@@ -68,20 +75,20 @@ fn apply(page: &mut Copied, model: &mut Model, change: &Change) -> Result<(), Fu
     };
     let value = match value {
         NewValue::Here(value) => Some(value.to_vec()),
-        NewValue::Elsewhere(..) => None,
+        NewValue::Overflow(..) => None,
     };
     model.insert(key.clone(), value);
     Ok(())
 }
 
-fn verify(page: &Copied, model: &Model) {
+fn verify(page: &PageBuf, model: &Model) {
     let page = Page::of(&page.0);
     check(page, 0).unwrap();
     assert_eq!(records(page), model.clone().into_iter().collect::<Vec<_>>());
 }
 
-fn leaf(low: Option<&[u8]>, high: Option<&[u8]>) -> Copied {
-    let mut page = Copied::new();
+fn leaf(size: PageSize, low: Option<&[u8]>, high: Option<&[u8]>) -> PageBuf {
+    let mut page = PageBuf::new(size);
     Node::create(&mut page.0, 0, low, high, 0);
     page
 }
@@ -93,20 +100,21 @@ fn is_between((low, high): &(Option<Vec<u8>>, Option<Vec<u8>>), key: &Vec<u8>) -
 proptest! {
     #[test]
     fn a_leaf_is_a_sorted_map(
+        size in select(&PageSize::ALL),
         prefix in vec(any::<u8>(), 0..50),
         bounded: bool,
         changes in vec(change(), 0..150),
         absent in vec(key(), 20),
     ) {
-        // Fences with the prefix in common, and a key between them is made of each random one.
+        // Each fence is the common prefix and one byte. Each random key becomes a key between the fences.
         let [low, high] = [0u8, 2].map(|last| [&prefix[..], &[last]].concat());
-        let inside = |key: &Vec<u8>| [&prefix[..], &[1], &key[..]].concat();
+        let inside = |key: &Vec<u8>| [&prefix[..], &[1], &stretch(size, key.clone())[..]].concat();
         let mut fences = if bounded { (Some(low), Some(high)) } else { (None, None) };
-        let mut page = leaf(fences.0.as_deref(), fences.1.as_deref());
+        let mut page = leaf(size, fences.0.as_deref(), fences.1.as_deref());
         let mut model = Model::new();
         for change in changes {
             let change = match change {
-                Change::Put(key, value) => Change::Put(inside(&key), value),
+                Change::Put(key, value) => Change::Put(inside(&key), stretch(size, value)),
                 Change::PutElsewhere(key, page, len) => Change::PutElsewhere(inside(&key), page, len),
                 Change::Remove(key) => Change::Remove(inside(&key)),
             };
@@ -114,7 +122,7 @@ proptest! {
             if !is_between(&fences, key) { continue }
             if apply(&mut page, &mut model, &change).is_err() {
                 verify(&page, &model);
-                // A full leaf splits into two that have all of it, and that merge into what was there.
+                // A full leaf splits into two halves with all of its records. A merge of the halves restores the leaf.
                 if model.contains_key(key) { continue }
                 let view = Page::of(&page.0);
                 let split = split_leaf(view, key);
@@ -122,7 +130,7 @@ proptest! {
                 let upper = model.split_off(&split.separator[..]);
                 verify(&left, &model);
                 verify(&right, &upper);
-                // Neighbours that balance have what they had, each a part of it.
+                // A redistribution keeps all records of the siblings. Each sibling has a part of them.
                 if let Ok((first, second, between)) = balanced(Page::of(&left.0), Page::of(&right.0)) {
                     check(Page::of(&first.0), 0).unwrap();
                     check(Page::of(&second.0), 0).unwrap();
@@ -134,10 +142,10 @@ proptest! {
                     prop_assert_eq!(records(Page::of(&both.0)), records(view));
                 }
                 if key[..] < split.separator[..] {
-                    page = *left;
+                    page = left;
                     fences.1 = Some(split.separator.to_vec());
                 } else {
-                    page = *right;
+                    page = right;
                     fences.0 = Some(split.separator.to_vec());
                     model = upper;
                 }
@@ -156,14 +164,18 @@ proptest! {
 
     #[test]
     fn an_inner_node_finds_the_child_of_every_key(
+        size in select(&PageSize::ALL),
         separators in proptest::collection::btree_set(key().prop_filter("separators are not empty", |k| !k.is_empty()), 3..60),
         keys in vec(key(), 30),
     ) {
-        let mut page = Copied::new();
+        let stretched = |key: Vec<u8>| stretch(size, key);
+        let separators: BTreeSet<Vec<u8>> = separators.into_iter().map(stretched).collect();
+        let keys: Vec<Vec<u8>> = keys.into_iter().map(stretched).collect();
+        let mut page = PageBuf::new(size);
         let mut node = Node::create(&mut page.0, 3, None, None, 1000);
         let mut kept: Vec<Vec<u8>> = Vec::new();
         for (i, separator) in separators.iter().enumerate() {
-            // In an order that is not sorted: every second one is inserted later.
+            // The set yields the separators in ascending order.
             let at = node.inner().lower_bound(separator).0;
             let room = node.page().has_room_for_child(separator);
             let done = node.insert_child(at, separator, i as u64);
@@ -217,37 +229,69 @@ proptest! {
 
     #[test]
     fn a_damaged_node_does_no_harm(
+        size in select(&PageSize::ALL),
         changes in vec(change(), 1..60),
         damage in vec((0usize..140, any::<u8>()), 1..6),
         argument in vec(any::<u8>(), 24),
     ) {
-        let (mut page, mut model) = (leaf(None, None), Model::new());
+        let (mut page, mut model) = (leaf(size, None, None), Model::new());
         for change in &changes {
             let _ = apply(&mut page, &mut model, change);
         }
         for &(at, byte) in &damage {
-            page.0[at] = byte;
+            page.0.as_mut_bytes()[at] = byte;
         }
-        arbitrary_page(&[&argument[..], &page.0].concat());
+        arbitrary_page(&[&argument[..], page.0.as_mut_bytes()].concat());
     }
 }
 
 #[test]
 fn two_of_the_largest_records_fit_beside_the_longest_fences() {
-    let [low, mid, high] = [b'a', b'b', b'c'].map(|byte| vec![byte; MAX_KEY]);
-    let mut page = leaf(Some(&low), Some(&high));
+    for size in PageSize::ALL {
+        let [low, mid, high] = [b'a', b'b', b'c'].map(|byte| vec![byte; max_key(size)]);
+        let mut page = leaf(size, Some(&low), Some(&high));
+        let mut node = Node::of(&mut page.0);
+        let value = vec![1; max_record(size) - max_key(size)];
+        node.insert(0, &low, NewValue::Here(&value)).unwrap();
+        node.insert(1, &mid, NewValue::Here(&value)).unwrap();
+        assert_eq!(node.insert(2, &mid, NewValue::Here(&value)), Err(Full));
+        check(Page::of(&page.0), 0).unwrap();
+    }
+}
+
+/// The heap of an empty node begins at the end of the payload, which is the largest offset.
+#[test]
+fn the_last_byte_of_the_largest_page_is_used() {
+    let mut page = leaf(PageSize::MAX, None, None);
     let mut node = Node::of(&mut page.0);
-    let value = vec![1; MAX_RECORD - MAX_KEY];
-    node.insert(0, &low, NewValue::Here(&value)).unwrap();
-    node.insert(1, &mid, NewValue::Here(&value)).unwrap();
-    assert_eq!(node.insert(2, &mid, NewValue::Here(&value)), Err(Full));
+    let mut count = 0u32;
+    while node.insert(count as usize, &count.to_be_bytes(), NewValue::Here(&[7; 10])).is_ok() {
+        count += 1;
+    }
+    // A record has a slot of 8 bytes, a length of 2 and a value of 10. The key is in the slot.
+    assert_eq!(count as usize, (PageSize::MAX.payload() - super::SLOTS) / 20);
+    assert_eq!(page.0.as_mut_bytes().last(), Some(&7));
     check(Page::of(&page.0), 0).unwrap();
+    assert_eq!(records(Page::of(&page.0)).len(), count as usize);
+}
+
+#[test]
+fn keys_of_every_length_are_copied_piece_by_piece() {
+    let bytes: Vec<u8> = (0..LONGEST_KEY + 100).map(|at| (at % 251) as u8).collect();
+    let mut key = Key::new();
+    for len in [0, 1, MAX_KEY - 1, MAX_KEY, MAX_KEY + 1, 2 * MAX_KEY, LONGEST_KEY, LONGEST_KEY + 100] {
+        for piece in [1, 100, MAX_KEY, MAX_KEY + 1, LONGEST_KEY + 100] {
+            key.clear();
+            bytes[..len].chunks(piece).for_each(|piece| key.push(piece));
+            assert!(key[..] == bytes[..len.min(LONGEST_KEY)], "{len} bytes in pieces of {piece}");
+        }
+    }
 }
 
 #[test]
 fn records_of_eight_and_of_120_bytes_fill_a_leaf_as_densely_as_lmdb() {
     let [low, high] = [1000u64, 1040].map(u64::to_be_bytes);
-    let mut page = leaf(Some(&low), Some(&high));
+    let mut page = leaf(PageSize::MIN, Some(&low), Some(&high));
     let mut node = Node::of(&mut page.0);
     let fitting = (1000u64..1040).take_while(|n| {
         let at = node.leaf().count();
@@ -258,7 +302,7 @@ fn records_of_eight_and_of_120_bytes_fill_a_leaf_as_densely_as_lmdb() {
 
 #[test]
 fn rising_keys_leave_full_leaves_behind() {
-    let mut page = leaf(None, None);
+    let mut page = leaf(PageSize::MIN, None, None);
     let mut node = Node::of(&mut page.0);
     let full =
         (0u64..).find(|n| node.insert(*n as usize, &n.to_be_bytes(), NewValue::Here(&[0; 100])).is_err());

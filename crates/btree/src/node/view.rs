@@ -1,112 +1,113 @@
-//! Reading a node that may change at any moment, or be no node at all.
+//! Reads of a node that may change at any moment, or that may not be a node at all.
 //!
-//! Owns the loads. Numbers that become offsets or lengths are loaded once, by an atomic load, and bounded; bytes that
-//! only decide a comparison or are copied are read plainly, because no address follows from them. Such a read races
-//! with a writer, as in every sequence lock; its result is dropped when the page's version says so.
+//! This module contains all loads. They are relaxed atomic loads of the payload's words ([`Payload`]). A load may race
+//! with stores of the thread that holds the page, as in any sequence lock. Afterwards, the page's version tells whether
+//! the result is consistent. A number that becomes an offset or a length is loaded once and bounded before use.
 
 use std::cmp::Ordering;
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::mem::MaybeUninit;
+
+use bedplate_bufpool::{PageSize, Payload};
 
 use super::{
-    CAPACITY, Copied, ELSEWHERE, FENCES, FIRST_CHILD, INNER, INNER_SLOT, Key, LEAF, LEAF_SLOT, MAX_KEY,
-    PAYLOAD, PREFIX, SLOTS, Slot,
+    FENCES, FIRST_CHILD, HINT_COUNT, HINTS, INNER, INNER_SLOT, Key, LEAF, LEAF_SLOT, LONGEST_KEY, OVERFLOW,
+    PREFIX, PageBuf, SLOTS, Slot, WORD, capacity, max_key,
 };
 
-/// The payload of a page, of which nothing is known.
+/// The payload of a page with unknown content.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
-    base: *const u8,
-    _bytes: PhantomData<&'a Copied>,
+    payload: &'a Payload,
 }
 
 impl<'a> Page<'a> {
-    /// # Safety
-    ///
-    /// `base` is a multiple of 8, and [`PAYLOAD`] bytes from there can be read during `'a` (whatever they are, and
-    /// whoever writes them at the same time).
+    /// The page with this payload.
     #[inline(always)]
-    pub unsafe fn new(base: *const u8) -> Self {
-        Self { base, _bytes: PhantomData }
-    }
-
-    /// The page at `bytes`, which must be a multiple of 8.
-    pub fn of(bytes: &'a [u8; PAYLOAD]) -> Self {
-        assert!(bytes.as_ptr().addr().is_multiple_of(8), "a page's payload begins at a multiple of 8");
-        // SAFETY: aligned as asserted, and readable as long as the reference lives.
-        unsafe { Self::new(bytes.as_ptr()) }
-    }
-
-    /// # Safety
-    ///
-    /// `at` is a multiple of 8 and at most `PAYLOAD - 8`.
-    #[inline(always)]
-    unsafe fn word(self, at: usize) -> u64 {
-        // SAFETY: inside the payload and aligned, as the caller promises. The load is atomic because others may write.
-        u64::from_le(unsafe { &*self.base.add(at).cast::<AtomicU64>() }.load(Relaxed))
+    pub fn of(payload: &'a Payload) -> Self {
+        Self { payload }
     }
 
     #[inline(always)]
     fn header<const AT: usize>(self) -> u64 {
-        const { assert!(AT.is_multiple_of(8) && AT < SLOTS) };
-        // SAFETY: the header is inside the payload.
-        unsafe { self.word(AT) }
+        const { assert!(AT.is_multiple_of(WORD) && AT < SLOTS) };
+        self.payload.leading_word(AT / WORD)
     }
 
-    /// Up to `len` bytes at `at`, of which those outside of the page are cut off.
+    /// The page size.
+    pub fn size(self) -> PageSize {
+        self.payload.page_size()
+    }
+
+    /// The end of the payload, as an offset in it.
+    #[inline(always)]
+    pub(super) fn end(self) -> usize {
+        self.payload.len()
+    }
+
+    /// Bytes of the node for fences, slots and records.
+    pub fn capacity(self) -> usize {
+        capacity(self.size())
+    }
+
+    /// The maximum length of a key in the node, in bytes.
+    pub(super) fn max_key(self) -> usize {
+        max_key(self.size())
+    }
+
+    /// The bytes from `at` to `at + len`, cut off at the end of the page.
     #[inline(always)]
     pub fn bytes(self, at: usize, len: usize) -> Bytes<'a> {
-        let at = at.min(PAYLOAD);
-        // SAFETY: at most one past the end of the payload.
-        Bytes { start: unsafe { self.base.add(at) }, len: len.min(PAYLOAD - at), _bytes: PhantomData }
+        let end = self.end();
+        let at = at.min(end);
+        Bytes { payload: self.payload, at, len: len.min(end - at) }
     }
 
-    /// Whether this says it is a leaf.
+    /// Whether the page claims to be a leaf.
     #[inline(always)]
     pub fn is_leaf(self) -> bool {
         self.header::<0>() as u8 == LEAF
     }
 
-    /// Whether this says it is an inner node.
+    /// Whether the page claims to be an inner node.
     #[inline(always)]
     pub fn is_inner(self) -> bool {
         self.header::<0>() as u8 == INNER
     }
 
-    /// How far this is above the leaves.
+    /// Number of levels between this node and the leaves.
     pub fn level(self) -> u8 {
         (self.header::<0>() >> 8) as u8
     }
 
-    /// Where the heap begins.
+    /// Start of the heap.
     pub(super) fn heap(self) -> usize {
         (self.header::<0>() >> 32 & 0xffff) as usize
     }
 
-    /// Bytes of the heap in use.
+    /// Bytes in use in the heap.
     pub(super) fn live(self) -> usize {
         (self.header::<0>() >> 48) as usize
     }
 
-    /// Bytes of slots and heap in use.
+    /// Bytes in use by slots, records and fences.
     pub fn used(self) -> usize {
         let count = (self.header::<0>() >> 16 & 0xffff) as usize;
         self.live() + count * if self.is_leaf() { LEAF_SLOT } else { INNER_SLOT }
     }
 
-    /// Whether separator `key` and another child fit into this inner node.
+    /// Whether another separator `key` and its child fit into this inner node.
     pub fn has_room_for_child(self, key: &[u8]) -> bool {
         let tail = key.len().saturating_sub(self.inner().prefix + 4);
-        self.used() + INNER_SLOT + tail <= CAPACITY
+        self.used() + INNER_SLOT + tail <= self.capacity()
     }
 
-    /// This page as a leaf, whatever it is.
+    /// The page as a leaf. The page need not be one.
     #[inline(always)]
     pub fn leaf(self) -> Leaf<'a> {
         self.slots()
     }
 
-    /// This page as an inner node, whatever it is.
+    /// The page as an inner node. The page need not be one.
     #[inline(always)]
     pub fn inner(self) -> Inner<'a> {
         self.slots()
@@ -116,15 +117,15 @@ impl<'a> Page<'a> {
     pub(super) fn slots<const SLOT: usize>(self) -> Slots<'a, SLOT> {
         let count = (self.header::<0>() >> 16 & 0xffff) as usize;
         let prefix = (self.header::<PREFIX>() & 0xffff) as usize;
-        Slots { page: self, count: count.min((PAYLOAD - SLOTS) / SLOT), prefix: prefix.min(MAX_KEY) }
+        Slots { page: self, count: count.min((self.payload.words() - SLOTS / WORD) / (SLOT / WORD)), prefix }
     }
 
-    /// The first key that may be here.
+    /// The low fence: the lowest key that the node may have. None if there is no lower limit.
     pub fn low(self) -> Option<Bytes<'a>> {
         self.fence(0)
     }
 
-    /// The first key that may not be here any more.
+    /// The high fence: every key of the node is below it. None if there is no upper limit.
     pub fn high(self) -> Option<Bytes<'a>> {
         self.fence(32)
     }
@@ -132,32 +133,43 @@ impl<'a> Page<'a> {
     fn fence(self, shift: u32) -> Option<Bytes<'a>> {
         let word = self.header::<FENCES>() >> shift;
         let at = (word & 0xffff) as usize;
-        (at != 0).then(|| self.bytes(at, ((word >> 16 & 0xffff) as usize).min(MAX_KEY)))
+        (at != 0).then(|| self.bytes(at, ((word >> 16 & 0xffff) as usize).min(self.max_key())))
     }
 
-    /// What is stored of the bytes that all keys begin with.
+    /// The stored common prefix of all keys.
     fn prefix(self, len: usize) -> Bytes<'a> {
         self.bytes((self.header::<FENCES>() & 0xffff) as usize, len)
     }
 
+    /// The hints. They need no bounds: they are used in comparisons only, and their number is constant.
     #[inline(always)]
-    pub(super) fn hints(self) -> [i32; super::HINT_COUNT] {
-        // SAFETY: the hints are in the header and aligned. They decide comparisons only, whose sum is bounded.
-        unsafe { self.base.add(super::HINTS).cast::<[i32; super::HINT_COUNT]>().read() }.map(i32::from_le)
+    pub(super) fn hints(self) -> [i32; HINT_COUNT] {
+        const { assert!(HINTS.is_multiple_of(WORD) && size_of::<[i32; HINT_COUNT]>() == HINT_COUNT / 2 * WORD) };
+        let mut hints = [0; HINT_COUNT];
+        for (index, pair) in hints.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let word = self.payload.leading_word(HINTS / WORD + index);
+            *pair = [word as i32, (word >> 32) as i32];
+        }
+        hints
     }
 
-    /// Copies the whole page.
-    pub fn copy_to(self, copy: &mut Copied) {
-        self.bytes(0, PAYLOAD).copy_to(&mut copy.0);
+    /// A copy of the whole payload.
+    pub fn to_boxed(self) -> Box<Payload> {
+        self.payload.to_boxed()
+    }
+
+    /// Copies the whole payload.
+    pub fn copy_to(self, copy: &mut PageBuf) {
+        self.payload.copy_to(&mut copy.0);
     }
 }
 
-/// A leaf's slots.
+/// The slots of a leaf.
 pub type Leaf<'a> = Slots<'a, LEAF_SLOT>;
-/// An inner node's slots.
+/// The slots of an inner node.
 pub type Inner<'a> = Slots<'a, INNER_SLOT>;
 
-/// The slots of a node as they were counted when this was made.
+/// The slots of a node. Their number and the prefix length are those at the time of creation.
 #[derive(Clone, Copy)]
 pub struct Slots<'a, const SLOT: usize> {
     pub(super) page: Page<'a>,
@@ -166,57 +178,59 @@ pub struct Slots<'a, const SLOT: usize> {
 }
 
 impl<'a, const SLOT: usize> Slots<'a, SLOT> {
-    /// Bytes of a record before what it holds of the key: a leaf's begins with the length of the value.
+    /// Bytes of a record before its part of the key. The record of a leaf begins with the length of the value.
     pub(super) const TAIL: usize = if SLOT == LEAF_SLOT { 2 } else { 0 };
 
-    /// How many there are.
+    /// Number of slots.
     #[inline(always)]
     pub fn count(self) -> usize {
         self.count
     }
 
-    /// How many bytes all keys here have in common.
+    /// Length of the common prefix of all keys, in bytes.
     pub fn prefix_len(self) -> usize {
         self.prefix
     }
 
     #[inline(always)]
     pub(super) fn slot(self, i: usize) -> Slot {
-        // SAFETY: `count` was bounded by what fits, `i` is below it: callers count up to it. The minimum costs one
-        // instruction and makes that a fact.
-        Slot(unsafe { self.page.word(SLOTS + i.min((PAYLOAD - SLOTS) / SLOT - 1) * SLOT) })
+        // Callers pass indexes up to `count`. The slot behind the last one may be behind the end of the page.
+        Slot(self.page.payload.word_or_zero(SLOTS / WORD + i * (SLOT / WORD)))
     }
 
-    /// What the record of `slot` holds of the key.
+    /// The part of the key that is in the record of `slot`.
     #[inline(always)]
     pub(super) fn tail(self, slot: Slot) -> Bytes<'a> {
         self.page.bytes(slot.record() + Self::TAIL, slot.tail_len())
     }
 
-    /// Key `i` as a whole, into `key`.
+    /// Copies the complete key `i` into `key`. A key that is too long for the page is cut off. Only a page that is no sound node has
+    /// such a key.
     pub fn key(self, i: usize, key: &mut Key) {
         key.clear();
-        self.page.prefix(self.prefix).push_to(key);
+        let most = self.page.max_key();
+        self.page.prefix(self.prefix.min(most)).push_to(key);
         let slot = self.slot(i);
         key.push(&slot.head().to_be_bytes()[..slot.suffix_len().min(4)]);
-        self.tail(slot).push_to(key);
+        let tail = self.tail(slot);
+        Bytes { len: tail.len.min(most.saturating_sub(key.len())), ..tail }.push_to(key);
     }
 }
 
-/// What is stored as a key's value.
+/// A value as a leaf stores it.
 #[derive(Clone, Copy)]
 pub enum Value<'a> {
-    /// The value itself.
+    /// The bytes of the value.
     Here(Bytes<'a>),
-    /// The value's first page and its length.
-    Elsewhere(u64, u64),
+    /// The first overflow page of the value, and the length of the value.
+    Overflow(u64, u64),
 }
 
 impl<'a> Leaf<'a> {
-    /// The bytes after the key in record `i`, and whether they are a reference.
+    /// The tag of a record, and the bytes after its key. They are a reference if the tag is [`OVERFLOW`].
     pub(super) fn stored(self, slot: Slot) -> (u16, Bytes<'a>) {
         let tag = self.page.bytes(slot.record(), 2).u16();
-        let len = if tag == ELSEWHERE { 16 } else { usize::from(tag) };
+        let len = if tag == OVERFLOW { 16 } else { usize::from(tag) };
         (tag, self.page.bytes(slot.record() + 2 + slot.tail_len(), len))
     }
 
@@ -224,24 +238,24 @@ impl<'a> Leaf<'a> {
     #[inline(always)]
     pub fn value(self, i: usize) -> Value<'a> {
         let (tag, bytes) = self.stored(self.slot(i));
-        if tag == ELSEWHERE {
-            let mut words = [0; 16];
-            bytes.copy_to(&mut words);
-            let words = u128::from_le_bytes(words);
-            return Value::Elsewhere(words as u64, (words >> 64) as u64);
+        if tag == OVERFLOW {
+            let mut reference = [0; 16];
+            bytes.copy_to(&mut reference);
+            let reference = u128::from_le_bytes(reference);
+            return Value::Overflow(reference as u64, (reference >> 64) as u64);
         }
         Value::Here(bytes)
     }
 }
 
 impl Inner<'_> {
-    /// The child before separator `i`; with `i` the count, the last one.
+    /// The child before separator `i`. With `i == count`, the last child.
     #[inline(always)]
     pub fn child(self, i: usize) -> u64 {
-        match i.min((PAYLOAD - SLOTS) / INNER_SLOT) {
+        match i {
             0 => self.page.header::<FIRST_CHILD>(),
-            // SAFETY: the second word of a slot that is in the page.
-            i => unsafe { self.page.word(SLOTS + i * INNER_SLOT - 8) },
+            // The child is in the second word of the slot before.
+            i => self.page.payload.word_or_zero(SLOTS / WORD - 1 + i * (INNER_SLOT / WORD)),
         }
     }
 }
@@ -249,103 +263,93 @@ impl Inner<'_> {
 /// Bytes inside a page, which may change while they are read.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
-    start: *const u8,
+    payload: &'a Payload,
+    /// `at + len` is at most the length of the payload.
+    at: usize,
     len: usize,
-    _bytes: PhantomData<&'a Copied>,
 }
 
 impl<'a> Bytes<'a> {
-    /// How many.
+    /// Number of bytes.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Where they begin.
-    pub(super) fn as_ptr(self) -> *const u8 {
-        self.start
+    /// Offset of the bytes in the payload.
+    pub(super) fn offset(self) -> usize {
+        self.at
     }
 
-    /// Copies as much as both have; returns how much that is.
+    /// Copies as many bytes as fit into `to`. Returns their number.
     #[inline(always)]
     pub fn copy_to(self, to: &mut [u8]) -> usize {
         let len = self.len.min(to.len());
-        // SAFETY: `to` is long enough for `len` bytes, and is not in the page, which nobody else has a reference to.
-        unsafe { self.copy_to_raw(to.as_mut_ptr(), len) };
+        self.payload.read(self.at, &mut to[..len]);
         len
     }
 
-    /// # Safety
-    ///
-    /// `to` has room for `len` bytes, is not in this page, and `len` is at most [`Bytes::len`].
+    /// Copies as many bytes as fit into `to`, and initialises that part of it. Returns the number of bytes.
     #[inline(always)]
-    pub unsafe fn copy_to_raw(self, to: *mut u8, len: usize) {
-        debug_assert!(len <= self.len);
-        // SAFETY: by the construction of `Bytes` inside the page, and by the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(self.start, to, len) };
+    pub fn copy_to_uninit(self, to: &mut [MaybeUninit<u8>]) -> usize {
+        let len = self.len.min(to.len());
+        self.payload.read_uninit(self.at, &mut to[..len]);
+        len
     }
 
-    /// Appends a copy.
+    /// Appends a copy of the bytes.
     pub fn append_to(self, to: &mut Vec<u8>) {
-        let len = to.len();
         to.reserve(self.len);
-        // SAFETY: there is room for as many bytes after `len`, which are written before they are counted.
-        unsafe {
-            self.copy_to_raw(to.as_mut_ptr().add(len), self.len);
-            to.set_len(len + self.len);
+        let copied = self.copy_to_uninit(&mut to.spare_capacity_mut()[..self.len]);
+        // SAFETY: `copied` bytes after the vector's length have been initialised.
+        unsafe { to.set_len(to.len() + copied) };
+    }
+
+    /// Appends the bytes to a key, as many as [`LONGEST_KEY`] allows.
+    pub fn push_to(self, key: &mut Key) {
+        if let Some(room) = key.room(self.len) {
+            self.payload.read_uninit(self.at, room);
+            key.len += self.len;
+        } else {
+            let some = Self { len: self.len.min(LONGEST_KEY - key.len), ..self };
+            key.lengthen(some.len, |long| some.append_to(long));
         }
     }
 
-    /// Appends as much as fits to a key.
-    pub fn push_to(self, key: &mut Key) {
-        let len = self.len.min(MAX_KEY - key.len);
-        // SAFETY: there is room for as many after those that are written, and a key is not in a page.
-        unsafe { self.copy_to_raw(key.bytes[key.len..].as_mut_ptr().cast(), len) };
-        key.len += len;
-    }
-
+    /// The bytes as a slice.
+    ///
     /// # Safety
     ///
-    /// Nobody changes the page during `'a`.
+    /// No thread changes the page during `'a`.
     pub unsafe fn stable(self) -> &'a [u8] {
-        // SAFETY: inside the page by construction, and unchanged as the caller promises.
-        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+        let start = (&raw const *self.payload).cast::<u8>();
+        // SAFETY: the range is inside the page by construction. The caller guarantees that it does not change.
+        unsafe { std::slice::from_raw_parts(start.add(self.at), self.len) }
     }
 
-    /// The first two bytes as a number; 0 when there are fewer.
+    /// The first two bytes as a number; 0 if there are fewer.
     #[inline(always)]
     fn u16(self) -> u16 {
-        if self.len < 2 {
-            return 0;
-        }
-        // SAFETY: both bytes are in the page. A length must not be read twice, hence atomic.
-        let byte = |i| unsafe { &*self.start.add(i).cast::<AtomicU8>() }.load(Relaxed);
-        u16::from_le_bytes([byte(0), byte(1)])
+        if self.len < 2 { 0 } else { self.payload.number(self.at, 2) as u16 }
     }
 
-    /// The order of these bytes and `other`.
+    /// Compares these bytes with `other`.
     #[inline(always)]
     pub fn compare(self, other: &[u8]) -> Ordering {
         let common = self.len.min(other.len());
-        let mut at = 0;
-        while at + 8 <= common {
-            // SAFETY: eight bytes from `at` are in the page.
-            let ours = u64::from_be_bytes(unsafe { self.start.add(at).cast::<[u8; 8]>().read() });
-            let theirs = u64::from_be_bytes(other[at..at + 8].try_into().expect("eight bytes"));
+        let (chunks, rest) = other[..common].as_chunks::<WORD>();
+        let mut at = self.at;
+        for chunk in chunks {
+            let ours = self.payload.number(at, WORD).swap_bytes();
+            let theirs = u64::from_be_bytes(*chunk);
             if ours != theirs {
                 return ours.cmp(&theirs);
             }
-            at += 8;
+            at += WORD;
         }
-        while at < common {
-            // SAFETY: below the length.
-            let ours = unsafe { self.start.add(at).read() };
-            if ours != other[at] {
-                return ours.cmp(&other[at]);
-            }
-            at += 1;
-        }
-        self.len.cmp(&other.len())
+        let ours = self.payload.number(at, rest.len()).swap_bytes();
+        let theirs = rest.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)).swap_bytes();
+        ours.cmp(&theirs).then(self.len.cmp(&other.len()))
     }
 }

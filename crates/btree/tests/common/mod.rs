@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use bedplate_bufpool::{Choice, Kind, PAGE, Pool};
+use bedplate_bufpool::{Choice, Kind, PageSize, Pool};
 use tempfile::TempDir;
 
 /// Opens the pool in `directory` with that many pages in memory.
@@ -11,18 +11,40 @@ pub fn open(directory: &Path, pages: usize) -> Pool {
     open_with(directory, pages, engine())
 }
 
+/// Whether this runs in a virtual machine, where there is a ring 0.
+pub fn in_guest() -> bool {
+    std::env::var_os(bedplate_vm::MARK).is_some()
+}
+
+/// How much a test does that is as long as it is made: less where the processor is software, which is some hundred times
+/// slower.
+pub fn scaled(natively: usize) -> usize {
+    if in_guest() { natively / 12 } else { natively }
+}
+
 /// The engine that the pool chooses here; in a virtual machine, where there is a ring 0, the one that needs it.
 pub fn engine() -> Choice {
-    match std::env::var_os(bedplate_vm::MARK) {
-        Some(_) => Choice::Only(Kind::Ring0),
-        None => Choice::Auto,
-    }
+    if in_guest() { Choice::Only(Kind::Ring0) } else { Choice::Auto }
 }
 
 /// The same with a certain engine.
 pub fn open_with(directory: &Path, pages: usize, engine: Choice) -> Pool {
-    let builder = Pool::builder(directory.join("pool")).memory(pages * PAGE).capacity(256 << 20);
+    let builder =
+        Pool::builder(directory.join("pool")).memory(pages * PageSize::MIN.bytes()).capacity(256 << 20);
     builder.engine(engine).open().expect("the pool opens")
+}
+
+/// The page sizes of tests that run with several: the smallest, the largest, and one between them. In a virtual machine only
+/// the first, because the engine there has no other.
+pub fn page_sizes() -> Vec<PageSize> {
+    let sizes = [4096, 16384, 65536].into_iter().take(if in_guest() { 1 } else { 3 });
+    sizes.map(|bytes| PageSize::new(bytes).expect("a page size")).collect()
+}
+
+/// Opens or creates the pool in `directory` with that many pages of this size in memory.
+pub fn open_sized(directory: &Path, pages: usize, size: PageSize) -> Pool {
+    let builder = Pool::builder(directory.join("pool")).memory(pages * size.bytes()).capacity(1 << 30);
+    builder.page_size(size.bytes()).engine(engine()).open().expect("the pool opens")
 }
 
 /// A new pool, which goes away with the directory.

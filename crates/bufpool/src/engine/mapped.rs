@@ -1,55 +1,60 @@
-//! Pages whose number is their address: the processor's page tables are the pool's.
+//! Engines whose page numbers determine addresses: the processor's page tables are the pool's translation.
 //!
-//! Reading a page that is not there never fails: the kernel maps a page of zeros. Nobody believes it, since the page's
-//! word says that it is absent, or locked, and its version is another afterwards.
+//! A read of a page that is absent never faults, because the kernel maps a page of zeros. The reader detects this: the
+//! page's state is absent or locked, or its version has changed afterwards.
 
 use std::io;
 
 use super::release::Release;
-use super::{Place, Victim};
+use super::{FrameRef, Victim};
 use crate::error::Result;
-use crate::page::{PAGE, PageId};
-use crate::protocol::word::Word;
+use crate::page::PageId;
+use crate::page_size::PageSize;
+use crate::protocol::page_state::PageState;
 use crate::region::Region;
 
 pub(crate) struct Mapped {
     base: *mut u8,
-    words: *const Word,
+    states: *const PageState,
     pages: u64,
+    size: PageSize,
     release: Release,
-    /// What the pointers point into.
+    /// Owns the memory that the pointers refer to.
     _regions: [Region; 2],
 }
 
-// SAFETY: the pointers are to the regions, which are owned; words are atomic, and pages are guarded by them.
+// SAFETY: the pointers are to the regions, which are owned. States are atomic, and they guard the pages.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Reserves addresses for that many pages.
-    pub fn new(pages: u64, release: Release) -> Result<Self> {
-        let memory = Region::new(pages as usize * PAGE)?;
-        let words = Region::new(pages as usize * size_of::<Word>())?;
+    /// Reserves addresses for `pages` pages of this size.
+    pub fn new(pages: u64, size: PageSize, release: Release) -> Result<Self> {
+        let memory = Region::new((pages as usize) << size.shift())?;
+        let states = Region::new(pages as usize * size_of::<PageState>())?;
         Ok(Self {
             base: memory.base(),
-            words: words.base().cast::<Word>(),
+            states: states.base().cast::<PageState>(),
             pages,
+            size,
             release,
-            _regions: [memory, words],
+            _regions: [memory, states],
         })
     }
 
     #[inline(always)]
-    pub fn place(&self, page: PageId) -> Place<'_> {
+    pub fn frame_ref(&self, page: PageId) -> FrameRef<'_> {
         debug_assert!(page.0 < self.pages);
-        // SAFETY: the pool asks for pages in bounds only. Memory of zeros is a valid word, and atomic.
-        let word = unsafe { &*self.words.add(page.0 as usize) };
-        Place { word, memory: self.base.wrapping_add(page.0 as usize * PAGE) }
+        // SAFETY: the pool only passes pages in bounds. Zeros are a valid state, and a state is atomic.
+        let state = unsafe { &*self.states.add(page.0 as usize) };
+        FrameRef { state, memory: self.base.wrapping_add((page.0 as usize) << self.size.shift()) }
     }
 
     pub fn release(&self, victims: &[Victim]) -> (std::result::Result<(), (usize, io::Error)>, u64) {
-        // SAFETY: victims are locked pages of the region: nobody believes what is in their memory.
-        unsafe { self.release.run(victims.iter().map(|victim| self.place(victim.page).memory)) }
+        // SAFETY: victims are locked pages of the region, so no thread uses the content of their memory.
+        unsafe {
+            self.release.run(victims.iter().map(|victim| self.frame_ref(victim.page).memory), self.size)
+        }
     }
 }

@@ -1,17 +1,21 @@
-//! Engines: where a page's word and memory are, and how its memory is given back.
+//! Engines: where the state and the memory of a page are, and how the memory is released.
 //!
-//! | engine | a page's memory | eviction |
+//! | engine | memory of a page | eviction |
 //! |---|---|---|
-//! | [`Kind::Stock`] | its number is its address | the kernel unmaps a batch with one flush of the processors' TLBs |
-//! | [`Kind::Vmcache`] | its number is its address | the kernel unmaps each page with a flush of its own |
-//! | [`Kind::Hashtable`] | a frame that a hash table tells | the frame is used again |
-//! | [`Kind::Ring0`] | its number is its address | the frame is used again, and the address leads there until somebody notices |
+//! | [`Kind::Array`] | the frame in the page's entry of an array | the entry is cleared, and the frame is used again |
+//! | [`Kind::Stock`] | at the address that the page number determines | the kernel unmaps a batch with one TLB flush |
+//! | [`Kind::Vmcache`] | at the address that the page number determines | the kernel unmaps each page with its own TLB flush |
+//! | [`Kind::Hashtable`] | the frame in the page's entry of a hash table | the entry is removed, and the frame is used again |
+//! | [`Kind::Ring0`] | at the address that the page number determines | the frame is reused, stale translations are noticed |
 //!
-//! The first two differ in nothing but [`release`](release::Release). Everything else about pages is the same for all
-//! engines, and is in `protocol`, `fault`, `evict` and `writeback`; an engine answers the questions of [`Engine`] and has
-//! no say in the protocol. An engine whose words are in the pages' headers has [`Layout::IN_PAGE`] and tells by the page's
-//! number in the word whether what it found is the page ([`Engine::is_of`]).
+//! `stock` and `vmcache` differ only in [`release`](release::Release). `array` and `hashtable` have the same
+//! [`frames`]. Everything else is the same for all engines, and is in `protocol`, `access`, `replacement` and
+//! `durability`. An engine implements the methods of [`Engine`] and does not change the protocol. If an engine's states
+//! are in the page headers, it has [`Layout::IN_PAGE`], and the state itself says which page it belongs to. For the
+//! other engines, [`Engine::is_of`] says whether a frame still has the page.
 
+mod array;
+mod frames;
 mod mapped;
 mod release;
 #[cfg(target_arch = "x86_64")]
@@ -20,6 +24,7 @@ mod table;
 
 use std::fmt;
 
+pub(crate) use array::Array;
 pub(crate) use mapped::Mapped;
 pub(crate) use release::Release;
 #[cfg(target_arch = "x86_64")]
@@ -27,27 +32,31 @@ pub(crate) use ring0::Ring0;
 pub(crate) use table::Table;
 
 use crate::page::PageId;
-use crate::protocol::slots::{Slot, Slots};
-use crate::protocol::word::{Layout, Word};
+use crate::protocol::frame_table::{FrameId, FrameTable};
+use crate::protocol::page_state::{Layout, PageState};
 
-/// An engine's name.
+/// The kinds of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Virtual memory; evictions in batches. What to use.
+    /// Frames, with an array that has the frame of each page.
+    Array,
+    /// Virtual memory, with evictions in batches.
     Stock,
-    /// Virtual memory; evictions one by one, as in the paper "Virtual-Memory Assisted Buffer Management".
+    /// Virtual memory, with single evictions, as in the paper "Virtual-Memory Assisted Buffer Management".
     Vmcache,
-    /// Frames and a hash table, as database systems have had for decades.
+    /// Frames, with a hash table that has the frame of each page in memory. This is the classic design of database
+    /// systems.
     Hashtable,
-    /// Virtual memory, in ring 0: evictions change no mapping, and old ones are noticed by who uses them.
+    /// Virtual memory in ring 0. Evictions change no mapping, and threads notice stale mappings.
     Ring0,
 }
 
 impl Kind {
-    /// Its name in configurations and reports.
+    /// The name of the engine in configurations and reports.
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Array => "array",
             Kind::Stock => "stock",
             Kind::Vmcache => "vmcache",
             Kind::Hashtable => "hashtable",
@@ -62,22 +71,23 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where a page is, or may be.
+/// The state and the memory of a frame where a page is, or may be.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'p> {
-    pub word: &'p Word,
+pub(crate) struct FrameRef<'p> {
+    pub state: &'p PageState,
     pub memory: *mut u8,
 }
 
-/// A page to be evicted, which is locked.
+/// A page that is being evicted. It is locked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
-    pub slot: Slot,
+    pub frame: FrameId,
     pub page: PageId,
 }
 
-/// The engine of a pool. Which one it is is asked on every access, by a branch that always goes the same way.
+/// The engine of a pool. Every access branches on the variant, and that branch always goes the same way.
 pub(crate) enum Engine {
+    Array(Array),
     Mapped(Mapped),
     Table(Table),
     #[cfg(target_arch = "x86_64")]
@@ -85,77 +95,84 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Which bits of its words are the version.
+    /// Which bits of the engine's words are the version.
     pub fn layout(&self) -> Layout {
         match self {
-            Engine::Mapped(_) | Engine::Table(_) => Layout::OUTSIDE,
+            Engine::Array(_) | Engine::Mapped(_) | Engine::Table(_) => Layout::OUTSIDE,
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0(_) => Layout::IN_PAGE,
         }
     }
 
-    /// Where the page is, if it is anywhere; its word says whether it is there. The page's number is in bounds.
+    /// The frame where the page may be. The frame's state says whether it is present. The page number must be in
+    /// bounds.
     #[inline(always)]
-    pub fn find(&self, page: PageId) -> Option<Place<'_>> {
+    pub fn find(&self, page: PageId) -> Option<FrameRef<'_>> {
         match self {
-            Engine::Mapped(mapped) => Some(mapped.place(page)),
+            Engine::Array(array) => array.find(page),
+            Engine::Mapped(mapped) => Some(mapped.frame_ref(page)),
             Engine::Table(table) => table.find(page),
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => Some(ring0.place(page)),
+            Engine::Ring0(ring0) => Some(ring0.frame_ref(page)),
         }
     }
 
-    /// Whether a place that [`Engine::find`] told still is the page's, after its word was loaded, or locked.
+    /// Whether the frame that [`Engine::find`] returned still has the page. The caller has loaded or locked the state
+    /// before.
     #[inline(always)]
-    pub fn is_of(&self, slots: &Slots, place: &Place<'_>, page: PageId) -> bool {
+    pub fn is_of(&self, frames: &FrameTable, frame_ref: &FrameRef<'_>, page: PageId) -> bool {
         match self {
+            Engine::Array(array) => array.is_of(frame_ref, page),
             Engine::Mapped(_) => true,
-            Engine::Table(table) => table.is_of(slots, place, page),
-            // The word tells, which is asked of the word that is compared and swapped.
+            Engine::Table(table) => table.is_of(frames, frame_ref, page),
+            // The word itself has the page number, which the compare-and-swap checks.
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0(_) => true,
         }
     }
 
-    /// The word of a page in a slot.
+    /// The state of a page in a frame.
     #[inline]
-    pub fn word_of(&self, slot: Slot, page: PageId) -> &Word {
+    pub fn state_of(&self, frame: FrameId, page: PageId) -> &PageState {
         match self {
-            Engine::Mapped(mapped) => mapped.place(page).word,
-            Engine::Table(table) => table.place(slot).word,
+            Engine::Array(array) => array.frame_ref(frame).state,
+            Engine::Mapped(mapped) => mapped.frame_ref(page).state,
+            Engine::Table(table) => table.frame_ref(frame).state,
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.word_of(slot),
+            Engine::Ring0(ring0) => ring0.state_of(frame),
         }
     }
 
-    /// The memory of a page in a slot.
-    pub fn memory_of(&self, slot: Slot, page: PageId) -> *mut u8 {
+    /// The memory of a page in a frame.
+    pub fn memory_of(&self, frame: FrameId, page: PageId) -> *mut u8 {
         match self {
-            Engine::Mapped(mapped) => mapped.place(page).memory,
-            Engine::Table(table) => table.place(slot).memory,
+            Engine::Array(array) => array.frame_ref(frame).memory,
+            Engine::Mapped(mapped) => mapped.frame_ref(page).memory,
+            Engine::Table(table) => table.frame_ref(frame).memory,
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.memory_of(slot),
+            Engine::Ring0(ring0) => ring0.memory_of(frame),
         }
     }
 
-    /// Claims an absent page for the caller, who brings it in, into a slot that the caller has taken. None if somebody
-    /// else has claimed it, or has brought it in.
-    pub fn claim(&self, slots: &Slots, slot: Slot, page: PageId) -> Option<Place<'_>> {
+    /// Claims an absent page for the caller, which reads it into a frame that it has taken. Returns none if another
+    /// thread has claimed the page or has read it in.
+    pub fn claim(&self, frames: &FrameTable, frame: FrameId, page: PageId) -> Option<FrameRef<'_>> {
         match self {
+            Engine::Array(array) => array.claim(frames, frame, page),
             Engine::Mapped(mapped) => {
-                let place = mapped.place(page);
-                place.word.try_claim().then(|| {
-                    slots.set_page(slot, page.0);
-                    place
+                let frame_ref = mapped.frame_ref(page);
+                frame_ref.state.try_claim().then(|| {
+                    frames.set_page(frame, page.0);
+                    frame_ref
                 })
             }
-            Engine::Table(table) => table.claim(slots, slot, page),
+            Engine::Table(table) => table.claim(frames, frame, page),
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.claim(slots, slot, page),
+            Engine::Ring0(ring0) => ring0.claim(frames, frame, page),
         }
     }
 
-    /// Whether a page that seemed to be absent is there after all, and this processor had only not noticed.
+    /// Whether a page that seemed absent is present, and only this processor's translation was stale.
     pub fn refresh(&self, page: PageId) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -167,68 +184,68 @@ impl Engine {
         }
     }
 
-    /// Whether somebody is bringing the page in, where its word does not tell.
+    /// Whether a thread has claimed the page, for engines where the state of the page does not say so. Other engines
+    /// return false.
     pub fn is_claimed(&self, page: PageId) -> bool {
         match self {
+            Engine::Array(array) => array.is_claimed(page),
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0(ring0) => ring0.is_claimed(page),
-            _ => {
-                let _ = page;
-                false
-            }
+            _ => false,
         }
     }
 
-    /// The memory of a claimed page has its content, or is its claimer's to fill: returns where it is for everybody, who
-    /// find it locked.
-    pub fn settle<'e>(&'e self, slot: Slot, page: PageId, claimed: Place<'e>) -> Place<'e> {
+    /// Makes a claimed page visible to all threads. It stays locked. Its memory has its content, or the claimer fills
+    /// it later. Returns the final location of the page.
+    pub fn settle<'e>(&'e self, frame: FrameId, page: PageId, claimed: FrameRef<'e>) -> FrameRef<'e> {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.settle(slot, page),
+            Engine::Ring0(ring0) => ring0.settle(frame, page),
             _ => {
-                let _ = (slot, page);
+                let _ = (frame, page);
                 claimed
             }
         }
     }
 
-    /// Takes a free slot.
-    pub fn take(&self, slots: &Slots) -> Option<Slot> {
+    /// Takes a free frame. Returns it and how many free frames are left. The engine `ring0` has several lists of free frames and
+    /// does not count them: its number is `usize::MAX`. None if no frame is free.
+    pub fn take(&self, frames: &FrameTable) -> Option<(FrameId, usize)> {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.take(slots),
-            _ => slots.take(),
+            Engine::Ring0(ring0) => ring0.take(frames).map(|frame| (frame, usize::MAX)),
+            _ => frames.take(),
         }
     }
 
-    /// Gives slots back that have no page.
-    pub fn give(&self, slots: &Slots, given: impl IntoIterator<Item = Slot>) {
+    /// Frees frames that have no page.
+    pub fn free(&self, frames: &FrameTable, given: impl IntoIterator<Item = FrameId>) {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.give(slots, given),
-            _ => slots.give(given),
+            Engine::Ring0(ring0) => ring0.free(frames, given),
+            _ => frames.free(given),
         }
     }
 
-    /// How many slots are free.
-    pub fn free_count(&self, slots: &Slots) -> usize {
+    /// Number of free frames.
+    pub fn free_count(&self, frames: &FrameTable) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.free_count(slots),
-            _ => slots.free_count(),
+            Engine::Ring0(ring0) => ring0.free_count(frames),
+            _ => frames.free_count(),
         }
     }
 
-    /// The slots of a pool that has so many.
-    pub fn slots(&self, count: usize) -> Slots {
+    /// Creates the frame table of a pool with `count` frames.
+    pub fn frames(&self, count: usize) -> FrameTable {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.slots(count),
-            _ => Slots::new(count),
+            Engine::Ring0(ring0) => ring0.frames(count),
+            _ => FrameTable::new(count),
         }
     }
 
-    /// How often a processor's translation was old.
+    /// Number of accesses through a stale translation.
     pub fn stale(&self) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -237,33 +254,38 @@ impl Engine {
         }
     }
 
-    /// Gives up a claim; the caller keeps the slot.
-    pub fn abandon(&self, slots: &Slots, slot: Slot, page: PageId) {
+    /// Abandons a claim. The caller keeps the frame.
+    pub fn abandon(&self, frames: &FrameTable, frame: FrameId, page: PageId) {
         match self {
+            Engine::Array(array) => array.abandon(frames, frame, page),
             Engine::Mapped(mapped) => {
-                slots.set_page(slot, 0);
-                mapped.place(page).word.abandon(self.layout());
+                frames.set_page(frame, 0);
+                mapped.frame_ref(page).state.abandon(self.layout());
             }
-            Engine::Table(table) => table.abandon(slots, slot, page),
+            Engine::Table(table) => table.abandon(frames, frame, page),
             #[cfg(target_arch = "x86_64")]
-            Engine::Ring0(ring0) => ring0.abandon(slots, slot, page),
+            Engine::Ring0(ring0) => ring0.abandon(frames, frame, page),
         }
     }
 
-    /// Gives back the memory of pages that could not be brought in.
+    /// Releases the memory of pages that could not be read in.
     pub fn discard(&self, victims: &[Victim]) -> std::io::Result<()> {
         match self {
             Engine::Mapped(mapped) => mapped.release(victims).0.map_err(|(_, error)| error),
-            Engine::Table(_) => Ok(()),
+            Engine::Array(_) | Engine::Table(_) => Ok(()),
             #[cfg(target_arch = "x86_64")]
             Engine::Ring0(_) => Ok(()),
         }
     }
 
-    /// Gives back the memory of victims. Returns of how many, from the first one on, and why not of the others; the second
-    /// number is how many system calls it took.
+    /// Releases the memory of victims. On an error, the first number is that of the victims released before it. The
+    /// last number is that of system calls.
     pub fn release(&self, victims: &[Victim]) -> (Result<(), (usize, std::io::Error)>, u64) {
         match self {
+            Engine::Array(array) => {
+                array.release(victims);
+                (Ok(()), 0)
+            }
             Engine::Mapped(mapped) => mapped.release(victims),
             Engine::Table(table) => {
                 table.release(victims);

@@ -1,42 +1,39 @@
-//! Frames, and a hash table that tells which page is in which: what virtual memory is compared with, and what is used
-//! where there is not enough address space.
+//! The `hashtable` engine: a hash table maps each page in memory to its frame. The other engines are compared with it.
+//! A pool uses it if there is not enough address space for the others.
 //!
-//! The table is in parts with a lock each, held for a look-up only. A page's entry is made before the page is brought in
-//! and removed before its frame is given away, both while the frame's word is locked. So an entry may be out of date when
-//! it is used, which the frame's word and the slot's page tell ([`Table::is_of`]).
+//! The table is divided into partitions. Each has a lock, which a thread holds for one look-up or change. An entry is
+//! inserted before its page is read in, and removed before its frame is given to another page. Both happen while the
+//! frame's state is locked. So an entry may be stale when a thread uses it. The thread notices this from the frame's
+//! state and the frame's page ([`Table::is_of`]).
 //!
-//! Parts' locks are leaves.
+//! The locks of partitions are leaves: a thread that holds one waits for nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{Place, Victim};
+use super::frames::Frames;
+use super::{FrameRef, Victim};
 use crate::error::Result;
-use crate::page::{PAGE, PageId};
-use crate::protocol::slots::{Slot, Slots};
-use crate::protocol::word::{Layout, Word};
-use crate::region::Region;
+use crate::page::PageId;
+use crate::page_size::PageSize;
+use crate::protocol::frame_table::{FrameId, FrameTable};
+use crate::protocol::page_state::Layout;
 
-/// As many parts as the busiest pools of other systems have.
+/// Number of partitions. PostgreSQL's buffer mapping table has the same number.
 const PARTS: usize = 128;
 
-type Part = RwLock<HashMap<u64, Slot, BuildHasherDefault<Mixer>>>;
+type Part = RwLock<HashMap<u64, FrameId, BuildHasherDefault<Mixer>>>;
 
 pub(crate) struct Table {
-    frames: Region,
-    words: Box<[Word]>,
+    frames: Frames,
     parts: Box<[Part]>,
 }
 
 impl Table {
-    pub fn new(frames: usize) -> Result<Self> {
+    pub fn new(frames: usize, size: PageSize) -> Result<Self> {
         let part = || RwLock::new(HashMap::with_capacity_and_hasher(2 * frames / PARTS, Default::default()));
-        Ok(Self {
-            frames: Region::new(frames * PAGE)?,
-            words: (0..frames).map(|_| Word::new()).collect(),
-            parts: (0..PARTS).map(|_| part()).collect(),
-        })
+        Ok(Self { frames: Frames::new(frames, size)?, parts: (0..PARTS).map(|_| part()).collect() })
     }
 
     #[inline]
@@ -44,51 +41,49 @@ impl Table {
         &self.parts[mix(page.0) as usize % PARTS]
     }
 
-    fn write(&self, page: PageId) -> RwLockWriteGuard<'_, HashMap<u64, Slot, BuildHasherDefault<Mixer>>> {
+    fn write(&self, page: PageId) -> RwLockWriteGuard<'_, HashMap<u64, FrameId, BuildHasherDefault<Mixer>>> {
         self.part(page).write().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    fn read(&self, page: PageId) -> RwLockReadGuard<'_, HashMap<u64, Slot, BuildHasherDefault<Mixer>>> {
+    fn read(&self, page: PageId) -> RwLockReadGuard<'_, HashMap<u64, FrameId, BuildHasherDefault<Mixer>>> {
         self.part(page).read().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    pub fn find(&self, page: PageId) -> Option<Place<'_>> {
-        let slot = *self.read(page).get(&page.0)?;
-        Some(self.place(slot))
+    pub fn find(&self, page: PageId) -> Option<FrameRef<'_>> {
+        let frame = *self.read(page).get(&page.0)?;
+        Some(self.frame_ref(frame))
     }
 
     #[inline]
-    pub fn place(&self, slot: Slot) -> Place<'_> {
-        let memory = self.frames.base().wrapping_add(slot as usize * PAGE);
-        Place { word: &self.words[slot as usize], memory }
+    pub fn frame_ref(&self, frame: FrameId) -> FrameRef<'_> {
+        self.frames.frame_ref(frame)
     }
 
     #[inline]
-    pub fn is_of(&self, slots: &Slots, place: &Place<'_>, page: PageId) -> bool {
-        let slot = (place.memory.addr() - self.frames.base().addr()) / PAGE;
-        slots.page(slot as Slot) == page.0
+    pub fn is_of(&self, frames: &FrameTable, frame_ref: &FrameRef<'_>, page: PageId) -> bool {
+        frames.page(self.frames.frame_of(frame_ref)) == page.0
     }
 
-    pub fn claim(&self, slots: &Slots, slot: Slot, page: PageId) -> Option<Place<'_>> {
+    pub fn claim(&self, frames: &FrameTable, frame: FrameId, page: PageId) -> Option<FrameRef<'_>> {
         let mut part = self.write(page);
         if part.contains_key(&page.0) {
             return None;
         }
-        let place = self.place(slot);
-        // The slot is the caller's, and has no page: nobody else locks its word.
-        let claimed = place.word.try_claim();
+        let frame_ref = self.frame_ref(frame);
+        // The frame belongs to the caller and has no page, so no other thread locks its state.
+        let claimed = frame_ref.state.try_claim();
         debug_assert!(claimed);
-        slots.set_page(slot, page.0);
-        part.insert(page.0, slot);
-        Some(place)
+        frames.set_page(frame, page.0);
+        part.insert(page.0, frame);
+        Some(frame_ref)
     }
 
-    pub fn abandon(&self, slots: &Slots, slot: Slot, page: PageId) {
+    pub fn abandon(&self, frames: &FrameTable, frame: FrameId, page: PageId) {
         self.write(page).remove(&page.0);
-        slots.set_page(slot, 0);
-        self.words[slot as usize].abandon(Layout::OUTSIDE);
+        frames.set_page(frame, 0);
+        self.frame_ref(frame).state.abandon(Layout::OUTSIDE);
     }
 
     pub fn release(&self, victims: &[Victim]) {
@@ -103,7 +98,7 @@ fn mix(page: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Page numbers are no secret and no attack: a multiplication spreads them.
+/// The hash function. A multiplication distributes page numbers well enough, because no attacker chooses them.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -118,7 +113,7 @@ impl Hasher for Mixer {
 
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // Not the part's bits again.
+        // Without the rotation, the bits that select the partition would also select the bucket.
         self.0 = mix(self.0 ^ word).rotate_left(32);
     }
 }

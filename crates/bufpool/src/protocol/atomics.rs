@@ -1,4 +1,4 @@
-//! The words and locks of the protocol; the model has loom's in their place.
+//! The atomics and locks of the protocol. The model replaces them with loom's.
 
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,14 +1,18 @@
-//! Who may use a page, and who may take its memory: the part of the pool in which threads meet.
+//! The protocol between threads: which thread may use a page, and which thread may take its frame.
 //!
-//! - [`word`]: the state of one page;
-//! - [`slots`]: the clock, and which page has which slot;
-//! - [`sweep`]: eviction's and write-back's steps on words and slots.
+//! - [`page_state`]: the state of one page;
+//! - [`frame_table`]: the clock, and the page of each frame;
+//! - [`sweep`]: the steps of eviction and write-back on states and frames;
+//! - [`words`]: the bytes of a page, which threads read and write at the same time.
 //!
-//! These files know nothing of memory or storage. They are checked by loom with small models of both (`model`).
+//! These modules do not depend on memory or storage. Loom checks them with small models of both (`model`).
 
 pub mod atomics;
+pub mod frame_table;
 #[cfg(test)]
 mod model;
-pub mod slots;
+pub mod page_state;
 pub mod sweep;
-pub mod word;
+pub mod words;
+#[cfg(test)]
+mod words_tests;

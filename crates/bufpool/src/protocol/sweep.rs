@@ -1,38 +1,40 @@
 //! The steps of eviction and write-back.
 //!
-//! A clean victim goes: locked ([`consider`]) → its memory is released, alone or with a batch of others → [`release`]d.
-//! From the first to the last step it is locked, so nobody believes what is in its memory, and nobody brings it in again
-//! into memory that is about to be released.
+//! Eviction of a clean victim: [`sweep_frame`] locks it, its memory is released (alone or in a batch), [`release`] ends
+//! the eviction. The victim is locked from the first step to the last. So no optimistic read of its memory succeeds,
+//! and no thread reads the page in again into memory that is about to be released.
 //!
-//! A dirty page goes: [`begin_write`] (held shared; the caller copies it) → [`copied`] (nobody is kept from it any more) →
-//! the copy is written → [`end_write`]. The slot's `writing` flag keeps the page in memory until storage has the copy: a
-//! page that is clean but not yet written would otherwise be evicted, and read in again as it was before.
+//! Write-back of a dirty page: [`begin_write`] takes the page shared, and the caller copies it. [`copied`] releases the
+//! page. The caller writes the copy. [`end_write`] ends the write. The frame's `writing` flag keeps the page in memory
+//! until storage has the copy. Without the flag, a page that is clean but not yet written could be evicted and read in
+//! again in its old state.
 
-use super::slots::{Slot, Slots};
-use super::word::{Layout, Passed, Refusal, Word};
+use super::frame_table::{FrameId, FrameTable};
+use super::page_state::{Layout, PageState, Passed, Refusal};
 
-/// What the clock's hand found in a slot.
+/// What the clock's hand found in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing to evict now.
     Nothing,
-    /// A page that was used since the hand passed before.
+    /// A page that was used since the last pass.
     Cooled,
-    /// A page that becomes a victim when it has been written.
+    /// A page that becomes a victim after it has been written.
     Dirty,
-    /// A victim. It is locked by the caller, who releases its memory and calls [`release`], or [`spare`].
+    /// A victim, which the caller has locked. The caller releases its memory and calls [`release`], or it calls
+    /// [`keep`].
     Victim(u64),
 }
 
-/// Passes the clock's hand over a slot. `word` is the word of a page in a slot; `may_stay` is asked of a page that would have
-/// to go, and is the pool's policy: the protocol is right whatever it says.
-pub fn consider<'w>(
-    slots: &Slots,
-    slot: Slot,
-    word: impl Fn(u64) -> &'w Word,
+/// Passes the clock's hand over a frame. `word` returns the state of a page in the frame. `may_stay` is called for a
+/// page that would be evicted. It is the pool's policy: the protocol is correct whatever it returns.
+pub fn sweep_frame<'w>(
+    frames: &FrameTable,
+    frame: FrameId,
+    word: impl Fn(u64) -> &'w PageState,
     may_stay: impl FnOnce() -> bool,
 ) -> Found {
-    let page = slots.page(slot);
+    let page = frames.page(frame);
     if page == 0 {
         return Found::Nothing;
     }
@@ -40,12 +42,12 @@ pub fn consider<'w>(
     match word.pass(may_stay) {
         Passed::Busy | Passed::Spared => Found::Nothing,
         Passed::Cooled => Found::Cooled,
-        Passed::Dirty if slots.is_writing(slot) => Found::Nothing,
+        Passed::Dirty if frames.is_writing(frame) => Found::Nothing,
         Passed::Dirty => Found::Dirty,
         Passed::Locked => {
-            // It may have left the slot before it was locked. It may be about to be written; and when that ended just
-            // before, it may have failed, and the page is dirty again. This order of questions leaves no gap.
-            if slots.page(slot) != page || slots.is_writing(slot) || word.is_dirty() {
+            // The page may have left the frame before it was locked. A write of it may be in progress. If that write
+            // has just failed, the page is dirty again. The checks in this order cover all cases.
+            if frames.page(frame) != page || frames.is_writing(frame) || word.is_dirty() {
                 word.unlock_unchanged();
                 return Found::Nothing;
             }
@@ -54,70 +56,81 @@ pub fn consider<'w>(
     }
 }
 
-/// A victim's memory has been released: others may bring the page in, but not yet into its slot, which the caller gives
-/// back.
-pub fn release(slots: &Slots, slot: Slot, word: &Word, layout: Layout) {
-    slots.set_page(slot, 0);
+/// Whether the clock's hand would find a page that must be written before it is evicted. This changes nothing, and the answer is
+/// advice: [`begin_write`] looks again.
+pub fn is_cold_and_dirty<'w>(
+    frames: &FrameTable,
+    frame: FrameId,
+    word: impl Fn(u64) -> &'w PageState,
+) -> bool {
+    let page = frames.page(frame);
+    page != 0 && word(page).is_cold_and_dirty() && !frames.is_writing(frame)
+}
+
+/// Ends the eviction of a victim whose memory has been released. Other threads may read the page in again. They cannot
+/// use its frame before the caller frees it.
+pub fn release(frames: &FrameTable, frame: FrameId, word: &PageState, layout: Layout) {
+    frames.set_page(frame, 0);
     word.retire(layout);
 }
 
-/// A victim's memory could not be released: it is not evicted.
-pub fn spare(word: &Word) {
+/// Cancels the eviction of a victim whose memory could not be released.
+pub fn keep(word: &PageState) {
     word.unlock_unchanged();
 }
 
-/// A page cannot be written now: somebody holds it, or writes it.
+/// A page cannot be written now, because a thread holds it or writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held;
 
-/// Begins to write a slot's page, if there is one that is dirty. It is held shared then, and its writing has begun: the
-/// caller copies it and calls [`copied`].
+/// Begins the write of a frame's page, if the frame has a dirty page. The page is then held shared. The caller copies
+/// it and calls [`copied`].
 pub fn begin_write<'w>(
-    slots: &Slots,
-    slot: Slot,
-    word: impl Fn(u64) -> &'w Word,
+    frames: &FrameTable,
+    frame: FrameId,
+    word: impl Fn(u64) -> &'w PageState,
 ) -> Result<Option<u64>, Held> {
-    let page = slots.page(slot);
+    let page = frames.page(frame);
     if page == 0 {
         return Ok(None);
     }
-    if !slots.begin_writing(slot) {
+    if !frames.begin_writing(frame) {
         return Err(Held);
     }
     let word = word(page);
     let result = match word.try_shared_to_write() {
         Err(Refusal::Held) => Err(Held),
         Err(Refusal::Absent) => Ok(None),
-        Ok(()) if slots.page(slot) == page && word.is_dirty() => return Ok(Some(page)),
+        Ok(()) if frames.page(frame) == page && word.is_dirty() => return Ok(Some(page)),
         Ok(()) => {
             word.unlock_shared();
             Ok(None)
         }
     };
-    slots.end_writing(slot);
+    frames.end_writing(frame);
     result
 }
 
-/// The page has been copied: it may be changed again, and is clean until it is.
-pub fn copied(word: &Word) {
+/// Releases a page after it has been copied. It is clean until the next change.
+pub fn copied(word: &PageState) {
     word.clean();
     word.unlock_shared();
 }
 
-/// The copy has been written, or could not be.
-pub fn end_write(slots: &Slots, slot: Slot, word: &Word, written: bool) {
+/// Ends the write of a page. `written` tells whether it succeeded.
+pub fn end_write(frames: &FrameTable, frame: FrameId, word: &PageState, written: bool) {
     if !written {
-        word.soil();
+        word.mark_dirty();
     }
-    slots.end_writing(slot);
+    frames.end_writing(frame);
 }
 
-/// A clean page is dirty again, unless somebody holds it or it is gone.
-pub fn soil(slots: &Slots, slot: Slot, page: u64, word: &Word) {
-    // Nobody evicts it meanwhile.
+/// Makes a clean page dirty again, unless another thread holds it exclusively or it has left the frame.
+pub fn mark_dirty(frames: &FrameTable, frame: FrameId, page: u64, word: &PageState) {
+    // The shared hold prevents eviction meanwhile.
     if word.try_shared_to_write().is_ok() {
-        if slots.page(slot) == page {
-            word.soil();
+        if frames.page(frame) == page {
+            word.mark_dirty();
         }
         word.unlock_shared();
     }

@@ -12,16 +12,15 @@ use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, seek};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::ring::{Rings, Wait};
-use super::{Read, Storage, Write};
+use super::ring::{GIVEN_UP, Rings, Wait};
+use super::ring_queue::RingQueue;
+use super::{Read, Storage, Write, WriteQueue};
 use crate::buffer::Buffer;
 use crate::page::PAGE;
+use crate::page_size::PageSize;
 
 /// How long somebody else may have a file open before that is an error.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What the kernel did not answer for so long that it was given up.
-const GIVEN_UP: i32 = -libc::ECANCELED;
 
 /// A file or a block device.
 pub struct File {
@@ -74,11 +73,11 @@ impl File {
     }
 
     fn zero(&self, from: u64, to: u64) -> io::Result<()> {
-        let zeros = Buffer::new(256);
-        let step = (zeros.len() * PAGE) as u64;
+        let zeros = Buffer::new(PageSize::MIN, 256);
+        let step = zeros.bytes().len() as u64;
         for at in (from..to).step_by(step as usize) {
             let bytes = (to - at).min(step) as usize;
-            self.file.write_all_at(&zeros.as_flattened()[..bytes], at)?;
+            self.file.write_all_at(&zeros.bytes()[..bytes], at)?;
         }
         Ok(())
     }
@@ -88,13 +87,14 @@ impl File {
         if reads.len() > 1 || self.rings.is_polled() {
             let fd = types::Fd(self.file.as_raw_fd());
             let entry = |read: &mut Read<'_>| {
-                opcode::Read::new(fd, read.memory(), PAGE as u32).offset(read.page() * PAGE as u64).build()
+                opcode::Read::new(fd, read.memory(), read.size().bytes() as u32).offset(read.offset()).build()
             };
             let entries: Vec<_> = reads.iter_mut().map(entry).collect();
+            let sizes: Vec<i32> = reads.iter().map(|read| read.size().bytes() as i32).collect();
             let complete = |index: usize, result: i32| {
                 told[index] = true;
                 match result {
-                    result if result == PAGE as i32 => done(index, Ok(())),
+                    result if result == sizes[index] => done(index, Ok(())),
                     GIVEN_UP => done(index, Err(io::ErrorKind::TimedOut.into())),
                     _ => told[index] = false,
                 }
@@ -111,11 +111,12 @@ impl File {
 
     fn read_one(&self, read: &mut Read<'_>) -> io::Result<()> {
         let mut done = 0;
-        while done < PAGE {
-            let offset = read.page() * PAGE as u64 + done as u64;
+        let len = read.size().bytes();
+        while done < len {
+            let offset = read.offset() + done as u64;
             // SAFETY: `Read` stands for exclusive access to a page of memory; only its rest is written.
             let n = unsafe {
-                libc::pread(self.file.as_raw_fd(), read.memory().add(done).cast(), PAGE - done, offset as i64)
+                libc::pread(self.file.as_raw_fd(), read.memory().add(done).cast(), len - done, offset as i64)
             };
             match n {
                 -1 => match io::Error::last_os_error() {
@@ -124,8 +125,7 @@ impl File {
                 },
                 0 => {
                     // Behind the end: never written.
-                    // SAFETY: as above.
-                    unsafe { read.memory().add(done).write_bytes(0, PAGE - done) };
+                    read.fill_zeros(done);
                     return Ok(());
                 }
                 n => done += n as usize,
@@ -182,8 +182,7 @@ impl Storage for File {
             let fd = types::Fd(self.file.as_raw_fd());
             let entry = |write: &Write<'_>| {
                 let bytes = write.bytes();
-                let offset = write.page() * PAGE as u64;
-                opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32).offset(offset).build()
+                opcode::Write::new(fd, bytes.as_ptr(), bytes.len() as u32).offset(write.offset()).build()
             };
             let entries: Vec<_> = writes.iter().map(entry).collect();
             // SAFETY: each `Write` borrows what is written.
@@ -193,17 +192,21 @@ impl Storage for File {
             write.result = match result {
                 Some(result) if result == write.bytes().len() as i32 => Ok(()),
                 Some(GIVEN_UP) => Err(io::ErrorKind::TimedOut.into()),
-                _ => self.file.write_all_at(write.bytes(), write.page() * PAGE as u64),
+                _ => self.file.write_all_at(write.bytes(), write.offset()),
             };
         }
+    }
+
+    fn write_queue(&self, depth: usize) -> Option<Box<dyn WriteQueue + '_>> {
+        RingQueue::new(&self.file, depth).map(|queue| Box::new(queue) as Box<dyn WriteQueue>)
     }
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    fn grow(&self, pages: Range<u64>) -> io::Result<()> {
-        let [from, to] = [pages.start, pages.end].map(|page| page * PAGE as u64);
+    fn grow(&self, blocks: Range<u64>) -> io::Result<()> {
+        let [from, to] = [blocks.start, blocks.end].map(|block| block * PAGE as u64);
         let end = (&self.file).seek(SeekFrom::End(0))?;
         if self.device && to > end {
             return Err(io::ErrorKind::StorageFull.into());
@@ -225,12 +228,12 @@ impl Storage for File {
         self.device.then(|| Ok(size()? / PAGE as u64)).transpose()
     }
 
-    fn written_end(&self, pages: Range<u64>) -> u64 {
+    fn written_end(&self, blocks: Range<u64>) -> u64 {
         let size = (&self.file).seek(SeekFrom::End(0)).unwrap_or(u64::MAX);
-        let end = pages.end.min(size.div_ceil(PAGE as u64));
+        let end = blocks.end.min(size.div_ceil(PAGE as u64));
         // What was allocated and never written is a hole, too. Devices, and file systems that do not know, have none.
-        let mut at = pages.start * PAGE as u64;
-        let mut written = pages.start;
+        let mut at = blocks.start * PAGE as u64;
+        let mut written = blocks.start;
         while written < end {
             let hole = match seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
                 Ok(data) => seek(&self.file, rustix::fs::SeekFrom::Hole(data)),

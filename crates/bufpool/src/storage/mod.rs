@@ -1,18 +1,30 @@
 //! Where pages are when they are not in memory.
 
 mod file;
+mod queue;
 mod ring;
+mod ring_queue;
 
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 pub use file::File;
+pub(crate) use queue::AtOnce;
+pub use queue::{WriteBatch, WriteQueue};
 
+use crate::access::payload::page_words;
 use crate::error::{Error, Result};
-use crate::page::{Image, PAGE, PageId};
+use crate::images::Images;
+use crate::page::{Image, PageId};
+use crate::page_size::PageSize;
+use crate::protocol::words::{self, WORD};
 
-/// A file or a block device, or what a test puts in its place. Pages are numbered from 0.
+/// A file or a block device, or what a test puts in its place.
+///
+/// Storage is addressed in blocks of [`PAGE`](crate::PAGE) bytes, which are numbered from 0. A page is one block, or 2, 4, 8
+/// or 16 of them ([`PageSize`]). Reads and writes have the block and the length. Ranges and limits count blocks.
 ///
 /// One call has several operations, which may run at once and in any order; each gets its own result. An operation that
 /// succeeded has been done whole.
@@ -31,28 +43,38 @@ pub trait Storage: Send + Sync {
     /// Writes pages.
     fn write(&self, writes: &mut [Write<'_>]);
 
+    /// A queue by which one thread has several batches of writes in flight, `depth` writes at most, and no batch has more than
+    /// that. None if this storage has no such queue; then [`Storage::write`] writes a batch at a time.
+    fn write_queue(&self, depth: usize) -> Option<Box<dyn WriteQueue + '_>> {
+        let _ = depth;
+        None
+    }
+
     /// Returns when everything whose writing was reported before this call is durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Makes room for pages, which are zeros from then on, so that writing them does not fail for want of space where that can
+    /// Makes room for blocks, which are zeros from then on, so that writing them does not fail for want of space where that can
     /// be promised.
-    fn grow(&self, pages: Range<u64>) -> io::Result<()>;
+    fn grow(&self, blocks: Range<u64>) -> io::Result<()>;
 
-    /// How many pages it can ever have, where that is known: a device does not grow.
+    /// How many blocks it can ever have, where that is known: a device does not grow.
     fn limit(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 
-    /// A page of these, or their end, from which on none was ever written, as far as that is known without reading them.
-    fn written_end(&self, pages: Range<u64>) -> u64 {
-        pages.end
+    /// A block of these, or their end, from which on none was ever written, as far as that is known without reading them.
+    fn written_end(&self, blocks: Range<u64>) -> u64 {
+        blocks.end
     }
 }
 
 /// Reads pages from one on, all of them or with the first error.
-pub(crate) fn read(storage: &dyn Storage, first: u64, images: &mut [Image]) -> Result<()> {
-    let mut reads: Vec<_> =
-        (first..).zip(images).map(|(page, image)| Read::into_image(page, image)).collect();
+pub(crate) fn read<'i>(
+    storage: &dyn Storage,
+    first: u64,
+    images: impl Iterator<Item = &'i mut Image>,
+) -> Result<()> {
+    let mut reads: Vec<_> = (first..).zip(images).map(|(page, image)| Read::new(page, image)).collect();
     storage.read(&mut reads);
     for read in reads {
         let page = PageId(read.page());
@@ -64,6 +86,7 @@ pub(crate) fn read(storage: &dyn Storage, first: u64, images: &mut [Image]) -> R
 /// A page to be read.
 pub struct Read<'m> {
     page: u64,
+    size: PageSize,
     memory: *mut u8,
     /// How it went.
     pub result: io::Result<()>,
@@ -74,56 +97,132 @@ pub struct Read<'m> {
 unsafe impl Send for Read<'_> {}
 
 impl<'m> Read<'m> {
-    /// Reads into a buffer.
-    pub fn into_image(page: u64, image: &'m mut [u8; PAGE]) -> Self {
-        Self { page, memory: image.as_mut_ptr(), result: Ok(()), lifetime: PhantomData }
+    /// Reads into a buffer. The length of the buffer is the page size.
+    pub fn into_image<const N: usize>(page: u64, image: &'m mut [u8; N]) -> Self {
+        const { assert!(PageSize::of(N).is_some()) };
+        Self::new(page, image)
+    }
+
+    /// Reads into a buffer. The length of the buffer is the page size.
+    pub(crate) fn new(page: u64, image: &'m mut Image) -> Self {
+        let size = PageSize::of(image.len()).expect("an image has the size of a page");
+        Self { page, size, memory: image.as_mut_ptr(), result: Ok(()), lifetime: PhantomData }
     }
 
     /// Reads into a page of the pool.
     ///
     /// # Safety
-    /// Nobody else writes the memory, and nobody believes it, as long as this lives. It is a page, and aligned.
-    pub(crate) unsafe fn into_page(page: u64, memory: *mut u8) -> Self {
-        Self { page, memory, result: Ok(()), lifetime: PhantomData }
+    /// The memory is a page of this size, and aligned to a block. While this value lives, no other thread writes the memory or uses
+    /// its content.
+    pub(crate) unsafe fn into_page(page: u64, size: PageSize, memory: *mut u8) -> Self {
+        Self { page, size, memory, result: Ok(()), lifetime: PhantomData }
     }
 
-    /// Which page.
+    /// The page number, in pages of the size that is read.
     pub fn page(&self) -> u64 {
         self.page
     }
 
-    /// Where its [`PAGE`] bytes go. They are aligned to the size of a page.
+    /// The page size.
+    pub fn size(&self) -> PageSize {
+        self.size
+    }
+
+    /// The first block of the page.
+    pub fn block(&self) -> u64 {
+        self.size.block(self.page)
+    }
+
+    /// The offset of the page in storage, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.size.offset(self.page)
+    }
+
+    /// Where the kernel is to put the page. The memory has the length of the page, and is aligned to a block.
+    ///
+    /// Optimistic readers may look at the memory meanwhile. Storage that has the bytes itself uses [`Read::fill`], for a
+    /// plain write through this pointer would be a data race.
     pub fn memory(&mut self) -> *mut u8 {
         self.memory
+    }
+
+    /// Puts these bytes there.
+    ///
+    /// # Panics
+    /// If their length is not the page size.
+    pub fn fill(&mut self, image: &[u8]) {
+        assert_eq!(image.len(), self.size.bytes(), "the image of a page has its size");
+        words::store(self.words(), 0, image);
+    }
+
+    /// Puts these bytes there, from byte `at` on.
+    ///
+    /// # Panics
+    /// If they do not fit into the page.
+    pub fn fill_part(&mut self, at: usize, bytes: &[u8]) {
+        words::store(self.words(), at, bytes);
+    }
+
+    /// Puts zeros there, from byte `at` on.
+    pub fn fill_zeros(&mut self, at: usize) {
+        let end = self.size.bytes();
+        words::fill(self.words(), at..end, 0);
+    }
+
+    fn words(&mut self) -> &[AtomicU64] {
+        assert!(self.memory.addr().is_multiple_of(WORD), "pages are aligned");
+        // SAFETY: this stands for exclusive access to the memory, beside which there are only readers of words.
+        unsafe { page_words(self.memory, self.size) }
     }
 }
 
 /// Neighbouring pages to be written.
 pub struct Write<'m> {
     page: u64,
-    images: &'m [Image],
+    images: Images<'m>,
     /// How it went.
     pub result: io::Result<()>,
 }
 
 impl<'m> Write<'m> {
-    /// Writes pages from this one on. They are aligned to the size of a page.
-    pub fn new(page: u64, images: &'m [[u8; PAGE]]) -> Self {
+    /// Writes pages from this one on. The length of an image is the page size. The images are aligned to a block.
+    pub fn new<const N: usize>(page: u64, images: &'m [[u8; N]]) -> Self {
+        const { assert!(PageSize::of(N).is_some()) };
+        let size = PageSize::of(N).expect("checked above");
+        Self::of(page, Images::new(images.as_flattened(), size))
+    }
+
+    pub(crate) fn of(page: u64, images: Images<'m>) -> Self {
         Self { page, images, result: Ok(()) }
     }
 
-    /// The first page.
+    /// The number of the first page, in pages of the size that is written.
     pub fn page(&self) -> u64 {
         self.page
     }
 
+    /// The page size.
+    pub fn size(&self) -> PageSize {
+        self.images.size()
+    }
+
+    /// The first block. Each block has [`PAGE`](crate::PAGE) of the [`Write::bytes`].
+    pub fn block(&self) -> u64 {
+        self.size().block(self.page)
+    }
+
+    /// The offset of the first page in storage, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.size().offset(self.page)
+    }
+
     /// The pages.
-    pub(crate) fn images(&self) -> &'m [Image] {
+    pub(crate) fn images(&self) -> Images<'m> {
         self.images
     }
 
     /// What to write.
     pub fn bytes(&self) -> &'m [u8] {
-        self.images.as_flattened()
+        self.images.bytes()
     }
 }

@@ -25,8 +25,11 @@ const IDLE: u32 = 100;
 /// How often callers look before they ask to be woken.
 const LOOKS: u32 = 20_000;
 
-/// After so long without an answer, what can be given up is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// After so long without a completion, the kernel gives up the operations that no device has yet.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The result of an operation that the kernel gave up.
+pub(super) const GIVEN_UP: i32 = -libc::ECANCELED;
 
 /// How soon the caller is to know of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +154,7 @@ impl Rings {
                 complete += news;
                 match result {
                     Ok(()) => {}
-                    Err(error) if is_passing(&error) => {}
+                    Err(error) if is_transient(&error) => {}
                     // Nothing has happened for too long. The kernel gives up what it has not begun to do, and says so; of what a
                     // device has been told to do there is nothing but waiting, for the memory is the device's.
                     Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
@@ -193,7 +196,8 @@ fn reap(ring: &mut IoUring, done: &mut impl FnMut(usize, i32)) -> usize {
     count
 }
 
-fn is_passing(error: &io::Error) -> bool {
+/// Whether a call that failed so is to be made once more.
+pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 

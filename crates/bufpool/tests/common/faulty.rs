@@ -1,4 +1,4 @@
-//! Storage in memory that fails as it is told to, and whose unsynced writes a crash loses, keeps, or tears.
+//! Storage in memory that fails as it is told to, and whose pages_since_sync writes a crash loses, keeps, or tears.
 #![allow(dead_code, reason = "every test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -12,11 +12,22 @@ use bedplate_bufpool::storage::{Read, Storage, Write};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+/// The content of a block. A page of more than one block is torn between any two sectors, too.
 type Image = [u8; PAGE];
 
-/// A disk; clones are the same disk.
-#[derive(Clone)]
-pub struct Faulty(Arc<Inner>);
+/// A disk; clones are the same disk. A clone from before a power failure is of a computer that has lost its power: its operations
+/// fail. Threads of a pool that was forgotten may still use it.
+pub struct Faulty {
+    inner: Arc<Inner>,
+    /// Number of power failures before this clone was made.
+    failures: u64,
+}
+
+impl Clone for Faulty {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), failures: self.disk().failures }
+    }
+}
 
 struct Inner {
     disk: Mutex<Disk>,
@@ -27,7 +38,7 @@ struct Inner {
     failed: AtomicU64,
     /// What a failed sync does to what it was to make durable.
     forgets: AtomicBool,
-    /// How many more pages are written before the power fails; 0 is never.
+    /// How many more blocks are written before the power fails; 0 is never.
     fuse: AtomicU64,
 }
 
@@ -39,6 +50,8 @@ struct Disk {
     cached: BTreeMap<u64, Image>,
     random: SmallRng,
     dead: bool,
+    /// Number of power failures.
+    failures: u64,
 }
 
 impl Faulty {
@@ -50,8 +63,9 @@ impl Faulty {
             cached: BTreeMap::new(),
             random,
             dead: false,
+            failures: 0,
         };
-        Self(Arc::new(Inner {
+        let inner = Inner {
             disk: Mutex::new(disk),
             reads: AtomicU32::new(0),
             writes: AtomicU32::new(0),
@@ -59,30 +73,31 @@ impl Faulty {
             failed: AtomicU64::new(0),
             forgets: AtomicBool::new(false),
             fuse: AtomicU64::new(0),
-        }))
+        };
+        Self { inner: Arc::new(inner), failures: 0 }
     }
 
     /// From now on so many of a million operations fail.
     pub fn fail(&self, reads: u32, writes: u32, syncs: u32) {
-        self.0.reads.store(reads, Ordering::Relaxed);
-        self.0.writes.store(writes, Ordering::Relaxed);
-        self.0.syncs.store(syncs, Ordering::Relaxed);
+        self.inner.reads.store(reads, Ordering::Relaxed);
+        self.inner.writes.store(writes, Ordering::Relaxed);
+        self.inner.syncs.store(syncs, Ordering::Relaxed);
     }
 
     /// Whether a sync that fails has what was written since the one before forgotten at once, as kernels may, or only when
     /// the power fails.
     pub fn forgets(&self, forgets: bool) {
-        self.0.forgets.store(forgets, Ordering::Relaxed);
+        self.inner.forgets.store(forgets, Ordering::Relaxed);
     }
 
     /// How many operations were made to fail.
     pub fn failed(&self) -> u64 {
-        self.0.failed.load(Ordering::Relaxed)
+        self.inner.failed.load(Ordering::Relaxed)
     }
 
-    /// The power fails after that many more pages were written.
+    /// The power fails after that many more blocks were written.
     pub fn fuse(&self, pages: u64) {
-        self.0.fuse.store(pages, Ordering::Relaxed);
+        self.inner.fuse.store(pages, Ordering::Relaxed);
     }
 
     pub fn is_dead(&self) -> bool {
@@ -94,7 +109,8 @@ impl Faulty {
     pub fn crash(&self) -> usize {
         let mut disk = self.disk();
         disk.dead = false;
-        self.0.fuse.store(0, Ordering::Relaxed);
+        disk.failures += 1;
+        self.inner.fuse.store(0, Ordering::Relaxed);
         let mut torn = 0;
         let written = std::mem::take(&mut disk.cached).into_iter().chain(std::mem::take(&mut disk.pending));
         for (page, image) in written {
@@ -115,14 +131,14 @@ impl Faulty {
         torn
     }
 
-    /// Damages a page.
+    /// Damages a block.
     pub fn damage(&self, page: u64) {
         let mut disk = self.disk();
         disk.settle();
         disk.durable.get_mut(&page).expect("it was written")[1000] ^= 1;
     }
 
-    /// Puts one page in the place of another.
+    /// Puts one block in the place of another.
     pub fn misplace(&self, from: u64, to: u64) {
         let mut disk = self.disk();
         disk.settle();
@@ -131,15 +147,20 @@ impl Faulty {
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.disk.lock().unwrap()
+        self.inner.disk.lock().unwrap()
+    }
+
+    /// Whether the power has failed for this clone.
+    fn is_off(&self, disk: &Disk) -> bool {
+        disk.dead || disk.failures != self.failures
     }
 
     fn lot(&self, disk: &mut Disk, per_million: &AtomicU32) -> io::Result<()> {
-        if disk.dead {
+        if self.is_off(disk) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         if disk.random.random_range(0..1_000_000) < per_million.load(Ordering::Relaxed) {
-            self.0.failed.fetch_add(1, Ordering::Relaxed);
+            self.inner.failed.fetch_add(1, Ordering::Relaxed);
             let error = if disk.random.random() { libc::EIO } else { libc::ENOSPC };
             return Err(io::Error::from_raw_os_error(error));
         }
@@ -166,25 +187,27 @@ impl Storage for Faulty {
     fn read(&self, reads: &mut [Read<'_>]) {
         for read in reads {
             let mut disk = self.disk();
-            read.result = self.lot(&mut disk, &self.0.reads);
-            let image = disk.get(read.page()).unwrap_or([0; PAGE]);
-            // What fails leaves something behind, too.
-            // SAFETY: the memory of a page.
-            unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) };
+            read.result = self.lot(&mut disk, &self.inner.reads);
+            for part in 0..(read.size().bytes() / PAGE) {
+                let image = disk.get(read.block() + part as u64).unwrap_or([0; PAGE]);
+                // A read that fails has changed the memory, too.
+                read.fill_part(part * PAGE, &image);
+            }
         }
     }
 
     fn write(&self, writes: &mut [Write<'_>]) {
         for write in writes {
             let mut disk = self.disk();
-            write.result = self.lot(&mut disk, &self.0.writes);
-            for (page, image) in (write.page()..).zip(write.bytes().as_chunks::<PAGE>().0) {
-                if disk.dead {
+            write.result = self.lot(&mut disk, &self.inner.writes);
+            for (page, image) in (write.block()..).zip(write.bytes().as_chunks::<PAGE>().0) {
+                if self.is_off(&disk) {
                     write.result = Err(io::Error::from_raw_os_error(libc::EIO));
                     break;
                 }
                 disk.pending.push((page, *image));
-                if self.0.fuse.load(Ordering::Relaxed) > 0 && self.0.fuse.fetch_sub(1, Ordering::Relaxed) == 1
+                if self.inner.fuse.load(Ordering::Relaxed) > 0
+                    && self.inner.fuse.fetch_sub(1, Ordering::Relaxed) == 1
                 {
                     disk.dead = true;
                 }
@@ -199,12 +222,12 @@ impl Storage for Faulty {
 
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk();
-        let result = self.lot(&mut disk, &self.0.syncs);
+        let result = self.lot(&mut disk, &self.inner.syncs);
         if result.is_ok() {
             disk.settle();
-        } else if !disk.dead {
+        } else if !self.is_off(&disk) {
             let pending = std::mem::take(&mut disk.pending);
-            if !self.0.forgets.load(Ordering::Relaxed) {
+            if !self.inner.forgets.load(Ordering::Relaxed) {
                 disk.cached.extend(pending);
             }
         }

@@ -1,7 +1,7 @@
 //! Pools for tests, and pages whose content tells where and when it was written.
 #![allow(dead_code, reason = "every test uses some of it")]
 
-use bedplate_bufpool::{Builder, Choice, Kind, PAGE, PAYLOAD, PageId, Pool};
+use bedplate_bufpool::{Builder, Choice, Exclusive, Kind, PAGE, PageId, PageSize, Pool};
 use tempfile::TempDir;
 
 /// Whether this runs in a virtual machine, where there is a ring 0.
@@ -15,15 +15,30 @@ pub fn scaled(natively: usize) -> usize {
     if in_guest() { natively / 8 } else { natively }
 }
 
+/// The page sizes of tests that run with several: the smallest, the largest, and one between them.
+pub fn page_sizes() -> [PageSize; 3] {
+    [4096, 16384, 65536].map(|bytes| PageSize::new(bytes).unwrap())
+}
+
+/// Whether an engine has pages of this size.
+pub fn has_size(kind: Kind, size: PageSize) -> bool {
+    kind != Kind::Ring0 || size == PageSize::MIN
+}
+
 /// Every engine that works here.
 pub fn kinds() -> impl Iterator<Item = Kind> {
     let ring0 = in_guest().then_some(Kind::Ring0);
-    ring0.into_iter().chain([Kind::Stock, Kind::Vmcache, Kind::Hashtable])
+    ring0.into_iter().chain([Kind::Array, Kind::Stock, Kind::Vmcache, Kind::Hashtable])
 }
 
 /// In a virtual machine only the engine that works nowhere else: of what takes long, and is the others' natively.
 pub fn kinds_of_here() -> impl Iterator<Item = Kind> {
     kinds().take(if in_guest() { 1 } else { usize::MAX })
+}
+
+/// The engine of tests that need only one: in a virtual machine the one that works nowhere else.
+pub fn kind_of_here() -> Kind {
+    if in_guest() { Kind::Ring0 } else { Kind::Stock }
 }
 
 /// A pool of that many pages in memory, of which none is there, the folder of its file, and so many pages that it has in
@@ -50,29 +65,62 @@ pub fn pool(kind: Kind, frames: usize) -> (Pool, TempDir) {
 }
 
 pub fn builder(folder: &TempDir, kind: Kind, frames: usize) -> Builder {
+    builder_for(folder, kind, frames, PageSize::MIN)
+}
+
+/// A builder of a pool that has room for that many pages of this size. It does not ask for the size.
+pub fn builder_for(folder: &TempDir, kind: Kind, frames: usize, size: PageSize) -> Builder {
     Pool::builder(folder.path().join("pool"))
-        .memory(frames * PAGE)
-        .capacity(1 << 30)
+        .memory(frames * size.bytes())
+        .capacity((1 << 30) / PAGE as u64 * size.bytes() as u64)
         .engine(Choice::Only(kind))
 }
 
 /// Fills a payload with what only this page has at this version.
-pub fn fill(payload: &mut [u8; PAYLOAD], page: u64, version: u64) {
-    for (index, word) in payload.chunks_exact_mut(8).enumerate() {
+pub fn fill(exclusive: &mut Exclusive<'_>, page: u64, version: u64) {
+    let mut content = vec![0; exclusive.len()];
+    for (index, word) in content.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&stamp(page, version, index as u64).to_le_bytes());
+    }
+    exclusive.write(0, &content);
+}
+
+/// Allocates pages of version 1 and makes them durable.
+pub fn allocate(pool: &Pool, count: usize) -> Vec<PageId> {
+    let fresh = |_| {
+        let mut page = pool.allocate().unwrap();
+        let id = page.page();
+        fill(&mut page, id.0, 1);
+        id
+    };
+    let ids = (0..count).map(fresh).collect();
+    pool.sync().unwrap();
+    ids
+}
+
+/// Changes pages to a version.
+pub fn write(pool: &Pool, pages: &[PageId], version: u64) {
+    for page in pages {
+        fill(&mut pool.pin_exclusive(*page).unwrap(), page.0, version);
     }
 }
 
+/// The version that a page has in the pool.
+pub fn stored_version(pool: &Pool, page: PageId) -> u64 {
+    version(&pool.pin_shared(page).unwrap(), page.0)
+}
+
 /// The version of a payload that `fill` filled; panics if it is of another page, or of several versions.
-pub fn version(payload: &[u8; PAYLOAD], page: u64) -> u64 {
+pub fn version(payload: &[u8], page: u64) -> u64 {
     let word = |index: usize| u64::from_le_bytes(*payload[index * 8..].first_chunk().unwrap());
     let version = word(0) ^ stamp(page, 0, 0);
-    for index in 0..PAYLOAD / 8 {
+    for index in 0..payload.len() / 8 {
         assert_eq!(word(index), stamp(page, version, index as u64), "page {page}, word {index}");
     }
     version
 }
 
-fn stamp(page: u64, version: u64, index: u64) -> u64 {
+/// Word `index` of a payload that [`fill`] filled.
+pub fn stamp(page: u64, version: u64, index: u64) -> u64 {
     version ^ (page << 40) ^ (index << 24)
 }

@@ -12,15 +12,15 @@ use std::sync::{Mutex, MutexGuard};
 
 use bedplate_bufpool::{Exclusive, Log, PAYLOAD, PageId, Pool, Redo};
 
-/// Words of a payload.
+/// Words of a payload of a page of 4 KiB.
 pub const WORDS: usize = PAYLOAD / 8;
 
-pub type Content = BTreeMap<PageId, Box<[u64; WORDS]>>;
+pub type Content = BTreeMap<PageId, Box<[u64]>>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     Word(usize, u64),
-    Whole(Box<[u64; WORDS]>),
+    Whole(Box<[u64]>),
     /// The page is not in use any more.
     Free,
 }
@@ -34,9 +34,17 @@ pub struct Record {
 
 impl Record {
     fn apply(&self, content: &mut Content) {
-        let words = || Box::new([0; WORDS]);
         match &self.change {
-            Change::Word(word, value) => content.entry(self.page).or_insert_with(words)[*word] = *value,
+            Change::Word(word, value) => {
+                let words = content.entry(self.page).or_insert_with(|| vec![0; WORDS].into_boxed_slice());
+                // Repeated records may change a page that a later record frees. Its length does not matter.
+                if *word >= words.len() {
+                    let mut longer = words.to_vec();
+                    longer.resize(word + 1, 0);
+                    *words = longer.into_boxed_slice();
+                }
+                words[*word] = *value;
+            }
             Change::Whole(whole) => drop(content.insert(self.page, whole.clone())),
             Change::Free => drop(content.remove(&self.page)),
         }
@@ -59,6 +67,8 @@ struct State {
     checkpoint: u64,
     dead: bool,
     file: Option<File>,
+    /// Checkpoints drop no records.
+    keeps_all: bool,
 }
 
 impl State {
@@ -72,6 +82,9 @@ impl State {
     /// pages without reading them.
     fn truncate(&mut self, path: Option<&Path>) {
         let checkpoint = self.checkpoint;
+        if self.keeps_all {
+            return;
+        }
         let old = self.records.partition_point(|record| record.lsn <= checkpoint);
         if let Some(path) = path {
             assert!(self.durable >= checkpoint, "no page is in storage before its log");
@@ -122,6 +135,18 @@ impl Wal {
         wal
     }
 
+    /// A log in memory that keeps the records from before checkpoints.
+    pub fn keeping_all() -> Self {
+        let wal = Self::default();
+        wal.state().keeps_all = true;
+        wal
+    }
+
+    /// The number of the last record that the last checkpoint made obsolete.
+    pub fn last_checkpoint(&self) -> u64 {
+        self.state().checkpoint
+    }
+
     /// What records of before the last checkpoint made of a content.
     pub fn apply_archive(&self, content: &mut Content) {
         let path = self.path.as_ref().expect("it is in a file").with_extension("archive");
@@ -138,7 +163,7 @@ impl Wal {
     /// Changes a word of a page and logs it. With `images`, the first change since a checkpoint logs the whole page.
     pub fn set(&self, page: &mut Exclusive<'_>, word: usize, value: u64, images: bool) {
         let mut state = self.state();
-        page[word * 8..][..8].copy_from_slice(&value.to_le_bytes());
+        page.write(word * 8, &value.to_le_bytes());
         let change = if images && page.lsn() <= state.checkpoint {
             Change::Whole(words(page))
         } else {
@@ -149,7 +174,7 @@ impl Wal {
 
     /// Changes a word of a page that was just allocated: what it was before does not count.
     pub fn begin(&self, page: &mut Exclusive<'_>, word: usize, value: u64) {
-        page[word * 8..][..8].copy_from_slice(&value.to_le_bytes());
+        page.write(word * 8, &value.to_le_bytes());
         let whole = Change::Whole(words(page));
         self.state().add(page, whole);
     }
@@ -197,9 +222,26 @@ impl Wal {
 
     /// Has a pool's pages see what they have not. Returns how many were torn.
     pub fn redo(&self, pool: &Pool) -> usize {
-        let records = self.state().records.clone();
+        self.redo_after(pool, 0)
+    }
+
+    /// Applies the records after a number to the pages that do not have them. Returns how many pages were torn.
+    pub fn redo_after(&self, pool: &Pool, lsn: u64) -> usize {
+        let (records, keeps_all) = {
+            let state = self.state();
+            (state.records.clone(), state.keeps_all)
+        };
+        // The content of pages before each record, as the log has it.
+        let mut before = Content::new();
         let mut torn = 0;
         for record in records {
+            let known = before.get(&record.page).cloned();
+            if keeps_all {
+                record.apply(&mut before);
+            }
+            if record.lsn <= lsn {
+                continue;
+            }
             let (mut page, found) = pool.pin_for_redo(record.page).expect("redo");
             torn += usize::from(found == Redo::Torn);
             if found == Redo::Torn {
@@ -208,11 +250,20 @@ impl Wal {
             if page.lsn() >= record.lsn {
                 continue;
             }
+            if keeps_all && matches!(record.change, Change::Word(..)) {
+                // Redo of a change of part of a page needs the page as it was.
+                assert!(
+                    known == Some(words(&page)),
+                    "record {} of page {} finds other content",
+                    record.lsn,
+                    record.page
+                );
+            }
             match &record.change {
-                Change::Word(word, value) => page[word * 8..][..8].copy_from_slice(&value.to_le_bytes()),
+                Change::Word(word, value) => page.write(word * 8, &value.to_le_bytes()),
                 Change::Whole(whole) => {
-                    for (to, word) in page.chunks_exact_mut(8).zip(whole.iter()) {
-                        to.copy_from_slice(&word.to_le_bytes());
+                    for (index, word) in whole.iter().enumerate() {
+                        page.write(index * 8, &word.to_le_bytes());
                     }
                 }
                 Change::Free => {}
@@ -251,12 +302,8 @@ impl Log for Wal {
 }
 
 /// The words of a payload.
-pub fn words(payload: &[u8; PAYLOAD]) -> Box<[u64; WORDS]> {
-    let mut words = Box::new([0; WORDS]);
-    for (word, bytes) in words.iter_mut().zip(payload.as_chunks().0) {
-        *word = u64::from_le_bytes(*bytes);
-    }
-    words
+pub fn words(payload: &[u8]) -> Box<[u64]> {
+    payload.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
 }
 
 fn encode(record: &Record) -> Vec<u8> {

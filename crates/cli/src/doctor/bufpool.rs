@@ -1,5 +1,4 @@
-//! What bufpool's engine for stock kernels needs: large reservations of address space, and evictions of
-//! many pages with one flush.
+//! The needs of bufpool's engines: address space, and, for the engine `stock`, evictions of many pages with one flush.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -29,7 +28,7 @@ pub fn probe() -> Component {
     }
 }
 
-/// What the library itself says.
+/// The answer of the library itself.
 fn engine() -> Check {
     match bedplate_bufpool::probe(1 << 40) {
         Ok((kind @ bedplate_bufpool::Kind::Hashtable, reason)) => {
@@ -68,15 +67,26 @@ fn batched_eviction() -> Check {
         let content = [0, 1, 2].map(|index| unsafe { at(index).read_volatile() });
         Ok(content == [0, 1, 0])
     };
-    let advice = "use Linux 6.13 or newer; older kernels evict page by page, with a flush each";
-    match attempt() {
+    batching(attempt())
+}
+
+/// The result of an attempt to drop two pages with one call.
+fn batching(attempt: io::Result<bool>) -> Check {
+    let advice =
+        "choose the engine array, which unmaps nothing; for batches of stock, use Linux 6.13 or newer";
+    let no = |why: String| {
+        let reason = format!("the engine stock does not batch: {why}");
+        // No engine but stock needs it, so the component has what it needs.
+        Check::partly(BATCH.0, BATCH.1, reason).advice(advice)
+    };
+    match attempt {
         Ok(true) => Check::yes(BATCH.0, BATCH.1, "two pages were dropped with one call"),
-        Ok(false) => Check::no(BATCH.0, BATCH.1, "the pages kept their content").advice(advice),
-        Err(error) => Check::no(BATCH.0, BATCH.1, error.to_string()).advice(advice),
+        Ok(false) => no("the pages kept their content".to_owned()),
+        Err(error) => no(format!("process_madvise is refused: {error}")),
     }
 }
 
-/// The pool reserves as much address space as the data may ever take.
+/// Engines whose page numbers are addresses reserve as much address space as the data may ever take.
 fn reserve() -> Check {
     const TIB: usize = 1 << 40;
     let sizes = [16 * TIB, TIB, TIB / 16];
@@ -104,7 +114,7 @@ fn overcommit() -> Check {
     match setting("/proc/sys/vm/overcommit_memory").as_deref() {
         Some("2") => {
             Check::partly(MAPS.0, MAPS.1, "strict (vm.overcommit_memory=2): reservations count as memory")
-                .advice("sysctl vm.overcommit_memory=0; otherwise pools look pages up in a hash table")
+                .advice("sysctl vm.overcommit_memory=0; otherwise large pools look pages up in a hash table")
         }
         Some(value) => Check::yes(MAPS.0, MAPS.1, format!("vm.overcommit_memory={value}")),
         None => Check::unknown(MAPS.0, MAPS.1, "/proc/sys/vm/overcommit_memory cannot be read"),
@@ -131,5 +141,22 @@ impl Drop for Reservation {
         // SAFETY: the mapping made in `new`; nothing refers to it any more. A failure would leave address
         // space reserved until the process ends.
         let _ = unsafe { munmap(self.address, self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Answer;
+    use super::*;
+
+    #[test]
+    fn without_batches_another_engine_is_named() {
+        assert_eq!(batching(Ok(true)).answer, Answer::Yes);
+        for refused in [Ok(false), Err(io::Error::from_raw_os_error(libc::EPERM))] {
+            let check = batching(refused);
+            assert_eq!(check.answer, Answer::Partly);
+            assert!(check.reason.contains("stock does not batch"), "{}", check.reason);
+            assert!(check.advice.is_some_and(|advice| advice.contains("array")));
+        }
     }
 }

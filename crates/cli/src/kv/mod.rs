@@ -5,7 +5,7 @@ mod commands_file;
 mod config_file;
 mod dump;
 mod load;
-mod progress;
+pub mod progress;
 mod restore;
 mod serve;
 mod stats;

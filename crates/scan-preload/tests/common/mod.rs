@@ -30,7 +30,7 @@ pub fn library() -> PathBuf {
 }
 
 /// A daemon in this process, a folder on a disk, and the library.
-pub struct Place {
+pub struct Setup {
     pub folder: TempDir,
     library: PathBuf,
     pub socket: PathBuf,
@@ -38,7 +38,7 @@ pub struct Place {
     daemon: Option<(Stopper, JoinHandle<()>)>,
 }
 
-impl Place {
+impl Setup {
     /// `None`, and a line that says why, if files of the build's folder are not read past the page cache.
     pub fn new() -> Option<Self> {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -48,10 +48,10 @@ impl Place {
         let stopper = daemon.stopper();
         let thread = std::thread::spawn(move || daemon.run().unwrap());
         let daemon = Some((stopper, thread));
-        let place = Self { library: library(), folder, socket, service, daemon };
-        let probe = place.file("probe", 2 << 20);
-        match place.service.reader(&probe) {
-            Ok(_) => Some(place),
+        let setup = Self { library: library(), folder, socket, service, daemon };
+        let probe = setup.file("probe", 2 << 20);
+        match setup.service.reader(&probe) {
+            Ok(_) => Some(setup),
             Err(error) => {
                 println!("skipped: files of the build's folder cannot be served: {error}");
                 None
@@ -106,13 +106,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Setup {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// The eight bytes at a multiple of eight, as `program.c` has them.
+/// The eight bytes at a multiple of eight, as `program/file.c` has them.
 pub fn word(offset: u64, generation: u64) -> u64 {
     (offset / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ffff_ffff | generation << 48
 }
@@ -145,12 +145,14 @@ pub fn forget(path: &Path) {
     }
 }
 
-/// Builds a C program of these tests in a folder.
+/// Builds a C program of these tests, of all C files of its folder, in another folder.
 pub fn build_program(folder: &Path, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    let files = sources.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let program = folder.join(name);
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread", "-o"]).arg(&program);
-    assert!(compiler.arg(&source).status().unwrap().success());
+    compiler.args(files.filter(|path| path.extension().is_some_and(|extension| extension == "c")));
+    assert!(compiler.status().unwrap().success());
     program
 }

@@ -19,7 +19,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::Place;
+use common::Setup;
 use rustix::fs::{Advice, fadvise};
 
 use blocks::{BLOCK, Blocks};
@@ -47,7 +47,7 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn nothing_is_read_but_what_is_there() {
-    let Some(place) = Place::new() else { return };
+    let Some(setup) = Setup::new() else { return };
     let time = Duration::from_secs(number("BEDPLATE_TEST_SECONDS").unwrap_or(SECONDS));
     let seed = number("BEDPLATE_TEST_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("BEDPLATE_TEST_SEED={seed}");
@@ -58,16 +58,16 @@ fn nothing_is_read_but_what_is_there() {
         if Instant::now() >= end {
             break;
         }
-        run(&place, kinds, turn, seed + round);
+        run(&setup, kinds, turn, seed + round);
     }
-    let statistics = place.statistics();
+    let statistics = setup.statistics();
     println!("{statistics:?}");
     assert!(statistics["reads_served"] > 100 && statistics["files_changed"] > 0, "{statistics:?}");
 }
 
-fn run(place: &Place, kinds: &[Kind], time: Duration, seed: u64) {
-    let file = place.file("file", BLOCKS * BLOCK);
-    let model = place.folder.path().join("model");
+fn run(setup: &Setup, kinds: &[Kind], time: Duration, seed: u64) {
+    let file = setup.file("file", BLOCKS * BLOCK);
+    let model = setup.folder.path().join("model");
     let blocks = Blocks::create(&model, BLOCKS);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn run(place: &Place, kinds: &[Kind], time: Duration, seed: u64) {
             }
         });
         let readers: Vec<Child> =
-            (0..READERS as u64).map(|reader| start(place, &file, &model, time, seed * 31 + reader)).collect();
+            (0..READERS as u64).map(|reader| start(setup, &file, &model, time, seed * 31 + reader)).collect();
         let outputs: Vec<_> = readers.into_iter().map(|reader| reader.wait_with_output().unwrap()).collect();
         is_over.store(true, Ordering::Relaxed);
         for output in outputs {
@@ -97,8 +97,8 @@ fn run(place: &Place, kinds: &[Kind], time: Duration, seed: u64) {
 }
 
 /// A process that reads.
-fn start(place: &Place, file: &Path, model: &Path, time: Duration, seed: u64) -> Child {
-    let mut command = place.command(&std::env::current_exe().unwrap());
+fn start(setup: &Setup, file: &Path, model: &Path, time: Duration, seed: u64) -> Child {
+    let mut command = setup.command(&std::env::current_exe().unwrap());
     command.args(["--exact", "reads", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env(reader::FILE, file).env(reader::MODEL, model);
     command.env(reader::TIME, time.as_millis().to_string()).env(reader::SEED, seed.to_string());

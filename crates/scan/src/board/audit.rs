@@ -1,17 +1,17 @@
-//! Whether a worker keeps to the rules of its board, which another process may write anything to.
+//! Checks whether a worker keeps the rules of its board. Another process has the board mapped and can write anything to it.
 //!
-//! The service knows how often it published every entry, and which entries it has given away. The worker can only have
-//! moved those from ready to in-use to done; it has no more in use at a time than pages may be out; and all others are empty. Whatever else is seen
-//! was written by something that is no worker. Without this, a worker that says that it uses everything it was given would keep all
-//! of that from the others of its pool.
+//! The service knows the number of publications of every entry, and which entries it has given to the worker. A correct worker
+//! only moves given entries from ready to in-use to done. It has at most as many entries in use as it may hold pages. All entries
+//! that the service has not given are empty. Any other state comes from a process that breaks the rules. Without this check, a
+//! worker could claim to use every page that it was given. It would thereby keep these frames from the other workers of its pool.
 
 use super::{Board, State};
 
-/// What the service knows of a board's entries.
+/// The service's own record of a board's entries.
 #[derive(Debug)]
 pub struct Audit {
     known: Vec<Known>,
-    /// Entries that may be in use at a time.
+    /// Maximum number of entries in use at the same time.
     most: usize,
 }
 
@@ -22,24 +22,24 @@ struct Known {
 }
 
 impl Audit {
-    /// Of a board whose entries are all empty, of which so many may be in use at a time.
+    /// Creates the record of a board whose entries are all empty. At most `most` of them may be in use at the same time.
     pub fn new(slots: usize, most: usize) -> Self {
         Self { known: vec![Known::default(); slots], most }
     }
 
-    /// The service is about to publish an entry.
+    /// The service must call this before it publishes an entry.
     pub fn give(&mut self, slot: usize) {
         let known = &mut self.known[slot];
         known.published = known.published.wrapping_add(1);
         known.given = true;
     }
 
-    /// The service has taken an entry back.
+    /// The service must call this when it has made an entry empty again.
     pub fn take_back(&mut self, slot: usize) {
         self.known[slot].given = false;
     }
 
-    /// Whether everything is as a worker may have it.
+    /// Returns whether all entries are in states that a correct worker can have caused.
     pub fn is_kept(&self, board: &Board) -> bool {
         let mut in_use = Vec::new();
         for (entry, known) in board.entries().iter().zip(&self.known) {
@@ -51,7 +51,8 @@ impl Audit {
                 continue;
             }
             in_use.push(entry);
-            // Some may have been returned since they were looked at. Those that were not were in use at one moment.
+            // The worker may have returned some of these entries since the first look. Those still in use now were all in use at
+            // one moment.
             if in_use.len() > self.most {
                 in_use.retain(|entry| entry.word.state() == State::InUse);
             }

@@ -1,11 +1,11 @@
-//! Tests of [`Audit`], apart from it because the pool's model has the audit a second time, without them.
+//! Tests of [`Audit`]. They are in their own file because the pool's model includes the audit a second time, without the tests.
 
 use super::{Audit, Board, State};
 use crate::clock::Clock;
 use proptest::prelude::*;
 
 proptest! {
-    /// No order of what both sides may do is taken for a breach.
+    /// The audit accepts every sequence of permitted steps of both sides.
     #[test]
     fn rules_that_are_kept_are_seen_to_be_kept(
         most in 1usize..4,
@@ -23,7 +23,7 @@ proptest! {
                 }
                 1 if in_use.len() < most && word.take() => in_use.push(slot),
                 2 => {
-                    // In any order.
+                    // The worker returns pages in any order.
                     if !in_use.is_empty() {
                         let slot = in_use.swap_remove(slot % in_use.len());
                         board.entries()[slot].word.finish();

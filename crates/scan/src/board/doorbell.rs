@@ -1,41 +1,42 @@
-//! How the two sides wake each other without either making a system call while the other is awake.
+//! How the two sides wake each other. Neither side makes a system call while the other is awake.
 //!
-//! Both directions are the same handshake. Who is about to sleep says so, *then* looks once more whether there is anything
-//! to do; who has done something makes it visible, *then* looks whether anybody sleeps. A sequentially consistent
-//! fence between the two steps of each side makes it impossible that both miss the other.
+//! Both directions use the same handshake. The side that is about to sleep announces it, *then* checks once more for work. The
+//! other side makes its work visible, *then* checks whether its peer sleeps. Each side executes a sequentially consistent fence
+//! between its two steps. So at least one side sees the other's first step.
 
 use super::words::{AtomicU32, Ordering, fence};
 
-/// When the service wants to be told of what a worker does.
+/// The events for which the worker must wake the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Want {
-    /// It will look by itself.
+    /// None: the service checks the board by itself.
     Nothing = 0,
-    /// When the worker has nothing to read: pages were held back to be just in time.
+    /// The worker has nothing to read. The service waits for this while it holds pages back to deliver them just in time.
     Starving = 1,
-    /// When a page is returned: no timer runs for this channel.
+    /// The worker has returned a page. The service waits for this while no timer runs for the channel.
     Returned = 2,
 }
 
-/// The service's side of the handshake: it sleeps, the worker rings.
+/// The service's side of the handshake: the service sleeps, and the worker rings.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Bell(AtomicU32);
 
 impl Bell {
-    /// The service wants nothing.
+    /// Creates a bell that wants no ring.
     pub fn new() -> Self {
         Self(AtomicU32::new(Want::Nothing as u32))
     }
 
-    /// Service, before it looks at the board for the last time and sleeps.
+    /// Service side: sets the event that it wants to be woken for. It must then check the board once more before it sleeps.
     pub fn want(&self, what: Want) {
         self.0.store(what as u32, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Worker, after it did `what`: whether it must ring. At most one of those who ask is told to.
+    /// Worker side, after the event `what`: returns whether the worker must ring. If several threads ask at once, at most one of
+    /// them gets `true`.
     pub fn must_ring(&self, what: Want) -> bool {
         fence(Ordering::SeqCst);
         let wanted = self.0.load(Ordering::Relaxed);
@@ -45,45 +46,48 @@ impl Bell {
     }
 }
 
-/// The worker's side of the handshake: it sleeps on the word by futex, the service wakes it; it waits for a descriptor, which
-/// the service makes readable; or it polls, and the service only has to know.
+/// The worker's side of the handshake. A worker that sleeps waits for the word by futex, and the service wakes it. A worker that
+/// watches waits for a descriptor, which the service makes readable. A worker that polls only informs the service.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Sleeper(AtomicU32);
 
-/// The value on which the worker sleeps.
+/// The value of the word while the worker sleeps in the futex.
 pub const SLEEPS: u32 = 1;
-/// The worker does not sleep, and wants a page as one that does: it asks again and again.
+/// The worker polls: it wants a page as urgently as a worker that sleeps, but asks repeatedly.
 const POLLS: u32 = 2;
 /// The worker waits for its descriptor to become readable.
 const WATCHES: u32 = 3;
 
-/// What the service does for a worker after it published something.
+/// How the service must wake a worker after it has published something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Nothing.
+    /// The service does nothing.
     Nothing,
-    /// It wakes the worker, which sleeps.
+    /// The service wakes the worker, which sleeps.
     Sleeper,
-    /// It makes the worker's descriptor readable.
+    /// The service makes the worker's descriptor readable.
     Descriptor,
 }
 
 impl Sleeper {
-    /// The worker is awake.
+    /// Creates the word of a worker that is awake.
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Worker, before it looks at the board for the last time and sleeps while the word is [`SLEEPS`].
+    /// Worker side: announces that it is about to sleep. It must then check the board once more, and sleep only while the word is
+    /// [`SLEEPS`].
     pub fn prepare(&self) {
         self.0.store(SLEEPS, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Worker, before it looks at the board for the last time and whether it must ring: it found nothing and does not sleep.
-    /// `false`: it said so before, and nothing was published since. The service knows then, for it looks at this before it
-    /// sleeps, each time; to ring again would only keep it from that.
+    /// Worker side: announces that it found nothing and polls. It must then check the board once more and call
+    /// [`Bell::must_ring`].
+    ///
+    /// Returns `false` if the worker announced it before and the service has published nothing since. The service already knows
+    /// then, because it checks this word before each sleep. Another ring would only keep the service awake.
     pub fn poll(&self) -> bool {
         let news = self.0.load(Ordering::Relaxed) != POLLS;
         if news {
@@ -93,26 +97,31 @@ impl Sleeper {
         news
     }
 
-    /// Worker, before it looks at the board for the last time and waits for its descriptor. `false`: it said so before, and the
-    /// service has not made the descriptor readable since. Only the service takes this back, once, and makes the descriptor
-    /// readable once for it; a worker that watches neither polls nor sleeps.
+    /// Worker side: announces that it waits for its descriptor. It must then check the board once more.
+    ///
+    /// Returns `false` if the worker announced it before and the service has not made the descriptor readable since. Only the
+    /// service withdraws the announcement. It does so once, and then makes the descriptor readable once. A worker that watches
+    /// must neither poll nor sleep.
     pub fn watch(&self) -> bool {
         let news = self.0.load(Ordering::Relaxed) != WATCHES;
         if news {
-            // The service must see the descriptor, which the worker asked for before.
+            // Release: the service must see the descriptor, which the worker requested earlier.
             self.0.store(WATCHES, Ordering::Release);
             fence(Ordering::SeqCst);
         }
         news
     }
 
-    /// Worker: it found something, or is awake again.
+    /// Worker side: announces that it has found something or is awake again.
     pub fn awake(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Service, after it published something: what it must do for the worker. One that polls has what it wanted either
-    /// way, and says so anew when it wants more: if it stops to ask, nothing is read for it for ever.
+    /// Service side, after it has published something: returns how it must wake the worker.
+    ///
+    /// This also withdraws the announcement of a worker that polls. Such a worker finds the page by itself, and announces again
+    /// when it wants more. Otherwise a worker that stopped polling would count as starving for ever, and the service would keep
+    /// reading for it.
     pub fn must_wake(&self) -> Wake {
         fence(Ordering::SeqCst);
         if self.0.load(Ordering::Relaxed) == 0 {
@@ -125,12 +134,12 @@ impl Sleeper {
         }
     }
 
-    /// Service, after it said what it wants ([`Bell::want`]): whether the worker has nothing to read.
+    /// Service side, after [`Bell::want`]: returns whether the worker has nothing to read.
     pub fn starves(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// What the futex is.
+    /// The word that the worker's futex waits on.
     pub fn word(&self) -> &AtomicU32 {
         &self.0
     }

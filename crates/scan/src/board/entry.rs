@@ -1,19 +1,19 @@
-//! An entry of the buffer status table, the segments of files that its frame has, and what is wrong with them.
+//! An entry of the buffer status table, the file segments in its frame, and the faults of its frame.
 //!
-//! All fields are atomic because the other side may be another process, which need not keep to the rules: what is read
-//! may then be wrong, never undefined. The service never reads back what it wrote here. Between processes that keep to
-//! the rules the entry's [`Word`] orders everything else.
+//! All fields are atomic, because the other side may be another process that breaks the rules. A read may then return a wrong
+//! value, but it is never undefined behaviour. The service never reads back the fields that it wrote here. Between processes that
+//! keep the rules, the entry's [`Word`] orders all other accesses.
 
 use super::content::{Fault, Judgment, Segment};
 use super::state::Word;
 use super::words::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// One page of the worker's view: a frame of the pool with data of files. What of it could not be had is said unit by
-/// unit elsewhere ([`FaultWord`]), so that the rest is not lost with it.
+/// One page of the worker's view: a frame of the pool that holds data of files. The service records unreadable units separately
+/// ([`FaultWord`]), so the worker can still use the other units.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Entry {
-    /// Who may use this entry.
+    /// The state, which says which side may access the entry.
     pub word: Word,
     frame: AtomicU32,
     segments: AtomicU32,
@@ -22,24 +22,24 @@ pub struct Entry {
     turn: AtomicU64,
 }
 
-/// What an entry says of its frame.
+/// The description of the frame in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Which one.
+    /// The number of the frame.
     pub frame: u32,
-    /// How many segments it has.
+    /// Number of segments in the frame.
     pub segments: u32,
-    /// Whether some of its units have faults.
+    /// Whether at least one unit of the frame has a fault.
     pub faulty: bool,
-    /// When its reading began, by the kernel's monotonic clock; 0 in a scan that watches its files.
+    /// When the read of the frame began, in nanoseconds of the kernel's monotonic clock; 0 in a scan that watches its files.
     pub read_began_ns: u64,
 }
 
-/// Bits of a turn that are the entry.
+/// Number of low bits of a turn that hold the index of the entry. The higher bits hold the chunk's number plus 1.
 const TURN_SHIFT: u32 = 16;
 
 impl Entry {
-    /// An empty entry.
+    /// Creates an empty entry.
     pub fn new() -> Self {
         Self {
             word: Word::new(),
@@ -51,7 +51,7 @@ impl Entry {
         }
     }
 
-    /// Service, while the entry is empty.
+    /// Service side. The entry must be empty.
     pub fn describe(&self, content: Content) {
         self.frame.store(content.frame, Relaxed);
         self.segments.store(content.segments, Relaxed);
@@ -59,20 +59,20 @@ impl Entry {
         self.read_began_ns.store(content.read_began_ns, Relaxed);
     }
 
-    /// Service, before it publishes a chunk of a scan in order: in which entry the chunk is. This is said in the entry whose
-    /// place is the chunk's number modulo their count, because the chunk's own entry is any that was free: workers that hold
-    /// pages return entries in any order.
+    /// Service side: records which entry holds a chunk of an ordered scan. The service must call this before it publishes the
+    /// chunk. It must call this on the entry whose index is the chunk's number modulo the number of entries. A chunk can be in
+    /// any entry, because workers that hold pages return entries in any order.
     pub fn set_turn(&self, number: u64, slot: usize) {
         self.turn.store((number + 1) << TURN_SHIFT | slot as u64, Relaxed);
     }
 
-    /// Worker: in which entry a chunk is, if that was said.
+    /// Worker side: the index of the entry that holds a chunk, if the service has recorded it here.
     pub fn turn(&self, number: u64) -> Option<usize> {
         let turn = self.turn.load(Relaxed);
         (turn >> TURN_SHIFT == number + 1).then_some((turn & ((1 << TURN_SHIFT) - 1)) as usize)
     }
 
-    /// Worker, while the entry is in use.
+    /// Worker side. The entry must be in use.
     pub fn content(&self) -> Content {
         Content {
             frame: self.frame.load(Relaxed),
@@ -83,7 +83,7 @@ impl Entry {
     }
 }
 
-/// Where it is said whether a unit of a frame has its data; of an entry that is not faulty they mean nothing.
+/// The fault of one unit of a frame, or 0. The words of an entry that is not faulty are meaningless.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct FaultWord(AtomicU32);
@@ -91,20 +91,20 @@ pub struct FaultWord(AtomicU32);
 const CODE: u32 = 24;
 
 impl FaultWord {
-    /// Service, while the entry is empty.
+    /// Service side. The entry must be empty.
     pub fn set(&self, fault: Option<Fault>) {
         let word = fault.map_or(0, |fault| fault.code << CODE | fault.detail & ((1 << CODE) - 1));
         self.0.store(word, Relaxed);
     }
 
-    /// Worker, while the entry is in use.
+    /// Worker side. The entry must be in use.
     pub fn get(&self) -> Option<Fault> {
         let word = self.0.load(Relaxed);
         (word != 0).then_some(Fault { code: word >> CODE, detail: word & ((1 << CODE) - 1) })
     }
 }
 
-/// Where a segment is described.
+/// A segment and its judgment, as atomic words.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SegmentWords {
@@ -118,11 +118,11 @@ pub struct SegmentWords {
 
 /// The segment has a stamp.
 const STAMPED: u32 = 1;
-/// It is stable.
+/// The segment's judgment is stable.
 const STABLE: u32 = 2;
 
 impl SegmentWords {
-    /// Service, while the entry is empty.
+    /// Service side. The entry must be empty.
     pub fn set(&self, segment: Segment, judgment: Judgment) {
         self.file.store(segment.file, Relaxed);
         self.len.store(segment.len, Relaxed);
@@ -136,14 +136,14 @@ impl SegmentWords {
         }
     }
 
-    /// Worker, while the entry is in use.
+    /// Worker side. The entry must be in use.
     pub fn judgment(&self) -> Judgment {
         let flags = self.flags.load(Relaxed);
         let stamp = (flags & STAMPED != 0).then(|| std::array::from_fn(|at| self.stamp[at].load(Relaxed)));
         Judgment { stamp, is_stable: flags & STABLE != 0 }
     }
 
-    /// Worker, while the entry is in use.
+    /// Worker side. The entry must be in use.
     pub fn get(&self) -> Segment {
         Segment {
             file: self.file.load(Relaxed),

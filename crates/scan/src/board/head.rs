@@ -14,57 +14,58 @@ use crate::clock::Clock;
 use crate::memory::{Access, Mapping};
 use crate::{Error, Result};
 
-/// Segments that a page can have.
+/// Maximum number of segments in a page.
 pub const SEGMENTS: usize = 128;
-/// Entries that a board can have.
+/// Maximum number of entries in a board.
 const SLOTS: usize = 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"bp-memsb");
 const VERSION: u32 = 3;
 
-/// What a board begins with. The first fields are written once, before anybody else has the board, and read once, by who
-/// gets it; they are atomic because nothing keeps a worker from writing there.
+/// The first part of a board. The service writes the fields before `worker` once, before it passes the board on. Each process
+/// that maps the board reads them once. They are atomic because nothing prevents a worker from writing to them.
 #[repr(C)]
 struct Head {
     magic: AtomicU64,
     version: AtomicU32,
     slots: AtomicU32,
-    /// Multiplier of the clock; 0: the kernel's monotonic clock.
+    /// The clock's multiplier; 0: the kernel's monotonic clock.
     clock: AtomicU64,
     worker: WorkerWords,
     service: ServiceWords,
 }
 
-/// A board, mapped. Either side has one. What it needs to know of the head it knows from when it was made.
+/// A mapped board; each side has one. It keeps its own copy of the head's constants, because the other side could change those in
+/// memory.
 #[derive(Debug)]
 pub struct Board {
-    /// What another process maps.
+    /// The memfd, which another process can map.
     file: OwnedFd,
     mapping: Mapping,
     slots: usize,
     clock: Clock,
-    /// Service: the other end of the worker's descriptor, if it asked for one.
+    /// Service side: the other end of the worker's descriptor, if the worker requested one.
     notifier: OnceLock<OwnedFd>,
 }
 
-/// Why no page comes any more.
+/// The reason why no more pages come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Closed {
     /// The service has ended.
     Gone = 1,
-    /// The worker did not keep to the board's rules.
+    /// The worker broke the board's rules.
     Broken = 2,
 }
 
 impl Board {
-    /// Makes a board with so many entries.
+    /// Creates a board with `slots` entries.
     pub fn new(slots: usize, clock: Clock) -> Result<Self> {
         let file = memfd_create("bedplate-board", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(Error::system("creating a board"))?;
         let bytes = bytes(slots);
         ftruncate(&file, bytes as u64).map_err(Error::system("sizing a board"))?;
-        // Who has it mapped must not be killed because the other side made it smaller.
+        // A process that has the board mapped would get SIGBUS if the other side shrank the file.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(Error::system("sealing a board"))?;
         let mapping = Mapping::of(&file, 0, bytes, Access::ReadWrite)?;
@@ -76,17 +77,20 @@ impl Board {
             worker: WorkerWords::default(),
             service: ServiceWords::default(),
         };
-        // SAFETY: nobody else has the mapping, which is large enough, writable and aligned to a page.
+        // SAFETY: no other process has the mapping yet. It is large enough, writable and aligned to a page.
         unsafe { mapping.start().cast::<Head>().write(head) };
         for slot in 0..slots {
-            // SAFETY: as above; the table is in the mapping (`bytes`). Segments and faults are words of zeroes, as the
-            // file is.
+            // SAFETY: as above; the table is in the mapping (`bytes`). Segments and faults need no initialization, because they
+            // are words of zeroes and a new file is zeroed.
             unsafe { mapping.start().add(table()).cast::<Entry>().add(slot).write(Entry::new()) };
         }
         Ok(Self { file, mapping, slots, clock, notifier: OnceLock::new() })
     }
 
-    /// Maps a board that somebody else made.
+    /// Maps a board that the other side created.
+    ///
+    /// # Errors
+    /// The file is not a board of this version, or the kernel cannot map it.
     pub fn open(file: OwnedFd) -> Result<Self> {
         let size = rustix::fs::fstat(&file).map_err(Error::system("looking at a board"))?.st_size as usize;
         let wrong = || Error::Protocol("this is not a board of this version".into());
@@ -94,7 +98,7 @@ impl Board {
             return Err(wrong());
         }
         let mapping = Mapping::of(&file, 0, size, Access::ReadWrite)?;
-        // SAFETY: the mapping is large enough and aligned, and all of it is atomics.
+        // SAFETY: the mapping is large enough and aligned, and all its fields are atomic.
         let head = unsafe { &*mapping.start().cast::<Head>() };
         let slots = head.slots.load(Ordering::Relaxed) as usize;
         let (magic, version) = (head.magic.load(Ordering::Relaxed), head.version.load(Ordering::Relaxed));
@@ -106,21 +110,21 @@ impl Board {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: checked when it was made; everything that changes in it is atomic.
+        // SAFETY: the constructors have checked the mapping, and every field that changes is atomic.
         unsafe { &*self.mapping.start().cast::<Head>() }
     }
 
-    /// The clock that both sides measure by.
+    /// The clock that both sides use to measure time.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// What the worker writes.
+    /// The words that the worker writes.
     pub fn worker(&self) -> &WorkerWords {
         &self.head().worker
     }
 
-    /// What the service writes.
+    /// The words that the service writes.
     pub fn service(&self) -> &ServiceWords {
         &self.head().service
     }
@@ -139,7 +143,7 @@ impl Board {
         unsafe { std::slice::from_raw_parts(self.mapping.start().add(at).cast(), SEGMENTS) }
     }
 
-    /// What is wrong with the units of an entry's frame, if the entry is faulty.
+    /// The faults of the units of an entry's frame. They are valid only if the entry is faulty.
     pub fn faults(&self, slot: usize) -> &[FaultWord] {
         assert!(slot < self.slots);
         let at = faults(self.slots) + slot * UNITS * size_of::<FaultWord>();
@@ -147,13 +151,13 @@ impl Board {
         unsafe { std::slice::from_raw_parts(self.mapping.start().add(at).cast(), UNITS) }
     }
 
-    /// Service: no page comes any more. The first reason stays.
+    /// Service side: announces that no more pages come. The first reason stays.
     pub fn close(&self, why: Closed) {
         let closed = &self.service().closed;
         let _ = closed.compare_exchange(0, why as u32, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Whether the service said that no page comes any more, and why.
+    /// The reason why no more pages come, if the service has announced one.
     pub fn closed(&self) -> Option<Closed> {
         match self.service().closed.load(Ordering::Acquire) {
             0 => None,
@@ -162,11 +166,14 @@ impl Board {
         }
     }
 
-    /// Service: makes the descriptor that the worker waits for. It is readable from the beginning, by one packet. A board has
-    /// one.
+    /// Service side: creates the descriptor that the worker waits for. A board has at most one. It contains one packet and so is
+    /// readable from the beginning.
     ///
-    /// It is a socket and no eventfd because another process may have it. Whatever that does with it, sending to it never waits,
-    /// and it is readable for good when this process ends.
+    /// It is a socket and not an eventfd, because another process may have it. Sending to the socket never blocks, whatever the
+    /// other process does with it. The socket also stays readable after this process ends.
+    ///
+    /// # Errors
+    /// The board has a descriptor already, or the kernel cannot create one.
     pub fn descriptor(&self) -> Result<OwnedFd> {
         let failed = "making a descriptor for a channel";
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -179,15 +186,15 @@ impl Board {
         Ok(other)
     }
 
-    /// Service: makes the worker's descriptor readable.
+    /// Service side: makes the worker's descriptor readable.
     pub fn notify(&self) {
         if let Some(notifier) = self.notifier.get() {
-            // If there is no room for it, the descriptor is readable already.
+            // If the send fails because the socket is full, the descriptor is readable already.
             let _ = send(notifier, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 
-    /// What a worker in another process maps.
+    /// The memfd that a worker in another process maps.
     pub fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -214,7 +221,7 @@ mod tests {
     use super::*;
     use crate::board::{Content, Fault, Judgment, Segment, State};
 
-    /// The layout is a protocol between processes: it changes only together with the version.
+    /// The layout is a protocol between processes, so a change of it must change the version.
     #[test]
     fn the_layout_is_that_of_version_3() {
         assert_eq!((size_of::<Head>(), align_of::<Head>()), (384, 128));

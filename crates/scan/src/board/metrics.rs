@@ -1,57 +1,58 @@
-//! The metric variables (paper 3.2): what the worker tells of its pace, and what the service tells of the scan.
+//! The metric variables (paper 3.2): the worker reports its pace, and the service reports the progress of the scan.
 //!
-//! Each is written by one side only. They are hints: the service makes sense of any values, and nothing but pace depends
-//! on what the worker writes.
+//! Only one side writes each variable, except the bell and the sleeper. The variables are hints: the service accepts any values,
+//! and the worker's values affect nothing but the pace.
 //!
-//! Pages are returned by any thread of the worker's process, so what is written then is added to atomically.
+//! Any thread of the worker's process can return pages, so these threads update the counters by atomic additions.
 
 use super::doorbell::{Bell, Sleeper};
 use super::words::{AtomicU32, AtomicU64};
 
-/// Written by the worker, but for the bell, which both write.
+/// The worker writes these words. Both sides write the bell.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct WorkerWords {
-    /// Pages that were returned.
+    /// Number of pages that the worker has returned.
     pub pages: AtomicU64,
-    /// Bytes of them.
+    /// Bytes in the returned pages.
     pub bytes: AtomicU64,
-    /// Time that the worker took for them, without what it waited for them, in nanoseconds of the board's clock.
+    /// Time that the worker spent on the returned pages, without its waits, in nanoseconds of the board's clock.
     pub ingest_ns: AtomicU64,
-    /// When the page in use was first accessed; 0: none is in use.
+    /// When the worker first accessed the page in use; 0: no page is in use.
     pub first_access_ns: AtomicU64,
-    /// When a page was last returned.
+    /// When the worker last returned a page.
     pub returned_ns: AtomicU64,
-    /// How often there was no page when the worker asked for one.
+    /// How often the worker asked for a page and there was none.
     pub starved: AtomicU64,
-    /// How long it had none when it wanted one, in nanoseconds.
+    /// How long the worker wanted a page and had none, in nanoseconds.
     pub starved_ns: AtomicU64,
-    /// System calls that the worker made to wait and to ring.
+    /// Number of system calls that the worker made to wait and to ring.
     pub calls: AtomicU64,
-    /// When the service wants to be woken.
+    /// The event for which the service wants to be woken.
     pub bell: Bell,
 }
 
-/// Written by the service, but for the sleeper, which both write.
+/// The service writes these words. Both sides write the sleeper.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ServiceWords {
-    /// How many chunks the scan has at least: as many as have been begun, and one more if there are more. All of them in a pool.
+    /// Lower bound of the number of chunks in the scan: the chunks begun so far, plus one if more follow. In a pool it counts all
+    /// chunks.
     pub total: AtomicU64,
-    /// How many bytes they are.
+    /// Bytes in these chunks.
     pub total_bytes: AtomicU64,
-    /// How many pages may be there unread, as the service sees it now.
+    /// Number of unread pages that the service currently allows on the board.
     pub watermark: AtomicU64,
-    /// Bytes that were read from files for this channel.
+    /// Bytes that the service has read from files for this channel.
     pub bytes_read: AtomicU64,
-    /// Pages that were read again because their file had changed.
+    /// Number of pages that the service has read again because their file had changed.
     pub read_again: AtomicU64,
-    /// Pages that were taken back before the worker used them.
+    /// Number of pages that the service has reclaimed before the worker used them.
     pub reclaimed: AtomicU64,
     /// Bytes that were cancelled before the worker had any page of their frames.
     pub cancelled: AtomicU64,
-    /// No page comes any more, and why; 0: pages come.
+    /// The reason why no more pages come; 0: pages come.
     pub closed: AtomicU32,
-    /// The worker waits on it.
+    /// The word on which the worker waits.
     pub sleeper: Sleeper,
 }

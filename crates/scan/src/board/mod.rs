@@ -1,8 +1,9 @@
-//! MEMSB, the memory switchboard (paper 3.2): one small shared memory per channel, written by a worker and the service.
+//! MEMSB, the memory switchboard (paper 3.2): one small shared memory per channel. The worker and the service both write it.
 //!
-//! A board is a memfd: a head, then the buffer status table, then room for the segments of every entry and for what
-//! is wrong with the units of its frame, which takes no memory until something is. It has no pointers, so both sides may be in different processes. It has no locks either: [`state`] says who may change what when,
-//! [`doorbell`] how either side waits for the other.
+//! A board is a memfd. It holds a head, the buffer status table, the segments of every entry, and the faults of every entry's
+//! frame. The kernel allocates memory for the faults only when a frame has one. A board contains no pointers, so the two sides
+//! may be in different processes. It contains no locks: [`state`] defines which side may change an entry and when. [`doorbell`]
+//! defines how either side waits for the other.
 
 mod audit;
 #[cfg(test)]

@@ -1,34 +1,34 @@
-//! The life of an entry of the buffer status table (paper 3.2), and who may take which step.
+//! The states of an entry of the buffer status table (paper 3.2), and which side may make which transition.
 //!
-//! | step | by | how |
+//! | transition | by | how |
 //! |---|---|---|
-//! | empty → ready | service | store (Release): what the entry describes was written before |
-//! | ready → in-use | worker | compare-and-swap (Acquire): the service may take the page back meanwhile; Release: who sees the entry in use sees that the one before is not |
-//! | ready → empty | service | compare-and-swap: the worker may use the page meanwhile |
-//! | in-use → done | worker | store (Release): the worker's reads of the page are over |
-//! | done → empty | service | store (the service saw done with Acquire) |
+//! | empty → ready | service | store (Release), because the service wrote the entry's description before |
+//! | ready → in-use | worker | compare-and-swap, because the service may reclaim the page concurrently. Acquire: the worker then reads the description. Release: a thread that sees this entry in use also sees the previous one no longer in use. |
+//! | ready → empty | service | compare-and-swap, because the worker may take the page concurrently |
+//! | in-use → done | worker | store (Release), because the worker's reads of the page must come before |
+//! | done → empty | service | store, after the service has seen done with Acquire |
 //!
-//! Invariant (the safety condition of 4.1.2): the service changes a frame, or what an entry says, only while the entry is
-//! empty; the worker looks at them only while it is in-use. The upper 62 bits count publications, so that a worker
-//! cannot take a page for one that was taken back and published anew between its look and its swap.
+//! Invariant (the safety condition of 4.1.2): the service changes a frame or an entry's description only while the entry is
+//! empty. The worker reads them only while the entry is in use. The upper 62 bits count publications. The count prevents an ABA
+//! error: between a worker's load and its swap, the service may reclaim the page and publish another one.
 
 use super::words::{AtomicU64, Ordering};
 
-/// What an entry is.
+/// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum State {
-    /// Nothing is in it; the service may fill it.
+    /// The entry holds nothing; the service may fill it.
     Empty = 0,
-    /// It has data that the worker may take.
+    /// The entry holds data that the worker may take.
     Ready = 1,
-    /// The worker reads its data.
+    /// The worker is reading the entry's data.
     InUse = 2,
-    /// The worker is through with it.
+    /// The worker has finished with the entry.
     Done = 3,
 }
 
-/// A state and the number of its publication.
+/// A state and the number of publications of the entry.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Word(AtomicU64);
@@ -37,36 +37,36 @@ const STATES: u64 = 3;
 const PUBLICATION: u64 = 4;
 
 impl Word {
-    /// An empty entry.
+    /// Creates the word of an empty entry that was never published.
     pub fn new() -> Self {
         Self(AtomicU64::new(State::Empty as u64))
     }
 
-    /// The state now.
+    /// The current state.
     pub fn state(&self) -> State {
         state(self.0.load(Ordering::Acquire))
     }
 
-    /// How often it was published, and the state now.
+    /// The number of publications, and the current state.
     pub fn look(&self) -> (u64, State) {
         let word = self.0.load(Ordering::Acquire);
         (word / PUBLICATION, state(word))
     }
 
-    /// Service, empty → ready.
+    /// Service side: empty → ready.
     pub fn publish(&self) {
         let word = self.0.load(Ordering::Relaxed);
         self.0.store((word & !STATES).wrapping_add(PUBLICATION) | State::Ready as u64, Ordering::Release);
     }
 
-    /// Worker, ready → in-use. `false`: it was not ready, or the service was faster.
+    /// Worker side: ready → in-use. Returns `false` if the entry was not ready or the service reclaimed it first.
     pub fn take(&self) -> bool {
         self.swap_ready(State::InUse)
     }
 
-    /// Service, ready → empty. `false`: it was not ready, or the worker was faster.
+    /// Service side: ready → empty. Returns `false` if the entry was not ready or the worker took it first.
     pub fn reclaim(&self) -> bool {
-        // What the service writes to the frame from now on must not seem to happen before the swap.
+        // Acquire: the service's later writes to the frame must not become visible before the swap.
         self.swap_ready(State::Empty)
     }
 
@@ -79,12 +79,12 @@ impl Word {
                 .is_ok()
     }
 
-    /// Worker, in-use → done.
+    /// Worker side: in-use → done.
     pub fn finish(&self) {
         self.set(State::Done);
     }
 
-    /// Service, done → empty. `false`: it is not done.
+    /// Service side: done → empty. Returns `false` if the entry is not done.
     pub fn recycle(&self) -> bool {
         let done = self.state() == State::Done;
         if done {

@@ -1,3 +1,3 @@
-//! The atomic words that a board is made of. The model checker has its own in their place.
+//! The atomic types of a board. The model checker compiles the protocol with its own versions of them.
 
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,22 +1,29 @@
-//! A cache with real files: what readers get, when they share, and what is refused.
+//! Tests of a cache with real files: the content that readers get, the reads that they share, and the files that the cache
+//! refuses.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::Waker;
 use std::time::Duration;
 
-use crate::limits::{IDLE_TIME, MAX_RANGES_HELD};
+use super::table::Span;
+use super::{Arrival, Cache, Recipient};
+use crate::engine::{Bell, Choice};
+use crate::limits::{FRAMES_PER_SEGMENT, IDLE_TIME, MAX_RANGES_HELD, SEGMENTS_FOR_A_READY_ONE};
+use crate::memory::Segment;
 use crate::{Daemon, Error, FRAME, Fetch, Options, Service};
 
-/// How long files of these tests must not have been changed.
+/// Minimum age of the last change of a file in these tests.
 const SETTLING: Duration = Duration::from_millis(300);
 
-/// A service that takes such files.
+/// Creates a service that caches files of this age.
 pub(crate) fn service() -> Service {
     Service::builder().settling_time(SETTLING).build().unwrap()
 }
 
-/// A file on the disk where the build is, whose last change is older than [`SETTLING`]. `None` if that disk is a tmpfs.
+/// Creates a file in `folder` whose last change is older than [`SETTLING`]. Returns `None` if its file system does not read past
+/// the page cache.
 pub(crate) fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)> {
     let path = folder.join("file");
     let content: Vec<u8> = (0..bytes).map(|at| (at / 4096 * 31 + at % 251) as u8).collect();
@@ -31,7 +38,7 @@ pub(crate) fn settled(folder: &Path, bytes: usize) -> Option<(PathBuf, Vec<u8>)>
     Some((path, content))
 }
 
-/// Waits until what was changed before is old enough.
+/// Waits until earlier changes are old enough.
 pub(crate) fn settle() {
     std::thread::sleep(SETTLING + Duration::from_millis(50));
 }
@@ -40,7 +47,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
 }
 
-/// A service in this process, and one that is reached by a daemon's socket.
+/// Runs a test with a service in this process, and with one behind a daemon's socket.
 pub(crate) fn both(test: impl Fn(&Service)) {
     test(&service());
     let place = tempfile::tempdir().unwrap();
@@ -67,7 +74,7 @@ fn ranges_are_those_of_the_file() {
             assert!(range[..] == content[start..start + len], "{start} {len}");
             assert_eq!(range.offset(), start as u64);
         }
-        // All at a time, in threads that wait for one another's.
+        // All fetches run at the same time, and each thread waits for its own range.
         std::thread::scope(|scope| {
             for thread in 0..MAX_RANGES_HELD {
                 let (reader, content) = (&reader, &content);
@@ -100,7 +107,7 @@ fn limits_are_errors_one_past_them() {
         let pinned: Vec<_> = fetches.into_iter().map(|fetch| fetch.wait().unwrap()).collect();
         assert!(matches!(reader.fetch(0, 1), Err(Error::Held)));
         drop(pinned);
-        // What is given up makes room, too, and does not arrive as something else.
+        // An abandoned fetch makes room for another one. Its data does not arrive as the data of the other one.
         for at in 0..100 {
             drop(reader.fetch(at, 4096).unwrap());
             assert!(
@@ -209,6 +216,155 @@ fn memory_of_files_without_readers_is_given_back() {
     }
 }
 
+/// Returns the number of frames that the cache has made for files, and whether the ready segment has all frames that it should
+/// have.
+fn frames_of(service: &Service) -> (usize, bool) {
+    let state = service.shared().unwrap().cache().unwrap().state();
+    let made = state.files.values().flat_map(|file| &file.segments).map(|segment| segment.made()).sum();
+    (made, !state.is_ready_missing())
+}
+
+#[test]
+fn memory_is_made_when_it_is_needed() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 12 * FRAME) else { return };
+    let service = service();
+    let readers: Vec<_> = (0..3).map(|_| service.reader(&path).unwrap()).collect();
+    assert_eq!(frames_of(&service), (0, true), "nothing was fetched");
+    let range = readers[0].fetch(0, FRAME).unwrap().wait().unwrap();
+    assert_eq!(frames_of(&service), (1, true));
+    drop((range, readers));
+    // One reader that holds one range at a time needs few frames.
+    let reader = service.reader(&path).unwrap();
+    for start in (0..content.len()).step_by(FRAME) {
+        let range = reader.fetch(start as u64, FRAME).unwrap().wait().unwrap();
+        assert!(range[..] == content[start..start + FRAME]);
+    }
+    assert!(frames_of(&service).0 <= 2, "{:?}", frames_of(&service));
+    // If several readers share the file, the whole file is soon in memory.
+    let _other = service.reader(&path).unwrap();
+    let begin = std::time::Instant::now();
+    while frames_of(&service).0 < 12 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", frames_of(&service));
+        for start in (0..content.len()).step_by(FRAME) {
+            drop(reader.fetch(start as u64, FRAME).unwrap().wait().unwrap());
+        }
+    }
+}
+
+#[test]
+fn files_without_readers_give_their_memory_to_files_with_readers() {
+    let place = tempfile::tempdir().unwrap();
+    let (first, second) = (folder(), folder());
+    let Some((first, content)) = settled(first.path(), FRAME).map(|(path, content)| ((path, first), content))
+    else {
+        return;
+    };
+    let Some((other, _)) = settled(second.path(), FRAME) else { return };
+    let mut options = Options::default();
+    options.limits.memory = (FRAMES_PER_SEGMENT * FRAME) as u64;
+    let daemon = Daemon::bind(service(), place.path().join("socket"), &options).unwrap();
+    let (socket, stopper) = (daemon.path(), daemon.stopper());
+    let thread = std::thread::spawn(move || daemon.run());
+    let client = Service::connect(&socket).unwrap();
+    for _ in 0..5 {
+        for path in [&first.0, &other] {
+            let begin = std::time::Instant::now();
+            let reader = loop {
+                match client.reader(path) {
+                    Ok(reader) => break reader,
+                    // The daemon has not yet detected the end of the previous reader.
+                    Err(error) => assert!(begin.elapsed() < IDLE_TIME / 2, "{error}"),
+                }
+            };
+            assert!(reader.fetch(0, FRAME).unwrap().wait().unwrap()[..] == content[..]);
+            let another = if path == &other { &first.0 } else { &other };
+            assert!(matches!(client.reader(another), Err(Error::Refused(_))), "a reader has all memory");
+        }
+    }
+    stopper.stop();
+    thread.join().unwrap().unwrap();
+}
+
+/// A recipient that ignores its arrivals.
+struct Deaf;
+
+impl Recipient for Deaf {
+    fn arrive(&mut self, _arrival: Arrival) -> Option<Waker> {
+        None
+    }
+}
+
+#[test]
+fn the_segment_that_is_ready_serves_readers_that_wait_already() {
+    let folder = folder();
+    let Some((path, _)) = settled(folder.path(), 4 * FRAME) else { return };
+    // This cache has no threads, so their pending work stays visible.
+    let cache = Arc::new(Cache {
+        state: Mutex::default(),
+        to_make: Condvar::new(),
+        bell: Arc::new(Bell::new().unwrap()),
+        options: super::Options { choice: Choice::default(), reserved_pages: false, settling_time: SETTLING },
+        add_bytes: Box::new(|_| {}),
+    });
+    let attach = || {
+        let file = crate::source::File::open(&crate::Source::from(&path)).unwrap();
+        cache.attach(file, &|_| Ok(Box::new(())), Box::new(Deaf)).unwrap()
+    };
+    let first = attach();
+    first.fetch(0, Span { start: 0, len: 100 }).unwrap();
+    assert!(cache.state().loads.is_empty(), "there is no frame yet");
+    let segment = Arc::new(Segment::new(false).unwrap());
+    segment.make_frame().unwrap();
+    cache.state().ready = Some(segment);
+    let _second = attach();
+    let state = cache.state();
+    assert_eq!(state.loads.len(), 1, "the range of the first reader is read into the first frame");
+    assert!(state.ready.is_none() && state.files[&state.loads[0].0].segments.len() == 1);
+    drop(state);
+}
+
+#[test]
+fn a_daemon_has_memory_ready_if_it_may_have_much() {
+    let place = tempfile::tempdir().unwrap();
+    let ready = SEGMENTS_FOR_A_READY_ONE * (FRAMES_PER_SEGMENT * FRAME) as u64;
+    for (memory, is_kept) in [(ready - 1, false), (ready, true)] {
+        let folder = folder();
+        let Some((path, content)) = settled(folder.path(), FRAME) else { return };
+        let service = service();
+        let shared = service.shared().unwrap().clone();
+        let mut options = Options::default();
+        options.limits.memory = memory;
+        let daemon = Daemon::bind(service, place.path().join("socket"), &options).unwrap();
+        let (socket, stopper) = (daemon.path(), daemon.stopper());
+        let thread = std::thread::spawn(move || daemon.run());
+        let client = Service::connect(&socket).unwrap();
+        let ready = || shared.cache().unwrap().state().ready.clone();
+        let wait_for_ready = || {
+            let begin = std::time::Instant::now();
+            while is_kept && ready().is_none_or(|segment| segment.made() < FRAMES_PER_SEGMENT) {
+                assert!(begin.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ready()
+        };
+        let first = wait_for_ready();
+        assert_eq!(first.is_some(), is_kept);
+        let reader = client.reader(&path).unwrap();
+        assert!(reader.fetch(0, FRAME).unwrap().wait().unwrap()[..] == content[..]);
+        if let Some(first) = first {
+            let state = shared.cache().unwrap().state();
+            let file = state.files.values().next().unwrap();
+            assert!(Arc::ptr_eq(&file.segments[0], &first), "the file has taken it");
+            assert_eq!(file.table.made() as usize, FRAMES_PER_SEGMENT);
+            drop(state);
+            assert!(!Arc::ptr_eq(&wait_for_ready().unwrap(), &first), "another one is ready");
+        }
+        stopper.stop();
+        thread.join().unwrap().unwrap();
+    }
+}
+
 #[test]
 fn a_daemon_that_ends_is_an_error_for_its_readers() {
     let folder = folder();
@@ -228,7 +384,7 @@ fn a_daemon_that_ends_is_an_error_for_its_readers() {
     assert!(matches!(reader.fetch(0, 4096), Err(Error::Gone)));
 }
 
-/// Descriptors of this process that are open for a file.
+/// Number of descriptors of this process that are open for a file.
 fn descriptors_of(path: &Path) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     all.filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path)).count()
@@ -258,7 +414,7 @@ fn a_file_without_readers_is_not_open_and_is_read_again_from_memory() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    // It is opened anew to be read.
+    // The service opens the file again in order to read it.
     let reader = service.reader(&path).unwrap();
     assert!(reader.fetch(FRAME as u64, FRAME).unwrap().wait().unwrap()[..] == content[FRAME..]);
 }

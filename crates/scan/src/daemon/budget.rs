@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Result};
 
-/// What is left of it.
+/// The memory that no client has yet.
 #[derive(Clone, Debug)]
 pub struct Budget {
     left: Arc<AtomicU64>,
     all: u64,
 }
 
-/// A part of it that somebody has.
+/// A part of the budget that a client has.
 #[derive(Debug)]
 pub struct Share {
     budget: Budget,
@@ -20,12 +20,17 @@ pub struct Share {
 }
 
 impl Budget {
-    /// So much.
+    /// A budget of `all` bytes.
     pub fn new(all: u64) -> Self {
         Self { left: Arc::new(AtomicU64::new(all)), all }
     }
 
-    /// A part of it, for something that the client asked for.
+    /// The whole budget, in bytes.
+    pub fn all(&self) -> u64 {
+        self.all
+    }
+
+    /// Takes a part of the budget for a request of the client.
     pub fn take(&self, bytes: u64, what: &str) -> Result<Share> {
         let mut share = Share { budget: self.clone(), bytes: 0 };
         share.resize(bytes, what)?;
@@ -34,7 +39,7 @@ impl Budget {
 }
 
 impl Share {
-    /// Makes it as large as this. If there is not as much, it stays as it is.
+    /// Changes the share to `bytes`. If the budget has too little left, the share does not change.
     pub fn resize(&mut self, bytes: u64, what: &str) -> Result<()> {
         let change = |left: u64| (left + self.bytes).checked_sub(bytes);
         match self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {

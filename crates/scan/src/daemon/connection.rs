@@ -1,4 +1,4 @@
-//! One connection: what its client asks for, and what it has.
+//! One connection: it serves the client's requests and owns what the client has opened.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::source::File;
 use crate::wire::{DESCRIPTORS, Received, Reply, Request, Socket, malformed};
 use crate::{Error, Result, Scan};
 
-/// How long a client may take to say what it wants, and to hear an answer.
+/// The time in which a client must send its request, and the time in which it must receive a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection.
@@ -27,15 +27,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Of a client that has just connected.
+    /// Makes the connection of a client that has just connected.
     pub fn new(socket: Arc<Socket>, shared: Arc<Shared>, budget: Budget, limits: Limits) -> Self {
         Self { socket, shared, budget, limits }
     }
 
-    /// Does what the client asks for, until it is gone.
+    /// Serves the client's requests until the client is gone.
     ///
     /// # Errors
-    /// Why the connection ends; the client has been told.
+    /// The reason why the connection ends. The client has received it.
     pub fn run(self) -> Result<()> {
         self.socket.set_patience(Some(PATIENCE));
         let result = self.talk();
@@ -66,7 +66,7 @@ impl Connection {
                 Request::About => self.about()?,
                 Request::Names { key } => self.names(AccessKey::from_bytes(key))?,
                 Request::Open { page_size, ring_bytes, terms, ranges, files } => {
-                    // What is out of bounds is refused before anything is done for it.
+                    // The daemon checks all bounds before it does any work for the request.
                     let wrong = || Error::Invalid("a number is too large".into());
                     let (page, ring) = (page_size.try_into(), ring_bytes.try_into());
                     let scan = Scan::of::<&str>([]).page_size(page.map_err(|_| wrong())?)?;
@@ -131,7 +131,7 @@ impl Connection {
         let reply = Reply::Pool { key: founded.key.to_bytes(), memory_bytes: founded.memory_bytes() as u64 };
         self.socket.send(&reply, &[])?;
         self.socket.set_patience(None);
-        // There is nothing to say about a pool but that it is over.
+        // The only event of a pool's connection is its end.
         match self.socket.receive::<Request>() {
             Ok(_) => Err(malformed("is about a pool, of which there is nothing to say")),
             Err(error) => Err(error),
@@ -145,7 +145,7 @@ impl Connection {
         self.hold(opened)
     }
 
-    /// Hands a channel over, and keeps it until the client is gone.
+    /// Sends a channel to the client, and keeps it until the client is gone.
     fn hold(&self, opened: Opened) -> Result<()> {
         let pages = match opened.frames.pages() {
             Pages::Reserved => 0,
@@ -172,7 +172,7 @@ impl Connection {
                     self.socket.send(&reply, &[])?;
                 }
                 Request::Cancel(ranges) if descriptors.is_empty() => {
-                    // Each may leave one piece more.
+                    // Each cancelled range may leave one more piece.
                     let cancelled = charge(&mut announced, &opened.pending, ranges.len())
                         .and_then(|()| opened.link.cancel_ranges(&ranges));
                     let reply = match cancelled {

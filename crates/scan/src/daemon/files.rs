@@ -1,4 +1,4 @@
-//! Files that clients hand over, and what they may ask for of them.
+//! Files that clients send, and the limit on their size.
 
 use std::os::fd::OwnedFd;
 
@@ -7,10 +7,10 @@ use crate::source::File;
 use crate::wire::{Request, Socket, malformed};
 use crate::{Error, Result};
 
-/// Bytes that one request may ask for: the control loop makes their plan while others wait.
+/// Largest number of bytes in one request. It is limited because other clients wait while the control loop plans them.
 const AT_ONCE: u64 = 4 << 40;
 
-/// The files that a request said would follow, and their names.
+/// Receives the files that a request announced, and their names.
 pub fn receive(socket: &Socket, count: u32, most: u32) -> Result<(Vec<File>, Vec<Vec<u8>>)> {
     if count > most {
         return Err(Error::Invalid(format!("{count} files: at most {most} at a time")));
@@ -39,7 +39,7 @@ fn file(descriptor: OwnedFd, number: usize) -> Result<File> {
     })
 }
 
-/// Refuses what would take the service too long to plan.
+/// Refuses a request whose plan would take the service too long.
 pub fn check_size(files: &[File], ranges: Option<&[Range]>) -> Result<()> {
     let bytes = match ranges {
         None => files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size)),

@@ -1,4 +1,4 @@
-//! The socket that is listened at, and its name in the file system.
+//! The listening socket, and its name in the file system.
 
 use std::fs::Permissions;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,20 +13,20 @@ use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 use crate::wire::Socket;
 use crate::{Error, Result};
 
-/// Who connects while so many wait has to try again.
+/// Connections that may wait to be accepted. When there are as many, a client must try again.
 const BACKLOG: i32 = 256;
 
-/// A socket that is listened at; it loses its name when it is dropped.
+/// A listening socket. Dropping it removes its name.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     path: PathBuf,
-    /// Device and inode of the name.
+    /// The device and the inode of the socket's name.
     name: (u64, u64),
 }
 
 impl Listener {
-    /// Listens at a path, for the owner and maybe a group.
+    /// Listens at a path. The owner may connect, and the group if one is given.
     pub fn bind(path: &Path, group: Option<u32>) -> Result<Self> {
         let failed = |error: std::io::Error| Error::File { path: path.to_owned(), source: error };
         let system = |error: Errno| failed(error.into());
@@ -34,7 +34,7 @@ impl Listener {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        // Two that start at once: the later one looks after the earlier one listens.
+        // If two daemons start at once, the lock makes the later one check after the earlier one listens.
         let lock = std::fs::File::open(folder).map_err(failed)?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(system)?;
         make_room(path)?;
@@ -48,7 +48,7 @@ impl Listener {
                 path,
                 Permissions::from_mode(if group.is_some() { 0o660 } else { 0o600 }),
             )?;
-            // Nobody can connect before this, with whatever rights the name had at first.
+            // No client can connect before this call, whatever permissions the name had at first.
             listen(&socket, BACKLOG)?;
             let flags = rustix::fs::fcntl_getfl(&socket)?;
             rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;
@@ -63,19 +63,19 @@ impl Listener {
         }
     }
 
-    /// Its name.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Who connects; `None`: nobody does any more, or there are no descriptors for it now.
+    /// Accepts a connection. `None`: no client waits any more, or the process has no free descriptor or memory now.
     pub fn accept(&self) -> Result<Option<OwnedFd>> {
         match accept_with(&self.socket, SocketFlags::CLOEXEC) {
             Ok(socket) => Ok(Some(socket)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
                 tracing::warn!("a connection has to wait: {error}");
-                // Who ends makes room; asking at once would find none.
+                // A connection that ends frees a descriptor. An immediate retry would fail again.
                 std::thread::sleep(Duration::from_millis(50));
                 Ok(None)
             }
@@ -92,14 +92,14 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Another daemon may have taken the name after somebody removed it.
+        // The name may have been removed, and another daemon may have taken it.
         if std::fs::symlink_metadata(&self.path).is_ok_and(|name| (name.dev(), name.ino()) == self.name) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes a socket that nobody listens at.
+/// Removes a socket at which no process listens.
 fn make_room(path: &Path) -> Result<()> {
     let is_socket = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type().is_socket(),
@@ -116,7 +116,7 @@ fn make_room(path: &Path) -> Result<()> {
             std::fs::remove_file(path).map_err(|source| Error::File { path: path.to_owned(), source })
         }
         Err(Errno::NOENT) => Ok(()),
-        // Somebody is there, even if it cannot take more connections or is of another kind.
+        // A process listens there, even if it accepts no more connections or has a socket of another kind.
         _ => Err(Error::Invalid(format!(
             "somebody listens at {} already: stop that, or use another path",
             path.display()

@@ -1,14 +1,16 @@
-//! A service for other processes: it listens on a Unix socket, and whoever may connect opens channels by it.
+//! A service for other processes: it listens on a Unix socket. Processes that may connect open channels through it.
 //!
-//! Trust goes one way. Clients trust the service as they trust the kernel that they would otherwise read by. The service believes
-//! nothing: messages are parsed with limits ([`crate::wire`]), files are read by the descriptors that clients opened
+//! Trust goes one way. Clients trust the service as they trust the kernel. The service does not trust clients:
+//! messages are parsed with limits ([`crate::wire`]), files are read through the descriptors that clients opened
 //! ([`files`]), boards are audited, frames are sealed so that only the service writes to them, and memory that was lent is not
 //! used for another channel.
 //!
-//! Threads: one that accepts, and one for each connection, which sleeps in its socket and rings the control loop's bell for the
-//! worker; workers get no bell of their own, because who can ring an eventfd can silence it. A connection's thread owns what
-//! was opened on it, so a worker that is gone, however it went, is noticed by its socket, and leaves at once.
-//! Lock: the list of connections ([`Ending`]); nothing else is taken while it is held.
+//! Threads: one thread accepts. Each connection has a thread, which sleeps in its socket and rings the control loop's bell for
+//! the worker. Workers get no bell of their own, because a process that can ring an eventfd can also silence it. A connection's
+//! thread owns everything that was opened on it. It notices by the socket that a worker is gone, for any reason, and then closes
+//! the channel at once.
+//!
+//! Lock: the list of connections ([`Ending`]). A thread that holds it takes no other lock.
 
 mod budget;
 mod connection;
@@ -34,15 +36,15 @@ use budget::Budget;
 use connection::Connection;
 use listen::Listener;
 
-/// What clients may have of a daemon.
+/// The limits on what a daemon's clients may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections: channels and pools.
+    /// Largest number of connections. Each is a channel, a pool or a reader.
     pub connections: usize,
-    /// Bytes of frames, of all clients.
+    /// Largest number of bytes of frames of all clients together.
     pub memory: u64,
-    /// Files of one channel or pool.
+    /// Largest number of files of one channel or pool.
     pub files: u32,
 }
 
@@ -55,13 +57,13 @@ impl Default for Limits {
     }
 }
 
-/// How a daemon is to listen.
+/// Options of a daemon that listens.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// The group that may connect beside the owner; its number.
+    /// The number of the group that may connect, beside the owner.
     pub group: Option<u32>,
-    /// What clients may have.
+    /// The limits of the clients.
     pub limits: Limits,
 }
 
@@ -79,7 +81,7 @@ impl std::fmt::Debug for Daemon {
     }
 }
 
-/// Who is connected, and whether that is to end.
+/// The list of connections, and whether the daemon is to end.
 struct Ending {
     bell: Bell,
     over: AtomicBool,
@@ -92,7 +94,7 @@ impl Ending {
     }
 }
 
-/// Stops a daemon from elsewhere, for instance from a signal handler's thread.
+/// Stops a daemon from another thread, for instance from one that handles signals.
 #[derive(Clone)]
 pub struct Stopper(Arc<Ending>);
 
@@ -103,12 +105,12 @@ impl std::fmt::Debug for Stopper {
 }
 
 impl Stopper {
-    /// How many connections the daemon has now.
+    /// The number of connections that the daemon has now.
     pub fn connections(&self) -> usize {
         self.0.connections().len()
     }
 
-    /// Tells the daemon to end; its clients learn that it is gone.
+    /// Makes the daemon end. Its clients notice that it is gone.
     pub fn stop(&self) {
         self.0.over.store(true, Ordering::Release);
         self.0.bell.ring();
@@ -116,10 +118,11 @@ impl Stopper {
 }
 
 impl Daemon {
-    /// Listens at a path. A socket there that nobody listens at any more is replaced.
+    /// Listens at a path. A socket at this path at which no process listens is replaced.
     ///
     /// # Errors
-    /// Somebody listens there, something else is there, or nothing can be; the service is another process's.
+    /// Another process listens at the path, the path is not a socket, or no socket can be made there.
+    /// The service belongs to another process.
     pub fn bind(service: Service, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         if service.shared().is_none() {
             return Err(Error::Invalid("a service of another process cannot be served by this one".into()));
@@ -130,24 +133,28 @@ impl Daemon {
         Ok(Self { service, listener, limits: options.limits, ending: Arc::new(ending) })
     }
 
-    /// Where it listens.
+    /// The path at which the daemon listens.
     pub fn path(&self) -> PathBuf {
         self.listener.path().to_owned()
     }
 
-    /// What stops it.
+    /// A handle that stops the daemon.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.ending.clone())
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is told to stop. The calling thread, and those that it starts later, run in short slices from then on.
     ///
     /// # Errors
-    /// Nothing can be accepted any more; the service has ended.
+    /// The daemon can accept no more connections, or the service has ended.
     pub fn run(self) -> Result<()> {
         let shared = self.service.shared().expect("checked when it was made").clone();
+        // Clients wait for this thread and for those of their connections, which it starts. They may use all processors. It works
+        // without short slices, too.
+        let _ = bedplate_threads::slice::shorten();
         let mut threads: HashMap<usize, JoinHandle<()>> = HashMap::new();
         let budget = Budget::new(self.limits.memory);
+        reader::keep_memory_ready(&shared, &budget);
         let mut next = 0;
         let result = loop {
             match self.wait(&shared) {
@@ -173,7 +180,7 @@ impl Daemon {
                 Err(error) => tracing::warn!("a connection gets no thread: {error}"),
             }
         };
-        // Who connects from now on is not heard.
+        // The daemon serves no client that connects from now on.
         self.ending.connections().values().for_each(|socket| socket.end());
         for thread in threads.into_values() {
             let _ = thread.join();
@@ -181,7 +188,7 @@ impl Daemon {
         result
     }
 
-    /// Waits until somebody connects. `false`: it is to end.
+    /// Waits until a client connects. `false`: the daemon is to end.
     fn wait(&self, shared: &Shared) -> Result<bool> {
         loop {
             let mut news = [
@@ -205,7 +212,7 @@ impl Daemon {
         }
     }
 
-    /// Gives a connection its thread.
+    /// Starts the thread of a connection.
     fn serve(
         &self,
         number: usize,
@@ -213,7 +220,7 @@ impl Daemon {
         shared: &Arc<Shared>,
         budget: &Budget,
     ) -> std::io::Result<JoinHandle<()>> {
-        /// Packets are on the heap.
+        /// A small stack is enough, because packets are on the heap.
         const STACK: usize = 256 << 10;
         let (ending, limits) = (self.ending.clone(), self.limits);
         let connection = Connection::new(socket.clone(), shared.clone(), budget.clone(), limits);
@@ -223,7 +230,7 @@ impl Daemon {
         bedplate_threads::spawn(builder, move || {
             let _listed = listed;
             match connection.run() {
-                // It has what it wanted, or is gone.
+                // The client has received its answer, or is gone.
                 Ok(()) | Err(Error::Gone) => {}
                 Err(error) => tracing::debug!("a connection ends: {error}"),
             }

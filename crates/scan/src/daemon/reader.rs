@@ -1,4 +1,4 @@
-//! A client's reader of the cache: what it fetches and releases.
+//! A client's reader of the cache: the daemon serves its fetches and releases.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -7,6 +7,8 @@ use std::task::Waker;
 use super::budget::Budget;
 use crate::cache::{Arrival, Charge, Place, Recipient, Span};
 use crate::lease::Lease;
+use crate::limits::{FRAMES_PER_SEGMENT, SEGMENTS_FOR_A_READY_ONE};
+use crate::memory::FRAME;
 use crate::service::Shared;
 use crate::source::File;
 use crate::wire::{Received, Reply, Request, Socket, malformed};
@@ -14,20 +16,20 @@ use crate::{Error, Result};
 
 struct ToClient {
     socket: Arc<Socket>,
-    /// The segments whose memory the client has.
+    /// The segments whose memory the client has received.
     sent: Vec<u32>,
 }
 
 impl Recipient for ToClient {
     fn arrive(&mut self, Arrival { fetch, place }: Arrival) -> Option<Waker> {
         let is_sent = match place {
-            Ok(Place { segment, frames, at }) => {
-                let reply = Reply::Fetched { fetch, segment, at: at as u64 };
-                if self.sent.contains(&segment) {
+            Ok(Place { number, segment, at }) => {
+                let reply = Reply::Fetched { fetch, segment: number, at: at as u64 };
+                if self.sent.contains(&number) {
                     self.socket.send_now(&reply, &[])
                 } else {
-                    self.sent.push(segment);
-                    self.socket.send_now(&reply, &[frames.lend().as_fd()])
+                    self.sent.push(number);
+                    self.socket.send_now(&reply, &[segment.lend().as_fd()])
                 }
             }
             Err(error) => {
@@ -44,6 +46,21 @@ impl Recipient for ToClient {
     }
 }
 
+/// Has memory made before there is a reader, so that the first one does not wait for it. A daemon that may have little has none ready.
+pub fn keep_memory_ready(shared: &Shared, budget: &Budget) {
+    let bytes = (FRAMES_PER_SEGMENT * FRAME) as u64;
+    if budget.all() < SEGMENTS_FOR_A_READY_ONE * bytes {
+        return;
+    }
+    let kept = budget.take(bytes, "the memory that is kept ready").and_then(|charge| {
+        shared.cache()?.keep_ready(Box::new(charge));
+        Ok(())
+    });
+    if let Err(error) = kept {
+        tracing::warn!("no memory is kept ready: {error}");
+    }
+}
+
 /// Serves a reader until its client is gone.
 pub fn serve(
     socket: &Arc<Socket>,
@@ -55,10 +72,10 @@ pub fn serve(
     let file = File::reopened(file)
         .map_err(|error| Error::Refused(format!("the file cannot be read by another process: {error}")))?;
     let recipient = ToClient { socket: socket.clone(), sent: Vec::new() };
-    // The memory of a cached file is charged to the reader that needs more, for as long as the memory is there.
+    // The memory of a cached file is charged to the reader that needs more, for as long as the file is cached.
     let charge = |bytes| -> Result<Charge> { Ok(Box::new(budget.take(bytes, "the memory of the cache")?)) };
     let attached = shared.cache()?.attach(file, &charge, Box::new(recipient))?;
-    // It ends before the reader is detached, which is when others get its frames.
+    // The lease ends before the reader is detached, because other readers get its frames at that time.
     let lease = Lease::new()?;
     let (identity, stamp) = attached.version.to_words();
     socket.send(&Reply::Reader { identity, stamp, unit: attached.unit }, &[lease.lend().as_fd()])?;

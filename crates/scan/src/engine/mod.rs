@@ -1,7 +1,8 @@
-//! What reads: the engines, and which of them works here.
+//! The read engines, and the selection of the one that works on this machine.
 //!
-//! An engine takes reads of files into registered memory, any number at a time, and tells what became of them. It belongs
-//! to one thread, the control loop's, which sleeps in [`Engine::wait`] for completions, its bell, or a moment.
+//! An engine accepts any number of concurrent reads of files into registered memory, and reports their results. It belongs to one
+//! thread, which runs a control loop. That thread sleeps in [`Engine::wait`] until a read completes, its bell rings, or a timeout
+//! expires.
 
 mod threads;
 mod uring;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use crate::memory::Frames;
+use crate::memory::Buffer;
 use crate::{Error, Result};
 
 /// A mechanism that reads.
@@ -22,7 +23,7 @@ use crate::{Error, Result};
 pub enum Kind {
     /// io_uring: batched submission, registered files and memory.
     Uring,
-    /// Threads that call `pread`: works everywhere.
+    /// Threads that call `pread`. They work everywhere.
     Threads,
 }
 
@@ -47,105 +48,108 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// Which engine a service gets.
+/// The choice of a service's engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The best one that works here, found by trying.
+    /// The best engine that works here; the service tries them.
     #[default]
     Auto,
-    /// This one, or an error.
+    /// This engine, or an error if it does not work here.
     Only(Kind),
 }
 
-/// A read into frames.
+/// A read from a file into registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// Comes back with the completion.
+    /// The engine returns it with the completion.
     pub token: u64,
-    /// What [`Engine::add_file`] said.
+    /// The file's number, from [`Engine::add_file`].
     pub file: usize,
-    /// Where in the file; a multiple of the file's unit.
+    /// Offset in the file, in bytes; a multiple of the file's unit.
     pub offset: u64,
-    /// What [`Engine::add_memory`] said.
+    /// The memory's number, from [`Engine::add_memory`].
     pub memory: usize,
-    /// Where in the memory; likewise.
+    /// Offset in the memory, in bytes; a multiple of the file's unit.
     pub at: usize,
-    /// How much; likewise. It may go beyond the end of the file.
+    /// Length in bytes; a multiple of the file's unit. The read may extend beyond the end of the file.
     pub len: usize,
 }
 
-/// What became of a read.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The read's.
+    /// The token of the read.
     pub token: u64,
-    /// How many bytes were read: fewer than wanted at the end of the file, and sometimes elsewhere.
+    /// Number of bytes read. It can be less than the length at the end of the file, and sometimes elsewhere.
     pub result: std::result::Result<usize, Errno>,
 }
 
-/// A mechanism that reads. Only the thread that made it uses it.
+/// A mechanism that reads. Only the thread that made it may use it.
 pub trait Engine {
-    /// Which one this is.
+    /// The kind of this engine.
     fn kind(&self) -> Kind;
 
-    /// How it works here, in words.
+    /// Describes how the engine works on this machine.
     fn about(&self) -> String;
 
-    /// Makes a file known.
+    /// Registers a file, and returns its number.
     ///
     /// # Errors
-    /// The engine cannot take it.
+    /// The engine cannot accept the file.
     fn add_file(&mut self, file: Arc<OwnedFd>) -> Result<usize>;
 
-    /// Forgets a file from which nothing is being read.
+    /// Unregisters a file. No read from it may be in progress.
     fn remove_file(&mut self, file: usize);
 
-    /// Makes memory known, and keeps it.
+    /// Registers memory, and returns its number. The engine keeps the memory alive until it is removed.
     ///
     /// # Errors
-    /// The engine cannot take it.
-    fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize>;
+    /// The engine cannot accept the memory.
+    fn add_memory(&mut self, memory: Buffer) -> Result<usize>;
 
-    /// Forgets memory into which nothing is being read.
+    /// Unregisters memory. No read into it may be in progress.
     fn remove_memory(&mut self, memory: usize);
 
-    /// Takes a read; it begins at the next [`wait`](Self::wait) at the latest.
+    /// Accepts a read. The read starts at the next [`wait`](Self::wait) at the latest.
     fn submit(&mut self, read: Read);
 
-    /// Begins what was submitted; waits until a read is complete, the bell rings or the time is over, whichever is first;
-    /// hands out what is complete.
+    /// Starts the submitted reads, then waits until a read completes, the bell rings or `timeout` expires. Appends the finished
+    /// reads to `complete`. It may return early.
     fn wait(&mut self, timeout: Option<Duration>, complete: &mut Vec<Completion>);
 }
 
-/// Wakes the control loop. Any thread, and any process that has the descriptor, may ring.
+/// Wakes the control loop. Any thread may ring, and so may any process that has the descriptor.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
 impl Bell {
-    /// A new one.
+    /// Creates a bell that has not rung.
+    ///
+    /// # Errors
+    /// The kernel cannot create an eventfd.
     pub fn new() -> Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags).map_err(Error::system("creating an eventfd"))?))
     }
 
-    /// Rings.
+    /// Rings the bell.
     pub fn ring(&self) {
-        // It cannot fail but for a full counter, and then it has rung already.
+        // The write fails only if the counter is full, and then the bell has already rung.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it quiet.
+    /// Resets the bell.
     pub fn quiet(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// What is readable when it has rung.
+    /// The descriptor, which is readable after the bell has rung.
     pub fn descriptor(&self) -> &OwnedFd {
         &self.0
     }
 }
 
-/// Makes an engine, in the thread that will use it.
+/// Creates an engine. The thread that will use the engine must call this.
 pub(crate) fn make(choice: Choice, bell: Arc<Bell>) -> Result<Box<dyn Engine>> {
     let uring = |bell| -> Result<Box<dyn Engine>> { Ok(Box::new(uring::Uring::new(bell)?)) };
     let threads =

@@ -1,13 +1,13 @@
-//! Both engines read the same, in one thread, any number of reads at a time.
+//! Both engines read the same data, in one thread, with any number of concurrent reads.
 
 use std::os::unix::fs::FileExt;
 
 use super::*;
-use crate::memory::FRAME;
+use crate::memory::{FRAME, Frames};
 use crate::source::{File, Source};
 
 fn engines(bell: &Arc<Bell>) -> Vec<Box<dyn Engine>> {
-    // Where there is no io_uring, the other one is tested.
+    // Without io_uring, the test uses only the other engine.
     let kinds = [Kind::Uring, Kind::Threads];
     kinds.into_iter().filter_map(|kind| make(Choice::Only(kind), bell.clone()).ok()).collect()
 }
@@ -30,9 +30,9 @@ fn reads_of_every_number_come_back() {
     let bell = Arc::new(Bell::new().unwrap());
     for mut engine in engines(&bell) {
         let file = File::open(&Source::from(&path)).unwrap();
-        let (file, memory) = (file.descriptor().clone(), Arc::new(Frames::new(2).unwrap()));
+        let (file, memory) = (file.descriptor().clone(), Frames::new(2).unwrap().buffer());
         let (file, index) = (engine.add_file(file).unwrap(), engine.add_memory(memory.clone()).unwrap());
-        // More than fit into a ring's queue.
+        // These are more reads than the ring's queue holds.
         for i in 0..512u64 {
             let at = i as usize * 4096;
             engine.submit(Read { token: i, file, offset: i * 4096, memory: index, at, len: 4096 });
@@ -42,8 +42,8 @@ fn reads_of_every_number_come_back() {
         let complete = all(&mut *engine, 513);
         assert!(complete[..512].iter().all(|c| c.result == Ok(4096)), "{}", engine.about());
         assert_eq!(complete[512].result, Ok(5000));
-        // SAFETY: within the mapping, and nothing is being read.
-        let seen = unsafe { std::slice::from_raw_parts(memory.mapping().start(), content.len()) };
+        // SAFETY: the range is within the mapping, and no read is in progress.
+        let seen = unsafe { std::slice::from_raw_parts(memory.start(), content.len()) };
         assert!(seen == content, "{}", engine.about());
         engine.remove_file(file);
         engine.remove_memory(index);
@@ -82,8 +82,8 @@ fn what_cannot_be_read_is_an_error() {
     file.write_all_at(&[1; 4096], 0).unwrap();
     let bell = Arc::new(Bell::new().unwrap());
     for mut engine in engines(&bell) {
-        // It is open for writing only.
-        let memory = engine.add_memory(Arc::new(Frames::new(1).unwrap())).unwrap();
+        // The file is open for writing only.
+        let memory = engine.add_memory(Frames::new(1).unwrap().buffer()).unwrap();
         let index = engine.add_file(Arc::new(OwnedFd::from(file.try_clone().unwrap()))).unwrap();
         engine.submit(Read { token: 1, file: index, offset: 0, memory, at: 0, len: 4096 });
         assert_eq!(all(&mut *engine, 1), [Completion { token: 1, result: Err(Errno::BADF) }]);

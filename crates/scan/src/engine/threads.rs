@@ -1,6 +1,7 @@
-//! Reads by threads that call `pread`: for kernels and containers without io_uring.
+//! The engine of threads that call `pread`, for kernels and containers without io_uring.
 //!
-//! Threads start when there is more to read than there are idle ones. One lock, of the queue, the tables and the results.
+//! The engine starts more threads when it has more queued reads than idle threads, up to [`THREADS`]. One lock guards the queue,
+//! the results, the count of idle threads and the end flag.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,17 +14,17 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use super::{Bell, Completion, Engine, Kind, Read};
-use crate::memory::Frames;
+use crate::memory::Buffer;
 use crate::{Error, Result};
 
-/// As many reads at a time as a device likes to have.
+/// Maximum number of threads, and so of concurrent reads. About this many keep a device busy.
 const THREADS: usize = 16;
 
-/// A read, with what keeps alive what it uses.
+/// A read, and references that keep its file and memory alive.
 struct Job {
     read: Read,
     file: Arc<OwnedFd>,
-    memory: Arc<Frames>,
+    memory: Buffer,
 }
 
 #[derive(Default)]
@@ -54,7 +55,7 @@ impl Shared {
                 drop(job);
                 work = self.work();
                 work.complete.push(completion);
-                // The loop has not seen the earlier ones either, and the bell has rung for them.
+                // The bell has already rung for the earlier results, which the loop has not taken yet.
                 if work.complete.len() == 1 {
                     self.bell.ring();
                 }
@@ -72,10 +73,9 @@ impl Shared {
 impl Job {
     fn perform(&self) -> std::result::Result<usize, Errno> {
         let Read { offset, at, len, .. } = self.read;
-        let mapping = self.memory.mapping();
-        assert!(at.checked_add(len).is_some_and(|end| end <= mapping.bytes()));
-        // SAFETY: within the mapping; nobody else refers to a frame that is being read into.
-        let buffer = unsafe { std::slice::from_raw_parts_mut(mapping.start().add(at), len) };
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.memory.bytes()));
+        // SAFETY: the range is within the buffer, and nothing else refers to a frame during a read into it.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(at), len) };
         rustix::io::pread(self.file.as_fd(), buffer, offset)
     }
 }
@@ -84,13 +84,16 @@ pub(super) struct Threads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     files: Vec<Option<Arc<OwnedFd>>>,
-    memories: Vec<Option<Arc<Frames>>>,
+    memories: Vec<Option<Buffer>>,
     submitted: Vec<Job>,
     reason: String,
 }
 
 impl Threads {
-    /// No thread yet; `reason` is why there is no better engine.
+    /// Creates the engine with one thread. `reason` says why there is no better engine.
+    ///
+    /// # Errors
+    /// The first thread cannot be started.
     pub fn new(bell: Arc<Bell>, reason: String) -> Result<Self> {
         let shared = Arc::new(Shared { work: Mutex::default(), more: Condvar::new(), bell });
         let mut engine = Self {
@@ -101,7 +104,7 @@ impl Threads {
             submitted: Vec::new(),
             reason,
         };
-        // Without any it would be no engine.
+        // The engine needs at least one thread. It tolerates failures to start more.
         engine.start().map_err(|_| Error::System { what: "starting a thread", source: Errno::AGAIN })?;
         Ok(engine)
     }
@@ -164,7 +167,7 @@ impl Engine for Threads {
         self.files[file] = None;
     }
 
-    fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize> {
+    fn add_memory(&mut self, memory: Buffer) -> Result<usize> {
         Ok(place(&mut self.memories, memory))
     }
 
@@ -188,9 +191,9 @@ impl Engine for Threads {
         let time =
             timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let bell = self.shared.bell.descriptor();
-        // An interrupted wait is a short one.
+        // A signal that interrupts the wait only makes it shorter.
         let _ = poll(&mut [PollFd::new(bell, PollFlags::IN)], time.as_ref());
-        // Quiet first: who completes a read later rings again.
+        // The loop resets the bell before it takes the results. A thread that completes a read later then rings again.
         self.shared.bell.quiet();
         complete.append(&mut self.shared.work().complete);
     }

@@ -1,8 +1,9 @@
-//! Reads by io_uring.
+//! The io_uring engine.
 //!
-//! One system call per round of the control loop submits everything and waits. Files and memory are registered where the
-//! kernel's tables have room for them and the limit on locked memory allows it; otherwise reads name them, which costs more for
-//! each. Each is tried once, when it is added: one that cannot be registered says nothing of the next.
+//! One system call per round of the control loop submits all reads and waits. The engine registers files and memory if the
+//! kernel's tables have room and the limit on locked memory allows it. Otherwise each read names its file or memory, which costs
+//! more per read. The engine tries to register each file or memory once, when the loop adds it. A failure does not affect later
+//! attempts.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -13,31 +14,32 @@ use io_uring::{IoUring, Probe, opcode, squeue};
 use rustix::io::Errno;
 
 use super::{Bell, Completion, Engine, Kind, Read};
-use crate::memory::Frames;
+use crate::memory::Buffer;
 use crate::{Error, Result};
 
 const ENTRIES: u32 = 256;
-/// Files that can be registered; more are read by their descriptors.
+/// Maximum number of registered files. Reads of other files use their descriptors.
 const FILES: usize = 1024;
-/// Memories that can be registered; more are read into by their addresses.
+/// Maximum number of registered memories. Reads into other memories use their addresses.
 const MEMORIES: usize = 1024;
-/// The token of the read that waits for the bell; those of the loop are below.
+/// The token of the read that waits for the bell. The loop's tokens are smaller.
 const BELL: u64 = u64::MAX;
 
-/// Something at a place of a table. At the first places it may be registered, too.
+/// A table of files or memories, each with a flag that says whether it is registered. The kernel's table covers only the first
+/// places.
 struct Table<T> {
     items: Vec<Option<(T, bool)>>,
-    /// Places of the kernel's table, or why there is none.
+    /// Number of places in the kernel's table, or the error that prevented the table.
     kernel: std::result::Result<usize, Errno>,
 }
 
 impl<T> Table<T> {
-    /// A table beside the kernel's of so many places, if that could be made.
+    /// Creates an empty table. `made` is the result of creating the kernel's table with `places` places.
     fn new(places: usize, made: std::io::Result<()>) -> Self {
         Self { items: Vec::new(), kernel: made.map(|()| places).map_err(|error| errno(&error)) }
     }
 
-    /// The first free place, and whether the kernel's table has it. There is always one.
+    /// Returns the first free place, and whether the kernel's table has that place. There always is one, because the table grows.
     fn place(&mut self) -> (usize, bool) {
         let place = self.items.iter().position(Option::is_none).unwrap_or_else(|| {
             self.items.push(None);
@@ -54,21 +56,24 @@ impl<T> Table<T> {
 pub(super) struct Uring {
     ring: IoUring,
     files: Table<Arc<OwnedFd>>,
-    memories: Table<Arc<Frames>>,
+    memories: Table<Buffer>,
     modes: &'static str,
     bell: Arc<Bell>,
-    /// Where the bell's count is read to; it lives as long as the ring does.
+    /// The kernel writes the bell's count here. The allocation must live as long as the ring.
     count: Box<u64>,
-    /// The bell's read has not been submitted, or is complete.
+    /// No read of the bell is in progress: it is complete, or was not queued yet.
     deaf: bool,
-    /// Reads in the kernel's hands.
+    /// Number of accepted reads that are not complete.
     flying: usize,
-    /// What did not fit into the queue.
+    /// Entries that are not yet in the submission queue.
     waiting: Vec<squeue::Entry>,
 }
 
 impl Uring {
-    /// A ring, if the kernel has all that is needed of it.
+    /// Creates a ring.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: the kernel lacks a feature that the engine needs.
     pub fn new(bell: Arc<Bell>) -> Result<Self> {
         let unavailable = |reason: String| Error::Unavailable { engine: Kind::Uring, reason };
         let (ring, modes) = ring().map_err(|error| unavailable(explain(&error)))?;
@@ -96,10 +101,9 @@ impl Uring {
     }
 
     fn entry(&self, read: &Read) -> squeue::Entry {
-        let (frames, registered) = self.memories.get(read.memory);
-        let mapping = frames.mapping();
-        assert!(read.at.checked_add(read.len).is_some_and(|end| end <= mapping.bytes()));
-        let start = mapping.start().wrapping_add(read.at);
+        let (memory, registered) = self.memories.get(read.memory);
+        assert!(read.at.checked_add(read.len).is_some_and(|end| end <= memory.bytes()));
+        let start = memory.start().wrapping_add(read.at);
         let (file, file_registered) = self.files.get(read.file);
         let raw: RawFd = file.as_raw_fd();
         let len = read.len as u32;
@@ -118,7 +122,7 @@ impl Uring {
         entry.user_data(read.token)
     }
 
-    /// Moves what waits into the queue.
+    /// Moves waiting entries into the submission queue.
     fn fill(&mut self) {
         if self.deaf {
             let target: *mut u64 = &raw mut *self.count;
@@ -129,8 +133,8 @@ impl Uring {
         let mut queue = self.ring.submission();
         let fits = (queue.capacity() - queue.len()).min(self.waiting.len());
         for entry in self.waiting.drain(..fits) {
-            // SAFETY: the memory is that of frames that the table keeps, or the bell's count, until the read is complete:
-            // the loop removes memory only then, and dropping waits for all reads; the entry's range was checked.
+            // SAFETY: until the read is complete, the table keeps the memory of the frames, and the engine keeps the bell's
+            // count. The loop removes memory only after the read, and `drop` waits for all reads. `entry` has checked the range.
             unsafe { queue.push(&entry) }.expect("there is room");
         }
     }
@@ -150,7 +154,7 @@ impl Uring {
         }
     }
 
-    /// Submits what is in the queue and waits for `want` completions, or for a time.
+    /// Submits the queue, and waits for `want` completions or until the timeout expires.
     fn enter(&mut self, timeout: Option<Duration>, want: usize) {
         let time = timeout.map(|t| Timespec::new().sec(t.as_secs()).nsec(t.subsec_nanos()));
         let result = match &time {
@@ -160,8 +164,8 @@ impl Uring {
         match result {
             Ok(_) => {}
             Err(error) => match errno(&error) {
-                // The time is over; a signal; completions have to be taken before more is submitted; memory is short, and
-                // completions, or the next round, find more.
+                // TIME: the timeout expired. INTR: a signal arrived. BUSY: the loop must take completions before it submits more.
+                // AGAIN: memory is short, and completions or the next round will free some.
                 Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN => {}
                 error => tracing::error!("io_uring_enter: {error}"),
             },
@@ -201,12 +205,11 @@ impl Engine for Uring {
         }
     }
 
-    fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize> {
+    fn add_memory(&mut self, memory: Buffer) -> Result<usize> {
         let (place, mut registered) = self.memories.place();
         if registered {
-            let mapping = memory.mapping();
-            let vector = [libc::iovec { iov_base: mapping.start().cast(), iov_len: mapping.bytes() }];
-            // SAFETY: the table keeps the memory until it is removed, from the kernel's table, too.
+            let vector = [libc::iovec { iov_base: memory.start().cast(), iov_len: memory.bytes() }];
+            // SAFETY: the table keeps the memory until `remove_memory`, which also removes it from the kernel's table.
             let update =
                 unsafe { self.ring.submitter().register_buffers_update(place as u32, &vector, None) };
             if let Err(error) = update {
@@ -221,7 +224,7 @@ impl Engine for Uring {
     fn remove_memory(&mut self, memory: usize) {
         if let Some((_, true)) = self.memories.items[memory].take() {
             let none = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }];
-            // SAFETY: an empty place.
+            // SAFETY: the new vector is empty, so the kernel refers to no memory.
             let _ = unsafe { self.ring.submitter().register_buffers_update(memory as u32, &none, None) };
         }
     }
@@ -235,7 +238,7 @@ impl Engine for Uring {
     fn wait(&mut self, timeout: Option<Duration>, complete: &mut Vec<Completion>) {
         let before = complete.len();
         self.fill();
-        // More than the queue holds: what is in it first.
+        // More entries wait than the queue holds, so the engine submits the queue first.
         while !self.waiting.is_empty() {
             self.enter(Some(Duration::ZERO), 0);
             self.take(complete);
@@ -245,7 +248,8 @@ impl Engine for Uring {
             }
         }
         self.take(complete);
-        // A ring of the bell that was taken here is news, too, and another one would not be heard before `fill`.
+        // The completion of the bell's read is an event, too, so the engine must not wait then. It would not notice another ring
+        // until `fill` queues a new read.
         let want = usize::from(complete.len() == before && !self.deaf);
         if want == 0 && self.ring.submission().is_empty() {
             return;
@@ -256,13 +260,13 @@ impl Engine for Uring {
 }
 
 impl Drop for Uring {
-    /// Nothing may be written to memory that is somebody else's by then.
+    /// Waits for all reads, because the kernel must not write to memory that has a new owner.
     fn drop(&mut self) {
         let mut complete = Vec::new();
         while self.flying > 0 {
             self.wait(Some(Duration::from_millis(100)), &mut complete);
         }
-        // The bell's read is the only one left.
+        // Only the bell's read is left.
         if !self.deaf {
             self.bell.ring();
             while !self.deaf {
@@ -273,7 +277,7 @@ impl Drop for Uring {
     }
 }
 
-/// A ring with the best modes that the kernel has.
+/// Creates a ring with the best modes that the kernel supports.
 fn ring() -> std::io::Result<(IoUring, &'static str)> {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_cqsize(4 * ENTRIES).setup_submit_all();
@@ -308,7 +312,7 @@ fn errno(error: &std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::FRAME;
+    use crate::memory::{FRAME, Frames};
     use rustix::fs::{Mode, OFlags};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -338,11 +342,11 @@ mod tests {
         file
     }
 
-    /// More than the kernel's tables have places for are used all the same, and the places can be used again.
+    /// The engine also reads files and memories for which the kernel's tables have no room. It can use freed places again.
     #[test]
     fn what_the_tables_have_no_room_for_is_not_registered() {
         let limit = getrlimit(Resource::Nofile);
-        // The kernel counts registered files, too, for those who may not have as many as they like.
+        // For unprivileged users, the kernel counts registered files towards the limit on descriptors.
         let needed = (FILES + 256) as u64;
         if limit.maximum.is_some_and(|most| most < needed) {
             eprintln!("skipped: {:?} descriptors at most (ulimit -Hn): {needed} are needed", limit.maximum);
@@ -352,7 +356,7 @@ mod tests {
             setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum }).unwrap();
         }
         let Some(mut engine) = engine() else { return };
-        let (file, frames) = (page(), Arc::new(Frames::new(1).unwrap()));
+        let (file, frames) = (page(), Frames::new(1).unwrap().buffer());
         let files: Vec<usize> = (0..FILES + 10)
             .map(|_| engine.add_file(Arc::new(file.try_clone().unwrap().into())).unwrap())
             .collect();
@@ -374,7 +378,7 @@ mod tests {
         }
     }
 
-    /// A file that cannot be registered, as such that are open for their path alone, says nothing of the next one.
+    /// A file that cannot be registered does not affect the next file. A file opened with `O_PATH` is an example.
     #[test]
     fn a_registration_that_fails_is_of_one_file_alone() {
         let Some(mut engine) = engine() else { return };
@@ -386,8 +390,8 @@ mod tests {
         let wrong = engine.add_file(Arc::new(path)).unwrap();
         let file = engine.add_file(Arc::new(page().into())).unwrap();
         assert_eq!((engine.files.get(wrong).1, engine.files.get(file).1), (false, true));
-        let memory = engine.add_memory(Arc::new(Frames::new(1).unwrap())).unwrap();
-        assert!(engine.memories.get(memory).0.mapping().bytes() == FRAME);
+        let memory = engine.add_memory(Frames::new(1).unwrap().buffer()).unwrap();
+        assert!(engine.memories.get(memory).0.bytes() == FRAME);
         assert_eq!(read(&mut engine, file, memory), Ok(4096));
         assert_eq!(read(&mut engine, wrong, memory), Err(Errno::BADF));
         engine.remove_file(wrong);

@@ -1,4 +1,4 @@
-//! A reader's way to a cache in its own process.
+//! The link of a reader to a cache in its own process.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,17 +10,20 @@ use crate::cache::{Arrival, Attached, Cache, Charge, Span};
 use crate::source::File;
 use crate::{RangeReader, Result};
 
-/// The way.
+/// The link.
 pub struct Local {
     attached: Attached,
     arrivals: Arc<Mailbox>,
 }
 
 impl Local {
-    /// A reader of a file.
+    /// Opens a reader of a file.
+    ///
+    /// # Errors
+    /// As [`Cache::attach`].
     pub fn open(cache: &Arc<Cache>, file: File) -> Result<RangeReader> {
         let arrivals = Arc::new(Mailbox::default());
-        // The memory of a process's own cache is not counted.
+        // The service does not charge for memory of a cache in the reader's own process.
         let uncounted = |_| -> Result<Charge> { Ok(Box::new(())) };
         let attached = cache.attach(file, &uncounted, Box::new(Sender(arrivals.clone())))?;
         let (version, unit) = (attached.version, attached.unit);
@@ -41,7 +44,7 @@ impl Link for Local {
     fn receive(&self, waits: bool) -> Result<Option<Arrived>> {
         let Some(Arrival { fetch, place }) = self.arrivals.take(waits)? else { return Ok(None) };
         let place = match place {
-            Ok(place) => Ok((place.frames.view()?, place.at)),
+            Ok(place) => Ok((place.segment.view()?, place.at)),
             Err(error) => Err(error),
         };
         Ok(Some(Arrived { fetch, place }))
@@ -52,7 +55,7 @@ impl Link for Local {
         Ok(())
     }
 
-    /// The ranges are released by this process alone.
+    /// Only this process releases the ranges.
     fn is_held(&self) -> bool {
         true
     }

@@ -1,6 +1,6 @@
-//! Where the cache's thread puts what arrives for a reader in its own process.
+//! The mailbox in which a cache puts arrivals for a reader in its own process.
 //!
-//! Lock: the mailbox's own. Nothing else is taken while it is held, and no waker is called.
+//! Lock: the mailbox's own. A thread must not take another lock or call a waker while it holds this lock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use crate::{Error, Result};
 #[derive(Default)]
 struct State {
     arrivals: VecDeque<Arrival>,
-    /// The next arrival, or the end, wakes it.
+    /// The next arrival wakes it, and so does the end of the arrivals.
     waker: Option<Waker>,
-    /// Nothing arrives any more.
+    /// Nothing more arrives.
     is_over: bool,
 }
 
-/// The reader's end.
+/// The reader's side.
 #[derive(Default)]
 pub struct Mailbox {
     state: Mutex<State>,
@@ -30,10 +30,10 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next arrival. `None`: there is none yet, and `waits` is false.
+    /// Returns the next arrival. `None`: nothing has arrived yet, and `waits` is false.
     ///
     /// # Errors
-    /// [`Error::Gone`]: there is none, and none comes any more.
+    /// [`Error::Gone`]: the mailbox is empty and nothing more arrives.
     pub fn take(&self, waits: bool) -> Result<Option<Arrival>> {
         let mut state = self.state();
         loop {
@@ -46,7 +46,7 @@ impl Mailbox {
         }
     }
 
-    /// Wakes the waker once, when there is something to be taken.
+    /// Wakes the waker once, when there is an arrival to take or nothing more arrives.
     pub fn wake_at_arrival(&self, waker: Waker) {
         let mut state = self.state();
         if state.arrivals.is_empty() && !state.is_over {
@@ -58,7 +58,7 @@ impl Mailbox {
     }
 }
 
-/// The cache's end; dropping it is the end of the arrivals.
+/// The cache's side. Dropping it ends the arrivals.
 pub struct Sender(pub Arc<Mailbox>);
 
 impl Recipient for Sender {

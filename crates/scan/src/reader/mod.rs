@@ -1,9 +1,13 @@
 //! Readers of ranges: the client's side of the [cache](crate::cache), for programs that read by offset.
 //!
-//! Locks, in this order: the reader's state; the link's own. Nobody waits for an arrival with the state locked: one of the
-//! threads that wait hears what arrives for all of them. Tasks do not wait in threads: when no thread hears, the link wakes the
-//! reader at the next arrival ([`Alarm`]), and the reader wakes all tasks that wait for its fetches. Each looks again, and the
-//! first takes what arrived for all. No waker is called with a lock held.
+//! # Locks
+//! Lock order: the reader's state, then the link's own lock. A thread must not wait for an arrival while it holds the state. A
+//! thread must not call a waker while it holds a lock.
+//!
+//! # Waiting
+//! One of the waiting threads, the listener, receives arrivals for all threads and tasks. Tasks do not block threads. If no
+//! thread listens, the link wakes the reader at the next arrival ([`Alarm`]). The reader then wakes all tasks that wait for its
+//! fetches. Each task checks its own fetch, and the first one receives arrivals for all.
 
 mod local;
 mod mailbox;
@@ -12,7 +16,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,53 +27,53 @@ use rustix::io::Errno;
 
 use crate::cache::Span;
 use crate::limits::MAX_RANGES_HELD;
-use crate::memory::Mapping;
+use crate::memory::SegmentView;
 use crate::source::FileVersion;
-use crate::{Error, FRAME, Result};
+use crate::{Error, Result};
 pub(crate) use local::Local;
 
-/// What a fetch has come to, on the reader's side.
+/// The result of a fetch, on the reader's side.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub fetch: u32,
-    /// Where the range is: the segment, and where in it; or the error of the read.
-    pub place: std::result::Result<(Arc<Mapping>, usize), Errno>,
+    /// The segment and the range's offset in it, or the error of the read.
+    pub place: std::result::Result<(Arc<SegmentView>, usize), Errno>,
 }
 
-/// A reader's way to its cache; dropping it releases whatever the reader holds. Any thread may use it.
+/// A reader's connection to its cache. Dropping it releases all ranges of the reader. Any thread may use it.
 pub(crate) trait Link: Send + Sync {
-    /// Asks for a range.
+    /// Requests a range.
     fn fetch(&self, fetch: u32, span: Span) -> Result<()>;
 
-    /// Releases a range, or gives up waiting for it. `false`: the cache cannot be told, and the reader is over.
+    /// Releases a range, or abandons a fetch. Returns `false` if the link cannot tell the cache; the reader has then ended.
     fn release(&self, fetch: u32) -> bool;
 
-    /// The next arrival. One thread at a time asks. `None`: there is none yet, and `waits` is false.
+    /// Returns the next arrival. Only one thread at a time may call this. `None`: nothing has arrived yet, and `waits` is false.
     fn receive(&self, waits: bool) -> Result<Option<Arrived>>;
 
-    /// Wakes the waker once, when there is something to be received, or the cache is gone. It replaces the waker of an earlier call.
+    /// Wakes the waker once, when an arrival can be received or the cache has ended. The waker replaces that of an earlier call.
     fn wake_at_arrival(&self, waker: Waker) -> Result<()>;
 
-    /// Whether everything that was read from the reader's ranges before this call was theirs.
+    /// Returns whether the reader still held its ranges at this call. If so, all bytes that it read from them before are theirs.
     fn is_held(&self) -> bool;
 
-    /// Ends the reader: whoever waits is told.
+    /// Ends the reader, and tells all threads and tasks that wait.
     fn end(&self);
 
-    /// The descriptor of the way, if it has one.
+    /// The descriptor of the connection, if it has one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// Reads ranges of one version of a file, in any order, from any thread. Ranges are read past the page cache into memory that
-/// readers of the same file share, in this process and, by a daemon, in others.
+/// Reads ranges of one version of a file, in any order, from any thread. The service reads ranges past the page cache into shared
+/// memory. Readers of the same file in this process share this memory, and with a daemon, readers in other processes do, too.
 ///
-/// [`fetch`](Self::fetch) begins to read a range, and [`Fetch::wait`] waits for it; a task awaits the [`Fetch`]. At most [`MAX_RANGES_HELD`] ranges may be
-/// fetched and not released.
+/// [`fetch`](Self::fetch) starts to read a range. A thread calls [`Fetch::wait`] to wait for it; a task awaits the [`Fetch`]. A
+/// reader may have at most [`MAX_RANGES_HELD`] ranges that are fetched and not released.
 ///
-/// A range is what it was when the reader began. Ask [`version`](Self::version) whether it is still
-/// [current](FileVersion::is_current), after the range has arrived, if the file may change.
+/// A range has the content that it had when the reader began. If the file may change, ask [`version`](Self::version) after the
+/// range has arrived whether it is still [current](FileVersion::is_current).
 ///
-/// A forked child has no use for its parent's readers: calls are [`Error::Forked`].
+/// A forked child cannot use its parent's readers: calls return [`Error::Forked`].
 pub struct RangeReader {
     inner: Arc<Inner>,
 }
@@ -92,19 +96,19 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Fetches that are not released: what they have come to, if that is known.
+    /// Fetches that are not released, each with its result if it is known.
     fetches: HashMap<u32, Option<Outcome>>,
-    /// Tasks that wait for fetches.
+    /// The wakers of tasks that wait for fetches, by the number of the fetch.
     tasks: HashMap<u32, Waker>,
-    /// The link wakes the reader at the next arrival.
+    /// The link will wake the reader at the next arrival.
     is_alarm_set: bool,
-    /// A thread hears what arrives.
+    /// A thread listens: it is in [`Link::receive`].
     is_heard: bool,
-    /// The cache is gone.
+    /// The cache has ended, or the link has failed.
     is_over: bool,
 }
 
-type Outcome = std::result::Result<(Arc<Mapping>, usize), Errno>;
+type Outcome = std::result::Result<(Arc<SegmentView>, usize), Errno>;
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -115,7 +119,7 @@ impl Inner {
         if self.process.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// All tasks look again.
+    /// Wakes all tasks that wait; each checks its fetch again.
     fn wake_tasks(&self) {
         let tasks = {
             let mut state = self.state();
@@ -127,7 +131,7 @@ impl Inner {
         }
     }
 
-    /// What a fetch has come to, or the task is woken when that may be known.
+    /// Returns the result of a fetch, or registers the task to be woken when the result may be known.
     fn poll(self: &Arc<Self>, fetch: u32, waker: &Waker) -> Poll<Result<Outcome>> {
         match self.outcome(fetch, false) {
             Ok(None) => {}
@@ -135,7 +139,7 @@ impl Inner {
             Err(error) => return Poll::Ready(Err(error)),
         }
         let mut state = self.state();
-        // A thread may have heard of it meanwhile.
+        // Another thread may have received the result in the meantime.
         if let Some(Some(outcome)) = state.fetches.get(&fetch) {
             return Poll::Ready(Ok(outcome.clone()));
         }
@@ -143,7 +147,7 @@ impl Inner {
             return Poll::Ready(Err(Error::Gone));
         }
         state.tasks.insert(fetch, waker.clone());
-        // A thread that hears wakes the tasks afterwards.
+        // A listening thread wakes the tasks when it has received something or stops. Without one, the link must.
         if !state.is_heard && !state.is_alarm_set {
             state.is_alarm_set = true;
             drop(state);
@@ -158,7 +162,7 @@ impl Inner {
         Poll::Pending
     }
 
-    /// What a fetch has come to. `None`: it is not known yet, and `waits` is false.
+    /// Returns the result of a fetch. `None`: it is not known yet, and `waits` is false.
     fn outcome(&self, fetch: u32, waits: bool) -> Result<Option<Outcome>> {
         self.check_process()?;
         let mut state = self.state();
@@ -186,17 +190,18 @@ impl Inner {
         }
     }
 
-    /// Notes what the calling thread heard, and wakes whom it concerns. `None`: the thread looks again for its own fetch.
+    /// Records what the calling thread has received, and wakes the threads and tasks concerned. `None`: the thread must check its
+    /// own fetch again.
     fn hear(&self, received: Result<Option<Arrived>>, own: u32) -> Option<Result<Option<Outcome>>> {
         let mut state = self.state();
         state.is_heard = false;
-        // Whoever waits may have to hear what arrives next.
+        // This thread no longer listens, so one of the waiting threads may have to listen next.
         self.arrived.notify_all();
         let (mut is_own, mut woken) = (false, Vec::new());
         let end = match received {
             Ok(Some(Arrived { fetch, place })) => {
                 is_own = fetch == own;
-                // A fetch that was given up may arrive all the same.
+                // An abandoned fetch may still arrive.
                 if let Some(outcome) = state.fetches.get_mut(&fetch) {
                     *outcome = Some(place);
                 }
@@ -210,7 +215,8 @@ impl Inner {
                 Some(Err(error))
             }
         };
-        // This thread hears no longer: the tasks that relied on that set the alarm.
+        // This thread stops listening. If no alarm is set, the tasks relied on this thread. Once woken, one of them sets the
+        // alarm.
         if state.is_over || ((is_own || end.is_some()) && !state.is_alarm_set) {
             woken.extend(std::mem::take(&mut state.tasks).into_values());
         }
@@ -223,18 +229,25 @@ impl Inner {
         if !self.process.is_current() {
             return;
         }
+        let (is_over, has_failed) = {
+            let mut state = self.state();
+            state.tasks.remove(&fetch);
+            (state.is_over, matches!(state.fetches.get(&fetch), Some(Some(Err(_)))))
+        };
+        // The cache does not hold a failed fetch any more. The link may wake tasks of this reader, so the lock is not held here.
+        let is_told = is_over || has_failed || self.link.release(fetch);
         let mut state = self.state();
-        state.tasks.remove(&fetch);
-        // What failed is not held by the cache any more.
-        let failed = matches!(state.fetches.remove(&fetch), Some(Some(Err(_))));
-        if !state.is_over && !failed && !self.link.release(fetch) {
+        // The fetch leaves the reader's count only after the cache has learned of the release. So the cache never sees more
+        // fetches than a reader may have.
+        state.fetches.remove(&fetch);
+        if !is_told {
             state.is_over = true;
             self.link.end();
         }
     }
 }
 
-/// Wakes the tasks of a reader. The link has it, and the reader has the link.
+/// Wakes the tasks of a reader. The reference is weak, because the link owns the alarm and the reader owns the link.
 struct Alarm(Weak<Inner>);
 
 impl Wake for Alarm {
@@ -259,26 +272,32 @@ impl RangeReader {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The version of the file whose ranges this reads.
+    /// The version of the file that the ranges belong to.
     pub fn version(&self) -> &FileVersion {
         &self.inner.version
     }
 
-    /// Reads begin and end at multiples of this number of bytes, a power of two. What is around a range up to them is read, too.
+    /// Reads begin and end at multiples of this number of bytes, a power of two. The service also reads the bytes between a range
+    /// and the nearest multiples around it.
     pub fn alignment(&self) -> usize {
         self.inner.unit as usize
     }
 
-    /// Begins to read `len` bytes from `start` on: at least 1, and at most [`MAX_RANGE_BYTES`](crate::MAX_RANGE_BYTES) when both ends
-    /// are rounded outwards to the [alignment](Self::alignment). Readers share ranges that are equal.
+    /// Starts to read `len` bytes from offset `start` on. `len` must be at least 1, and at most
+    /// [`MAX_RANGE_BYTES`](crate::MAX_RANGE_BYTES) when both ends are rounded outwards to the [alignment](Self::alignment).
+    ///
+    /// Readers share reads. Ranges that do not cross a multiple of [`FRAME`](crate::FRAME) share all bytes that they have in
+    /// common. Other ranges share bytes if they begin at the same place.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the range is not in the file, empty, or too long. [`Error::Held`]: as many ranges
-    /// are fetched as may be. [`Error::Gone`]: the service has ended.
+    /// - [`Error::Invalid`]: the range is empty, too long, or not in the file.
+    /// - [`Error::Held`]: the reader already has [`MAX_RANGES_HELD`] ranges.
+    /// - [`Error::Gone`]: the service has ended.
+    /// - [`Error::Forked`]: this process is a forked child of the reader's process.
     pub fn fetch(&self, start: u64, len: usize) -> Result<Fetch> {
         let inner = &self.inner;
         inner.check_process()?;
-        // What does not fit is far too long, and refused as such.
+        // A length that exceeds 32 bits is far too long, so `check` refuses `u32::MAX` in its place.
         let span = Span { start, len: u32::try_from(len).unwrap_or(u32::MAX) };
         span.check(inner.version.size(), inner.unit.into())?;
         let mut state = inner.state();
@@ -289,28 +308,31 @@ impl RangeReader {
             return Err(Error::Held);
         }
         let id = inner.next.fetch_add(1, Ordering::Relaxed);
+        state.fetches.insert(id, None);
+        // A range that is already in memory arrives at once. That may wake tasks of this reader, so the lock must be released.
+        drop(state);
         if let Err(error) = inner.link.fetch(id, span) {
+            let mut state = inner.state();
+            state.fetches.remove(&id);
             if matches!(error, Error::Gone | Error::System { .. }) {
                 state.is_over = true;
                 inner.link.end();
             }
             return Err(error);
         }
-        state.fetches.insert(id, None);
-        drop(state);
         Ok(Fetch { inner: Some(inner.clone()), id, span })
     }
 
-    /// The connection to the daemon, if the service is another process's. A forked child has no use for its copy, and may close it;
-    /// the daemon learns of the reader's end when all copies are closed.
+    /// The connection to the daemon, if the service is in another process. A forked child cannot use its copy and may close it.
+    /// The daemon detects the end of the reader only when all copies are closed.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.link.descriptor()
     }
 }
 
-/// A range that is on its way. Dropping it gives it up.
+/// A range that is being read. Dropping it abandons the fetch.
 pub struct Fetch {
-    /// `None` when the range has become a [`PinnedRange`].
+    /// `None`: the range has become a [`PinnedRange`].
     inner: Option<Arc<Inner>>,
     id: u32,
     span: Span,
@@ -327,36 +349,39 @@ impl Fetch {
         self.inner.as_ref().expect("it is not pinned yet")
     }
 
-    /// Whether [`wait`](Self::wait) would not wait.
+    /// Returns whether [`wait`](Self::wait) would return at once.
     ///
     /// # Errors
-    /// The service has ended.
+    /// [`Error::Gone`], [`Error::System`]: the service has ended, or does not answer. [`Error::Forked`]: this process is a forked child
+    /// of the reader's process.
     pub fn is_ready(&self) -> Result<bool> {
         Ok(self.inner().outcome(self.id, false)?.is_some())
     }
 
-    /// Waits until the range is there.
+    /// Waits until the range has arrived.
     ///
     /// # Errors
-    /// [`Error::Read`]: the range cannot be read. [`Error::Gone`], [`Error::System`]: the service has ended, or does not answer.
+    /// - [`Error::Read`]: the service cannot read the range.
+    /// - [`Error::Gone`], [`Error::System`]: the service has ended, or does not answer.
+    /// - [`Error::Forked`]: this process is a forked child of the reader's process.
     pub fn wait(mut self) -> Result<PinnedRange> {
         let outcome = self.inner().outcome(self.id, true)?.expect("it was waited for");
         self.pinned(outcome)
     }
 
-    /// The range that has arrived.
+    /// Turns the result into the range. After success, the range and not the fetch holds the bytes.
     fn pinned(&mut self, outcome: Outcome) -> Result<PinnedRange> {
-        let (mapping, at) =
+        let (segment, at) =
             outcome.map_err(|source| Error::Read { file: 0, offset: self.span.start, source })?;
-        if at.checked_add(self.span.len as usize).is_none_or(|end| end > mapping.bytes()) {
+        if !segment.has(at, self.span.len as usize) {
             return Err(crate::wire::malformed("has a place that is none"));
         }
         let inner = self.inner.take().expect("it is not pinned yet");
-        Ok(PinnedRange { inner, mapping, at, id: self.id, span: self.span })
+        Ok(PinnedRange { inner, segment, at, id: self.id, span: self.span })
     }
 }
 
-/// As [`Fetch::wait`], for a task of any executor: no thread waits. It must not be polled after it is ready.
+/// Like [`Fetch::wait`], for a task of any executor: no thread blocks. It must not be polled again after it is ready.
 impl Future for Fetch {
     type Output = Result<PinnedRange>;
 
@@ -377,11 +402,11 @@ impl Drop for Fetch {
     }
 }
 
-/// Bytes of a file, in the memory that the device wrote them to. They stay as they are until this is dropped. It may go to any
-/// thread, and outlive its reader.
+/// Bytes of a file, in the memory that the device wrote them to. They do not change until this is dropped, except as
+/// [`is_held`](Self::is_held) says. A range may move to any thread and outlive its reader.
 pub struct PinnedRange {
     inner: Arc<Inner>,
-    mapping: Arc<Mapping>,
+    segment: Arc<SegmentView>,
     at: usize,
     id: u32,
     span: Span,
@@ -394,13 +419,14 @@ impl std::fmt::Debug for PinnedRange {
 }
 
 impl PinnedRange {
-    /// Whether everything that was read from these bytes before this call was the range's. A daemon that has lost the connection to its
-    /// reader gives the memory to other ranges. Then what was read is not to be used. No system call.
+    /// Returns whether all bytes that the caller read from the range before this call were the range's. A daemon that has lost
+    /// the connection to its reader reuses the memory for other ranges. Then the caller must discard the bytes that it read. This
+    /// makes no system call.
     pub fn is_held(&self) -> bool {
         self.inner.link.is_held()
     }
 
-    /// Where the bytes are in the file.
+    /// Offset of the bytes in the file.
     pub fn offset(&self) -> u64 {
         self.span.start
     }
@@ -410,10 +436,10 @@ impl std::ops::Deref for PinnedRange {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `wait` has checked that they are in the mapping, which this keeps; the cache does not read into the range's frame
-        // until the range is released, which takes this object's end, or until the connection to its daemon ends (`is_held`). Then
-        // the bytes change as any that another process shares.
-        unsafe { std::slice::from_raw_parts(self.mapping.start().add(self.at), self.span.len as usize) }
+        // SAFETY: `pinned` has checked that the bytes are in the segment, which this object keeps mapped. The cache does not read
+        // into the range's frame until the range is released. That happens when this object is dropped, or when the connection to
+        // the daemon ends (`is_held`). In the latter case the bytes change like any memory that another process shares.
+        unsafe { std::slice::from_raw_parts(self.segment.start().add(self.at), self.span.len as usize) }
     }
 }
 
@@ -427,14 +453,4 @@ impl Drop for PinnedRange {
     fn drop(&mut self) {
         self.inner.release(self.id);
     }
-}
-
-/// A segment of a cache's memory that another process handed over.
-pub(crate) fn segment(memory: OwnedFd) -> Result<Arc<Mapping>> {
-    let bytes = rustix::fs::fstat(memory.as_fd()).map_err(Error::system("looking at frames"))?.st_size;
-    let bytes = usize::try_from(bytes).unwrap_or(0);
-    if bytes == 0 || !bytes.is_multiple_of(FRAME) {
-        return Err(crate::wire::malformed("has frames that are none"));
-    }
-    Ok(Arc::new(Mapping::view(memory, bytes)?))
 }

@@ -1,4 +1,4 @@
-//! Tasks that await fetches, beside threads that wait for them.
+//! Tests of tasks that await fetches, while threads wait for other fetches.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,7 +24,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future in this thread. A task that is not woken within a minute is a failure.
+/// Runs a future in this thread. It fails if nothing wakes the task within a minute.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -75,7 +75,7 @@ fn one_task_awaits_many_fetches() {
             .map(|at| Some(reader.fetch((2 * at * FRAME) as u64, FRAME).unwrap()))
             .collect();
         let mut left = fetches.len();
-        // In the order in which they arrive.
+        // The test polls all fetches, so it takes the ranges in the order of their arrival.
         block_on(std::future::poll_fn(|context| {
             for (at, slot) in fetches.iter_mut().enumerate() {
                 let Some(fetch) = slot else { continue };
@@ -87,7 +87,7 @@ fn one_task_awaits_many_fetches() {
             }
             if left == 0 { Poll::Ready(()) } else { Poll::Pending }
         }));
-        // A task that gives up leaves nothing held.
+        // A task that abandons its fetches leaves no range held.
         for round in 0..50 {
             let mut fetch = reader.fetch((round % 19 * FRAME) as u64 + 1, 4096).unwrap();
             let _ = std::pin::Pin::new(&mut fetch).poll(&mut Context::from_waker(Waker::noop()));
@@ -95,6 +95,30 @@ fn one_task_awaits_many_fetches() {
         }
         let all: Vec<_> = (0..MAX_RANGES_HELD).map(|at| reader.fetch(at as u64, 100).unwrap()).collect();
         all.into_iter().for_each(|fetch| drop(block_on(fetch).unwrap()));
+    });
+}
+
+/// A range that is already in memory arrives while its fetch begins. The arrival wakes the reader's other tasks.
+#[test]
+fn a_fetch_of_what_is_there_wakes_other_tasks() {
+    let folder = folder();
+    let Some((path, content)) = settled(folder.path(), 40 * FRAME) else { return };
+    both(|service| {
+        let reader = service.reader(&path).unwrap();
+        drop(reader.fetch(0, FRAME).unwrap().wait().unwrap());
+        for round in 0..200 {
+            let far = (1 + round % 39) * FRAME;
+            let mut waiting = reader.fetch(far as u64, FRAME).unwrap();
+            let first = std::pin::Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop()));
+            let there = block_on(reader.fetch(0, 4096).unwrap()).unwrap();
+            assert!(there[..] == content[..4096]);
+            // On a busy machine, the device may finish before the first poll.
+            let range = match first {
+                Poll::Ready(range) => range.unwrap(),
+                Poll::Pending => block_on(waiting).unwrap(),
+            };
+            assert!(range[..] == content[far..far + FRAME]);
+        }
     });
 }
 
@@ -129,7 +153,7 @@ fn a_mailbox_wakes_at_an_arrival_and_at_its_end() {
     let arrival = || Arrival { fetch: 1, place: Err(Errno::IO) };
     mailbox.wake_at_arrival(Waker::from(count.clone()));
     assert!(mailbox.take(false).unwrap().is_none());
-    // The cache wakes it when it has released its lock.
+    // The cache wakes the waker after it has released its lock.
     sender.arrive(arrival()).unwrap().wake();
     assert_eq!(wakes(), 1);
     assert!(sender.arrive(arrival()).is_none(), "a waker is called once");

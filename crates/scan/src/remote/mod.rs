@@ -1,8 +1,8 @@
-//! The client's side of a service that is another process: what is opened there comes back as a board and frames, and
-//! from then on a worker does not know the difference.
+//! The client's side of a service that is another process. The daemon returns a channel as a board and frames, and
+//! from then on the worker uses it like a channel of its own process.
 //!
-//! Everything that is opened has a connection of its own, which ends with it, and with this process, however that ends.
-//! Files are opened here, by this process's rights, and handed over as descriptors.
+//! Each open object has a connection of its own. The connection ends with the object, and with this process, however that ends.
+//! The client opens the files with its own rights, and sends their descriptors.
 
 mod reader;
 
@@ -27,11 +27,11 @@ use crate::{Error, Result, Scan};
 /// A service that listens at a path.
 pub struct Remote {
     path: PathBuf,
-    /// How long each step may take.
+    /// The longest time that each step may take.
     patience: Duration,
     engine: Kind,
     about: String,
-    /// What it said last. Held for moments.
+    /// The statistics that the daemon sent last. A thread holds this lock only briefly.
     statistics: Mutex<Statistics>,
 }
 
@@ -43,7 +43,7 @@ pub struct Founded {
 }
 
 impl Remote {
-    /// Asks who listens at a path.
+    /// Connects to the daemon at a path, and asks for its description.
     pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
         let failed = |error: Errno| Error::File { path: path.to_owned(), source: error.into() };
         let socket = Socket::connect(path, patience).map_err(failed)?;
@@ -51,17 +51,17 @@ impl Remote {
         Ok(Self { path: path.to_owned(), patience, engine, about, statistics: Mutex::new(statistics) })
     }
 
-    /// Which engine reads.
+    /// The engine with which the daemon reads.
     pub fn engine(&self) -> Kind {
         self.engine
     }
 
-    /// How it does that.
+    /// The description of the engine.
     pub fn about(&self) -> &str {
         &self.about
     }
 
-    /// What it did.
+    /// The statistics of the daemon.
     pub fn statistics(&self) -> Statistics {
         let now = self.socket().and_then(|socket| ask_about(&socket));
         let mut last = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Remote {
 
     fn socket(&self) -> Result<Socket> {
         Socket::connect(&self.path, self.patience).map_err(|error| match error {
-            // It was there before.
+            // The daemon was there before, so it is gone now.
             Errno::CONNREFUSED | Errno::NOENT => Error::Gone,
             error => Error::System { what: "connecting to the scan service", source: error },
         })
@@ -81,7 +81,7 @@ impl Remote {
 
     /// As [`Service::open`](crate::Service::open).
     pub fn open(&self, scan: Scan) -> Result<Channel> {
-        // Said here, in the words of who asks.
+        // The check is made here, so that the error has the words of the caller's own options.
         scan.frames()?;
         let files = scan.sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
         let (first, more) = match scan.ranges {
@@ -162,7 +162,7 @@ fn by_name(name: Vec<u8>) -> Result<File> {
     File::open(&Source::Path(std::ffi::OsString::from_vec(name).into()))
 }
 
-/// Asks for something, with files if there are any.
+/// Sends a request, with files if there are any.
 fn hand_over(socket: &Socket, request: &Request, files: &[File], names: &[Vec<u8>]) -> Result<()> {
     let all = || {
         socket.send(request, &[])?;
@@ -173,14 +173,15 @@ fn hand_over(socket: &Socket, request: &Request, files: &[File], names: &[Vec<u8
         Ok(())
     };
     match all() {
-        // Who does not want to hear more has said why, and that is heard next.
+        // A daemon that receives no more has sent the reason, and the client receives it next.
         Err(Error::Gone) => Ok(()),
         result => result,
     }
 }
 
 fn answer(socket: &Socket) -> Result<Received<Reply>> {
-    // If the daemon went without hearing everything, that is heard before the last thing that it said.
+    // If the daemon closed the socket before it had received everything, the first receive fails with this error. The next one
+    // returns the daemon's last message.
     let received = socket.receive::<Reply>().or_else(|error| match error {
         Error::Gone => socket.receive(),
         error => Err(error),
@@ -201,7 +202,7 @@ fn ask_about(socket: &Socket) -> Result<(Kind, String, Statistics)> {
     Ok((kind, about, Statistics::from_words(statistics)))
 }
 
-/// The channel that was asked for on a connection.
+/// Receives the channel that was requested on a connection.
 fn channel(socket: Socket, files: Vec<File>, in_order: bool, page_size: usize) -> Result<Channel> {
     let Received { message: Reply::Channel { pages, terms }, descriptors } = answer(&socket)? else {
         return Err(malformed("is not the answer to what was asked"));
@@ -227,7 +228,7 @@ fn channel(socket: Socket, files: Vec<File>, in_order: bool, page_size: usize) -
     Ok(Channel::new(board, memory, Box::new(Connection { socket, plan, in_order }), page_size))
 }
 
-/// A channel's way to its service.
+/// A channel's connection to its service.
 struct Connection {
     socket: Socket,
     /// An empty one, to check ranges by before any of them is sent.

@@ -1,4 +1,4 @@
-//! A reader's way to the cache of another process.
+//! A reader's connection to the cache of another process.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,18 @@ use super::{Remote, answer};
 use crate::cache::Span;
 use crate::lease::LeaseView;
 use crate::limits::MAX_SEGMENTS;
-use crate::memory::{FRAME, Mapping};
+use crate::memory::{FRAME, SegmentView};
 use crate::reactor::Watched;
-use crate::reader::{Arrived, Link, segment};
+use crate::reader::{Arrived, Link};
 use crate::source::FileVersion;
 use crate::wire::{Received, Reply, Request, Socket, malformed};
 use crate::{Error, RangeReader, Result};
 
-/// The way. The cache's memory is mapped when a range of it arrives first.
+/// The connection. A segment of the cache's memory is mapped when the first range in it arrives.
 struct Connection {
     socket: Socket,
     lease: LeaseView,
-    segments: Mutex<Vec<Option<Arc<Mapping>>>>,
+    segments: Mutex<Vec<Option<Arc<SegmentView>>>>,
     watched: Mutex<Watched>,
     process: Process,
 }
@@ -66,7 +66,7 @@ impl Remote {
 
 impl Connection {
     /// The memory of a segment, whose descriptor comes with the first range that is in it.
-    fn mapping(&self, number: u32, received: Received<Reply>) -> Result<Arc<Mapping>> {
+    fn mapping(&self, number: u32, received: Received<Reply>) -> Result<Arc<SegmentView>> {
         let number = number as usize;
         if number >= MAX_SEGMENTS {
             return Err(malformed("has a segment that is none"));
@@ -79,7 +79,7 @@ impl Connection {
         match (&segments[number], descriptors.next(), descriptors.next()) {
             (Some(mapping), None, None) => Ok(mapping.clone()),
             (None, Some(memory), None) => {
-                let mapping = segment(memory)?;
+                let mapping = Arc::new(SegmentView::of(memory)?);
                 segments[number] = Some(mapping.clone());
                 Ok(mapping)
             }

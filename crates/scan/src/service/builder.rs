@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bedplate_threads::forks::Process;
 
-use super::caching::CacheThread;
+use super::caching::CacheThreads;
 use super::control::Control;
 use super::inbox::Inbox;
 use super::shared::Registry;
@@ -85,7 +85,7 @@ impl Builder {
         let inbox = Arc::new(Inbox::new(bell.clone()));
         let (answer, answered) = mpsc::channel();
         let (choice, wrap, loops) = (self.choice, self.wrap, inbox.clone());
-        let cache = CacheThread::new(Options {
+        let cache = CacheThreads::new(Options {
             choice,
             reserved_pages: self.reserved_pages,
             settling_time: self.settling_time.unwrap_or(SETTLING_TIME),

@@ -8,18 +8,18 @@ use super::Shared;
 use crate::Result;
 use crate::cache::{Cache, Options};
 
-/// The cache and its thread.
-pub struct CacheThread {
+/// The cache and its threads.
+pub struct CacheThreads {
     options: Options,
     cache: OnceLock<Arc<Cache>>,
-    /// The thread. It is locked while the cache is started, so that one thread starts it.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The threads. They are locked while the cache is started, so that one thread starts it.
+    threads: Mutex<Option<[JoinHandle<()>; 2]>>,
 }
 
-impl CacheThread {
+impl CacheThreads {
     /// One that is not started.
     pub fn new(options: Options) -> Self {
-        Self { options, cache: OnceLock::new(), thread: Mutex::new(None) }
+        Self { options, cache: OnceLock::new(), threads: Mutex::new(None) }
     }
 
     /// Ends it.
@@ -27,14 +27,15 @@ impl CacheThread {
         if let Some(cache) = self.cache.get() {
             cache.stop();
         }
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        for thread in threads.into_iter().flatten() {
             let _ = thread.join();
         }
     }
 
-    /// Forgets it in a forked child, which has not its thread.
+    /// Forgets it in a forked child, which has not its threads.
     pub fn forget(&mut self) {
-        std::mem::forget((std::mem::take(&mut self.cache), std::mem::take(&mut self.thread)));
+        std::mem::forget((std::mem::take(&mut self.cache), std::mem::take(&mut self.threads)));
     }
 }
 
@@ -42,13 +43,13 @@ impl Shared {
     /// The cache.
     ///
     /// # Errors
-    /// Its thread cannot be started.
+    /// Its threads cannot be started.
     pub(crate) fn cache(&self) -> Result<&Arc<Cache>> {
-        let CacheThread { options, cache, thread } = &self.cache;
+        let CacheThreads { options, cache, threads } = &self.cache;
         if let Some(cache) = cache.get() {
             return Ok(cache);
         }
-        let mut thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = threads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cache) = cache.get() {
             return Ok(cache);
         }
@@ -56,8 +57,8 @@ impl Shared {
         let count = move |bytes| {
             inbox.bytes_read.fetch_add(bytes, Relaxed);
         };
-        let (started, handle) = Cache::start(*options, count)?;
-        *thread = Some(handle);
+        let (started, handles) = Cache::start(*options, count)?;
+        *threads = Some(handles);
         Ok(cache.get_or_init(|| started))
     }
 }

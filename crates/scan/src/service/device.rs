@@ -1,4 +1,4 @@
-//! What is known of a device: how fast it delivers a request, and how much it has to do.
+//! The state of a device: how fast it delivers a request, and how much it has to do.
 
 use super::rates::Rate;
 

@@ -1,4 +1,4 @@
-//! What tests of the control loop's parts share: an engine that reads nothing, and files that change.
+//! Parts that tests of the control loop share: an engine that reads nothing, and files that change.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,16 +14,16 @@ use super::files::Files;
 use super::loads::{Loaded, Order, Outcome};
 use crate::engine::{Completion, Engine, Kind, Read};
 use crate::extents::Extents;
-use crate::memory::Frames;
+use crate::memory::Buffer;
 use crate::source::{File, Source};
 use crate::{Error, Result};
 
-/// What the engine knows.
+/// The state of the engine.
 #[derive(Debug, Default)]
 pub struct Known {
     pub files: BTreeSet<usize>,
     pub memories: BTreeSet<usize>,
-    /// What was submitted.
+    /// The reads that were submitted.
     pub reads: Vec<Read>,
     next: usize,
     /// After how many more steps one fails.
@@ -65,7 +65,7 @@ impl Engine for Fake {
         assert!(self.0.borrow_mut().files.remove(&file), "it was not known");
     }
 
-    fn add_memory(&mut self, _: Arc<Frames>) -> Result<usize> {
+    fn add_memory(&mut self, _: Buffer) -> Result<usize> {
         let mut known = self.0.borrow_mut();
         let memory = known.step()?;
         known.memories.insert(memory);
@@ -99,7 +99,7 @@ impl Folder {
         folder
     }
 
-    /// With a file of so many bytes, none of which has been written.
+    /// Makes a file of this number of bytes, none of which has been written.
     pub fn sparse(bytes: u64) -> Self {
         let folder = Self::new(&[0]);
         fs::OpenOptions::new().write(true).open(folder.path(0)).unwrap().set_len(bytes).unwrap();
@@ -110,12 +110,12 @@ impl Folder {
         self.folder.path().join(file.to_string())
     }
 
-    /// Opens so many of them.
+    /// Opens this number of files.
     pub fn open(&self, count: usize) -> Vec<File> {
         (0..count).map(|file| File::open(&Source::from(&self.path(file))).unwrap()).collect()
     }
 
-    /// Opens so many of them for a stream or a pool.
+    /// Opens this number of files for a stream or a pool.
     pub fn files(&self, count: usize) -> Rc<Files> {
         let files = self.open(count);
         let extents = Extents::of_all(&files);

@@ -50,7 +50,7 @@ impl Files {
         self.ids[file as usize]
     }
 
-    /// What reads of it are aligned to.
+    /// The alignment of reads of the file.
     pub fn unit(&self, file: u32) -> usize {
         self.files[file as usize].unit as usize
     }

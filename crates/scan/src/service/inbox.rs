@@ -1,4 +1,4 @@
-//! What is said to the control loop by other threads, and what it tells them. One lock, held for moments.
+//! Messages between the control loop and other threads. There is one lock, and threads hold it only briefly.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,10 +24,10 @@ pub struct Opening {
     pub terms: Terms,
 }
 
-/// What a scan agreed with its worker.
+/// The terms of a scan, on which the service and the worker agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What is read of files that change is read again.
+    /// If a file changes before a worker has a chunk of it, the service reads the chunk again.
     pub is_watched: bool,
     /// Pages that may be out at a time.
     pub pages_held: usize,
@@ -42,7 +42,7 @@ pub struct Founding {
     pub terms: Terms,
 }
 
-/// What the loop is told to do.
+/// A command to the control loop.
 pub enum Command {
     Open(Opening, Sender<Result<usize>>),
     Found(Founding, Sender<Result<usize>>),
@@ -112,13 +112,13 @@ impl Inbox {
         self.bell.ring();
     }
 
-    /// The loop: what it is told, and whether it is to end.
+    /// The loop takes its commands, and learns whether it is to end.
     pub fn take(&self) -> (Vec<Command>, bool) {
         let mut state = self.state();
         (std::mem::take(&mut state.commands), state.stop)
     }
 
-    /// The loop has ended; who waits for an answer learns that there is none.
+    /// The loop has ended. Threads that wait for an answer learn that there is none.
     pub fn over(&self) {
         let mut state = self.state();
         state.over = true;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::TRIES;
-use super::bits::Bits;
 use super::board::{Audit, Board, Closed, Faults, State, Want};
 use super::loads::{Outcome, Reading};
 use super::publish::publish;
 use super::rates::Rate;
+use crate::bits::Bits;
 use crate::plan::Chunk;
 
 /// A chunk that a member was given, and the frame that it is in.
@@ -173,7 +173,7 @@ impl Member {
         self.audit.take_back(slot);
         self.board.service().reclaimed.fetch_add(1, Relaxed);
         if let Some((chunk, faults)) = keeps {
-            // Only what is watched is ever old.
+            // Only watched files are ever out of date.
             self.put(slot, chunk, Given { chunk: number, frame, faults }, None);
             return false;
         }
@@ -192,7 +192,7 @@ impl Member {
         self.slots.iter().flatten().for_each(|given| release(given.frame));
     }
 
-    /// What it has.
+    /// The pages that the member has.
     #[cfg(test)]
     pub fn given(&self) -> impl Iterator<Item = &Given> {
         self.slots.iter().flatten()

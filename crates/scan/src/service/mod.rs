@@ -1,11 +1,10 @@
-//! The service: a thread that reads for channels, and what opens them.
+//! The service: a thread that reads for channels, and the handle that opens them.
 //!
 //! A [`Service`] is in this process, or is another process's, which [`crate::daemon`] serves and [`crate::remote`] asks.
 //!
 //! Threads and locks: the control loop has a thread to itself and shares only its [`inbox`] with others, and boards with
 //! workers.
 
-mod bits;
 mod builder;
 mod caching;
 mod control;
@@ -56,7 +55,7 @@ use crate::source::{File, Source};
 use crate::worker::{Cancelled, Channel, Link, Memory};
 use crate::{Error, RangeReader, Result, Scan};
 pub use builder::Builder;
-use caching::CacheThread;
+use caching::CacheThreads;
 pub(crate) use inbox::Terms;
 use inbox::{Command, Inbox, Opening};
 use shared::Registry;
@@ -65,7 +64,7 @@ pub use statistics::Statistics;
 
 /// How often a chunk is taken back because its file has changed, and read again, until it is an error.
 const TRIES: u32 = 8;
-/// How old what a worker has not begun may become before its file is looked at, in nanoseconds.
+/// The age, in nanoseconds, at which the service checks the file of a chunk that a worker has not begun.
 const AGE: u64 = 1_000_000_000;
 
 /// A service in this process.
@@ -78,7 +77,7 @@ pub(crate) struct Shared {
     /// Memory may be of huge pages that the administrator reserved.
     reserved_pages: bool,
     pools: Registry,
-    cache: CacheThread,
+    cache: CacheThreads,
     /// The process that has the thread. In a forked child no lock of this is taken, and nothing is told to the thread.
     process: Process,
 }
@@ -99,7 +98,7 @@ impl Drop for Shared {
     }
 }
 
-/// What reads for channels. Cheap to clone; it ends with the last clone and the last channel.
+/// Reads for channels. A clone is cheap. The service ends with the last clone and the last channel.
 ///
 /// A service in this process has a thread, so it is not usable in a forked child: calls are [`Error::Forked`], and dropping it does
 /// nothing. The child starts one of its own. A child may open channels at the service of another process that its parent
@@ -180,7 +179,7 @@ impl Service {
         Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref(), patience)?)) })
     }
 
-    /// What it did. Of a daemon that is gone, what it had done when it was asked last.
+    /// The statistics of the service. For a daemon that is gone, they are those of the last answer.
     pub fn statistics(&self) -> Statistics {
         match &self.side {
             Side::Here(shared) => shared.statistics(),
@@ -207,7 +206,8 @@ impl Service {
     /// A reader of ranges of a file, in any order. Readers of a file share what is read, with those of other processes if the
     /// service is a daemon.
     ///
-    /// The memory for a file is 32 MiB for one reader, and for n readers 32 MiB times n + 1, or half of that if there is no more.
+    /// The memory for a file is at most 32 MiB for one reader, 128 MiB for two, and 320 MiB for eight. It is about half of that if the
+    /// service has no more memory.
     ///
     /// # Errors
     /// [`Error::Refused`]: the file is not read past the page cache, its time stamps do not prove that it is unchanged, or it was
@@ -293,7 +293,7 @@ impl Opened {
 }
 
 impl Shared {
-    /// Opens a channel with so many frames; reading begins at once.
+    /// Opens a channel with this number of frames. Reading begins at once.
     pub(crate) fn open(
         self: &Arc<Self>,
         files: Vec<File>,

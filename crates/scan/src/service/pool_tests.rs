@@ -173,7 +173,7 @@ fn a_pool_at_rest_is_looked_at_in_time() {
     assert_eq!(timer, Some(looked + SECOND));
 }
 
-/// What could not be had is tried again for who joins.
+/// For a worker that joins, the pool tries failed reads again.
 #[test]
 fn errors_are_not_kept_for_who_joins() {
     let mut scene = Scene::new(&[FRAME]);

@@ -1,4 +1,4 @@
-//! How fast the device delivers and how fast a worker ingests, and what follows from it (paper 3.4.3).
+//! The device's speed and the worker's pace, and the times and counts that follow from them (paper 3.4.3).
 
 /// Bytes per second, as they were lately.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +14,7 @@ const LONGEST: f64 = 3600e9;
 const FARTHEST: f64 = 1e9;
 
 impl Rate {
-    /// So many bytes took so long.
+    /// Records the number of bytes and the time that they took.
     pub fn sample(&mut self, bytes: u64, ns: u64) {
         if bytes == 0 {
             return;
@@ -100,7 +100,7 @@ mod tests {
         assert!(rate.per_second().unwrap().is_finite());
     }
 
-    /// Whatever a worker says, what follows from it can be added to a time and a count.
+    /// For any values from a worker, the results can be added to a time and a count.
     #[test]
     fn nothing_that_is_said_is_too_much() {
         for (bytes, ns) in [(u64::MAX, 1), (1, u64::MAX), (u64::MAX, u64::MAX), (1, 0)] {

@@ -24,12 +24,13 @@ use crate::{Error, Result};
 /// Entries of a member's board: as many chunks can be ready for it.
 const SLOTS: usize = 64;
 
-/// What lets a worker join a pool. It cannot be guessed.
+/// The key by which a worker joins a pool. It cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AccessKey([u8; 16]);
 
 impl AccessKey {
-    /// As bytes, to be handed to another process in private: who has them and can read the pool's files may join.
+    /// The key as bytes, to be sent to another process in private. A process that has them and can read the pool's files may
+    /// join.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0
     }
@@ -47,13 +48,13 @@ impl AccessKey {
 }
 
 impl std::fmt::Debug for AccessKey {
-    /// Not what it is: who can read logs shall not join.
+    /// Hides the key, because a reader of logs must not be able to join.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("AccessKey")
     }
 }
 
-/// What is known of a pool.
+/// The state of a pool that its handles need.
 struct Known {
     id: usize,
     frames: Weak<Frames>,
@@ -78,7 +79,7 @@ impl Registry {
     }
 }
 
-/// A pool of frames for a group of files. Dropping it lets nobody else join; those who are in it go on.
+/// A pool of frames for a group of files. After it is dropped, no other worker can join. Its workers continue.
 pub struct Pool {
     key: AccessKey,
     memory_bytes: usize,
@@ -98,7 +99,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// What workers join by.
+    /// The key by which workers join.
     pub fn key(&self) -> AccessKey {
         self.key
     }
@@ -262,7 +263,7 @@ fn check_memory(memory_bytes: usize, terms: Terms) -> Result<()> {
     Ok(())
 }
 
-/// What is said of a key that is none, or is none any more.
+/// The error for a key that is not, or no longer, valid.
 pub(super) fn unknown() -> Error {
     Error::Invalid("no pool has this access key".into())
 }

@@ -1,6 +1,6 @@
-//! What is told of a service.
+//! The statistics of a service.
 
-/// What a service did since it began.
+/// The amounts that a service has counted since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {

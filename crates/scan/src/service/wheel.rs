@@ -42,7 +42,7 @@ impl<T> Wheel<T> {
         self.occupied[level] |= 1 << slot;
     }
 
-    /// Takes out what is due.
+    /// Removes the entries that are due.
     pub fn advance(&mut self, now: u64, due: &mut Vec<T>) {
         let target = now >> SHIFT;
         while self.current < target {

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Puts a message together.
+/// Builds a message.
 #[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 
@@ -31,12 +31,12 @@ impl Writer {
         self
     }
 
-    /// Appends bytes and how many they are.
+    /// Appends the number of bytes, and the bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.u32(bytes.len() as u32).raw(bytes)
     }
 
-    /// Appends how many there are, and each.
+    /// Appends the number of items, and each item.
     pub fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Self, &T)) -> &mut Self {
         self.u32(items.len() as u32);
         items.iter().for_each(|item| each(self, item));
@@ -49,12 +49,12 @@ impl Writer {
     }
 }
 
-/// Takes a message apart. Nothing is believed of it: lengths are only good for as much as there is.
+/// Parses a message. The parser trusts no length: each is checked against the bytes that are there.
 #[derive(Debug)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Of these bytes.
+    /// Begins to parse these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         self.take(len as usize)
     }
 
-    /// Takes a list whose items have at least so many bytes each.
+    /// Takes a list whose items have at least `least` bytes each.
     pub fn list<T>(&mut self, least: usize, mut each: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.u32()? as usize;
         if count.saturating_mul(least) > self.0.len() {
@@ -100,13 +100,13 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| each(self)).collect()
     }
 
-    /// Everything has been taken.
+    /// Checks that the whole message has been taken.
     pub fn finish(self) -> Result<()> {
         if self.0.is_empty() { Ok(()) } else { Err(malformed("goes on after its end")) }
     }
 }
 
-/// A message that is none.
+/// The error of a malformed message.
 pub fn malformed(what: &str) -> Error {
     Error::Protocol(format!("a message {what}"))
 }

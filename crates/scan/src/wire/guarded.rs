@@ -1,10 +1,10 @@
 //! A descriptor that the rest of the process may close.
 //!
 //! This library runs in programs that close descriptors that they did not open, as daemons do when they start. The number may
-//! be another file's afterwards, and a message must not get there. So the descriptor is looked at before each use. A thread
-//! that closes the descriptor between the look and the use is not noticed.
+//! be another file's afterwards, and a message must not get there. So the descriptor is checked before each use. A thread
+//! that closes the descriptor between the check and the use is not noticed.
 //!
-//! A forked child has a copy of the descriptor, by which it would hear what its parent waits for. So it is the parent's alone.
+//! A forked child has a copy of the descriptor, and could receive its parent's messages. So only the parent may use it.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,14 @@ use bedplate_threads::forks::Process;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-/// Which file a descriptor is open for: its device and its inode.
+/// The file of a descriptor: its device and its inode.
 type Identity = (u64, u64);
 
 /// The descriptor. Dropping this closes it, unless the number is another file's by then.
 #[derive(Debug)]
 pub struct Guarded {
     descriptor: ManuallyDrop<OwnedFd>,
-    /// `None`: the kernel did not say, so it is not used.
+    /// `None`: the kernel did not tell the identity, so the descriptor is not used.
     identity: Option<Identity>,
     process: Process,
 }
@@ -33,7 +33,7 @@ impl Guarded {
     /// The descriptor, if it is still open for the same file.
     ///
     /// # Errors
-    /// `EBADF`: it is not, or this is a forked child.
+    /// `EBADF`: the descriptor is not open for that file any more, or this is a forked child.
     pub fn get(&self) -> rustix::io::Result<BorrowedFd<'_>> {
         if self.process.is_current() && self.is_it() { Ok(self.descriptor.as_fd()) } else { Err(Errno::BADF) }
     }
@@ -43,7 +43,7 @@ impl Guarded {
         self.identity.is_some() && identity(self.descriptor.as_fd()) == self.identity
     }
 
-    /// The descriptor, without a look.
+    /// The descriptor, without the check.
     pub fn number(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -90,7 +90,7 @@ mod tests {
     fn a_descriptor_is_closed_once() {
         let (one, other) = UnixStream::pair().unwrap();
         drop(Guarded::from(OwnedFd::from(one)));
-        // Nobody is at the other end.
+        // The other end is closed.
         assert_eq!(std::io::Read::read(&mut { &other }, &mut [0]).unwrap(), 0);
     }
 }

@@ -1,9 +1,9 @@
-//! What clients and the daemon say to each other over a Unix socket of packets, beside the boards.
+//! The messages that clients and the daemon exchange over a Unix socket of packets, beside the boards.
 //!
-//! One connection is one thing that its client has: a channel, or a pool; both end when it does, however it does. A packet
+//! One connection has one object of its client: a channel, a pool or a reader. It ends with the connection. A packet
 //! is the version of the protocol, the kind of the message, and its fields ([`bytes`]). Descriptors go with packets
 //! ([`socket`]): files to the daemon, a board and frames back. Lengths are limited, so that reading a packet takes one
-//! buffer, and nothing that is read is believed: what does not make sense ends the connection.
+//! buffer. The receiver trusts no field: a malformed message ends the connection.
 
 mod bytes;
 mod guarded;
@@ -34,12 +34,12 @@ pub const RANGES: usize = 2048;
 /// The longest name of a file.
 const NAME: usize = 4096;
 
-/// What clients say.
+/// A message from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The worker wakes the control loop. No answer.
     Ring,
-    /// Who is there? → [`Reply::About`]
+    /// The client asks for a description of the daemon. → [`Reply::About`]
     About,
     /// A channel of files, which follow. → [`Reply::Channel`]
     Open {
@@ -52,7 +52,7 @@ pub enum Request {
     },
     /// A pool for files, which follow. → [`Reply::Pool`]
     Found { memory_bytes: u64, terms: Terms, files: u32 },
-    /// Which files does a pool have? → [`Reply::Names`], until there are as many as it says
+    /// The client asks for the names of a pool's files. → [`Reply::Names`], until all that it announces have come
     Names { key: [u8; 16] },
     /// A member's channel; the files follow as a proof that the client can read them. → [`Reply::Channel`]
     Join { key: [u8; 16], page_size: u64, files: u32 },
@@ -72,10 +72,10 @@ pub enum Request {
     Release { fetch: u32 },
 }
 
-/// What the daemon says.
+/// A message from the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Its engine, and what it did.
+    /// The daemon's engine, and its statistics.
     About { engine: u8, about: String, statistics: [u64; 5] },
     /// A channel, with the descriptors of its board and its frames.
     Channel { pages: u8, terms: Terms },
@@ -83,7 +83,7 @@ pub enum Reply {
     Pool { key: [u8; 16], memory_bytes: u64 },
     /// Some names of the files of a pool, and how many there are in all.
     Names { names: Vec<Vec<u8>>, of: u32 },
-    /// It is done.
+    /// The request is done.
     Done,
     /// How many bytes, and of the chunks before which the client passes over them.
     Cancelled(Cancelled),
@@ -93,19 +93,19 @@ pub enum Reply {
     Fetched { fetch: u32, segment: u32, at: u64 },
     /// A range cannot be read.
     NotFetched { fetch: u32, error: u32 },
-    /// It cannot be: what was asked for is wrong, or something else is.
+    /// The request failed. `invalid`: the request itself is wrong.
     Failed { invalid: bool, text: String },
 }
 
-/// Something that a packet can be.
+/// A message that a packet can hold.
 pub trait Message: Sized {
-    /// The packet.
+    /// Writes the message as a packet.
     fn encode(&self) -> Vec<u8>;
 
-    /// What a packet says.
+    /// Reads the message of a packet.
     ///
     /// # Errors
-    /// It says nothing that makes sense.
+    /// The packet is not a valid message.
     fn decode(packet: &[u8]) -> Result<Self>;
 }
 

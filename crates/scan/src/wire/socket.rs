@@ -36,14 +36,15 @@ pub struct Socket {
 /// A message, and the descriptors that came with it.
 #[derive(Debug)]
 pub struct Received<M> {
-    /// What was said.
+    /// The message.
     pub message: M,
-    /// What came with it.
+    /// The descriptors that came with the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Socket {
-    /// Connects to who listens at a path. Connecting, and sending or receiving one message, takes `patience` at most.
+    /// Connects to the process that listens at a path. Connecting takes at most `patience`.
+    /// Sending or receiving one message does, too.
     pub fn connect(path: &Path, patience: Duration) -> std::result::Result<Self, Errno> {
         let (socket, address) = (unnamed()?, SocketAddrUnix::new(path)?);
         // Programs expect low numbers for what they open. Where numbers are few, the socket keeps the one that it has.
@@ -69,7 +70,7 @@ impl Socket {
         unnamed().map(Self::from)
     }
 
-    /// How long sending or receiving one message may take; `None`: as long as the other side is there.
+    /// Sets how long sending or receiving one message may take. `None`: as long as the other side is there.
     pub fn set_patience(&self, patience: Option<Duration>) {
         let ns = patience.map_or(0, |patience| u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX).max(1));
         self.patience_ns.store(ns, Ordering::Relaxed);
@@ -101,10 +102,10 @@ impl Socket {
         }
     }
 
-    /// Says something.
+    /// Sends a message.
     ///
     /// # Errors
-    /// [`Error::Gone`]: nobody is there any more.
+    /// [`Error::Gone`]: the other side is gone.
     pub fn send(&self, message: &impl Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         let packet = message.encode();
         if packet.len() > MESSAGE {
@@ -135,12 +136,12 @@ impl Socket {
         sendmsg(self.socket.get()?, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL | flags)
     }
 
-    /// Says something if that takes no time. `false`: nobody is there any more, or has not heard what was said before.
+    /// Sends a message if this needs no wait. `false`: the other side is gone, or has not received earlier messages.
     pub fn send_now(&self, message: &impl Message, descriptors: &[BorrowedFd<'_>]) -> bool {
         self.send_packet(&message.encode(), descriptors, SendFlags::DONTWAIT).is_ok()
     }
 
-    /// As [`receive`](Self::receive), if there is something to be heard.
+    /// Like [`receive`](Self::receive), but returns `None` instead of waiting for a message.
     ///
     /// # Errors
     /// Likewise.
@@ -148,10 +149,10 @@ impl Socket {
         self.receive_if(false)
     }
 
-    /// Hears something.
+    /// Receives a message.
     ///
     /// # Errors
-    /// [`Error::Gone`]: nobody is there any more. [`Error::Protocol`]: it makes no sense.
+    /// [`Error::Gone`]: the other side is gone. [`Error::Protocol`]: the message is malformed.
     pub fn receive<M: Message>(&self) -> Result<Received<M>> {
         Ok(self.receive_if(true)?.expect("it was waited for"))
     }
@@ -202,7 +203,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection, for all who use it.
+    /// Ends the connection, for all threads and processes that use it.
     pub fn end(&self) {
         if let Ok(socket) = self.socket.get() {
             let _ = shutdown(socket, Shutdown::Both);
@@ -214,16 +215,16 @@ fn unnamed() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// When waiting is over.
+/// The time at which waiting ends, if it ends.
 struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// What is too far away is never.
+    /// A time too far away to be represented is no deadline.
     fn after(patience: Duration) -> Self {
         Self(Instant::now().checked_add(patience))
     }
 
-    /// How much time is left: more than none.
+    /// The time that is left, which is more than 0.
     fn left(&self) -> rustix::io::Result<Duration> {
         let left = self.0.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         if left.is_zero() { Err(Errno::TIMEDOUT) } else { Ok(left.min(LONGEST)) }

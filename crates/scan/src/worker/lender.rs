@@ -1,4 +1,4 @@
-//! What pages are lent by, and return to: in any order, in any thread, and also after their channel is gone.
+//! The lender of a channel's pages. Pages return to it in any order, in any thread, and also after their channel is gone.
 //!
 //! Each frame in use has one [`Lent`], which its pages share; the channel shares it until the last page of the frame is out. The
 //! last of all these returns the frame. A [`Lender`] is shared by the channel and by everything that it lent, so the way to the
@@ -17,7 +17,7 @@ use crate::memory::Mapping;
 use crate::source::{File, Stamp};
 use crate::{Error, Result};
 
-/// What pages are lent by.
+/// Lends the pages of a channel, and takes them back.
 pub struct Lender {
     /// The process whose channel it is. In a forked child the board is still the parent's, so nothing is written to it there.
     process: Process,
@@ -30,8 +30,8 @@ pub struct Lender {
     /// The files of a scan that does not watch them.
     pub files: Vec<File>,
     pub is_watched: bool,
-    /// Owned pages that are out. The worker adds to it; who returns a page subtracts when its frame is back, if it was the
-    /// frame's last, so that a worker never seems to have more frames than it may.
+    /// Owned pages that are out. The worker adds to it. The thread that returns a page subtracts when its frame is back, if it
+    /// was the frame's last, so that a worker never seems to have more frames than it may.
     out: AtomicUsize,
     /// Frames in use.
     in_use: AtomicUsize,
@@ -40,7 +40,7 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// One that has lent nothing.
+    /// Makes a lender that has lent nothing.
     pub fn new(
         board: Arc<Board>,
         frames: Arc<Mapping>,
@@ -64,12 +64,12 @@ impl Lender {
         }
     }
 
-    /// Whether it was inherited by a fork.
+    /// Whether this process inherited the lender by a fork.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
 
-    /// Whether it may be used in this process.
+    /// Checks that this process may use the lender.
     pub fn check_process(&self) -> Result<()> {
         if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
     }
@@ -122,14 +122,14 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Of an entry that the worker has just taken.
+    /// Makes the frame in use of an entry that the worker has just taken.
     pub fn new(lender: &Arc<Lender>, slot: usize, now: u64) -> Arc<Self> {
         lender.in_use.fetch_add(1, Relaxed);
         lender.board.worker().first_access_ns.store(now, Relaxed);
         Arc::new(Self { lender: lender.clone(), slot, bytes: AtomicU64::new(0) })
     }
 
-    /// Which entry.
+    /// The entry of the frame.
     pub fn slot(&self) -> usize {
         self.slot
     }

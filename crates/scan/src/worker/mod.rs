@@ -23,7 +23,7 @@ use crate::Result;
 use crate::board::Board;
 use crate::plan::Range;
 
-/// What became of ranges that were cancelled.
+/// The result of a cancellation of ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cancelled {
     /// How many bytes of them the worker had no frame of.
@@ -32,8 +32,8 @@ pub(crate) struct Cancelled {
     pub before: u64,
 }
 
-/// A channel's way to its service; dropping it closes the channel. Any thread that returns a page may ring. The other questions
-/// only the channel's worker asks, one at a time.
+/// A channel's connection to its service. Dropping it closes the channel. Any thread that returns a page may ring. The other
+/// methods are called only by the channel's worker, one at a time.
 pub(crate) trait Link: Send + Sync {
     /// Adds ranges to the scan.
     fn notify_ranges(&self, ranges: &[Range]) -> Result<()>;

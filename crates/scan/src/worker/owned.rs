@@ -93,7 +93,7 @@ impl Drop for OwnedPage {
     fn drop(&mut self) {
         let Some(lent) = self.lent.take() else { return };
         let lender = lent.lender.clone();
-        // First the frame, then the count: see there.
+        // The frame is returned before the count falls (see `Lender::out`).
         drop(lent);
         lender.returned();
     }

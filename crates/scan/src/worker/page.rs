@@ -5,7 +5,7 @@ use crate::Result;
 
 /// A page, however it was handed out.
 pub trait Delivered {
-    /// Which bytes it is.
+    /// The bytes of the page.
     fn piece(&self) -> &Piece;
 }
 

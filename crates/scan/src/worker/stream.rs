@@ -21,7 +21,7 @@ pub struct PageStream {
 }
 
 impl PageStream {
-    /// Of a channel.
+    /// Makes a stream of a channel.
     pub fn new(channel: Channel) -> Self {
         Self { channel, watched: Watched::default() }
     }
@@ -31,7 +31,7 @@ impl PageStream {
         &mut self.channel
     }
 
-    /// The task is to be woken when there is something.
+    /// Registers the task to be woken when the channel has something for it.
     fn wait(&mut self, waker: &Waker) -> Result<()> {
         let descriptor = self.channel.descriptor()?;
         self.watched.wake_when_readable(descriptor, waker.clone())

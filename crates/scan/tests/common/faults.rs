@@ -1,4 +1,4 @@
-//! An engine around another that does to reads what devices and kernels do to them at times.
+//! An engine that wraps another one, and injects the faults of devices and kernels into reads.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -6,38 +6,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bedplate_scan::{Completion, Engine, Frames, Kind, Read, Result};
+use bedplate_scan::{Buffer, Completion, Engine, Kind, Read, Result};
 use rustix::io::Errno;
 
-/// What happens to a read.
+/// A fault of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails.
+    /// The read fails.
     Fails(Errno),
-    /// It is cut to so many bytes.
+    /// The read is cut to this number of bytes.
     Short(usize),
-    /// It takes so much longer.
+    /// The read takes this much longer.
     Slow(Duration),
-    /// It fails after so long.
+    /// The read fails after this time.
     Late(Errno, Duration),
 }
 
 type Decide = Box<dyn FnMut(&Read, u64) -> Option<Fault> + Send>;
 type AfterReading = Box<dyn FnMut(&Completion) + Send>;
 
-/// Decides what happens to the n-th read, and counts.
+/// Chooses the fault of each read, and counts reads.
 #[derive(Clone)]
 pub struct Faults {
     decide: Arc<Mutex<Decide>>,
     after_reading: Option<Arc<Mutex<AfterReading>>>,
-    /// Reads that were begun.
+    /// The number of reads that were submitted.
     pub reads: Arc<AtomicU64>,
-    /// The most that flew at once.
+    /// The largest number of reads in flight at once.
     pub most: Arc<AtomicU64>,
 }
 
 impl Faults {
-    /// Asks `decide` about every read.
+    /// Calls `decide` with every read and its number, from 0.
     pub fn new(decide: impl FnMut(&Read, u64) -> Option<Fault> + Send + 'static) -> Self {
         let decide: Decide = Box::new(decide);
         Self {
@@ -48,13 +48,13 @@ impl Faults {
         }
     }
 
-    /// Calls `act` after every read that was made, before anybody knows that it is complete.
+    /// Calls `act` after every read of the inner engine, before the read's completion is visible.
     pub fn after_reading(mut self, act: impl FnMut(&Completion) + Send + 'static) -> Self {
         self.after_reading = Some(Arc::new(Mutex::new(Box::new(act))));
         self
     }
 
-    /// For [`Builder::wrap`](bedplate_scan::Builder::wrap).
+    /// The wrapper for [`Builder::wrap`](bedplate_scan::Builder::wrap).
     pub fn around(&self) -> impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static {
         let faults = self.clone();
         move |inner| {
@@ -66,9 +66,9 @@ impl Faults {
 struct Faulty {
     inner: Box<dyn Engine>,
     faults: Faults,
-    /// Slow reads that fly.
+    /// Reads in flight, and the delays of the slow ones.
     flying: HashMap<u64, Option<Duration>>,
-    /// What is complete, and when it may show.
+    /// Completions, each with the time when it becomes visible.
     late: Vec<(Instant, Completion)>,
     failed: Vec<Completion>,
 }
@@ -90,7 +90,7 @@ impl Engine for Faulty {
         self.inner.remove_file(file);
     }
 
-    fn add_memory(&mut self, memory: Arc<Frames>) -> Result<usize> {
+    fn add_memory(&mut self, memory: Buffer) -> Result<usize> {
         self.inner.add_memory(memory)
     }
 

@@ -1,4 +1,4 @@
-//! Counts the calls of ioctl that a thread tries to make; none of them is made any more.
+//! Counts the calls of `ioctl` that a thread tries to make. From then on each of them fails.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -7,25 +7,25 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn caught(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
     CALLS.fetch_add(1, SeqCst);
-    // SAFETY: the kernel hands the handler the context of the thread that it interrupted.
+    // SAFETY: the kernel passes the context of the interrupted thread to the handler.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    // What the call returns.
+    // Set the result of the call.
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOTTY);
 }
 
-/// From now on in this thread.
+/// Starts to count in this thread. It cannot be stopped.
 pub fn count() -> &'static AtomicU64 {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = [
-        // The number of the call is at the beginning of what the filter sees.
+        // The number of the call is at the start of the filter's input.
         step(BPF_LD | BPF_W | BPF_ABS, 0, 0, 0),
         step(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, libc::SYS_ioctl as u32),
         step(BPF_RET | BPF_K, 0, 0, libc::SECCOMP_RET_TRAP),
         step(BPF_RET | BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the handler touches atomics and its own context only; the filter is a valid program, which the kernel copies.
+    // SAFETY: the handler accesses only atomics and its own context. The filter is a valid program, which the kernel copies.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = caught as *const () as usize;

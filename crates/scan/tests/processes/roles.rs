@@ -1,4 +1,4 @@
-//! What this test's binary is when it is started again by itself: a daemon, or a worker. Both end when their input does.
+//! The roles of this test's binary when it starts itself again: a daemon, or a worker. Both end at the end of their input.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -11,9 +11,9 @@ use bedplate_scan::{AccessKey, Channel, Daemon, Error, FRAME, Options, Scan, Ser
 
 use crate::common::is_right;
 
-/// How a worker ends whose daemon is gone.
+/// The exit code of a worker whose daemon is gone.
 pub const GONE: i32 = 3;
-/// How one ends that may not join.
+/// The exit code of a worker that may not join.
 pub const REFUSED: i32 = 4;
 
 const ROLE: &str = "BEDPLATE_SCAN_ROLE";
@@ -22,7 +22,7 @@ const TARGET: &str = "BEDPLATE_SCAN_TARGET";
 const SIZE: &str = "BEDPLATE_SCAN_SIZE";
 const PACE: &str = "BEDPLATE_SCAN_PACE";
 
-/// A process of a role. It is killed with this object.
+/// A process with a role. Dropping this object kills the process.
 pub struct Process {
     child: Child,
     input: Option<ChildStdin>,
@@ -36,11 +36,11 @@ impl Drop for Process {
     }
 }
 
-/// What a worker scans.
+/// The target of a worker's scan.
 pub enum Target<'a> {
-    /// A file for itself.
+    /// A file that the worker scans alone.
     File(&'a Path),
-    /// A pool.
+    /// A pool that the worker joins.
     Pool(AccessKey),
 }
 
@@ -60,14 +60,15 @@ impl Process {
         Self { child, input, lines }
     }
 
-    /// A daemon that listens.
+    /// Starts a daemon, and waits until it listens.
     pub fn daemon(socket: &Path) -> Self {
         let mut daemon = Self::start("daemon", socket, |_| {});
         daemon.hear("listens");
         daemon
     }
 
-    /// A worker that has joined, or opened its file; it begins when it is told to. It takes so long for each chunk.
+    /// Starts a worker, which joins the pool or opens its file, and begins after [`say_go`](Self::say_go). It spends `pace` on
+    /// each chunk.
     pub fn worker(socket: &Path, target: &Target<'_>, size: u64, pace: Duration) -> Self {
         Self::start("worker", socket, |command| {
             let target = match target {
@@ -78,7 +79,7 @@ impl Process {
         })
     }
 
-    /// Waits for it to say something.
+    /// Waits up to 20 s until the process prints a line that ends with `what`.
     pub fn hear(&mut self, what: &str) {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
@@ -90,14 +91,14 @@ impl Process {
         }
     }
 
-    /// How often it said something until now.
+    /// The number of new lines of the process that end with `what`.
     pub fn count(&self, what: &str) -> usize {
         self.lines.try_iter().filter(|line| line.ends_with(what)).count()
     }
 
     pub fn say_go(&mut self) {
         use std::io::Write;
-        // One that is gone already is noticed by how it ended.
+        // Errors are ignored, because the exit code tells if the process has already ended.
         let _ = self.input.as_mut().unwrap().write_all(b"go\n");
     }
 
@@ -106,11 +107,11 @@ impl Process {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a signal to a child of this process that has not been waited for.
+        // SAFETY: the signal goes to a child of this process that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
-    /// Closes its input, and waits until it ends.
+    /// Closes the process's input, and waits until the process ends.
     pub fn end(&mut self) -> ExitStatus {
         self.input = None;
         self.wait()
@@ -127,13 +128,17 @@ impl Process {
         panic!("process {} does not end", self.child.id());
     }
 
-    /// Descriptors that it has.
-    pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    /// The targets of the process's descriptors, as the kernel names them. A descriptor that is closed in the meantime is left
+    /// out.
+    pub fn descriptors(&self) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let mut all: Vec<_> = all.filter_map(|one| std::fs::read_link(one.unwrap().path()).ok()).collect();
+        all.sort();
+        all
     }
 }
 
-/// Plays the role that this process was started for, if it was.
+/// Runs the role for which this process was started, if any.
 pub fn play() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let socket = PathBuf::from(std::env::var_os(SOCKET).unwrap());
@@ -149,7 +154,7 @@ pub fn play() {
     std::process::exit(code);
 }
 
-/// A line, or the end of the input.
+/// Waits for a line, or for the end of the input.
 fn told() -> bool {
     std::io::stdin().lock().read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0)
 }
@@ -189,7 +194,7 @@ fn worker(socket: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads every page once.
+/// Reads every page, and checks that each comes once.
 fn read(channel: &mut Channel, size: u64, pace: Duration) -> Result<(), Error> {
     let (mut seen, mut bytes) = (HashSet::new(), 0);
     while let Some(page) = channel.next_page()? {

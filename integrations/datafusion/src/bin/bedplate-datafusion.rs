@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_datafusion::measure::{MeasureRule, Meter};
-use bedplate_datafusion::{Scans, Service, tables};
+use bedplate_datafusion::{Options, Scans, Service, limits, tables};
 use clap::Parser;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -30,6 +30,9 @@ struct Arguments {
     /// Partitions of each scan, which are the threads that work on the query: as many as processors by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     partitions: Option<u64>,
+    /// Files with fewer bytes are read by DataFusion's own reader
+    #[arg(long, value_name = "BYTES", default_value_t = limits::MIN_FILE_BYTES, conflicts_with = "plain")]
+    min_file_bytes: u64,
     /// A file with one SQL query
     #[arg(long, value_name = "FILE.sql")]
     query: PathBuf,
@@ -63,7 +66,8 @@ fn scans(arguments: &Arguments) -> Result<Option<Scans>, Error> {
         Some(socket) => Service::connect(socket)?,
         None => Service::start()?,
     };
-    Ok(Some(Scans::new(service)))
+    let options = Options { min_file_bytes: arguments.min_file_bytes, ..Options::default() };
+    Ok(Some(Scans::with_options(service, options, [])?))
 }
 
 async fn run(arguments: &Arguments) -> Result<serde_json::Value, Error> {

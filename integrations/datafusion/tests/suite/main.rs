@@ -2,5 +2,7 @@
 
 mod changes;
 mod common;
+mod daemon;
 mod limits;
+mod program;
 mod tpch;

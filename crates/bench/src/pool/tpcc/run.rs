@@ -53,7 +53,7 @@ impl Until {
     }
 
     /// Transactions of each thread.
-    #[cfg(test)]
+    #[cfg(any(test, target_arch = "x86_64"))]
     pub fn transactions(transactions: u64) -> Self {
         Self { window: None, transactions }
     }
@@ -86,10 +86,18 @@ pub fn run<S: Store>(store: &S, database: &Database, threads: u32, until: Until,
     for result in results {
         done.add(&result?);
     }
-    let mut last = Worker::new(store, database)?;
-    while let Some(delivery) = database.deferred() {
-        last.one(&Input::Delivery(delivery))?;
-    }
+    Worker::new(store, database)?.deliver()?;
+    Ok(done)
+}
+
+/// Runs the terminals on the calling thread, for a number of transactions. Deliveries that still wait at the end are made and
+/// counted.
+#[cfg(target_arch = "x86_64")]
+pub fn run_alone<S: Store>(store: &S, database: &Database, transactions: u64, seed: u64) -> Result<Done> {
+    let terminals = Terminals::new(database, 0, 1, seed);
+    let worker = Worker::new(store, database)?;
+    let mut done = worker.work(terminals, Until::transactions(transactions), &AtomicBool::new(false))?;
+    done.add(&Worker::new(store, database)?.deliver()?);
     Ok(done)
 }
 
@@ -132,6 +140,14 @@ impl<'s, S: Store> Worker<'s, S> {
                     }
                 }
             }
+        }
+        Ok(self.done)
+    }
+
+    /// Makes the deliveries that wait.
+    fn deliver(mut self) -> Result<Done> {
+        while let Some(delivery) = self.database.deferred() {
+            self.one(&Input::Delivery(delivery))?;
         }
         Ok(self.done)
     }

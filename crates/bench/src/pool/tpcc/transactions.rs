@@ -37,8 +37,11 @@ pub fn execute(session: &mut impl Session, input: &Input, shown: &mut Shown) -> 
         Input::OrderStatus(_) | Input::StockLevel(_) => Access::Read,
         _ => Access::Write,
     };
+    let before = *shown;
     session.transaction(access, &mut |tx| {
-        let mut work = Work { tx, value: Vec::new(), shown };
+        // The terminal shows only the last attempt of a transaction that begins again.
+        *shown = before;
+        let mut work = Work { tx, value: Vec::new(), shown: &mut *shown };
         match input {
             Input::NewOrder(order) => work.new_order(order),
             Input::Payment(payment) => work.payment(payment),

@@ -1,17 +1,17 @@
-//! `pool-ycsb`: YCSB (paper 7.4, Figures 17 and 18) over the B+tree on the pool's engines, and over LMDB, RocksDB and
-//! redb.
+//! `pool-ycsb`: YCSB (paper 7.4, Figures 17 and 18) over the bare B+tree on the pool's engines, over the transactional
+//! store, and over LMDB, RocksDB and redb.
 //!
 //! Records have keys of 8 bytes and values of 120, loaded in random order. In memory, a side may use several times what
 //! the records are; out of memory, an eighth (of keys and values: what a store adds makes it less). Every side is a
 //! process of its own, which uses the files that it loaded for both. With durability, an update returns when it is on
 //! disk.
 //!
-//! `..._oom` ratios with other engines of the pool are of operations per second of CPU time, as in the paper; those with
-//! peers of operations per second, and `..._per_core` of CPU time. Where there is one for each distribution, the ratio
-//! without a distribution in its name is the smaller one.
+//! `default` in the name of a ratio is the engine that a pool chooses. A ratio is the smaller one of both distributions, and is
+//! of operations per second, or, with `..._per_core`, per second of CPU time. Out of memory, engines of the pool are
+//! compared by CPU time, as in the paper.
 
-mod run;
-mod trace;
+pub(super) mod run;
+pub(super) mod trace;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,14 +23,14 @@ use self::trace::{Mix, Popularity, SKEW};
 use super::apart::{Apart, Serve};
 use super::budget::forget;
 use super::peers::Setting;
-use super::side::{HASHTABLE, LMDB, LMDB_LONG, STOCK, Side, VMCACHE, With};
+use super::side::{ARRAY, HASHTABLE, LMDB, LMDB_LONG, STOCK, STORE, Side, VMCACHE, With};
 use super::store::Store;
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "pool-ycsb",
-    about: "YCSB over the B+tree on each pool engine, LMDB, RocksDB and redb (paper 7.4, Figures 17 and 18)",
+    about: "YCSB over the B+tree on each pool engine, the store, LMDB, RocksDB and redb (paper 7.4, Figures 17 and 18)",
     run,
 };
 
@@ -66,8 +66,6 @@ struct Stage {
     sides: Vec<Side>,
     budget: u64,
     durable: bool,
-    /// Whether the files are there already.
-    loaded: bool,
     cells: Vec<(Mix, Popularity)>,
 }
 
@@ -85,8 +83,9 @@ struct Size {
 impl Size {
     fn of(options: &Options) -> Self {
         use {Mix::*, Popularity::*};
-        let quick = vec![(C, Uniform), (C, Zipf), (A, Uniform), (A, Zipf), (B, Zipf), (E, Zipf)];
-        let full = [A, B, C, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
+        let quick =
+            vec![(C, Uniform), (C, Zipf), (C16, Uniform), (A, Uniform), (A, Zipf), (B, Zipf), (E, Zipf)];
+        let full = [A, B, C, C16, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
         Self {
             records: options.pick(600_000, 8_000_000),
             rounds: options.pick(3, 7),
@@ -100,33 +99,14 @@ fn stages(size: &Size) -> Vec<Stage> {
     let bytes = u64::from(size.records) * (8 + VALUE as u64);
     // A few pages are needed for anything.
     let eighth = (bytes / 8).max(2 << 20);
-    let all = vec![STOCK, VMCACHE, HASHTABLE, LMDB, Side::RocksDb, Side::Redb];
-    let with_long: Vec<Side> = all.iter().copied().chain([LMDB_LONG]).collect();
+    let all = vec![ARRAY, STOCK, VMCACHE, HASHTABLE, STORE, LMDB, Side::RocksDb, Side::Redb];
+    let with_long = all.iter().copied().chain([LMDB_LONG]).collect();
+    let durable = all.iter().copied().filter(|side| side.can_be_durable()).collect();
+    let stage = |name, sides, budget, durable, cells| Stage { name, sides, budget, durable, cells };
     vec![
-        Stage {
-            name: "memory",
-            sides: with_long,
-            budget: bytes * 4,
-            durable: false,
-            loaded: false,
-            cells: size.cells.clone(),
-        },
-        Stage {
-            name: "oom",
-            sides: all.clone(),
-            budget: eighth,
-            durable: false,
-            loaded: true,
-            cells: size.cells.clone(),
-        },
-        Stage {
-            name: "durable",
-            sides: all,
-            budget: bytes * 4,
-            durable: true,
-            loaded: true,
-            cells: vec![(Mix::A, Popularity::Zipf)],
-        },
+        stage("memory", with_long, bytes * 4, false, size.cells.clone()),
+        stage("oom", all, eighth, false, size.cells.clone()),
+        stage("durable", durable, bytes * 4, true, vec![(Mix::A, Popularity::Zipf)]),
     ]
 }
 
@@ -206,6 +186,8 @@ fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> 
                 continue;
             }
         };
+        // The second LMDB has the first one's files, and later stages have the first stage's.
+        let is_new = !files.exists();
         std::fs::create_dir_all(&files).map_err(Error::io("create a directory"))?;
         if limit.is_some() {
             forget(&files)?;
@@ -222,8 +204,7 @@ fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> 
                 continue;
             }
         };
-        // The second LMDB has the first one's files.
-        if !stage.loaded && side != LMDB_LONG {
+        if is_new {
             let window = apart.ask(&Question::Load(records))?;
             report.rows.push(
                 Fields::new()
@@ -269,38 +250,70 @@ fn row(stage: &Stage, side: Side, mix: Mix, popularity: Popularity, windows: &[W
         .with("ops_per_cpu_s", samples(windows, Window::per_core).median())
 }
 
+/// A comparison of a side with others, of which the best counts.
+struct Comparison {
+    name: &'static str,
+    stage: &'static str,
+    side: Side,
+    others: &'static [Side],
+    quantity: fn(&Window) -> f64,
+}
+
+const PEERS: &[Side] = &[LMDB, Side::RocksDb, Side::Redb];
+
+const COMPARISONS: &[Comparison] = &[
+    Comparison::new("default_over_vmcache_mem", "memory", ARRAY, &[VMCACHE], Window::rate),
+    Comparison::new("default_over_vmcache_oom", "oom", ARRAY, &[VMCACHE], Window::per_core),
+    Comparison::new("default_over_stock_mem", "memory", ARRAY, &[STOCK], Window::rate),
+    Comparison::new("default_over_stock_oom", "oom", ARRAY, &[STOCK], Window::per_core),
+    Comparison::new("default_over_hashtable_mem", "memory", ARRAY, &[HASHTABLE], Window::rate),
+    Comparison::new("default_over_hashtable_oom", "oom", ARRAY, &[HASHTABLE], Window::per_core),
+    Comparison::new("stock_over_vmcache_mem", "memory", STOCK, &[VMCACHE], Window::rate),
+    Comparison::new("stock_over_vmcache_oom", "oom", STOCK, &[VMCACHE], Window::per_core),
+    Comparison::new("store_over_default_mem", "memory", STORE, &[ARRAY], Window::rate),
+    Comparison::new("store_over_default_oom", "oom", STORE, &[ARRAY], Window::per_core),
+    Comparison::new("default_over_lmdb_mem", "memory", ARRAY, &[LMDB], Window::rate),
+    Comparison::new("default_over_lmdb_long_mem", "memory", ARRAY, &[LMDB_LONG], Window::rate),
+    Comparison::new("default_over_best_peer_oom", "oom", ARRAY, PEERS, Window::rate),
+    Comparison::new("default_over_best_peer_oom_per_core", "oom", ARRAY, PEERS, Window::per_core),
+    Comparison::new("store_over_best_peer_durable", "durable", STORE, PEERS, Window::rate),
+    Comparison::new("store_over_best_peer_durable_per_core", "durable", STORE, PEERS, Window::per_core),
+];
+
+impl Comparison {
+    const fn new(
+        name: &'static str,
+        stage: &'static str,
+        side: Side,
+        others: &'static [Side],
+        quantity: fn(&Window) -> f64,
+    ) -> Self {
+        Self { name, stage, side, others, quantity }
+    }
+
+    fn samples(&self, results: &Results, side: Side, mix: Mix, popularity: Popularity) -> Option<Samples> {
+        results.get(&(self.stage, side, mix, popularity)).map(|windows| samples(windows, self.quantity))
+    }
+
+    /// The ratio in a workload; NaN if it was not measured. The best of the others is the one over which it is smallest.
+    fn ratio(&self, results: &Results, mix: Mix) -> f64 {
+        let over = |popularity| {
+            let side = self.samples(results, self.side, mix, popularity)?;
+            let others =
+                self.others.iter().filter_map(|&other| self.samples(results, other, mix, popularity));
+            Some(others.map(|other| side.over(&other)).fold(f64::NAN, f64::min))
+        };
+        [Popularity::Uniform, Popularity::Zipf].into_iter().filter_map(over).fold(f64::NAN, f64::min)
+    }
+}
+
 fn ratios(results: &Results, report: &mut Report) {
-    let both = [Popularity::Uniform, Popularity::Zipf];
-    let of = |stage, side, popularity, quantity: fn(&Window) -> f64| -> Option<Samples> {
-        results.get(&(stage, side, Mix::C, popularity)).map(|windows| samples(windows, quantity))
-    };
-    // One for each distribution, and the smaller one.
-    let mut compare = |name: &str, stage: &'static str, others: &[Side], quantity: fn(&Window) -> f64| {
-        let mut least = f64::NAN;
-        for popularity in both {
-            let Some(stock) = of(stage, STOCK, popularity, quantity) else { continue };
-            // The best of the others is the one that stock is least better than.
-            let over = others
-                .iter()
-                .filter_map(|&other| of(stage, other, popularity, quantity))
-                .map(|other| stock.over(&other))
-                .fold(f64::NAN, f64::min);
-            report.ratio(&format!("{name}_{}", popularity.name()), over);
-            least = least.min(over);
+    for comparison in COMPARISONS {
+        for mix in [Mix::A, Mix::B, Mix::C, Mix::C16, Mix::E] {
+            let name = format!("{}_{}", comparison.name, format!("{mix:?}").to_lowercase());
+            report.ratio(&name, comparison.ratio(results, mix));
         }
-        report.ratio(name, least);
-    };
-    let peers: Vec<Side> =
-        [LMDB, Side::RocksDb, Side::Redb].into_iter().filter(|side| side.is_peer()).collect();
-    compare("stock_over_vmcache_oom", "oom", &[VMCACHE], Window::per_core);
-    compare("stock_over_vmcache_oom_rate", "oom", &[VMCACHE], Window::rate);
-    compare("stock_over_hashtable_oom", "oom", &[HASHTABLE], Window::per_core);
-    compare("stock_over_vmcache_mem", "memory", &[VMCACHE], Window::rate);
-    compare("stock_over_hashtable_mem", "memory", &[HASHTABLE], Window::rate);
-    compare("stock_over_lmdb_mem", "memory", &[LMDB], Window::rate);
-    compare("stock_over_lmdb_long_mem", "memory", &[LMDB_LONG], Window::rate);
-    compare("stock_over_best_peer_oom", "oom", &peers, Window::rate);
-    compare("stock_over_best_peer_oom_per_core", "oom", &peers, Window::per_core);
+    }
 }
 
 #[cfg(test)]
@@ -316,23 +329,27 @@ mod tests {
     fn a_small_run_measures_every_side_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let options = Options { directory: directory.path().to_owned(), ..Options::new(Mode::Quick) };
-        let cells = vec![(Mix::C, Popularity::Uniform), (Mix::E, Popularity::Zipf)];
+        let cells = vec![(Mix::C16, Popularity::Uniform), (Mix::E, Popularity::Zipf)];
         let size = Size { records: 20_000, rounds: 1, window_ms: 20, cells };
         let report = run_sized(&options, &size, &mut |_| {}).unwrap();
         // Every side has a row for each cell, or a reason; a side of the pool has no excuse.
-        let sides = ["stock", "vmcache", "hashtable", "lmdb", "rocksdb", "redb"];
+        let peers = ["lmdb", "rocksdb", "redb"];
         for (stage, cells) in [("memory", 2), ("oom", 2), ("durable", 1)] {
-            for side in sides {
+            let trees: &[&str] =
+                if stage == "durable" { &[] } else { &["array", "stock", "vmcache", "hashtable"] };
+            for side in trees.iter().copied().chain(["store"]).chain(peers) {
                 let is = |row: &&Fields, key, name| row.get(key).is_some_and(|value| value == name);
                 let rows =
                     report.rows.iter().filter(|row| is(row, "stage", stage) && is(row, "side", side)).count();
                 let skipped = report.config.get(&format!("without_{stage}_{side}")).is_some();
-                let excused = skipped && ["lmdb", "rocksdb", "redb"].contains(&side);
+                let excused = skipped && peers.contains(&side);
                 assert!(rows == cells || excused, "{stage}, {side}: {}", report.to_table(None));
             }
         }
         assert!(report.rows.iter().all(|row| row.number("ops_per_s").unwrap_or(1.0) > 0.0));
-        assert!(report.ratios["stock_over_vmcache_mem"] > 0.0 && report.ratios["stock_over_lmdb_mem"] > 0.0);
+        for name in ["default_over_vmcache_mem_c16", "default_over_lmdb_mem_e", "store_over_best_peer_durable_a"] {
+            assert!(report.ratios[name] > 0.0, "{name}");
+        }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
     }
@@ -344,20 +361,18 @@ mod tests {
             let window = Window { operations, seconds: 1.0, cpu_seconds: 2.0 };
             results.insert((stage, side, Mix::C, popularity), vec![window; 3]);
         };
-        for (popularity, stock, vmcache, lmdb, rocksdb) in
+        for (popularity, array, vmcache, lmdb, rocksdb) in
             [(Popularity::Uniform, 100, 50, 20, 80), (Popularity::Zipf, 300, 200, 30, 10)]
         {
-            put("oom", STOCK, popularity, stock);
+            put("oom", ARRAY, popularity, array);
             put("oom", VMCACHE, popularity, vmcache);
             put("oom", LMDB, popularity, lmdb);
             put("oom", Side::RocksDb, popularity, rocksdb);
         }
         let mut report = Report::new("x", Fields::new());
         ratios(&results, &mut report);
-        assert_eq!(report.ratios["stock_over_vmcache_oom_uniform"], 2.0);
-        assert_eq!(report.ratios["stock_over_vmcache_oom"], 1.5);
-        assert_eq!(report.ratios["stock_over_best_peer_oom_uniform"], 1.25);
-        assert_eq!(report.ratios["stock_over_best_peer_oom"], 1.25);
-        assert!(!report.ratios.contains_key("stock_over_lmdb_mem"));
+        assert_eq!(report.ratios["default_over_vmcache_oom_c"], 1.5);
+        assert_eq!(report.ratios["default_over_best_peer_oom_c"], 1.25);
+        assert!(!report.ratios.contains_key("default_over_lmdb_mem_c"));
     }
 }

@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::trace::{Mix, Op, Popularity, draw, load_order};
+use super::trace::{Mix, Op, Popularity, TOGETHER, draw, load_order};
 use crate::cpu::CpuTime;
 use crate::pool::store::{Access, Session, Store, Verdict};
 use crate::{Error, Result};
@@ -41,7 +41,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Operations per second.
+    /// Operations per second; of records that are read at once, each counts.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
@@ -130,6 +130,14 @@ pub fn measure<S: Store>(store: &S, plan: &Plan) -> Result<Window> {
     Ok(Window { operations, ..window })
 }
 
+/// Does each operation once, on the calling thread. Returns how many there were.
+#[cfg(target_arch = "x86_64")]
+pub fn replay(store: &impl Store, ops: &[Op], seed: u64) -> Result<u64> {
+    let (session, random) = (store.session()?, SmallRng::seed_from_u64(seed));
+    let mut client = Client { session, value: Vec::new(), random };
+    ops.iter().try_fold(0, |done, op| Ok(done + client.one(op)?))
+}
+
 fn panicked() -> Error {
     Error::engine("a client panicked".to_owned())
 }
@@ -147,15 +155,24 @@ impl<S: Session> Client<S> {
             if over.load(Ordering::Relaxed) {
                 break;
             }
-            match *op {
-                Op::Read(record) => self.read(record)?,
-                Op::Update(record) => self.write(key(record, false))?,
-                Op::Insert(record) => self.write(key(record, true))?,
-                Op::Scan(record, count) => self.scan(record, count)?,
-            }
-            done += 1;
+            done += self.one(op)?;
         }
         Ok(done)
+    }
+
+    /// Does an operation. Returns how many it counts as: of records that are read at once, each counts.
+    fn one(&mut self, op: &Op) -> Result<u64> {
+        match *op {
+            Op::Read(record) => self.read(record)?,
+            Op::ReadMany(records) => {
+                self.read_many(&records)?;
+                return Ok(records.len() as u64);
+            }
+            Op::Update(record) => self.write(key(record, false))?,
+            Op::Insert(record) => self.write(key(record, true))?,
+            Op::Scan(record, count) => self.scan(record, count)?,
+        }
+        Ok(1)
     }
 
     fn read(&mut self, record: u32) -> Result<()> {
@@ -164,6 +181,19 @@ impl<S: Session> Client<S> {
         match found && self.value.len() == VALUE && self.value.starts_with(&key) {
             true => Ok(()),
             false => Err(Error::engine(format!("record {record} is not what was written"))),
+        }
+    }
+
+    fn read_many(&mut self, records: &[u32; TOGETHER]) -> Result<()> {
+        let keys = records.map(|record| key(record, false));
+        let mut right = [false; TOGETHER];
+        let mut each = |index: usize, value: Option<&[u8]>| {
+            right[index] = value.is_some_and(|value| value.len() == VALUE && value.starts_with(&keys[index]));
+        };
+        self.session.get_many(&keys.each_ref().map(|key| &key[..]), &mut each)?;
+        match records.iter().zip(right).find(|(_, right)| !right) {
+            None => Ok(()),
+            Some((record, _)) => Err(Error::engine(format!("record {record} is not what was written"))),
         }
     }
 
@@ -202,7 +232,7 @@ mod tests {
         assert_eq!(store.copy().len(), 500);
         assert_eq!(warm(&store, records).unwrap().operations, 500);
         assert!(warm(&store, records + 1).is_err());
-        for mix in [Mix::A, Mix::B, Mix::C, Mix::E] {
+        for mix in [Mix::A, Mix::B, Mix::C, Mix::C16, Mix::E] {
             let plan =
                 Plan { mix, popularity: Popularity::Zipf, records, threads: 2, window_ms: 30, seed: 1 };
             let window = measure(&store, &plan).unwrap();

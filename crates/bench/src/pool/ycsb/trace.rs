@@ -29,7 +29,10 @@ impl Popularity {
     }
 }
 
-/// YCSB's core workloads, those that are asked for.
+/// How many records are read at once where several are.
+pub const TOGETHER: usize = 16;
+
+/// YCSB's core workloads, those that are asked for, and one that is none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mix {
     /// Half reads, half updates.
@@ -38,6 +41,8 @@ pub enum Mix {
     B,
     /// Reads.
     C,
+    /// Reads of [`TOGETHER`] records at once.
+    C16,
     /// 95 % scans of 1 to 100 records, 5 % inserts.
     E,
 }
@@ -46,6 +51,7 @@ pub enum Mix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Read(u32),
+    ReadMany([u32; TOGETHER]),
     Update(u32),
     /// A record that was not loaded, beside this one.
     Insert(u32),
@@ -58,20 +64,25 @@ pub fn draw(mix: Mix, popularity: Popularity, records: u32, count: usize, seed: 
     let mut random = SmallRng::seed_from_u64(seed);
     let zipf = Zipf::new(f64::from(records), SKEW).expect("there are records");
     let scatter = coprime(records.into());
+    let draw_record = |random: &mut SmallRng| match popularity {
+        Popularity::Uniform => random.random_range(0..records),
+        Popularity::Zipf => {
+            let rank = (zipf.sample(random) as u64).clamp(1, records.into()) - 1;
+            key_of_rank(rank, scatter, records.into()) as u32
+        }
+    };
+    if mix == Mix::C16 {
+        let several = |_| Op::ReadMany(std::array::from_fn(|_| draw_record(&mut random)));
+        return (0..count / TOGETHER).map(several).collect();
+    }
     let mut ops = Vec::with_capacity(count);
     for _ in 0..count {
-        let record = match popularity {
-            Popularity::Uniform => random.random_range(0..records),
-            Popularity::Zipf => {
-                let rank = (zipf.sample(&mut random) as u64).clamp(1, records.into()) - 1;
-                key_of_rank(rank, scatter, records.into()) as u32
-            }
-        };
+        let record = draw_record(&mut random);
         let chance = random.random_range(0..100);
         ops.push(match mix {
             Mix::A if chance < 50 => Op::Update(record),
             Mix::B if chance < 5 => Op::Update(record),
-            Mix::A | Mix::B | Mix::C => Op::Read(record),
+            Mix::A | Mix::B | Mix::C | Mix::C16 => Op::Read(record),
             Mix::E if chance < 5 => Op::Insert(record),
             Mix::E => Op::Scan(record, random.random_range(1..=100)),
         });
@@ -102,6 +113,7 @@ mod tests {
         near(share(Mix::A, |op| matches!(op, Op::Read(_))), 0.5);
         near(share(Mix::B, |op| matches!(op, Op::Update(_))), 0.05);
         near(share(Mix::C, |op| matches!(op, Op::Read(_))), 1.0);
+        near(share(Mix::C16, |op| matches!(op, Op::ReadMany(_))), 1.0);
         near(share(Mix::E, |op| matches!(op, Op::Insert(_))), 0.05);
         near(share(Mix::E, |op| matches!(op, Op::Scan(_, 1..=100))), 0.95);
         near(share(Mix::E, |op| matches!(op, Op::Scan(_, 1..=10))), 0.095);

@@ -150,8 +150,13 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 
 /// All sides that there are here. Why others are missing is said in the configuration.
 fn start(small: usize, large: usize, table: &Table, config: &mut Fields) -> Result<Vec<(Side, Process)>> {
-    let pools =
-        [Way::Pool(Kind::Vmcache), Way::Pool(Kind::Stock), Way::Ahead(Kind::Stock), Way::Pool(Kind::Ring0)];
+    let pools = [
+        Way::Pool(Kind::Vmcache),
+        Way::Pool(Kind::Stock),
+        Way::Ahead(Kind::Stock),
+        Way::Pool(Kind::Array),
+        Way::Pool(Kind::Ring0),
+    ];
     let in_memory = |memory| pools.into_iter().map(move |way| Side { way, memory });
     let scans = [Way::Channels, Way::Shared].map(|way| Side { way, memory: small });
     let mut processes = Vec::new();

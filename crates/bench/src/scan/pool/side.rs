@@ -260,7 +260,12 @@ mod tests {
         let table = Table::copy(&data).unwrap();
         let question = Question { clients: 2, pace: 1e9, again: true };
         for memory in [SMALL, LARGE] {
-            for way in [Way::Pool(Kind::Vmcache), Way::Pool(Kind::Stock), Way::Ahead(Kind::Stock)] {
+            for way in [
+                Way::Pool(Kind::Vmcache),
+                Way::Pool(Kind::Stock),
+                Way::Ahead(Kind::Stock),
+                Way::Pool(Kind::Array),
+            ] {
                 let mut process = Side { way, memory }.start(&table).unwrap().unwrap();
                 let costs = process.ask(&question).unwrap();
                 let [cold, again] = costs.as_slice() else { panic!("{costs:?}") };

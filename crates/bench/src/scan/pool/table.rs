@@ -49,7 +49,7 @@ impl Table {
         for number in 0..table.pages {
             from.read_exact(&mut bytes).map_err(Error::io("read the file to scan"))?;
             let mut page = pool.allocate().map_err(failed)?;
-            page.copy_from_slice(&bytes[..PAYLOAD]);
+            page.write(0, &bytes[..PAYLOAD]);
             if number == 0 {
                 table.first = page.page().0;
             }

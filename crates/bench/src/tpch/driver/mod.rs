@@ -15,6 +15,7 @@ use super::answers::Answers;
 use super::engine::{Candidate, Engine, Run, Side};
 use super::oracle::Oracle;
 use super::queries::{Q6, QUERIES, TABLES};
+use super::read_ahead::{self, ReadAhead};
 use super::{BENCH, Progress, scale};
 use crate::sample::samples;
 use crate::{Error, Fields, Mode, Options, Report, Result, Sink};
@@ -62,10 +63,10 @@ impl Plan {
             },
             Mode::Quick => Self {
                 scale,
-                q6_rounds: 3,
-                cold_rounds: 2,
-                warm_rounds: 3,
-                share_rounds: 1,
+                q6_rounds: 5,
+                cold_rounds: 5,
+                warm_rounds: 2,
+                share_rounds: 3,
                 cold: COLD_QUICK.to_vec(),
                 clients: vec![1, CLIENTS],
                 mixed_clients: 3,
@@ -75,7 +76,7 @@ impl Plan {
                 scale,
                 q6_rounds: 7,
                 cold_rounds: 5,
-                warm_rounds: 5,
+                warm_rounds: 4,
                 share_rounds: 3,
                 cold: (0..QUERIES.len()).collect(),
                 clients: vec![1, 2, 4, CLIENTS, 16, 32],
@@ -112,6 +113,8 @@ pub fn run(candidate: &Candidate, options: &Options, sink: Sink<'_>) -> Result<R
         .with("share_rounds", plan.share_rounds);
     let mut report = Report::new(BENCH.name, config);
     report.config.extend(engine.about());
+    let _read_ahead = options.read_ahead.map(|kib| ReadAhead::set(engine.folder(), kib)).transpose()?;
+    report.config.set("read_ahead_kib", read_ahead::of(engine.folder()));
     let oracle = Oracle::ask(engine.generator(), plan.scale);
     match &oracle {
         Ok(oracle) => report.config.set("oracle", oracle.about()),
@@ -148,6 +151,11 @@ impl Driver<'_, '_> {
     /// Starts the engine cold, runs a query and checks its answer.
     fn cold_run(&mut self, side: Side, index: usize) -> Result<Run> {
         self.engine.cold(side)?;
+        self.run(side, index)
+    }
+
+    /// Runs a query and checks its answer.
+    fn run(&mut self, side: Side, index: usize) -> Result<Run> {
         let run = self.engine.query(side, index)?;
         self.answers.check(index, side.name(), &run.rows)?;
         Ok(run)

@@ -159,8 +159,12 @@ mod tests {
     fn a_read_says_whether_the_page_cache_had_it() {
         let mut file = NamedTempFile::new_in(".").unwrap();
         file.write_all(&[1; 8 * PAGE]).unwrap();
-        cold::forget_file(file.as_file()).unwrap();
-        assert!(!read(file.as_file(), 0).unwrap());
+        // The kernel keeps pages that another processor has just put into a list, so once may be too few.
+        let is_cold = |_| {
+            cold::forget_file(file.as_file()).unwrap();
+            !read(file.as_file(), 0).unwrap()
+        };
+        assert!((0..100).any(is_cold));
         assert!(read(file.as_file(), 0).unwrap());
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tempfile::TempDir;
 
 use crate::cpu::process_cpu_ns;
 use crate::{Error, Options, Result};
@@ -17,15 +18,66 @@ pub fn program(options: &Options) -> Result<PathBuf> {
     }
 }
 
+/// The daemons of an engine, and the folder that has their sockets. They end with this.
+pub struct Daemons {
+    program: PathBuf,
+    running: Vec<Daemon>,
+    folder: TempDir,
+}
+
+impl Daemons {
+    /// No daemon yet. `program`: the `bedplate` command.
+    pub fn new(program: PathBuf) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("bedplate-tpch-").tempdir();
+        let folder = folder.map_err(Error::io("create a folder for sockets"))?;
+        Ok(Self { program, running: Vec::new(), folder })
+    }
+
+    /// The `bedplate` command.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The folder that has the sockets. The engine may have files there, too.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts daemons until so many run. `memory`: what the caches of so many may have, in bytes; `None`: the daemons' default.
+    pub fn start(&mut self, count: usize, memory: Option<u64>) -> Result<()> {
+        for number in self.running.len()..count {
+            let memory = memory.map(|bytes| bytes / count as u64);
+            self.running.push(Daemon::start(&self.program, self.folder.path(), number, memory)?);
+        }
+        Ok(())
+    }
+
+    /// Ends all daemons.
+    pub fn stop(&mut self) {
+        self.running.clear();
+    }
+
+    /// Where the daemon with a number listens, if it runs.
+    pub fn socket(&self, number: usize) -> Option<&Path> {
+        self.running.get(number).map(|daemon| daemon.socket.as_path())
+    }
+
+    /// The processor time of all daemons so far, in nanoseconds.
+    pub fn cpu_ns(&self) -> Result<u64> {
+        let each = self.running.iter().map(|daemon| process_cpu_ns(daemon.child.id()));
+        each.sum::<std::io::Result<_>>().map_err(Error::io("the processor time of the daemons"))
+    }
+}
+
 /// A daemon. It ends with this.
-pub struct Daemon {
+struct Daemon {
     child: Child,
     socket: PathBuf,
 }
 
 impl Daemon {
     /// Starts the daemon with a socket in a folder. `memory`: what its caches may have, in bytes; `None`: the daemon's default.
-    pub fn start(program: &Path, folder: &Path, number: usize, memory: Option<u64>) -> Result<Self> {
+    fn start(program: &Path, folder: &Path, number: usize, memory: Option<u64>) -> Result<Self> {
         use std::os::unix::process::CommandExt;
         let socket = folder.join(format!("{number}.sock"));
         let mut command = Command::new(program);
@@ -51,16 +103,6 @@ impl Daemon {
             });
         }
         Ok(Self { child, socket })
-    }
-
-    /// Where the daemon listens.
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    /// The daemon's processor time so far, in nanoseconds.
-    pub fn cpu_ns(&self) -> Result<u64> {
-        process_cpu_ns(self.child.id()).map_err(Error::io("the processor time of the daemon"))
     }
 }
 

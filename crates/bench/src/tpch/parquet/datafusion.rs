@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tempfile::TempDir;
 
-use super::daemon::{Daemon, program};
-use super::process::{Measured, finish, single};
-use super::{Files, failed};
+use super::Files;
+use super::daemon::{Daemons, program};
+use super::process::{finish, single, together};
 use crate::tpch::engine::{Access, Answer, Candidate, Engine, Run, Side, Together};
+use crate::tpch::measure::at_once;
 use crate::tpch::oracle::Generator;
 use crate::tpch::queries::{Q6, QUERIES, query};
 use crate::tpch::{Progress, cold};
@@ -23,16 +23,27 @@ pub const CANDIDATE: Candidate =
     Candidate { name: "datafusion", database: "DataFusion", scales: [1.0, 1.0], load };
 
 const NAME: &str = "bedplate-datafusion";
+/// The size of files from which on the program serves them, unless it is told otherwise.
+const MINIMUM_BYTES: u64 = 16 << 20;
 /// Of a control group's memory, the daemon has one part in so many.
 const PART_OF_MEMORY: u64 = 4;
+
+/// Memory of the program without the service, and of the service for each partition of a scan.
+const ENGINE_BYTES: u64 = 128 << 20;
+const PARTITION_BYTES: u64 = 64 << 20;
+
+/// An error of DataFusion, or of the program that runs it.
+fn failed(problem: impl ToString) -> Error {
+    Error::Store { store: CANDIDATE.database, problem: problem.to_string() }
+}
 
 struct DataFusion {
     files: Files,
     datafusion: PathBuf,
-    bedplate: PathBuf,
-    /// Has the daemon's socket and the texts of the queries.
-    folder: TempDir,
-    daemons: Vec<Daemon>,
+    /// Files of at least so many bytes are served.
+    minimum: u64,
+    /// Their folder has the texts of the queries, too.
+    daemons: Daemons,
     memory: Option<u64>,
 }
 
@@ -78,13 +89,13 @@ fn load(options: &Options, scale: f64, progress: &mut Progress<'_>) -> Result<Bo
     let bedplate = program(options)?;
     let datafusion = find(options, &bedplate)?;
     let files = Files::make(options, scale, progress)?;
-    let folder = tempfile::Builder::new().prefix("bedplate-tpch-").tempdir();
-    let folder = folder.map_err(Error::io("create a folder for sockets"))?;
+    let minimum = files.minimum(MINIMUM_BYTES)?;
+    let daemons = Daemons::new(bedplate)?;
     for index in 0..QUERIES.len() {
-        std::fs::write(text(folder.path(), index), query(index, scale))
+        std::fs::write(text(daemons.folder(), index), query(index, scale))
             .map_err(Error::io("write a query"))?;
     }
-    Ok(Box::new(DataFusion { files, datafusion, bedplate, folder, daemons: Vec::new(), memory: None }))
+    Ok(Box::new(DataFusion { files, datafusion, minimum, daemons, memory: None }))
 }
 
 /// The file with a query's text.
@@ -92,30 +103,34 @@ fn text(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("{}.sql", index + 1))
 }
 
+/// The memory that the program needs whose scans have so many partitions.
+fn least_memory(partitions: usize) -> u64 {
+    ENGINE_BYTES + partitions as u64 * PARTITION_BYTES
+}
+
 impl DataFusion {
     fn need_daemon(&mut self, side: Side) -> Result<()> {
-        if side == Side::Shared && self.daemons.is_empty() {
-            let memory = self.memory.map(|bytes| bytes / PART_OF_MEMORY);
-            self.daemons.push(Daemon::start(&self.bedplate, self.folder.path(), 0, memory)?);
-        }
-        Ok(())
+        let count = usize::from(side == Side::Shared);
+        self.daemons.start(count, self.memory.map(|bytes| bytes / PART_OF_MEMORY))
     }
 
     /// Runs a query in a process.
     fn process(&self, side: Side, index: usize, partitions: Option<u32>) -> Result<Printed> {
         let mut command = Command::new(&self.datafusion);
-        command.arg("--data").arg(self.files.path()).arg("--query").arg(text(self.folder.path(), index));
-        match (side, self.daemons.first()) {
+        command.arg("--data").arg(self.files.path()).arg("--query").arg(text(self.daemons.folder(), index));
+        match (side, self.daemons.socket(0)) {
             (Side::Vanilla, _) => _ = command.arg("--plain"),
-            (Side::Shared, Some(daemon)) => _ = command.arg("--socket").arg(daemon.socket()),
+            (Side::Shared, Some(socket)) => _ = command.arg("--socket").arg(socket),
             _ => {}
+        }
+        if side != Side::Vanilla {
+            command.args(["--min-file-bytes", &self.minimum.to_string()]);
         }
         if let Some(count) = partitions {
             command.args(["--partitions", &count.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let printed = finish(command.spawn().map_err(Error::io(format!("run {NAME}")))?)
-            .map_err(|error| Error::Store { store: "DataFusion", problem: error.to_string() })?;
+        let printed = finish(CANDIDATE.database, command.spawn().map_err(Error::io(format!("run {NAME}")))?)?;
         serde_json::from_str(&printed)
             .map_err(|error| failed(format!("{NAME} prints no such object: {error}")))
     }
@@ -124,7 +139,6 @@ impl DataFusion {
     fn run(&mut self, side: Side, lists: &[Vec<usize>], partitions: Option<u32>) -> Result<Together> {
         self.need_daemon(side)?;
         let engine = &*self;
-        let measured = Measured::begin(&engine.daemons, engine.files.path())?;
         let client = |list: &Vec<usize>| {
             let (mut answers, mut cpu_ns) = (Vec::new(), 0.0);
             for &query in list {
@@ -134,28 +148,13 @@ impl DataFusion {
             }
             Ok((answers, cpu_ns))
         };
-        let results: Vec<Result<(Vec<Answer>, f64)>> = std::thread::scope(|scope| {
-            let running: Vec<_> = lists.iter().map(|list| scope.spawn(|| client(list))).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|_| Err(failed("a client panicked")))
-            };
-            running.into_iter().map(join).collect()
-        });
-        let (mut all, mut cpu_ns) = (Vec::new(), 0.0);
-        for result in results {
-            let (answers, time) = result?;
-            all.extend(answers);
-            cpu_ns += time;
-        }
-        measured.end(cpu_ns, all)
+        together(&engine.daemons, engine.files.path(), engine.memory.is_some(), || at_once(lists, client))
     }
 }
 
 impl Engine for DataFusion {
     fn about(&self) -> Fields {
-        Fields::new()
-            .with("parquet_by_duckdb", self.files.duckdb.clone())
-            .with("tables", "Parquet files by DuckDB with its defaults (Snappy, row groups of 122880 rows)")
+        self.files.about(Fields::new().with("minimum_bytes_of_served_files", self.minimum))
     }
 
     fn sides(&self) -> &'static [Side] {
@@ -175,13 +174,13 @@ impl Engine for DataFusion {
     }
 
     fn cold(&mut self, side: Side) -> Result<()> {
-        self.daemons.clear();
+        self.daemons.stop();
         cold::forget(self.files.path())?;
         self.need_daemon(side)
     }
 
     fn warm(&mut self, side: Side) -> Result<()> {
-        self.daemons.clear();
+        self.daemons.stop();
         cold::warm(self.files.path())?;
         self.need_daemon(side)
     }
@@ -205,6 +204,10 @@ impl Engine for DataFusion {
         Ok(self.process(Side::Bedplate, Q6, None)?.served_bytes > 0.0)
     }
 
+    fn least_memory(&self) -> u64 {
+        least_memory(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
     fn limit_memory(&mut self, bytes: Option<u64>) {
         self.memory = bytes;
     }
@@ -221,6 +224,22 @@ mod tests {
         let printed: Printed = serde_json::from_str(text).unwrap();
         assert_eq!((printed.wall_ns, printed.read_ns, printed.served_bytes), (5.0, None, 7.0));
         assert_eq!(printed.text(), [["a", "1", "", "2.5"]]);
+    }
+
+    /// The service takes so many MiB for so many readers of a file, and each partition has one (docs/scan-run.md).
+    #[test]
+    fn a_control_group_has_room_for_the_memory_of_the_service() {
+        for (readers, mib) in [(1, 32), (2, 128), (8, 320)] {
+            assert!(least_memory(readers) >= ENGINE_BYTES + (mib << 20), "{readers} readers");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_killed_is_an_error_of_datafusion() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "kill -9 $$"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let error = finish(CANDIDATE.database, command.spawn().unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "DataFusion: signal: 9 (SIGKILL)");
     }
 
     #[test]

@@ -6,9 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
-
-use super::daemon::{Daemon, program};
+use super::daemon::{Daemons, program};
 use super::process::{Client, Task, run, single};
 use super::{Files, failed};
 use crate::tpch::engine::{Access, Candidate, Engine, Run, Side, Together};
@@ -29,14 +27,12 @@ const PART_OF_MEMORY: u64 = 4;
 struct DuckDb {
     files: Files,
     scale: f64,
-    program: PathBuf,
     /// Of the DuckDB that is measured.
     version: String,
     /// Files of at least so many bytes are served.
     minimum: u64,
-    /// Has the sockets of daemons, and statistics.
-    folder: TempDir,
-    daemons: Vec<Daemon>,
+    /// Their folder has statistics, too.
+    daemons: Daemons,
     memory: Option<u64>,
 }
 
@@ -49,28 +45,14 @@ fn load(options: &Options, scale: f64, progress: &mut Progress<'_>) -> Result<Bo
     }
     let version = version()?;
     let files = Files::make(options, scale, progress)?;
-    let minimum = MINIMUM_BYTES.min(files.table_bytes("lineitem")? / 2);
-    let folder = tempfile::Builder::new().prefix("bedplate-tpch-").tempdir();
-    let folder = folder.map_err(Error::io("create a folder for sockets"))?;
-    Ok(Box::new(DuckDb {
-        files,
-        scale,
-        program,
-        version,
-        minimum,
-        folder,
-        daemons: Vec::new(),
-        memory: None,
-    }))
+    let minimum = files.minimum(MINIMUM_BYTES)?;
+    let daemons = Daemons::new(program)?;
+    Ok(Box::new(DuckDb { files, scale, version, minimum, daemons, memory: None }))
 }
 
 /// The version of the DuckDB that is measured.
 fn version() -> Result<String> {
-    let missing = |reason| Error::Missing {
-        what: format!("there is no Python with DuckDB: {reason}"),
-        hint: "run `make setup`",
-    };
-    let mut python = python::with_engine().map_err(missing)?;
+    let mut python = python::with_engine().map_err(python::missing)?;
     python.args(["-c", "import duckdb; print(duckdb.__version__)"]);
     let output = python.stdin(Stdio::null()).output().map_err(Error::io("run Python"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -84,12 +66,7 @@ impl DuckDb {
             Side::Shared => 1,
             Side::Bedplate | Side::Default => clients,
         };
-        let memory = self.memory.map(|bytes| bytes / PART_OF_MEMORY / wanted.max(1) as u64);
-        while self.daemons.len() < wanted {
-            let number = self.daemons.len();
-            self.daemons.push(Daemon::start(&self.program, self.folder.path(), number, memory)?);
-        }
-        Ok(())
+        self.daemons.start(wanted, self.memory.map(|bytes| bytes / PART_OF_MEMORY))
     }
 
     /// A command that runs `query.py`, as the client with a number.
@@ -98,9 +75,10 @@ impl DuckDb {
         let mut command = match side {
             Side::Vanilla => Command::new(python.get_program()),
             Side::Bedplate | Side::Shared | Side::Default => {
-                let daemon = &self.daemons[if side == Side::Shared { 0 } else { client }];
-                let mut command = Command::new(&self.program);
-                command.args(["scan", "run", "--socket"]).arg(daemon.socket());
+                let socket = self.daemons.socket(if side == Side::Shared { 0 } else { client });
+                let socket = socket.ok_or_else(|| failed("a daemon does not run"))?;
+                let mut command = Command::new(self.daemons.program());
+                command.args(["scan", "run", "--socket"]).arg(socket);
                 command.args(["--minimum", &self.minimum.to_string(), "--statistics"]).arg(self.statistics());
                 command.arg("--").arg(python.get_program());
                 command
@@ -112,7 +90,7 @@ impl DuckDb {
     }
 
     fn statistics(&self) -> PathBuf {
-        self.folder.path().join("statistics")
+        self.daemons.folder().join("statistics")
     }
 
     /// Runs lists of queries, each in a process.
@@ -131,7 +109,7 @@ impl DuckDb {
             if time_reads {
                 command.env("BEDPLATE_SCAN_TIME_READS", "1");
                 if side == Side::Vanilla {
-                    command.env("LD_PRELOAD", self.program.with_file_name(LIBRARY));
+                    command.env("LD_PRELOAD", self.daemons.program().with_file_name(LIBRARY));
                     command.env("BEDPLATE_SCAN_MINIMUM", self.minimum.to_string());
                     command.env("BEDPLATE_SCAN_STATISTICS", self.statistics());
                 }
@@ -140,7 +118,7 @@ impl DuckDb {
             clients.push(Client::start(command, &task)?);
         }
         let clients = clients.into_iter().map(Client::wait).collect::<Result<Vec<_>>>()?;
-        run(clients, &self.daemons, folder)
+        run(clients, &self.daemons, folder, self.memory.is_some())
     }
 
     /// Forgets the statistics of processes that have ended.
@@ -167,11 +145,10 @@ fn sum(lines: &str, name: &str) -> f64 {
 
 impl Engine for DuckDb {
     fn about(&self) -> Fields {
-        Fields::new()
+        let engine = Fields::new()
             .with("duckdb", self.version.clone())
-            .with("parquet_by_duckdb", self.files.duckdb.clone())
-            .with("minimum_bytes_of_served_files", self.minimum)
-            .with("tables", "Parquet files by DuckDB with its defaults (Snappy, row groups of 122880 rows)")
+            .with("minimum_bytes_of_served_files", self.minimum);
+        self.files.about(engine)
     }
 
     fn sides(&self) -> &'static [Side] {
@@ -191,13 +168,13 @@ impl Engine for DuckDb {
     }
 
     fn cold(&mut self, side: Side) -> Result<()> {
-        self.daemons.clear();
+        self.daemons.stop();
         cold::forget(self.files.path())?;
         self.need_daemons(side, 1)
     }
 
     fn warm(&mut self, side: Side) -> Result<()> {
-        self.daemons.clear();
+        self.daemons.stop();
         cold::warm(self.files.path())?;
         self.need_daemons(side, 1)
     }

@@ -1,11 +1,12 @@
 # Makes TPC-H's tables as Parquet files, by DuckDB's generator. Prints the name of each table when it begins with it, and then the bytes
 # of each column of each table.
 #
-# python3 load.py FOLDER SCALE TABLE...
+# python3 load.py FOLDER SCALE ROWS TABLE...
+# ROWS: the rows of each row group.
 import os, pathlib, sys
 import duckdb, duckdb_extension_tpch
 
-folder, scale, tables = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+folder, scale, rows, tables = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 database = os.path.join(folder, "generated.duckdb")
 connection = duckdb.connect(database)
 file = next(pathlib.Path(duckdb_extension_tpch.__file__).parent.rglob("tpch.duckdb_extension"))
@@ -16,7 +17,7 @@ connection.execute(f"call dbgen(sf={scale})")
 for number, table in enumerate(tables):
     if number > 0:
         print("table", table, flush=True)
-    connection.execute(f"copy {table} to '{folder}/{table}.parquet' (format parquet)")
+    connection.execute(f"copy {table} to '{folder}/{table}.parquet' (format parquet, row_group_size {rows})")
 connection.close()
 for name in (database, database + ".wal"):
     if os.path.exists(name):

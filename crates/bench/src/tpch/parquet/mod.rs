@@ -14,13 +14,20 @@ use tempfile::TempDir;
 
 use super::queries::{QUERIES, TABLES};
 use super::{Progress, python};
-use crate::{Error, Options, Result};
+use crate::{Error, Fields, Options, Result};
 
 const LOAD: &str = include_str!("load.py");
+/// Rows of each row group that DuckDB writes, unless it is told otherwise.
+const GROUP_ROWS: u32 = 122_880;
+/// DuckDB's vectors have so many rows, and a row group is a number of vectors.
+const VECTOR_ROWS: u32 = 2048;
+
+/// The name in errors.
+const DUCKDB: &str = "DuckDB";
 
 /// An error of DuckDB, or of the program that runs it.
 fn failed(problem: impl ToString) -> Error {
-    Error::Store { store: "DuckDB", problem: problem.to_string() }
+    Error::Store { store: DUCKDB, problem: problem.to_string() }
 }
 
 /// A folder with the tables. It is removed with this.
@@ -31,6 +38,15 @@ struct Files {
     columns: BTreeMap<String, u64>,
     /// The version of DuckDB that made the files.
     duckdb: String,
+    /// Rows of each row group.
+    group_rows: u32,
+}
+
+/// Rows of each row group of tables at a scale factor. Below 1 they are fewer, so that `lineitem` has as many row groups as at 1: Bedplate
+/// serves none of a scan that is one read.
+fn group_rows(scale: f64) -> u32 {
+    let rows = (f64::from(GROUP_ROWS) * scale) as u32;
+    (rows / VECTOR_ROWS * VECTOR_ROWS).clamp(VECTOR_ROWS, GROUP_ROWS)
 }
 
 impl Files {
@@ -41,11 +57,10 @@ impl Files {
             .tempdir_in(crate::scan::directory(options)?)
             .map_err(Error::io("create a folder for the tables"))?;
         let path = folder.path().canonicalize().map_err(Error::io("find the folder of the tables"))?;
-        let mut python = python::with_generator().map_err(|reason| Error::Missing {
-            what: format!("there is no Python with DuckDB: {reason}"),
-            hint: "run `make setup`",
-        })?;
-        python.args(["-c", LOAD]).arg(&path).arg(scale.to_string()).args(TABLES.map(|(table, _)| table));
+        let mut python = python::with_generator().map_err(python::missing)?;
+        let group_rows = group_rows(scale);
+        python.args(["-c", LOAD]).arg(&path).args([scale.to_string(), group_rows.to_string()]);
+        python.args(TABLES.map(|(table, _)| table));
         python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = python.spawn().map_err(Error::io("run Python"))?;
         let output = child.stdout.take().ok_or_else(|| failed("Python has no output"))?;
@@ -61,10 +76,16 @@ impl Files {
                 _ => {}
             }
         }
-        process::finish(child)?;
+        process::finish(DUCKDB, child)?;
         // Bedplate's readers take no file that has just been changed.
         std::thread::sleep(bedplate_scan::SETTLING_TIME);
-        Ok(Self { folder, path, columns, duckdb })
+        Ok(Self { folder, path, columns, duckdb, group_rows })
+    }
+
+    /// The report's fields about the tables, after those about the engine.
+    fn about(&self, engine: Fields) -> Fields {
+        let tables = format!("Parquet files by DuckDB (Snappy, row groups of {} rows)", self.group_rows);
+        engine.with("parquet_by_duckdb", self.duckdb.clone()).with("tables", tables)
     }
 
     fn path(&self) -> &Path {
@@ -72,7 +93,12 @@ impl Files {
         &self.path
     }
 
-    /// The file of a table.
+    /// The size from which on Bedplate is to serve files: `usual`, or less if `lineitem` has less.
+    fn minimum(&self, usual: u64) -> Result<u64> {
+        Ok(usual.min(self.table_bytes("lineitem")? / 2))
+    }
+
+    /// The bytes of a table's file.
     fn table_bytes(&self, table: &str) -> Result<u64> {
         let path = self.path.join(format!("{table}.parquet"));
         path.metadata().map(|found| found.len()).map_err(Error::io(format!("{}", path.display())))
@@ -94,6 +120,12 @@ fn names(query: &str, column: &str) -> bool {
 mod tests {
     use super::*;
     use crate::tpch::queries::Q6;
+
+    #[test]
+    fn small_tables_have_as_many_row_groups_as_large_ones() {
+        assert_eq!((group_rows(1.0), group_rows(100.0)), (GROUP_ROWS, GROUP_ROWS));
+        assert_eq!((group_rows(0.1), group_rows(0.01)), (12_288, 2048));
+    }
 
     #[test]
     fn the_columns_of_a_query_are_found() {

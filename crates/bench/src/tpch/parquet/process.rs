@@ -2,25 +2,30 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::daemon::Daemon;
-use super::failed;
-use crate::tpch::cold;
+use super::daemon::Daemons;
+use super::{DUCKDB, failed};
 use crate::tpch::engine::{Answer, Rows, Run, Together};
+use crate::tpch::measure::measure;
 use crate::tpch::queries::{TABLES, query};
 use crate::{Error, Result};
 
-/// Waits for a process, whose standard error was not read. A failure is an error with the last line of that.
-pub fn finish(child: Child) -> Result<String> {
+/// Waits for a process, whose standard error was not read. A failure is an error of `store` with the last line of that.
+pub fn finish(store: &'static str, child: Child) -> Result<String> {
     let output = child.wait_with_output().map_err(Error::io("wait for a process"))?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(failed(format!("{}: {}", output.status, said.lines().next_back().unwrap_or_default()))),
+        false => {
+            let problem = match said.lines().next_back() {
+                Some(last) => format!("{}: {last}", output.status),
+                None => output.status.to_string(),
+            };
+            Err(Error::Store { store, problem })
+        }
     }
 }
 
@@ -79,7 +84,7 @@ impl Client {
             return Ok(self);
         }
         drop(self.input);
-        finish(self.child)?;
+        finish(DUCKDB, self.child)?;
         Err(failed(format!("a process says {line:?} before its queries")))
     }
 
@@ -101,22 +106,22 @@ impl Client {
     }
 }
 
-/// Lets processes begin at the same time, and collects their answers. The daemons' processor time is counted from the first query to the
+/// Lets processes begin at the same time, and collects their answers. `is_limited` is as for [`measure`]. The daemons' processor time is counted from the first query to the
 /// last answer.
-pub fn run(mut clients: Vec<Client>, daemons: &[Daemon], folder: &std::path::Path) -> Result<Together> {
-    let measured = Measured::begin(daemons, folder)?;
-    clients.iter_mut().try_for_each(Client::begin)?;
-    let (mut answers, mut cpu_ns, mut wanted) = (Vec::new(), 0.0, 0);
-    for client in &mut clients {
-        let (more, time) = client.answers()?;
-        answers.extend(more);
-        cpu_ns += time;
-        wanted += client.queries;
-    }
-    let together = measured.end(cpu_ns, answers)?;
+pub fn run(
+    mut clients: Vec<Client>,
+    daemons: &Daemons,
+    folder: &std::path::Path,
+    is_limited: bool,
+) -> Result<Together> {
+    let together = together(daemons, folder, is_limited, || {
+        clients.iter_mut().try_for_each(Client::begin)?;
+        clients.iter_mut().map(Client::answers).collect()
+    })?;
+    let wanted: usize = clients.iter().map(|client| client.queries).sum();
     for client in clients {
         drop((client.input, client.output));
-        finish(client.child)?;
+        finish(DUCKDB, client.child)?;
     }
     match together.answers.len() == wanted {
         true => Ok(together),
@@ -124,33 +129,17 @@ pub fn run(mut clients: Vec<Client>, daemons: &[Daemon], folder: &std::path::Pat
     }
 }
 
-/// The state before processes begin.
-pub struct Measured<'a> {
-    daemons: &'a [Daemon],
-    folder: &'a std::path::Path,
-    daemons_ns: u64,
-    device: Option<u64>,
-    start: Instant,
-}
-
-impl<'a> Measured<'a> {
-    pub fn begin(daemons: &'a [Daemon], folder: &'a std::path::Path) -> Result<Self> {
-        let (daemons_ns, device) = (cpu_of(daemons)?, cold::device_bytes(folder));
-        Ok(Self { daemons, folder, daemons_ns, device, start: Instant::now() })
-    }
-
-    /// What was measured since, with the processor time and the answers of the processes.
-    pub fn end(self, cpu_ns: f64, answers: Vec<Answer>) -> Result<Together> {
-        let wall_ns = self.start.elapsed().as_nanos() as f64;
-        let device = self.device.zip(cold::device_bytes(self.folder));
-        let device_bytes = device.map(|(before, now)| now.saturating_sub(before) as f64);
-        let daemons_ns = cpu_of(self.daemons)?.saturating_sub(self.daemons_ns);
-        Ok(Together { wall_ns, cpu_ns: cpu_ns + daemons_ns as f64, device_bytes, answers })
-    }
-}
-
-fn cpu_of(daemons: &[Daemon]) -> Result<u64> {
-    daemons.iter().map(Daemon::cpu_ns).sum()
+/// Measures clients as [`measure`] does. Each of them returns its answers and the processor time of its processes. The daemons' processor time is added.
+pub fn together(
+    daemons: &Daemons,
+    folder: &std::path::Path,
+    is_limited: bool,
+    work: impl FnOnce() -> Result<Vec<(Vec<Answer>, f64)>>,
+) -> Result<Together> {
+    let (mut measured, clients) = measure(folder, is_limited, || daemons.cpu_ns(), work)?;
+    let (answers, cpu_ns): (Vec<_>, Vec<_>) = clients.into_iter().unzip();
+    measured.cpu_ns += cpu_ns.iter().sum::<f64>();
+    Ok(measured.together(answers.concat()))
 }
 
 /// The run of one process that had one query. Its time is the process's own.

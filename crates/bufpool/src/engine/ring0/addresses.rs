@@ -1,12 +1,12 @@
-//! Addresses that only ring 0 has, as many as the storage may have pages, and the page tables for them.
+//! Addresses that exist only in ring 0, one for each page that the storage may have, with their page tables.
 //!
-//! Nothing is ever absent there: what has not been brought in leads to a frame that is nobody's, which is
-//! all zeros and read-only. So whoever looks at a page's word finds that it is another page's, as after an
-//! eviction, and no access to a page in bounds ever faults.
+//! Every address is mapped. The address of a page that was never read in leads to the null frame, which is all zeros
+//! and read-only. A thread that reads the word there finds that it belongs to another page, as after an eviction. So an
+//! access to a page in bounds never faults.
 //!
-//! Three tables lead there for all that has no tables of its own: those are added, two at most, when the
-//! first page of their 2 MiB is brought in. A table takes the place of the one that all share by
-//! compare-and-swap, filled before; processors that still use the other one find nobody's frame.
+//! Three shared tables map all ranges without their own tables. A range of 2 MiB gets its own tables, two at most, when
+//! its first page is read in. A new table is filled first and then replaces the shared table by compare-and-swap.
+//! Processors that still use the shared table find the null frame.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -15,29 +15,29 @@ use bedplate_ring0::paging::{LinearMemory, PageSize, PhysicalMemory, Pte, PteFla
 use bedplate_ring0::shootdown::{Batch, MOST_CPUS};
 use bedplate_ring0::{Attached, Cpu, Process, Reserved};
 
-use super::registry::{self, Place};
+use super::registry::{self, PoolEntry};
 use super::unavailable;
+use crate::access::backoff::Backoff;
 use crate::error::Result;
 use crate::page::PAGE;
-use crate::wait::Backoff;
 
-/// Pages that one table of leaves maps.
+/// Number of pages that one table of leaves maps.
 const LEAVES: u64 = 512;
-/// Pages that one entry of the topmost table maps: the most that a pool can have.
+/// Number of pages that one entry of the topmost table maps: the maximum for a pool.
 pub const MOST_PAGES: u64 = LEAVES * LEAVES * LEAVES;
 
-/// See the module.
+/// The addresses of a pool. See the module.
 pub struct Addresses {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     tables: Tables,
-    /// For each 2 MiB, their own table of leaves, if there is one.
+    /// The table of leaves of each 2 MiB, or null.
     leaves: Box<[AtomicPtr<Table>]>,
     _reserved: Reserved,
-    /// Somebody else's as soon as nothing is mapped there any more.
-    place: Place,
+    /// Dropped after the fields above, because another pool may take the entry then.
+    pool_entry: PoolEntry,
     base: u64,
     process: &'static Process,
-    /// What the process's topmost table had there before.
+    /// The previous entry in the process's topmost table.
     before: Pte,
 }
 
@@ -47,37 +47,38 @@ struct Tables {
     memory: LinearMemory,
     attached: Attached,
     process: &'static Process,
-    /// The tables that all share: the one of leaves, and the one above.
+    /// The shared tables: the one of leaves, and the one above it.
     shared: [Frame; 2],
-    /// The one above that.
+    /// The table above those two.
     top: Frame,
 }
 
 impl Addresses {
-    /// For that many pages.
+    /// Creates the addresses of `pages` pages. Fails if all 16 entries for pools are in use.
     pub fn new(process: &'static Process, pages: u64) -> Result<Self> {
-        let place = registry::take().ok_or_else(|| unavailable("there are 16 pools in ring 0 already"))?;
-        let range = VirtRange::top_level_slot(place.entry()).map_err(unavailable)?;
+        let pool_entry =
+            registry::take().ok_or_else(|| unavailable("there are 16 pools in ring 0 already"))?;
+        let range = VirtRange::top_level_slot(pool_entry.entry()).map_err(unavailable)?;
         let reserved = Reserved::new(process, range).map_err(unavailable)?;
         let tables = Tables::new(process, pages)?;
         let leaves = (0..pages.div_ceil(LEAVES)).map(|_| AtomicPtr::default()).collect();
         // SAFETY: only the entry of the reserved range is changed.
         let top = unsafe { process.page_tables() }.top();
-        let entry = &top.slots[place.entry()];
+        let entry = &top.slots[pool_entry.entry()];
         let before = entry.load();
         entry.store_exclusive(Pte::table(tables.top));
-        place.open(pages * PAGE as u64).map_err(unavailable)?;
+        pool_entry.open(pages * PAGE as u64).map_err(unavailable)?;
         let base = range.start();
-        Ok(Self { tables, leaves, place, _reserved: reserved, base, process, before })
+        Ok(Self { tables, leaves, pool_entry, _reserved: reserved, base, process, before })
     }
 
-    /// Where page 0 would be.
+    /// The address of page 0.
     #[inline(always)]
     pub fn base(&self) -> *mut u8 {
         self.base as *mut u8
     }
 
-    /// Where a page is.
+    /// The address of a page.
     #[inline(always)]
     pub fn address(&self, page: u64) -> u64 {
         self.base + page * PAGE as u64
@@ -87,7 +88,7 @@ impl Addresses {
     #[inline]
     pub fn entry(&self, page: u64) -> &Slot {
         let table = self.leaves[(page / LEAVES) as usize].load(Ordering::Acquire);
-        // SAFETY: the address of a table, which stays as long as this does.
+        // SAFETY: the pointer is to a table, which lives as long as `self`.
         let table = unsafe { table.as_ref() }.unwrap_or_else(|| self.add(page));
         &table.slots[(page % LEAVES) as usize]
     }
@@ -108,15 +109,16 @@ impl Addresses {
 impl Tables {
     fn new(process: &'static Process, pages: u64) -> Result<Self> {
         let own = pages.div_ceil(LEAVES) + pages.div_ceil(LEAVES * LEAVES);
-        // Some more are in the lists of processors, where others do not find them at once.
+        // The lists of processors may have some frames where other processors do not find them at once. So there are a
+        // few more.
         let frames = own + 4 + 1024;
         let memory = HostMemory::map(frames as usize * PAGE, Backing::Small).map_err(unavailable)?;
         let (address, bytes) = (memory.base() as u64, memory.bytes() as u64);
-        // SAFETY: the memory is kept in the pool of frames, and detached before that is dropped.
+        // SAFETY: the memory is kept in the pool of frames, and it is detached before that pool is dropped.
         let attached = unsafe { process.attach(address, bytes) }.map_err(unavailable)?;
         let first = Frame::containing(attached.physical);
         let frames = FramePool::new(first, memory, MOST_CPUS as u32).map_err(unavailable)?;
-        // SAFETY: the pool is kept beside it; its frames are tables, and one that nothing is written to.
+        // SAFETY: the pool is kept beside it. Its frames are tables, except one that is never written.
         let memory = unsafe { frames.table_memory() };
         let take = || frames.take(0).ok_or_else(|| unavailable("no frames for page tables"));
         let (nobody, leaves, middle, top) = (take()?, take()?, take()?, take()?);
@@ -130,7 +132,7 @@ impl Tables {
         Ok(Self { frames, memory, attached, process, shared: [leaves, middle], top })
     }
 
-    /// The table that a slot leads to; where that is the one that all share, a copy of it takes its place.
+    /// The table that a slot leads to. If it is the shared one, a copy replaces it first.
     fn own(&self, slot: &Slot, shared: Frame) -> &Table {
         let cpu = Cpu::current().map_or(0, |cpu| cpu.number());
         let mut entry = slot.load();
@@ -139,7 +141,7 @@ impl Tables {
         }
         let mut backoff = Backoff::default();
         let frame = loop {
-            // There are enough: at worst they are in the hands of those who are about to give them back, and may need this
+            // There are enough frames. At worst, other threads have them and are about to free them. They may need this
             // processor for that.
             if let Some(frame) = self.frames.take(cpu) {
                 break frame;
@@ -150,7 +152,7 @@ impl Tables {
         for (to, from) in table.slots.iter().zip(&self.memory.table(shared).slots) {
             to.store_exclusive(from.load());
         }
-        // It fails, too, when the processor has just noted that it used the entry.
+        // The exchange also fails if the processor has just set the accessed bit of the entry.
         while let Err(found) = slot.compare_exchange(entry, Pte::table(frame)) {
             if found.frame() != shared {
                 let given = self.frames.give(cpu, frame);
@@ -171,12 +173,12 @@ impl Drop for Tables {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        self.place.close();
+        self.pool_entry.close();
         // SAFETY: only the entry of the reserved range is changed.
         let top = unsafe { self.process.page_tables() }.top();
-        top.slots[self.place.entry()].store_exclusive(self.before);
-        // Processors that are not in ring 0 now forget everything when they come in. A forked child cannot enter, but
-        // has none in ring 0 either.
+        top.slots[self.pool_entry.entry()].store_exclusive(self.before);
+        // A processor that is not in ring 0 flushes all translations when it enters. A forked child cannot enter ring
+        // 0, but none of its threads is there either.
         let _ = self.process.run(|cpu| cpu.shoot_down_everywhere(&Batch::full()));
     }
 }

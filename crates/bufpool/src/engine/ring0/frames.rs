@@ -1,50 +1,52 @@
-//! The frames: in one piece of memory, so that the clock finds their words without another structure, with huge pages behind
-//! it if there are any; provided by the host once, and never cleared.
+//! The frames of the `ring0` engine. They are one piece of memory, so the clock finds their words by address alone. The
+//! memory has huge pages if available. The host provides it once, and it is never cleared.
 //!
-//! A slot's number is its frame's. Free frames are in lists of the processors, and global ones behind them.
+//! The number of a pool frame is the offset of its physical frame. Free frames are in lists of the processors, with
+//! global lists behind them.
 
-use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
+use bedplate_ring0::frames::{Backing, Frame as PhysicalFrame, FramePool, HostMemory};
 use bedplate_ring0::shootdown::MOST_CPUS;
 use bedplate_ring0::{Attached, Cpu, Process};
 
 use super::unavailable;
 use crate::error::Result;
 use crate::page::PAGE;
-use crate::protocol::slots::Slot;
-use crate::protocol::word::Word;
+use crate::protocol::frame_table::FrameId;
+use crate::protocol::page_state::PageState;
 
-/// How many neighbouring frames go to one processor's list at the beginning.
+/// Number of adjacent frames that go to the list of the same processor at the start.
 const SHARE: u32 = 64;
 
-/// See the module.
+/// The frames of a pool. See the module.
 pub struct Frames {
     lists: FramePool,
-    first: Frame,
+    first: PhysicalFrame,
     base: *mut u8,
     attached: Attached,
     process: &'static Process,
-    /// Frames of the memory that are no slots: it comes in pieces of 2 MiB.
+    /// Number of physical frames beyond the pool's frames. They are not used; memory comes in pieces of 2 MiB.
     rest: u64,
 }
 
-// SAFETY: the pointer is to the memory, which is owned; who may use what of it is what the words say.
+// SAFETY: the pointer is to the memory, which `lists` owns. The words of the frames say which thread may use which
+// frame.
 unsafe impl Send for Frames {}
 // SAFETY: as above.
 unsafe impl Sync for Frames {}
 
 impl Frames {
-    /// That many, all of them free.
+    /// Allocates `count` frames. All of them are free.
     pub fn new(process: &'static Process, count: usize) -> Result<Self> {
         let memory = HostMemory::map(count * PAGE, Backing::Best).map_err(unavailable)?;
         memory.prefault().map_err(unavailable)?;
         let (base, bytes) = (memory.base(), memory.bytes());
-        // SAFETY: the memory is kept in the lists, and detached before they are dropped.
+        // SAFETY: the memory is kept in `lists`, and it is detached before `lists` is dropped.
         let attached = unsafe { process.attach(base as u64, bytes as u64) }.map_err(unavailable)?;
-        let first = Frame::containing(attached.physical);
+        let first = PhysicalFrame::containing(attached.physical);
         let lists = FramePool::new(first, memory, MOST_CPUS as u32).map_err(unavailable)?;
         let all = bytes / PAGE;
         if all > count {
-            let frames: Vec<Frame> = std::iter::from_fn(|| lists.take(0)).collect();
+            let frames: Vec<PhysicalFrame> = std::iter::from_fn(|| lists.take(0)).collect();
             for frame in frames {
                 let number = (frame.number() - first.number()) as u32;
                 if (number as usize) < count {
@@ -55,38 +57,39 @@ impl Frames {
         Ok(Self { lists, first, base, attached, process, rest: (all - count) as u64 })
     }
 
-    /// The frame of a slot.
+    /// The physical frame of a pool frame.
     #[inline]
-    pub fn frame(&self, slot: Slot) -> Frame {
-        self.first.offset(u64::from(slot))
+    pub fn physical_frame(&self, frame: FrameId) -> PhysicalFrame {
+        self.first.offset(u64::from(frame))
     }
 
-    /// Its memory, at an address that never means another frame, natively and for Linux, too.
+    /// The memory of a frame. Its address never leads to another frame, in ring 0, in ring 3 or in the kernel.
     #[inline]
-    pub fn memory(&self, slot: Slot) -> *mut u8 {
-        self.base.wrapping_add(slot as usize * PAGE)
+    pub fn memory(&self, frame: FrameId) -> *mut u8 {
+        self.base.wrapping_add(frame as usize * PAGE)
     }
 
-    /// Its word.
+    /// The word of a frame.
     #[inline]
-    pub fn word(&self, slot: Slot) -> &Word {
-        // SAFETY: in the memory, aligned, and only used as a word, or written by whoever has it locked.
-        unsafe { &*self.memory(slot).cast::<Word>() }
+    pub fn word(&self, frame: FrameId) -> &PageState {
+        // SAFETY: inside the memory and aligned. The memory is used only as a word, or written by the thread that has
+        // locked it.
+        unsafe { &*self.memory(frame).cast::<PageState>() }
     }
 
-    /// A free one, from the list of this processor.
-    pub fn take(&self) -> Option<Slot> {
+    /// Takes a free frame, first from the list of this processor. None if there is none.
+    pub fn take(&self) -> Option<FrameId> {
         let frame = self.lists.take(processor())?;
-        Some((frame.number() - self.first.number()) as Slot)
+        Some((frame.number() - self.first.number()) as FrameId)
     }
 
-    /// Takes one back, into the list of this processor.
-    pub fn give(&self, slot: Slot) {
-        let given = self.lists.give(processor(), self.frame(slot));
-        debug_assert_eq!(given, Ok(()), "slot {slot}");
+    /// Frees a frame into the list of this processor.
+    pub fn free(&self, frame: FrameId) {
+        let given = self.lists.give(processor(), self.physical_frame(frame));
+        debug_assert_eq!(given, Ok(()), "frame {frame}");
     }
 
-    /// How many are free.
+    /// Number of free frames.
     pub fn free_count(&self) -> usize {
         let statistics = self.lists.statistics();
         let taken = statistics.taken.saturating_sub(statistics.given);
@@ -94,7 +97,7 @@ impl Frames {
     }
 }
 
-/// Which list is this thread's.
+/// The number of this thread's processor, which selects a list.
 fn processor() -> u32 {
     Cpu::current().map_or(0, |cpu| cpu.number())
 }

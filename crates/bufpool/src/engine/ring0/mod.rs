@@ -1,12 +1,16 @@
 //! The `ring0` engine: TABBY (section 5 of the paper) on a privileged process.
 //!
-//! A page's number is its address, and the word that says whose page it is and who uses it is in the page itself. When its
-//! frame is given to another page, nobody is told: who is led to the frame by an old translation, in the page tables or in
-//! a processor's TLB, finds another page's number, and has its own processor look again (`protocol`). So an eviction
-//! changes no entry, interrupts no processor, and makes no system call.
+//! The engine has pages of 4 KiB only. A larger page would need several entries in the page tables, and threads would
+//! have to notice a stale translation of each of its parts, but only the first part has the page's number.
 //!
-//! `addresses` has the page tables, `frames` the memory, `registry` brings threads to ring 0 that are not there, or have lost it.
-//! Guards stay with their threads, whose processors know where their pages are.
+//! A page's number determines its address. The page's state is in the page itself: which page it is, and which threads
+//! use it. When a frame is given to another page, no other thread is notified. A thread may reach the frame through a
+//! stale translation in the page tables or a TLB. It finds another page's number there and refreshes its processor's
+//! translation (`protocol`). So an eviction changes no entry, sends no shootdown, and makes no system call.
+//!
+//! `addresses` has the page tables and `frames` the memory. `registry` takes threads into ring 0 that are not there
+//! yet, or that have left it. A guard stays on its thread, because that thread's processor has a current translation of
+//! the page.
 
 mod addresses;
 mod frames;
@@ -15,105 +19,114 @@ mod registry;
 
 use std::sync::atomic::AtomicU32;
 
-use bedplate_ring0::frames::Frame;
+use bedplate_ring0::frames::Frame as PhysicalFrame;
 use bedplate_ring0::paging::Slot as Entry;
 use bedplate_ring0::{Cpu, Process};
 
 use self::addresses::{Addresses, MOST_PAGES};
 use self::frames::Frames;
 use self::protocol::Machine;
-use super::{Kind, Place, Victim};
+use super::{FrameRef, Kind, Victim};
+use crate::access::payload::page_words;
 use crate::error::{Error, Result};
 use crate::page::{PAGE, PageId};
-use crate::protocol::slots::{Slot, Slots};
-use crate::protocol::word::Word;
+use crate::page_size::PageSize;
+use crate::protocol::frame_table::{FrameId, FrameTable};
+use crate::protocol::page_state::PageState;
+use crate::protocol::words;
 use crate::region::Region;
 use crate::statistics::Counter;
 
-/// From an error of ring 0's.
+/// Converts an error of ring 0.
 fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() }
 }
 
-/// What of the engine is used, for those who want to know what each part is worth.
+/// Which parts of the engine are in use. Benchmarks measure the effect of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Free frames are in lists of the processors, and not in one behind a lock.
+    /// Free frames are in lists of the processors, not in one list behind a lock.
     pub local_lists: bool,
     /// Frames are not cleared before they are used again.
     pub no_clearing: bool,
 }
 
 impl Parts {
-    /// All of it.
+    /// All parts.
     pub const ALL: Parts = Parts { local_lists: true, no_clearing: true };
 }
 
-/// See the module.
+/// The engine of a pool. See the module.
 pub(crate) struct Ring0 {
     frames: Frames,
     addresses: Addresses,
-    /// For each page, the version that it has while it is not present.
+    /// The version of each page that is not present.
     versions: Region,
     parts: Parts,
-    /// Translations of a processor's that were old, while the entry was not.
+    /// Number of accesses through a stale translation whose entry was current.
     pub stale: Counter,
 }
 
 impl Ring0 {
-    /// For so many pages, of which so many are in memory.
-    pub fn new(pages: u64, slots: usize, parts: Parts) -> Result<Self> {
+    /// Creates an engine for `pages` pages, with `frames` frames. Fails if ring 0 is not available.
+    pub fn new(pages: u64, size: PageSize, frames: usize, parts: Parts) -> Result<Self> {
+        if size != PageSize::MIN {
+            return Err(unavailable(format!(
+                "it has pages of 4 KiB only, and these have {size}: choose pages of 4 KiB, or another engine"
+            )));
+        }
         if pages > MOST_PAGES {
             return Err(unavailable("it has addresses for 512 GiB: choose a smaller capacity"));
         }
         let process = Process::this().map_err(unavailable)?;
         let versions = Region::new(pages as usize * size_of::<AtomicU32>())?;
-        let frames = Frames::new(process, slots)?;
+        let frames = Frames::new(process, frames)?;
         let addresses = Addresses::new(process, pages)?;
         Ok(Self { frames, addresses, versions, parts, stale: Counter::default() })
     }
 
-    /// Where a page is, for threads in ring 0. Others come there when they touch it.
+    /// The location of a page, for threads in ring 0. Another thread enters ring 0 when it touches that address.
     #[inline(always)]
-    pub fn place(&self, page: PageId) -> Place<'_> {
+    pub fn frame_ref(&self, page: PageId) -> FrameRef<'_> {
         let memory = self.addresses.base().wrapping_add(page.0 as usize * PAGE);
-        // SAFETY: a page's address always leads to a frame, which begins with a word, of this page or another.
-        Place { word: unsafe { &*memory.cast::<Word>() }, memory }
+        // SAFETY: a page's address always leads to a frame. The frame begins with a word, of this page or of another
+        // one.
+        FrameRef { state: unsafe { &*memory.cast::<PageState>() }, memory }
     }
 
-    /// The word of the page in a slot.
+    /// The word of the page in a frame.
     #[inline]
-    pub fn word_of(&self, slot: Slot) -> &Word {
-        self.frames.word(slot)
+    pub fn state_of(&self, frame: FrameId) -> &PageState {
+        self.frames.word(frame)
     }
 
-    /// The memory of the page in a slot.
-    pub fn memory_of(&self, slot: Slot) -> *mut u8 {
-        self.frames.memory(slot)
+    /// The memory of the page in a frame.
+    pub fn memory_of(&self, frame: FrameId) -> *mut u8 {
+        self.frames.memory(frame)
     }
 
-    /// The slots of a pool with this engine. Those that are free it has itself, unless it is to do without.
-    pub fn slots(&self, count: usize) -> Slots {
-        if self.parts.local_lists { Slots::all_taken(count) } else { Slots::new(count) }
+    /// The frame table of a pool. With `local_lists`, the engine has the free frames itself.
+    pub fn frames(&self, count: usize) -> FrameTable {
+        if self.parts.local_lists { FrameTable::all_taken(count) } else { FrameTable::new(count) }
     }
 
-    pub fn take(&self, slots: &Slots) -> Option<Slot> {
-        if self.parts.local_lists { self.frames.take() } else { slots.take() }
+    pub fn take(&self, frames: &FrameTable) -> Option<FrameId> {
+        if self.parts.local_lists { self.frames.take() } else { frames.take().map(|(frame, _)| frame) }
     }
 
-    pub fn give(&self, slots: &Slots, given: impl IntoIterator<Item = Slot>) {
+    pub fn free(&self, frames: &FrameTable, given: impl IntoIterator<Item = FrameId>) {
         if self.parts.local_lists {
-            given.into_iter().for_each(|slot| self.frames.give(slot));
+            given.into_iter().for_each(|frame| self.frames.free(frame));
         } else {
-            slots.give(given);
+            frames.free(given);
         }
     }
 
-    pub fn free_count(&self, slots: &Slots) -> usize {
-        if self.parts.local_lists { self.frames.free_count() } else { slots.free_count() }
+    pub fn free_count(&self, frames: &FrameTable) -> usize {
+        if self.parts.local_lists { self.frames.free_count() } else { frames.free_count() }
     }
 
-    /// Whether the page is there, and only this processor's translation was old.
+    /// Whether the page is present, and only this processor's translation was stale.
     pub fn refresh(&self, page: PageId) -> bool {
         let was_stale = protocol::refresh(self, page.0);
         if was_stale {
@@ -122,45 +135,46 @@ impl Ring0 {
         was_stale
     }
 
-    /// Whether somebody has claimed the page.
+    /// Whether a thread has claimed the page.
     pub fn is_claimed(&self, page: PageId) -> bool {
         self.addresses.entry(page.0).load().is_locked()
     }
 
-    pub fn claim(&self, slots: &Slots, slot: Slot, page: PageId) -> Option<Place<'_>> {
-        if !protocol::claim(self, slot, page.0) {
+    pub fn claim(&self, frames: &FrameTable, frame: FrameId, page: PageId) -> Option<FrameRef<'_>> {
+        if !protocol::claim(self, frame, page.0) {
             return None;
         }
-        let memory = self.frames.memory(slot);
+        let memory = self.frames.memory(frame);
         if !self.parts.no_clearing {
-            // SAFETY: the frame was free, and is the claim's. Its word, which others may look at, is left alone.
-            unsafe { memory.add(size_of::<Word>()).write_bytes(0, PAGE - size_of::<Word>()) };
+            // SAFETY: the frame was free and belongs to the claim. Readers with a stale translation load words only.
+            let words = unsafe { page_words(memory, PageSize::MIN) };
+            words::fill(words, size_of::<PageState>()..PAGE, 0);
         }
-        slots.set_page(slot, page.0);
-        Some(Place { word: self.frames.word(slot), memory })
+        frames.set_page(frame, page.0);
+        Some(FrameRef { state: self.frames.word(frame), memory })
     }
 
-    /// The claimed page's memory has its content, or will have: everybody finds it, locked.
-    pub fn settle(&self, slot: Slot, page: PageId) -> Place<'_> {
-        protocol::map(self, slot, page.0);
-        self.place(page)
+    /// Makes a claimed page visible to all threads. It stays locked. Its memory has its content, or will have it.
+    pub fn settle(&self, frame: FrameId, page: PageId) -> FrameRef<'_> {
+        protocol::map(self, frame, page.0);
+        self.frame_ref(page)
     }
 
-    pub fn abandon(&self, slots: &Slots, slot: Slot, page: PageId) {
-        slots.set_page(slot, 0);
-        protocol::abandon(self, slot, page.0);
+    pub fn abandon(&self, frames: &FrameTable, frame: FrameId, page: PageId) {
+        frames.set_page(frame, 0);
+        protocol::abandon(self, frame, page.0);
     }
 
-    /// Victims' frames can be used again at once.
+    /// Stores the versions of victims. Afterwards their frames can be used again at once.
     pub fn release(&self, victims: &[Victim]) {
-        victims.iter().for_each(|victim| protocol::keep_version(self, victim.slot, victim.page.0));
+        victims.iter().for_each(|victim| protocol::keep_version(self, victim.frame, victim.page.0));
     }
 }
 
 impl Machine for Ring0 {
     #[inline]
-    fn at<R>(&self, page: u64, access: impl FnOnce(&Word) -> R) -> R {
-        access(self.place(PageId(page)).word)
+    fn at<R>(&self, page: u64, access: impl FnOnce(&PageState) -> R) -> R {
+        access(self.frame_ref(PageId(page)).state)
     }
 
     #[inline]
@@ -170,25 +184,25 @@ impl Machine for Ring0 {
 
     #[inline]
     fn flush(&self, page: u64) {
-        // Natively there is nothing to forget: who enters begins with nothing.
+        // In ring 3 there is nothing to flush: a thread enters ring 0 without cached translations.
         if let Some(cpu) = Cpu::current() {
             cpu.flush_page(self.addresses.address(page));
         }
     }
 
     #[inline]
-    fn word(&self, slot: Slot) -> &Word {
-        self.frames.word(slot)
+    fn word(&self, frame: FrameId) -> &PageState {
+        self.frames.word(frame)
     }
 
     #[inline]
-    fn frame(&self, slot: Slot) -> Frame {
-        self.frames.frame(slot)
+    fn physical_frame(&self, frame: FrameId) -> PhysicalFrame {
+        self.frames.physical_frame(frame)
     }
 
     #[inline]
     fn version(&self, page: u64) -> &AtomicU32 {
-        // SAFETY: in bounds, as the page is; memory of zeros that is only used as these words.
+        // SAFETY: in bounds, because the page is. The memory starts as zeros and is used only as these atomics.
         unsafe { &*self.versions.base().cast::<AtomicU32>().add(page as usize) }
     }
 }

@@ -1,48 +1,49 @@
-//! Which addresses are pools': what the handler that takes threads into ring 0 asks, which knows nothing but the address.
+//! The address ranges of all pools. The handler that takes threads into ring 0 knows only the address, and looks it up
+//! here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_ring0::handlers;
 
-/// The first entry of the topmost page table that pools use, and how many they use: one each. (Snapshots' are the 16
-/// behind them.)
+/// The first entry of the topmost page table that pools use, and the number of such entries. Each pool uses one.
+/// Snapshots use the 16 entries behind them.
 const FIRST_ENTRY: usize = 96;
 const ENTRIES: usize = 16;
-/// Bits of an address below those that choose the entry.
+/// Bits of an address below those that select the entry.
 const ENTRY_SHIFT: u32 = 39;
 
-/// How many bytes of an entry are a pool's. One means that it is being made.
+/// Number of bytes that the pool of each entry uses. One means that the pool is not open.
 static BYTES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
-/// An entry that is taken.
-pub struct Place(usize);
+/// An entry that belongs to a pool.
+pub struct PoolEntry(usize);
 
-/// Takes an entry that no pool has.
-pub fn take() -> Option<Place> {
+/// Takes a free entry. None if all are in use.
+pub fn take() -> Option<PoolEntry> {
     let free = |bytes: &AtomicU64| bytes.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    BYTES.iter().position(free).map(Place)
+    BYTES.iter().position(free).map(PoolEntry)
 }
 
-impl Place {
-    /// Which entry of the topmost page table.
+impl PoolEntry {
+    /// Index of the entry in the topmost page table.
     pub fn entry(&self) -> usize {
         FIRST_ENTRY + self.0
     }
 
-    /// From now on, threads that touch its first bytes are taken into ring 0.
+    /// From now on, a thread that touches the first `bytes` bytes of the range is taken into ring 0.
     pub fn open(&self, bytes: u64) -> bedplate_ring0::Result<()> {
         handlers::take_in(is_ours)?;
         BYTES[self.0].store(bytes, Ordering::Release);
         Ok(())
     }
 
-    /// They are not any more.
+    /// From now on, the range takes no thread into ring 0.
     pub fn close(&self) {
         BYTES[self.0].store(1, Ordering::Release);
     }
 }
 
-impl Drop for Place {
+impl Drop for PoolEntry {
     fn drop(&mut self) {
         BYTES[self.0].store(0, Ordering::Release);
     }

@@ -1,95 +1,104 @@
-//! Memory and storage of a few pages, and what the pool does with words, slots, and both, in as few lines as can be.
+//! A minimal model of memory and storage for a few pages, and of the pool's operations on states and frames.
 
 use std::array;
 use std::sync::Mutex;
 
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::AtomicU64;
 use loom::thread::yield_now;
 
-use super::slots::{Slot, Slots};
+use super::entry::{self, Entry};
+use super::frame_table::{FrameId, FrameTable};
+use super::page_state::{Access, Layout, Owner, PageState, Refusal};
 use super::sweep::{self, Found};
-use super::word::{Access, Layout, Owner, Refusal, Word};
+use super::words;
 
-/// The protocol's words and locks.
+/// The atomics and locks of the protocol.
 pub mod atomics {
     pub use std::sync::PoisonError;
 
-    pub use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub use loom::sync::{Mutex, MutexGuard};
 }
 
-/// Pages are 1 and 2.
+/// The pages are 1 and 2.
 const PAGES: usize = 3;
 
-/// How pages are found.
+/// How a page is found.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Way {
-    /// Each has its word and its memory.
+    /// Each page has its own state and memory.
     Mapped,
-    /// A table tells which slot's word and memory are its.
+    /// A table returns the frame, with its state and memory.
     Table,
+    /// The translation array returns the frame, without a lock.
+    Array,
 }
 
 pub struct Machine {
     way: Way,
-    slots: Slots,
-    words: [Word; PAGES],
+    frames: FrameTable,
+    words: [PageState; PAGES],
     memory: [[AtomicU64; 2]; PAGES],
-    /// Not loom's: the order in which it is locked tells loom nothing, so nothing depends on it.
-    table: Mutex<[Option<Slot>; PAGES]>,
+    /// Not a loom mutex. Loom does not see the order of its locks, so the protocol cannot depend on that order.
+    table: Mutex<[Option<FrameId>; PAGES]>,
+    entries: [Entry; PAGES],
     storage: Mutex<[[u64; 2]; PAGES]>,
 }
 
 impl Machine {
-    pub fn new(way: Way, slots: usize) -> Self {
+    pub fn new(way: Way, frames: usize) -> Self {
         Self {
             way,
-            slots: Slots::new(slots),
-            words: array::from_fn(|_| Word::new()),
+            frames: FrameTable::new(frames),
+            words: array::from_fn(|_| PageState::new()),
             memory: array::from_fn(|_| array::from_fn(|_| AtomicU64::new(0))),
             table: Mutex::new([None; PAGES]),
+            entries: array::from_fn(|_| Entry::new()),
             storage: Mutex::new([[0; 2]; PAGES]),
         }
     }
 
-    /// The index of a page's word and memory.
+    /// The index of a page's state and memory.
     fn find(&self, page: u64) -> Option<usize> {
         match self.way {
             Way::Mapped => Some(page as usize),
-            Way::Table => self.table.lock().unwrap()[page as usize].map(|slot| slot as usize),
+            Way::Table => self.table.lock().unwrap()[page as usize].map(|frame| frame as usize),
+            Way::Array => self.entries[page as usize].frame().map(|frame| frame as usize),
         }
     }
 
     fn is_of(&self, at: usize, page: u64) -> bool {
-        self.way == Way::Mapped || self.slots.page(at as Slot) == page
+        match self.way {
+            Way::Mapped => true,
+            Way::Table => self.frames.page(at as FrameId) == page,
+            Way::Array => self.entries[page as usize].leads_to(at as FrameId),
+        }
     }
 
-    fn at(&self, slot: Slot, page: u64) -> usize {
-        if self.way == Way::Mapped { page as usize } else { slot as usize }
+    fn at(&self, frame: FrameId, page: u64) -> usize {
+        if self.way == Way::Mapped { page as usize } else { frame as usize }
     }
 
     fn load(&self, at: usize) -> [u64; 2] {
-        array::from_fn(|half| self.memory[at][half].load(Ordering::Relaxed))
+        array::from_fn(|half| words::word(&self.memory[at], half))
     }
 
     fn store(&self, at: usize, content: [u64; 2]) {
-        for (word, value) in self.memory[at].iter().zip(content) {
-            word.store(value, Ordering::Relaxed);
-        }
+        words::store(&self.memory[at], 0, content.map(u64::to_le_bytes).as_flattened());
     }
 
     fn get<T>(
         &self,
         page: u64,
-        attempt: impl Fn(&Word) -> Result<T, Refusal>,
-        undo: impl Fn(&Word, T),
+        attempt: impl Fn(&PageState, usize) -> Result<T, Refusal>,
+        undo: impl Fn(&PageState, T),
     ) -> (usize, T) {
         loop {
             let Some(at) = self.find(page) else {
                 self.fault(page);
                 continue;
             };
-            match attempt(&self.words[at]) {
+            match attempt(&self.words[at], at) {
                 Ok(result) if self.is_of(at, page) => return (at, result),
                 Ok(result) => undo(&self.words[at], result),
                 Err(Refusal::Absent) => self.fault(page),
@@ -99,16 +108,16 @@ impl Machine {
     }
 
     fn fault(&self, page: u64) {
-        let slot = loop {
-            if let Some(slot) = self.slots.take() {
-                break slot;
+        let frame = loop {
+            if let Some((frame, _)) = self.frames.take() {
+                break frame;
             }
             if !self.evict() {
                 yield_now();
             }
         };
-        let Some(at) = self.claim(slot, page) else {
-            self.slots.give([slot]);
+        let Some(at) = self.claim(frame, page) else {
+            self.frames.free([frame]);
             yield_now();
             return;
         };
@@ -117,68 +126,138 @@ impl Machine {
         self.words[at].publish(Layout::OUTSIDE);
     }
 
-    fn claim(&self, slot: Slot, page: u64) -> Option<usize> {
-        let at = self.at(slot, page);
+    fn claim(&self, frame: FrameId, page: u64) -> Option<usize> {
+        let at = self.at(frame, page);
+        if self.way == Way::Array {
+            let entry = &self.entries[page as usize];
+            return entry::claim(&self.frames, entry, frame, &self.words[at], page).then_some(at);
+        }
         if self.way == Way::Table {
-            // Whether it is there, and that it is: one step, as under a lock.
+            // The check and the insertion are one step, as under a lock.
             let mut table = self.table.lock().unwrap();
             if table[page as usize].is_some() {
                 return None;
             }
-            table[page as usize] = Some(slot);
+            table[page as usize] = Some(frame);
         }
         let claimed = self.words[at].try_claim();
-        assert!(claimed || self.way == Way::Mapped, "a free slot's word is free");
+        assert!(claimed || self.way == Way::Mapped, "a free frame's word is free");
         claimed.then(|| {
-            self.slots.set_page(slot, page);
+            self.frames.set_page(frame, page);
             at
         })
     }
 
-    /// Evicts all it can, as one batch; whether that was any.
+    /// Makes the page impossible to find. The caller has locked it.
+    fn forget(&self, page: u64) {
+        match self.way {
+            Way::Mapped => {}
+            Way::Table => self.table.lock().unwrap()[page as usize] = None,
+            Way::Array => self.entries[page as usize].clear(),
+        }
+    }
+
+    /// Claims an absent page, changes its memory, and abandons the claim.
+    pub fn fail(&self, page: u64) {
+        let Some((frame, _)) = self.frames.take() else { return };
+        if let Some(at) = self.claim(frame, page) {
+            self.store(at, [99, 98]);
+            yield_now();
+            let word = &self.words[at];
+            if self.way == Way::Array {
+                entry::abandon(&self.frames, &self.entries[page as usize], frame, word);
+            } else {
+                self.forget(page);
+                self.frames.set_page(frame, 0);
+                word.abandon(Layout::OUTSIDE);
+            }
+        }
+        self.frames.free([frame]);
+    }
+
+    /// Claims a page. The returned closure reads it in and publishes it.
+    pub fn prefetch(&self, page: u64) -> Option<impl FnOnce() + '_> {
+        let (frame, _) = self.frames.take()?;
+        let Some(at) = self.claim(frame, page) else {
+            self.frames.free([frame]);
+            return None;
+        };
+        Some(move || {
+            let content = self.storage.lock().unwrap()[page as usize];
+            self.store(at, content);
+            self.words[at].publish(Layout::OUTSIDE);
+        })
+    }
+
+    /// Number of frames that have this page.
+    pub fn frames_of(&self, page: u64) -> usize {
+        (0..self.frames.count() as FrameId).filter(|frame| self.frames.page(*frame) == page).count()
+    }
+
+    /// Evicts all possible pages as one batch. Returns whether there were any.
     pub fn evict(&self) -> bool {
+        self.evict_or(|frame| self.write_back(frame, true))
+    }
+
+    /// Evicts all that is clean, as one batch, as a thread does that has a page provider; whether that was any.
+    pub fn evict_clean(&self) -> bool {
+        self.evict_or(|_| {})
+    }
+
+    fn evict_or(&self, meet_dirty: impl Fn(FrameId)) -> bool {
         let mut victims = Vec::new();
-        for _ in 0..2 * self.slots.count() {
-            let slot = self.slots.advance();
-            match sweep::consider(&self.slots, slot, |page| &self.words[self.at(slot, page)], || false) {
+        for _ in 0..2 * self.frames.count() {
+            let frame = self.frames.advance();
+            match sweep::sweep_frame(&self.frames, frame, |page| &self.words[self.at(frame, page)], || false)
+            {
                 Found::Nothing | Found::Cooled => {}
-                Found::Dirty => self.write_back(slot, true),
-                Found::Victim(page) => victims.push((slot, page)),
+                Found::Dirty => meet_dirty(frame),
+                Found::Victim(page) => victims.push((frame, page)),
             }
         }
-        for (slot, page) in &victims {
-            if self.way == Way::Table {
-                self.table.lock().unwrap()[*page as usize] = None;
-            }
-            // A released page reads as zeros; a frame as whatever is in it next.
-            self.store(self.at(*slot, *page), [0; 2]);
+        for (frame, page) in &victims {
+            self.forget(*page);
+            // A released page reads as zeros, and a released frame has the content of its next page.
+            self.store(self.at(*frame, *page), [0; 2]);
         }
-        for (slot, page) in &victims {
-            sweep::release(&self.slots, *slot, &self.words[self.at(*slot, *page)], Layout::OUTSIDE);
+        for (frame, page) in &victims {
+            sweep::release(&self.frames, *frame, &self.words[self.at(*frame, *page)], Layout::OUTSIDE);
         }
         let any = !victims.is_empty();
-        self.slots.give(victims.into_iter().map(|(slot, _)| slot));
+        self.frames.free(victims.into_iter().map(|(frame, _)| frame));
         any
     }
 
-    /// Writes a slot's page if it is dirty and nobody holds it.
-    pub fn write_back(&self, slot: Slot, works: bool) {
-        let word = |page| &self.words[self.at(slot, page)];
-        if let Ok(Some(page)) = sweep::begin_write(&self.slots, slot, word) {
-            let copy = self.load(self.at(slot, page));
+    /// Writes the dirty pages that the clock's hand finds next and evicts the clean ones, as the page provider does.
+    pub fn provide(&self, works: bool) {
+        let ahead: Vec<FrameId> = self.frames.ahead(self.frames.count()).collect();
+        for frame in ahead {
+            if sweep::is_cold_and_dirty(&self.frames, frame, |page| &self.words[self.at(frame, page)]) {
+                self.write_back(frame, works);
+            }
+        }
+        self.evict_clean();
+    }
+
+    /// Writes a frame's page if it is dirty and no thread holds it. `works` tells whether the write succeeds.
+    pub fn write_back(&self, frame: FrameId, works: bool) {
+        let word = |page| &self.words[self.at(frame, page)];
+        if let Ok(Some(page)) = sweep::begin_write(&self.frames, frame, word) {
+            let copy = self.load(self.at(frame, page));
             assert_eq!(copy[0], copy[1], "a torn copy");
             sweep::copied(word(page));
             yield_now();
             if works {
                 self.storage.lock().unwrap()[page as usize] = copy;
             }
-            sweep::end_write(&self.slots, slot, word(page), works);
+            sweep::end_write(&self.frames, frame, word(page), works);
         }
     }
 
-    /// One attempt to read.
+    /// Makes one attempt to read.
     pub fn read_once(&self, page: u64) -> Option<[u64; 2]> {
-        let (at, seen) = self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Counted), |_, _| {});
+        let (at, seen) =
+            self.get(page, |word, _| word.try_optimistic(Owner::ANY, Access::Counted), |_, _| {});
         let content = self.load(at);
         self.words[at].is_unchanged(seen).then_some(content)
     }
@@ -195,18 +274,18 @@ impl Machine {
     pub fn write(&self, page: u64, value: u64) {
         let (at, before) = self.get(
             page,
-            |word| word.try_exclusive(Owner::ANY, Access::Counted),
+            |word, at| word.try_exclusive_or_await(Owner::ANY, Access::Counted, || self.is_of(at, page)),
             |word, _| word.unlock_unchanged(),
         );
         self.store(at, [value; 2]);
         self.words[at].unlock_modified(before, Layout::OUTSIDE);
     }
 
-    /// Reads, and writes one more if the page is as it was read.
+    /// Reads the page, and writes its value plus one if the page has not changed meanwhile.
     pub fn increment(&self, page: u64) {
         loop {
             let (at, seen) =
-                self.get(page, |word| word.try_optimistic(Owner::ANY, Access::Counted), |_, _| {});
+                self.get(page, |word, _| word.try_optimistic(Owner::ANY, Access::Counted), |_, _| {});
             let content = self.load(at);
             if let Some(before) = self.words[at].try_upgrade(seen) {
                 assert_eq!(content[0], content[1]);
@@ -218,30 +297,35 @@ impl Machine {
         }
     }
 
-    /// Holds a page shared for as long as `f` runs, which is given what reads it.
+    /// Holds a page shared while `f` runs. `f` gets a closure that reads the page.
     pub fn hold(&self, page: u64, f: impl FnOnce(&dyn Fn() -> [u64; 2])) {
         let (at, ()) = self.get(
             page,
-            |word| word.try_shared(Owner::ANY, Access::Counted),
+            |word, _| word.try_shared(Owner::ANY, Access::Counted),
             |word, ()| word.unlock_shared(),
         );
         f(&|| self.load(at));
         self.words[at].unlock_shared();
     }
 
-    /// The page is in storage with this content.
+    /// Whether any state has the awaited bit.
+    pub fn is_any_awaited(&self) -> bool {
+        self.words.iter().any(PageState::is_awaited)
+    }
+
+    /// Puts this content of the page into storage.
     pub fn keep(&self, page: u64, value: u64) {
         self.storage.lock().unwrap()[page as usize] = [value; 2];
     }
 
-    /// The page is in storage and in memory, clean and cold.
+    /// Puts the page into storage and memory, clean and cold.
     pub fn settle(&self, page: u64, value: u64) {
         self.keep(page, value);
         self.read(page);
         self.cool(page);
     }
 
-    /// The clock's hand has passed.
+    /// Passes the clock's hand over the page.
     pub fn cool(&self, page: u64) {
         self.words[self.find(page).expect("it is in memory")].pass(|| false);
     }

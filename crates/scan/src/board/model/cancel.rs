@@ -1,14 +1,15 @@
-//! Ranges that the worker takes back, and announces again.
+//! Ranges that the worker cancels and then announces again.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::{Board, check, words};
 
-/// What is to be published, how many chunks were, which value is to be cancelled, and before which chunk that was.
+/// The chunks to publish, the number of chunks published so far, the value to cancel, and the number of chunks published before
+/// the cancellation.
 type Told = (Vec<u64>, u64, Option<u64>, Option<u64>);
 
-/// A service that publishes while its worker asks it to cancel a chunk, and to announce it again later.
+/// A service that publishes chunks. Its worker asks it to cancel a chunk, and later announces the chunk again.
 struct Scan {
     board: Arc<Board<4>>,
     told: Mutex<Told>,
@@ -16,7 +17,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Service: does the next thing. Whether there is more.
+    /// Service side: performs the next step, if there is one.
     fn step(&self) {
         let mut told = self.told.lock().unwrap();
         let (plan, next, question, answer) = &mut *told;
@@ -35,7 +36,8 @@ impl Scan {
     }
 }
 
-/// What is cancelled does not come, whether it was published or not; what is announced again does, and all else comes once.
+/// A cancelled chunk does not arrive, whether it was published or not. A chunk that is announced again arrives. Every other chunk
+/// arrives exactly once.
 fn cancel(passes_over: impl Fn(u64, u64) -> bool + Copy + Send + Sync + 'static) {
     check(move || {
         let scan = Arc::new(Scan {
@@ -45,7 +47,8 @@ fn cancel(passes_over: impl Fn(u64, u64) -> bool + Copy + Send + Sync + 'static)
         });
         let service = scan.clone();
         let service = thread::spawn(move || (0..3).for_each(|_| service.step()));
-        // The worker asks, and waits for the answer; the service may have ended its steps.
+        // The worker asks, and waits for the answer. The service thread may have finished its steps before, so the worker runs
+        // the remaining ones.
         scan.told.lock().unwrap().2 = Some(2);
         service.join().unwrap();
         while scan.told.lock().unwrap().3.is_none() {
@@ -82,14 +85,14 @@ fn cancelled_chunks_do_not_come_and_all_others_do() {
     cancel(|number, before| number < before);
 }
 
-/// The model sees a worker that passes over what was announced again.
+/// The model detects a worker that also skips the chunk that was announced again.
 #[test]
 #[should_panic(expected = "assertion")]
 fn who_passes_over_everything_loses_what_was_announced_again() {
     cancel(|_, _| true);
 }
 
-/// And one that passes over nothing.
+/// The model detects a worker that skips nothing.
 #[test]
 #[should_panic(expected = "assertion")]
 fn who_passes_over_nothing_has_what_was_cancelled() {

@@ -1,4 +1,4 @@
-//! Pages that the worker holds while others come and go.
+//! Pages that the worker holds while other pages arrive and are returned.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,7 +8,7 @@ use super::doorbell::{SLEEPS, Want};
 use super::state::State;
 use super::{Board, check, words};
 
-/// A worker holds the first chunk all the time. The others go through the slots that are left, and come in order.
+/// A worker holds the first chunk throughout. The other chunks go through the remaining slots and arrive in order.
 #[test]
 fn chunks_come_in_order_while_one_is_held() {
     check(|| {
@@ -46,15 +46,16 @@ fn chunks_come_in_order_while_one_is_held() {
             board.put(slot);
         }
         service.join().unwrap();
-        // What was held is what it was.
-        // SAFETY: loom checks that nobody wrote to it meanwhile.
+        // The held frame is unchanged.
+        // SAFETY: loom checks that no thread wrote to it in the meantime.
         assert_eq!(board.frames[0].with(|frame| unsafe { *frame }), 10);
         board.put(0);
         assert!(board.entries[0].word.recycle());
     });
 }
 
-/// Two threads return pages of one worker at the same time: the service that waits for either is rung for, once, and has both.
+/// Two threads return pages of one worker at the same time. The service, which waits for returned pages, is woken and gets both
+/// pages.
 #[test]
 fn pages_returned_by_two_threads_are_heard() {
     check(|| {

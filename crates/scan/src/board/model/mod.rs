@@ -1,7 +1,8 @@
-//! Every interleaving of a few steps of a board's two sides, by loom.
+//! Checks every interleaving of a few steps of a board's two sides, with loom and at most two preemptions.
 //!
-//! The board's own files are here once more, with loom's words in the place of the product's: what is checked is what runs.
-//! Frames are loom cells, so that an access of one side during an access of the other fails the test.
+//! This module includes the board's own source files a second time, with loom's atomic types instead of the standard ones. So the
+//! model checks the code that runs in production. Frames are loom cells: if one side accesses a frame during a write of the other
+//! side, the test fails.
 
 mod cancel;
 #[path = "../doorbell.rs"]
@@ -28,7 +29,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use state::State;
 
-/// A board of a few entries with a frame each, and what the kernel does: a futex and an eventfd.
+/// A board of a few entries with one frame each. It emulates the kernel's objects: a futex, an eventfd, and the worker's socket.
 struct Board<const N: usize> {
     entries: [Entry; N],
     faults: [FaultWord; N],
@@ -39,10 +40,10 @@ struct Board<const N: usize> {
     woken: Condvar,
     rung: Mutex<bool>,
     ring: Condvar,
-    /// What is in the worker's descriptor.
+    /// Number of packets in the worker's descriptor.
     packets: Mutex<usize>,
     readable: Condvar,
-    /// How often it was rung.
+    /// How often the worker rang.
     rings: AtomicUsize,
 }
 
@@ -64,10 +65,10 @@ impl<const N: usize> Board<N> {
         })
     }
 
-    /// Service: puts a value into a frame and gives it to the worker.
+    /// Service side: writes a value into a frame and publishes it.
     fn give(&self, slot: usize, value: u64) {
         assert_eq!(self.entries[slot].word.state(), State::Empty);
-        // SAFETY: loom checks that nobody else has it.
+        // SAFETY: loom checks that no other thread accesses the frame.
         self.frames[slot].with_mut(|frame| unsafe { *frame = value });
         self.entries[slot].describe(Content {
             frame: slot as u32,
@@ -89,7 +90,7 @@ impl<const N: usize> Board<N> {
         }
     }
 
-    /// Worker: what is in a slot, if it can be had.
+    /// Worker side: takes the value in a slot, if the slot is ready.
     fn take(&self, slot: usize) -> Option<u64> {
         let entry = &self.entries[slot];
         if !entry.word.take() {
@@ -97,12 +98,12 @@ impl<const N: usize> Board<N> {
         }
         let Content { frame, segments, faulty, .. } = entry.content();
         assert_eq!((segments, faulty), (1, false));
-        // SAFETY: loom checks that nobody writes to it.
+        // SAFETY: loom checks that no thread writes to the frame.
         let value = self.frames[frame as usize].with(|frame| unsafe { *frame });
         Some(value)
     }
 
-    /// Worker: returns it.
+    /// Worker side: returns the page in a slot.
     fn put(&self, slot: usize) {
         self.entries[slot].word.finish();
         self.tell(Want::Returned);
@@ -116,12 +117,12 @@ impl<const N: usize> Board<N> {
         }
     }
 
-    /// Worker: sleeps until there may be something in a slot.
+    /// Worker side: sleeps until the slot may hold something.
     fn sleep(&self, slot: usize) {
         self.sleeper.prepare();
         if self.entries[slot].word.state() != State::Ready {
             self.tell(Want::Starving);
-            // As the futex: the word is looked at under the lock that is taken to wake.
+            // Like the kernel's futex: the worker checks the word under the lock that the waking thread takes.
             let mut futex = self.futex.lock().unwrap();
             while self.sleeper.word().load(words::Ordering::Relaxed) == SLEEPS {
                 futex = self.woken.wait(futex).unwrap();
@@ -130,7 +131,7 @@ impl<const N: usize> Board<N> {
         self.sleeper.awake();
     }
 
-    /// Worker: there is nothing in a slot, and it does not sleep.
+    /// Worker side: finds nothing in a slot, and polls instead of sleeping.
     fn poll(&self, slot: usize) {
         if !self.sleeper.poll() {
             return;
@@ -142,7 +143,7 @@ impl<const N: usize> Board<N> {
         self.tell(Want::Starving);
     }
 
-    /// Service: sleeps until it is rung for.
+    /// Service side: sleeps until the worker rings.
     fn listen(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -151,13 +152,13 @@ impl<const N: usize> Board<N> {
         *rung = false;
     }
 
-    /// Service: gives the worker a chunk of a number in a slot that is free.
+    /// Service side: publishes a chunk in a free slot, with its number.
     fn give_turn(&self, number: u64, slot: usize, value: u64) {
         self.entries[number as usize % N].set_turn(number, slot);
         self.give(slot, value);
     }
 
-    /// Worker: where a chunk is, if it is there.
+    /// Worker side: returns the slot of a chunk, if the chunk is ready.
     fn find_turn(&self, number: u64) -> Option<usize> {
         let slot = self.entries[number as usize % N].turn(number)?;
         (self.entries[slot].word.state() == State::Ready).then_some(slot)
@@ -170,7 +171,7 @@ fn check(body: impl Fn() + Send + Sync + 'static) {
     model.check(body);
 }
 
-/// A ring of two frames for three pages; either side sleeps whenever it has nothing to do. All of them arrive, in order.
+/// Three pages go through a ring of two frames. Either side sleeps whenever it has nothing to do. All pages arrive in order.
 #[test]
 fn all_pages_arrive_and_nobody_sleeps_forever() {
     check(|| {
@@ -205,8 +206,8 @@ fn all_pages_arrive_and_nobody_sleeps_forever() {
     });
 }
 
-/// The safety condition of 4.1.2: a ready page is either used by the worker or taken back, never both; what was taken back is
-/// published anew, with other data, and the worker sees either whole.
+/// The safety condition of 4.1.2: either the worker uses a ready page or the service reclaims it, never both. The service
+/// publishes a reclaimed entry again with other data. The worker sees either value whole.
 #[test]
 fn a_page_is_used_or_taken_back() {
     check(|| {
@@ -233,7 +234,7 @@ fn a_page_is_used_or_taken_back() {
     });
 }
 
-/// Pages held back are released for a worker that has nothing to read, however the two meet.
+/// The service releases held-back pages for a worker that has nothing to read, in every interleaving.
 #[test]
 fn a_starving_worker_is_heard() {
     check(|| {
@@ -256,7 +257,7 @@ fn a_starving_worker_is_heard() {
     });
 }
 
-/// So they are for one that does not sleep: it is enough if it asks once.
+/// The service also releases them for a worker that polls. One announcement is enough.
 #[test]
 fn a_polling_worker_is_heard() {
     check(|| {
@@ -285,8 +286,8 @@ fn a_polling_worker_is_heard() {
     });
 }
 
-/// One that asks again and again while the service has nothing to release rings once, however often the service goes to
-/// sleep, until something is published; and is heard when it wants the next.
+/// A worker polls repeatedly while the service has nothing to release. It rings once until the service publishes something,
+/// however often the service goes to sleep. The service hears it again when it wants the next page.
 #[test]
 fn a_polling_worker_rings_once() {
     check(|| {
@@ -308,7 +309,7 @@ fn a_polling_worker_rings_once() {
             if !board.sleeper.starves() {
                 board.listen();
             }
-            // A read flies, and it is its completion that comes next.
+            // A read is in progress, and its completion is the next event.
             for _ in 0..2 {
                 board.bell.want(Want::Starving);
             }
@@ -319,7 +320,7 @@ fn a_polling_worker_rings_once() {
     });
 }
 
-/// One that asks and then does something else does not count as starving when there is something.
+/// A worker that polled and then does something else does not count as starving once something is published.
 #[test]
 fn who_polled_does_not_starve_for_ever() {
     check(|| {
@@ -336,7 +337,7 @@ fn who_polled_does_not_starve_for_ever() {
     });
 }
 
-/// A worker that polled and goes to sleep meanwhile is woken.
+/// The service wakes a worker that polled and has gone to sleep since.
 #[test]
 fn who_polled_is_woken_when_it_sleeps() {
     check(|| {
@@ -356,7 +357,7 @@ fn who_polled_is_woken_when_it_sleeps() {
     });
 }
 
-/// A ring for something else than what is wanted is not lost, and none is made for nothing.
+/// A request for a ring stays until the requested event or starvation occurs. The worker never rings without a request.
 #[test]
 fn bells_ring_for_what_is_wanted() {
     check(|| {
@@ -373,7 +374,7 @@ fn bells_ring_for_what_is_wanted() {
     });
 }
 
-/// What is wrong with a frame is seen as it was written.
+/// The worker sees the faults of a frame as the service wrote them.
 #[test]
 fn faults_are_seen_whole() {
     check(|| {

@@ -1,4 +1,4 @@
-//! The worker's descriptor: readable whenever there is something, as in `worker/channel/watch.rs`.
+//! The worker's descriptor is readable whenever a page is ready. The model follows `worker/channel/watch.rs`.
 
 use loom::thread;
 
@@ -6,7 +6,7 @@ use super::doorbell::Want;
 use super::state::State;
 use super::{Board, check};
 
-/// What a worker knows of its descriptor, as in `worker/channel/watch.rs`.
+/// A worker's record of its descriptor, as in `worker/channel/watch.rs`.
 struct Watch {
     owed: usize,
     is_armed: bool,
@@ -17,7 +17,7 @@ impl Watch {
         Self { owed: 1, is_armed: false }
     }
 
-    /// There was nothing in a slot. Whether there is something now.
+    /// The worker found nothing in a slot. Returns whether the slot is ready now.
     fn arm<const N: usize>(&mut self, board: &Board<N>, slot: usize) -> bool {
         if board.sleeper.watch() {
             self.owed += usize::from(self.is_armed);
@@ -35,7 +35,7 @@ impl Watch {
     }
 }
 
-/// A worker asks a few times while the service publishes two pages. In the end its descriptor is readable if there is a page.
+/// A worker asks three times while the service publishes two pages. In the end its descriptor is readable if a page is ready.
 fn watch(arm: impl Fn(&mut Watch, &Board<2>, usize) -> bool + Copy + Send + Sync + 'static) {
     check(move || {
         let board = Board::<2>::new();
@@ -58,13 +58,13 @@ fn watch(arm: impl Fn(&mut Watch, &Board<2>, usize) -> bool + Copy + Send + Sync
     });
 }
 
-/// The descriptor is readable whenever there is something, however the two sides meet.
+/// The descriptor is readable whenever a page is ready, in every interleaving.
 #[test]
 fn who_watches_is_told() {
     watch(|watch, board, slot| watch.arm(board, slot));
 }
 
-/// The model sees a worker that takes all packets there are: one may be that for what it has just said.
+/// The model detects a worker that takes all packets. One of them may belong to its latest announcement.
 #[test]
 #[should_panic(expected = "nothing is readable")]
 fn who_takes_all_packets_waits_for_ever() {
@@ -74,7 +74,7 @@ fn who_takes_all_packets_waits_for_ever() {
     });
 }
 
-/// It sees one that does not look again after it said that it watches.
+/// The model detects a worker that does not check the slot again after it has announced that it watches.
 #[test]
 #[should_panic(expected = "nothing is readable")]
 fn who_does_not_look_again_waits_for_ever() {

@@ -1,8 +1,8 @@
 //! The control loop (KzicIO, paper 3.4.2): one thread that reads for all channels.
 //!
-//! It is clocked by itself: completions, release times that are due and bells wake it, nothing else. Every time it
-//! looks at all boards, releases what is due, submits it in one batch, and sleeps until something happens. What it is told
-//! to open and to close is in `openings`.
+//! Only completions, release times that are due and bells wake the loop. Every time it
+//! looks at all boards, releases the requests that are due, submits them in one batch, and sleeps until something happens.
+//! `openings` has the commands to open and to close.
 
 #[cfg(test)]
 mod fairness_tests;
@@ -24,7 +24,7 @@ use super::wheel::Wheel;
 use crate::clock::Clock;
 use crate::engine::{Completion, Engine};
 
-/// What is due at a time.
+/// An event that is due at a time.
 enum Timer {
     /// A lane of a stream or a pool has rested.
     Rested(usize),
@@ -73,6 +73,8 @@ impl Control {
 
     /// Runs until it is told to stop.
     pub fn run(mut self) {
+        // Workers wait for this thread, and may use all processors. It works without a short slice, too.
+        let _ = bedplate_threads::slice::shorten();
         let mut complete: Vec<Completion> = Vec::new();
         let mut due: Vec<Timer> = Vec::new();
         loop {
@@ -116,7 +118,7 @@ impl Control {
         self.pools.values_mut().for_each(Pool::expel);
     }
 
-    /// Tells whoever asks what there is.
+    /// Publishes the numbers of workers, pools and frames, for the threads that ask for them.
     fn count(&self) {
         self.inbox.count(self.census());
     }

@@ -1,7 +1,7 @@
-//! What the loop is told by others: to open and to close.
+//! Commands of other threads to the loop: to open and to close.
 //!
-//! Who hears that something is open finds it counted. Whatever is opened is taken back if a step of it fails, and if
-//! who asked for it does not hear that it is open: nobody else would ever close it.
+//! A thread that learns that a channel or pool is open finds it counted. The loop closes it again if a step of the opening fails,
+//! or if the thread that asked does not receive the answer, because no other thread would ever close it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::worker::Cancelled;
 use crate::{Error, Result};
 
 impl Control {
-    /// Does what it was told. Whether it is to stop.
+    /// Executes the commands. Returns whether the loop is to stop.
     pub(super) fn commands(&mut self) -> bool {
         let (commands, stop) = self.inbox.take();
         for command in commands {
@@ -151,7 +151,7 @@ impl Control {
         terms: Terms,
         frames: &Arc<Frames>,
     ) -> Result<(Rc<Files>, usize)> {
-        let memory = self.engine.add_memory(frames.clone())?;
+        let memory = self.engine.add_memory(frames.buffer())?;
         match Files::add(&mut *self.engine, files, extents, terms.is_watched) {
             Ok(files) => Ok((Rc::new(files), memory)),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! One load: its requests, and what came of them.
+//! One load: its requests, and their results.
 //!
 //! It ends. A request has at most one read in flight. Whatever fails is halved until it is a page, so there are fewer than two
 //! reads for each page of it; not any more [`SEARCH`] after the first failure, when each piece that is left is read once and
@@ -135,7 +135,7 @@ impl Load {
         self.pending -= 1;
     }
 
-    /// What became of it.
+    /// Ends the load and returns its result.
     pub fn over(mut self, now: u64) -> Loaded {
         if self.given_up {
             // Not all of it was tried.
@@ -188,7 +188,7 @@ impl Load {
         }
     }
 
-    /// Reads what a request is to read now.
+    /// Submits the next read of a request.
     pub fn submit(&self, engine: &mut dyn Engine, place: usize, index: usize) {
         let request = &self.requests[index];
         engine.submit(Read {

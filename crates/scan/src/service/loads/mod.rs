@@ -39,11 +39,11 @@ pub enum Owner {
 
 /// A load to begin.
 pub struct Order {
-    /// Who is told.
+    /// The stream or pool that learns the result.
     pub owner: Owner,
     /// The files that the chunk's parts name.
     pub files: Rc<Files>,
-    /// What to read.
+    /// The bytes to read.
     pub chunk: Chunk,
     /// Into which memory of the engine.
     pub memory: usize,
@@ -55,9 +55,9 @@ pub struct Order {
 
 /// A load that is over.
 pub struct Loaded {
-    /// What was ordered.
+    /// The order of the load.
     pub order: Order,
-    /// What there is now.
+    /// The result of the load.
     pub outcome: Outcome,
     /// How long it took, in nanoseconds.
     pub took_ns: u64,
@@ -73,7 +73,7 @@ pub struct Outcome {
     /// The stamps of its files before it was read: it is what those are as long as they have these. None of a file whose part
     /// of it is lost.
     pub stamps: Vec<(u32, Stamp)>,
-    /// What of it could not be had.
+    /// The parts that could not be read.
     pub faults: Option<Rc<Faults>>,
     /// How it was read, if its files are not watched; then there are no stamps above, so that it is never old.
     pub reading: Option<Rc<Reading>>,
@@ -190,7 +190,7 @@ impl Loads {
         }
     }
 
-    /// What follows when a request is over.
+    /// Decides the next step after a request is over.
     fn look(&mut self, engine: &mut dyn Engine, place: usize, now: u64) -> Progress {
         let load = self.places[place].as_mut().expect("checked by the callers");
         match load.next(engine, place) {
@@ -207,7 +207,7 @@ impl Loads {
     }
 }
 
-/// What a completion led to.
+/// The result of a completion.
 pub enum Progress {
     /// There is more to come.
     Nothing,

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use super::{AGE, bits, device, files, loads, rates, stream};
+use super::{AGE, device, files, loads, rates, stream};
 use crate::board::{Fault, Faults};
 use crate::error;
 use crate::memory::{FRAME, Frames};

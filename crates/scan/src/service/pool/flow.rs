@@ -1,4 +1,4 @@
-//! What a pool reads, and when: by how fast its members ingest, and what they miss.
+//! A pool decides what to read, and when, by its members' paces and by the chunks that they miss.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -42,7 +42,7 @@ impl Pool {
         (high, capacity.clamp(LEAST.min(most), most), reward(speed, pace, MOST.min(most)))
     }
 
-    /// Orders what is due.
+    /// Orders the reads that are due.
     pub(super) fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
         let (high, capacity, lanes) = self.marks(device);
         // What is in use beyond it stays until it is read: paces are estimates, and go up and down.

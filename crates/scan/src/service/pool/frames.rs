@@ -6,7 +6,7 @@ use crate::error;
 use crate::source::Stamp;
 
 impl Pool {
-    /// Pre-mapping: gives every member what it has not seen.
+    /// Pre-mapping: gives every member the chunks that it has not seen.
     pub(super) fn share(&mut self) {
         for (index, frame) in self.state.iter_mut().enumerate() {
             let Frame::Shared(shared) = frame else { continue };

@@ -1,9 +1,10 @@
 //! A pool: frames with a window of chunks that slides over a group of files, shared by the workers that scan them
 //! (SKzicIO, paper 4).
 //!
-//! Life of a frame: free → loading → shared (it counts who has it) → free. A frame is free again when
-//! nobody has it and nobody who scans needs it any more, or when it is wanted for another chunk after it expired.
-//! What the paper maps into a worker's page table is an entry of its board here, so nothing is unmapped or flushed.
+//! Life of a frame: free → loading → shared (it counts the members that have it) → free. A frame is free again when
+//! no member has it and no scanning member needs it any more, or when it is wanted for another chunk after it expired.
+//! The paper maps a frame into a worker's page table. Here a frame is an entry of the worker's board, so nothing is unmapped or
+//! flushed.
 //!
 //! The paper lets one channel read for all and hands that role on; here the control loop reads for the pool itself, so no
 //! worker is special, and none is missed. All of this is the loop's own and needs no locks.
@@ -21,7 +22,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::AGE;
-use super::bits::Bits;
 use super::board::{Board, Closed, Want};
 use super::device::Device;
 use super::files::Files;
@@ -29,6 +29,7 @@ use super::loads::{Loaded, Outcome, Owner};
 use super::member::Member;
 use super::rates::{TICK, release_delay};
 use super::stream::Wishes;
+use crate::bits::Bits;
 use crate::memory::{FRAME, Frames};
 use crate::plan::Chunk;
 use crate::{Error, Result};
@@ -59,7 +60,7 @@ struct Shared {
 pub struct Pool {
     id: usize,
     pub files: Rc<Files>,
-    /// What is read into, as long as this is there.
+    /// The memory that requests read into. It exists as long as this object.
     _frames: Arc<Frames>,
     pub memory: usize,
     chunks: Vec<Chunk>,
@@ -178,7 +179,7 @@ impl Pool {
         broken.into_iter().for_each(|id| self.remove(id, Closed::Broken));
     }
 
-    /// Whether nobody is there and nobody comes: what flies is for nobody.
+    /// Whether the pool has no worker and can get none. No worker needs its requests in flight then.
     pub fn is_deserted(&self) -> bool {
         self.closing && self.members.is_empty()
     }
@@ -193,7 +194,7 @@ impl Pool {
         (self.members.len() as u64, self.state.iter().filter(held).count() as u64)
     }
 
-    /// Looks at the boards and says what is to be done.
+    /// Looks at the boards and decides what the loop must do.
     pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
         let mut wishes = Wishes { orders: Vec::new(), timer: None };
         self.police();

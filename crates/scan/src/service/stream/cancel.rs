@@ -1,6 +1,6 @@
-//! What a worker cancels: ranges that it announced, as far as it has no page of them yet.
+//! Cancellation of ranges that a worker announced, as far as it has no page of them yet.
 //!
-//! The worker waits meanwhile, so it takes nothing. What has not been put into chunks is taken out of the plan. What has, is
+//! The worker waits meanwhile, so it takes nothing. Bytes that are not in chunks yet are taken out of the plan. Other bytes are
 //! read or ready: it stays where it is, and the worker passes over the cancelled bytes of every chunk up to
 //! [`Cancelled::before`], for it knows how many chunks it has taken. So frames are neither taken back nor cut, and ranges that are
 //! announced again later come.

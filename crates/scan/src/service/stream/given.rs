@@ -1,4 +1,4 @@
-//! What a stream has given to its worker, and whether that is still what its files are.
+//! The chunks that a stream has given to its worker, and whether their files are unchanged.
 //!
 //! A page that is known to be old is never left to the worker: it is read again, and if that was done often enough, it is an
 //! error.
@@ -40,7 +40,7 @@ impl Stream {
         self.aged_at = now;
         let mut seen: Vec<(u32, Option<Stamp>)> = Vec::new();
         let given = self.slots.iter().enumerate().filter_map(|(slot, content)| match content {
-            // Nobody will see what was cancelled.
+            // No worker will see the cancelled bytes.
             Slot::Given { turn, .. } if !turn.wanted.is_empty() => Some((turn.number, slot)),
             _ => None,
         });

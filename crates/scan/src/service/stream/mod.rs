@@ -39,7 +39,7 @@ const MOST: usize = 8;
 /// How often the loop looks for a worker that does not return its page, before it lets it ring.
 const LOOKS: u32 = 6;
 
-/// What is in a slot.
+/// The content of a slot.
 enum Slot {
     Free,
     /// A chunk is read into it.
@@ -57,7 +57,7 @@ struct Turn {
     number: u64,
     /// How often it was taken back before.
     tries: u32,
-    /// What of it the worker is to see still; cancelled ranges are taken from it.
+    /// The parts that the worker is still to see. Cancelled ranges are taken from them.
     wanted: Vec<Range>,
 }
 
@@ -76,7 +76,7 @@ pub struct Stream {
     id: usize,
     pub board: Arc<Board>,
     pub files: Rc<Files>,
-    /// What is read into, as long as this is there.
+    /// The memory that requests read into. It exists as long as this object.
     _frames: Arc<Frames>,
     pub memory: usize,
     device: u64,
@@ -105,11 +105,11 @@ pub struct Stream {
     /// For when the loop has a timer of it.
     pub armed: Option<u64>,
     aged_at: u64,
-    /// The worker is gone; what flies has to come down.
+    /// The worker is gone. Requests in flight still have to complete.
     pub closing: bool,
 }
 
-/// What a stream wants of the loop.
+/// The requests of a stream to the loop.
 pub struct Wishes {
     /// Loads to begin.
     pub orders: Vec<Order>,
@@ -205,7 +205,7 @@ impl Stream {
         self.board.service().total.store(self.next + more, Release);
     }
 
-    /// Looks at the board and says what is to be done.
+    /// Looks at the board and decides what the loop must do.
     pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
         let mut wishes = Wishes { orders: Vec::new(), timer: None };
         if self.closing || self.is_broken() {
@@ -216,7 +216,7 @@ impl Stream {
         loop {
             let (want, timer) = self.sleep(now, device);
             self.board.worker().bell.want(want);
-            // What the worker did before it could see what is wanted.
+            // The worker may have acted before it could see the announcement.
             let news = self.harvest() || want == Want::Starving && self.starves();
             if !news {
                 wishes.timer = timer;
@@ -267,7 +267,7 @@ impl Stream {
         any
     }
 
-    /// Orders what is due.
+    /// Orders the reads that are due.
     fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
         let (low, high, lanes) = self.marks(now, device);
         self.watermark = high.max(self.watermark.min(self.pending()));

@@ -1,4 +1,4 @@
-//! How fast a stream's worker is, and what follows from it: how much is to be there, and when the loop looks again.
+//! The pace of a stream's worker. From it follow how many pages are to be there, and when the loop looks again.
 
 use std::sync::atomic::Ordering::Relaxed;
 

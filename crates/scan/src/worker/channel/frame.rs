@@ -25,7 +25,7 @@ pub(super) struct InUse {
     /// What of the frame is to come after the rest if something was cancelled, from the last to the first. Then all segments
     /// have begun.
     later: Vec<(Judgment, Segment)>,
-    /// Some of it could not be had.
+    /// Some of the frame could not be read.
     faulty: bool,
     read_began_ns: u64,
 }
@@ -67,7 +67,7 @@ impl InUse {
         Some((words.judgment(), segment))
     }
 
-    /// Takes ranges from what was not handed out. How many bytes that were.
+    /// Removes ranges from the part that was not handed out. Returns the number of bytes that it removed.
     fn cancel(&mut self, board: &Board, ranges: &RangeSet) -> u64 {
         let mut all = Vec::new();
         all.extend(self.rest.take().map(|rest| (self.judgment, rest.left())));
@@ -90,7 +90,7 @@ impl InUse {
 }
 
 impl Channel {
-    /// Takes the next frame of which anything is wanted. Whether it was there.
+    /// Takes the next frame of which the worker wants anything. Returns whether there was one.
     pub(super) fn take(&mut self) -> Result<bool> {
         while self.in_use.is_none() {
             let Some(slot) = self.slots().find(|slot| self.lender.board.entries()[*slot].word.take()) else {
@@ -138,7 +138,7 @@ impl Channel {
             // They were counted when they were cancelled.
             in_use.cancel(&board, ranges);
         }
-        // What is over already is returned.
+        // A frame with nothing left to hand out is returned at once.
         self.in_use = (!in_use.is_over()).then_some(in_use);
         Ok(())
     }
@@ -175,7 +175,7 @@ impl Channel {
         Ok((Piece { file, offset, start, len, read_began_ns, judgment, channel }, lent))
     }
 
-    /// Adds ranges to the scan, to come after those it has.
+    /// Adds ranges to the scan, after those that it has.
     ///
     /// # Errors
     /// There would be more than [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES) that are announced and not read yet.
@@ -208,7 +208,7 @@ impl Channel {
     }
 }
 
-/// What is wrong with a page that is in a frame's bounds, if anything is.
+/// The fault of a page that is in a frame's bounds, if it has one.
 fn fault(board: &Board, slot: usize, page: Segment) -> Option<Error> {
     let first = page.at as usize / UNIT;
     let units = &board.faults(slot)[first..(page.at as usize + page.len as usize).div_ceil(UNIT)];

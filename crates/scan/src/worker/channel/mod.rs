@@ -29,7 +29,7 @@ use watch::Watch;
 /// How long a worker sleeps before it looks whether the service is still there.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What [`Channel::get_page`] found.
+/// The result of [`Channel::get_page`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
     /// A page; return it by [`Channel::put_page`].
@@ -76,7 +76,7 @@ pub struct Channel {
     in_order: bool,
 }
 
-/// What [`Channel::get_owned`] found.
+/// The result of [`Channel::get_owned`].
 #[derive(Debug)]
 pub enum OwnedGot {
     /// A page.
@@ -94,7 +94,7 @@ enum Found {
     End,
 }
 
-/// What a channel reads.
+/// The memory from which a channel reads its pages.
 pub(crate) struct Memory {
     pub frames: Arc<Mapping>,
     pub pages: Pages,
@@ -244,7 +244,7 @@ impl Channel {
             if !self.is_missed() {
                 return Ok(Found::NotYet);
             }
-            // What it published before it died is good.
+            // Pages that the service published before it ended are valid.
             if !self.take()? {
                 return Err(Error::Gone);
             }
@@ -328,7 +328,7 @@ impl Channel {
         while !self.has_news() {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                // Who waits for no time polls, and the sleep of who waited is over.
+                // A worker that waits for a time of 0 polls, and a worker that slept has ended its sleep.
                 if self.poll()? {
                     return Ok(true);
                 }
@@ -448,7 +448,7 @@ impl Channel {
         self.direct.get(file as usize).copied().unwrap_or(Ok(()))
     }
 
-    /// What the memory of pages is made of.
+    /// The kind of memory that the pages are in.
     pub fn memory(&self) -> Pages {
         self.pages
     }

@@ -73,6 +73,7 @@ interface! {
     flush: fn(Object, Object, Problem);
     compact_range: fn(Object, Bytes, usize, Bytes, usize);
     get_pinned: fn(Object, Object, Bytes, usize, Problem) -> Object;
+    multi_get: fn(Object, Object, usize, *const Bytes, *const usize, *mut *mut c_char, *mut usize, *mut *mut c_char);
     pinnableslice_value: fn(Object, *mut usize) -> Bytes;
     pinnableslice_destroy: fn(Object);
     put: fn(Object, Object, Bytes, usize, Bytes, usize, Problem);

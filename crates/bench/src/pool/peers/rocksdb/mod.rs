@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 
 use self::library::{Interface, Object};
 use super::Setting;
-use crate::pool::store::{Access, Body, Expected, Session, Store, Transaction, Verdict, Visit};
+use crate::pool::store::{Access, Body, Each, Expected, Session, Store, Transaction, Verdict, Visit};
 use crate::{Error, Result};
 
 /// `kTwoLevelIndexSearch`: an index of indexes.
@@ -220,6 +220,37 @@ impl Session for RocksSession<'_> {
             (rocks.pinnableslice_destroy)(found);
         }
         Ok(true)
+    }
+
+    fn get_many(&mut self, keys: &[&[u8]], each: Each<'_>) -> Result<()> {
+        let (store, count) = (self.store, keys.len());
+        let (bytes, lens): (Vec<_>, Vec<_>) =
+            keys.iter().map(|key| (key.as_ptr().cast::<c_char>(), key.len())).unzip();
+        let (mut values, mut value_lens, mut problems) =
+            (vec![null_mut(); count], vec![0; count], vec![null_mut(); count]);
+        let mut result = Ok(());
+        // SAFETY: the database is open, and all arrays have as many entries as there are keys. This function frees the values
+        // that the library returns.
+        unsafe {
+            (store.rocks.multi_get)(
+                store.database,
+                store.read,
+                count,
+                bytes.as_ptr(),
+                lens.as_ptr(),
+                values.as_mut_ptr(),
+                value_lens.as_mut_ptr(),
+                problems.as_mut_ptr(),
+            );
+            for (index, ((value, len), problem)) in
+                values.into_iter().zip(value_lens).zip(problems).enumerate()
+            {
+                result = result.and(said(&store.rocks, problem));
+                each(index, (!value.is_null()).then(|| slice(value, len)));
+                (store.rocks.free)(value.cast());
+            }
+        }
+        result
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

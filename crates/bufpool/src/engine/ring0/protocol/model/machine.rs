@@ -1,50 +1,52 @@
-//! The machine of the model, and the pool's steps on it, in the order in which `fault`, `evict` and `writeback` take them.
+//! The machine of the model, and the pool's steps on it. The steps are in the order of `fault`, `evict` and
+//! `write_back`.
 //!
-//! Page `n` has the number `10 n` twice in storage at first. Slot `s` has frame `s + 1`; frame 0 is nobody's.
+//! At first, storage has the number `10 n` twice in page `n`. Pool frame `s` is physical frame `s + 1`. Physical frame
+//! 0 is the null frame, which belongs to no page.
 
 use std::cell::Cell;
 
-use bedplate_ring0::frames::Frame;
+use bedplate_ring0::frames::Frame as PhysicalFrame;
 use loom::thread;
 
 use super::atomics::{AtomicU32, AtomicU64, Ordering};
+use super::frame_table::{FrameId, FrameTable};
 use super::mapping::{self, Entry, Machine};
-use super::slots::{Slot, Slots};
+use super::page_state::{Access, Layout, Owner, PageState, Refusal};
 use super::sweep::{self, Found};
-use super::word::{Access, Layout, Owner, Refusal, Word};
 
-/// Pages 1 and 2.
+/// The pages are 1 and 2.
 const PAGES: usize = 3;
 const LAYOUT: Layout = Layout::IN_PAGE;
 
 type Words = [AtomicU64; 2];
 
-/// What all processors share.
+/// The state that all processors share.
 pub struct Memory {
-    words: Vec<Word>,
+    words: Vec<PageState>,
     contents: Vec<Words>,
     entries: [Entry; PAGES],
     versions: [AtomicU32; PAGES],
     storage: [Words; PAGES],
     reads: [AtomicU32; PAGES],
-    slots: Slots,
+    frames: FrameTable,
 }
 
 impl Memory {
-    pub fn new(slots: usize) -> Self {
+    pub fn new(frames: usize) -> Self {
         let both = |value: u64| [AtomicU64::new(value), AtomicU64::new(value)];
         Self {
-            words: (0..=slots).map(|_| Word::new()).collect(),
-            contents: (0..=slots).map(|_| both(0)).collect(),
-            entries: std::array::from_fn(|_| Entry::new(mapping::leaf(Frame::new(0)))),
+            words: (0..=frames).map(|_| PageState::new()).collect(),
+            contents: (0..=frames).map(|_| both(0)).collect(),
+            entries: std::array::from_fn(|_| Entry::new(mapping::leaf(PhysicalFrame::new(0)))),
             versions: std::array::from_fn(|_| AtomicU32::new(0)),
             storage: std::array::from_fn(|page| both(10 * page as u64)),
             reads: std::array::from_fn(|_| AtomicU32::new(0)),
-            slots: Slots::new(slots),
+            frames: FrameTable::new(frames),
         }
     }
 
-    /// How often a page was read from storage.
+    /// Number of times that a page was read from storage.
     pub fn reads(&self, page: usize) -> u32 {
         self.reads[page].load(Ordering::Relaxed)
     }
@@ -53,7 +55,7 @@ impl Memory {
 /// A processor.
 pub struct Cpu<'m> {
     memory: &'m Memory,
-    /// The frames in which it believes pages to be.
+    /// The translations that the processor has cached: the physical frame of each page.
     believed: [Cell<Option<u64>>; PAGES],
     forgets: u32,
     accesses: Cell<u32>,
@@ -64,7 +66,7 @@ impl<'m> Cpu<'m> {
         Self { memory, believed: Default::default(), forgets, accesses: Cell::new(0) }
     }
 
-    /// The frame that an entry leads to.
+    /// The physical frame that an entry leads to.
     pub fn leads_to(&self, page: usize) -> u64 {
         self.memory.entries[page].load().frame().number()
     }
@@ -91,8 +93,8 @@ impl<'m> Cpu<'m> {
         LAYOUT.owner(page as u64)
     }
 
-    /// What the pool does until an attempt works.
-    fn get<T>(&self, page: usize, attempt: impl Fn(&Word) -> Result<T, Refusal>) -> T {
+    /// Repeats an attempt until it succeeds, like the pool.
+    fn get<T>(&self, page: usize, attempt: impl Fn(&PageState) -> Result<T, Refusal>) -> T {
         loop {
             match self.at(page as u64, &attempt) {
                 Ok(result) => return result,
@@ -102,7 +104,7 @@ impl<'m> Cpu<'m> {
         }
     }
 
-    /// Adds one to both numbers of a page that is held exclusively.
+    /// Holds a page exclusively, and adds one to both of its numbers.
     pub fn add(&self, page: usize) {
         let before = self.get(page, |word| word.try_exclusive(Self::owner(page), Access::Counted));
         for index in 0..2 {
@@ -112,7 +114,7 @@ impl<'m> Cpu<'m> {
         self.at(page as u64, |word| word.unlock_modified(before, LAYOUT));
     }
 
-    /// Begins to read a page optimistically.
+    /// Begins an optimistic read of a page.
     pub fn begin(&self, page: usize) -> u64 {
         self.get(page, |word| word.try_optimistic(Self::owner(page), Access::Counted))
     }
@@ -121,7 +123,7 @@ impl<'m> Cpu<'m> {
         self.at(page as u64, |word| word.is_unchanged(seen))
     }
 
-    /// Reads a page optimistically: its number.
+    /// Reads a page optimistically, and returns its number.
     pub fn read(&self, page: usize) -> u64 {
         loop {
             let seen = self.begin(page);
@@ -138,28 +140,28 @@ impl<'m> Cpu<'m> {
         if mapping::refresh(self, page as u64) {
             return;
         }
-        let slot = self.take_slot();
-        if !mapping::claim(self, slot, page as u64) {
-            memory.slots.give([slot]);
-            // Somebody else has claimed it: they need the processor.
+        let frame = self.take_frame();
+        if !mapping::claim(self, frame, page as u64) {
+            memory.frames.free([frame]);
+            // Another processor has claimed the page, and needs time.
             thread::yield_now();
             return;
         }
-        memory.slots.set_page(slot, page as u64);
-        for (to, from) in memory.contents[slot as usize + 1].iter().zip(&memory.storage[page]) {
+        memory.frames.set_page(frame, page as u64);
+        for (to, from) in memory.contents[frame as usize + 1].iter().zip(&memory.storage[page]) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        // What is read has a word, too: the page's number and the lock bit.
-        self.word(slot).set(LAYOUT.locked(page as u64, 0));
+        // An image in storage has a header word too: the page's number and the lock bit.
+        self.word(frame).set(LAYOUT.locked(page as u64, 0));
         memory.reads[page].fetch_add(1, Ordering::Relaxed);
-        mapping::map(self, slot, page as u64);
-        self.word(slot).publish(LAYOUT);
+        mapping::map(self, frame, page as u64);
+        self.word(frame).publish(LAYOUT);
     }
 
-    fn take_slot(&self) -> Slot {
+    fn take_frame(&self) -> FrameId {
         loop {
-            if let Some(slot) = self.memory.slots.take() {
-                return slot;
+            if let Some((frame, _)) = self.memory.frames.take() {
+                return frame;
             }
             if !self.evict() {
                 thread::yield_now();
@@ -167,42 +169,42 @@ impl<'m> Cpu<'m> {
         }
     }
 
-    /// Passes the hand over each slot. True if a page went.
+    /// Passes the hand over each frame. Returns whether a page was evicted.
     fn evict(&self) -> bool {
-        let slots = &self.memory.slots;
+        let frames = &self.memory.frames;
         let mut evicted = false;
-        for slot in 0..slots.count() as Slot {
-            let mut found = sweep::consider(slots, slot, |_| self.word(slot), || false);
+        for frame in 0..frames.count() as FrameId {
+            let mut found = sweep::sweep_frame(frames, frame, |_| self.word(frame), || false);
             if found == Found::Dirty {
-                self.write(slot);
-                found = sweep::consider(slots, slot, |_| self.word(slot), || false);
+                self.write(frame);
+                found = sweep::sweep_frame(frames, frame, |_| self.word(frame), || false);
             }
             if let Found::Victim(page) = found {
-                mapping::keep_version(self, slot, page);
-                sweep::release(slots, slot, self.word(slot), LAYOUT);
-                slots.give([slot]);
+                mapping::keep_version(self, frame, page);
+                sweep::release(frames, frame, self.word(frame), LAYOUT);
+                frames.free([frame]);
                 evicted = true;
             }
         }
         evicted
     }
 
-    fn write(&self, slot: Slot) {
+    fn write(&self, frame: FrameId) {
         let memory = self.memory;
-        let Ok(Some(page)) = sweep::begin_write(&memory.slots, slot, |_| self.word(slot)) else {
+        let Ok(Some(page)) = sweep::begin_write(&memory.frames, frame, |_| self.word(frame)) else {
             return;
         };
-        let copy = [0, 1].map(|index| memory.contents[slot as usize + 1][index].load(Ordering::Relaxed));
-        sweep::copied(self.word(slot));
+        let copy = [0, 1].map(|index| memory.contents[frame as usize + 1][index].load(Ordering::Relaxed));
+        sweep::copied(self.word(frame));
         for (to, value) in memory.storage[page as usize].iter().zip(copy) {
             to.store(value, Ordering::Relaxed);
         }
-        sweep::end_write(&memory.slots, slot, self.word(slot), true);
+        sweep::end_write(&memory.frames, frame, self.word(frame), true);
     }
 }
 
 impl Machine for Cpu<'_> {
-    fn at<R>(&self, page: u64, access: impl FnOnce(&Word) -> R) -> R {
+    fn at<R>(&self, page: u64, access: impl FnOnce(&PageState) -> R) -> R {
         access(&self.memory.words[self.translate(page as usize)])
     }
 
@@ -214,12 +216,12 @@ impl Machine for Cpu<'_> {
         self.believed[page as usize].set(None);
     }
 
-    fn word(&self, slot: Slot) -> &Word {
-        &self.memory.words[slot as usize + 1]
+    fn word(&self, frame: FrameId) -> &PageState {
+        &self.memory.words[frame as usize + 1]
     }
 
-    fn frame(&self, slot: Slot) -> Frame {
-        Frame::new(u64::from(slot) + 1)
+    fn physical_frame(&self, frame: FrameId) -> PhysicalFrame {
+        PhysicalFrame::new(u64::from(frame) + 1)
     }
 
     fn version(&self, page: u64) -> &AtomicU32 {

@@ -1,24 +1,26 @@
-//! A few steps in every order in which processors are interrupted at most once or twice, by loom: the pool's words, slots and sweeps and this engine's mapping, as they are,
-//! on a machine whose processors keep translations until they are told to forget them, or forget them of themselves.
+//! Loom models of short runs, in every order with at most one or two preemptions.
+//!
+//! The pool's states, frames and sweeps and this engine's mapping run unchanged, on a simulated machine. Its processors
+//! keep translations until they are told to flush them, or until they drop them spontaneously.
 
 #![allow(clippy::duplicate_mod, reason = "the files are compiled a second time, with loom's atomics")]
 
 mod machine;
 
+#[path = "../../../../protocol/frame_table.rs"]
+#[allow(dead_code)]
+mod frame_table;
 #[path = "../mapping.rs"]
 #[allow(dead_code)]
 mod mapping;
-#[path = "../../../../protocol/slots.rs"]
+#[path = "../../../../protocol/page_state.rs"]
 #[allow(dead_code)]
-mod slots;
+mod page_state;
 #[path = "../../../../protocol/sweep.rs"]
 #[allow(dead_code)]
 mod sweep;
-#[path = "../../../../protocol/word.rs"]
-#[allow(dead_code)]
-mod word;
 
-/// Loom's, for the files above.
+/// Loom's atomics and locks, for the files above.
 mod atomics {
     pub use std::sync::PoisonError;
 
@@ -31,22 +33,22 @@ use loom::thread;
 
 use machine::{Cpu, Memory};
 
-/// Before which of its accesses a processor forgets all translations of itself, a bit for each.
+/// Bit `i` says whether a processor drops all translations spontaneously before its access `i`.
 const NEVER: u32 = 0;
 const ALWAYS: u32 = !0;
 
-/// Runs two processors in all ways that the bound allows, with a second one that forgets at different moments.
-fn check(slots: usize, prepare: fn(&Memory), one: fn(&Cpu), other: fn(&Cpu), at_the_end: fn(&Memory)) {
-    // Where pages are replaced, there is more to try.
-    let forgetting: &[u32] = if slots == 1 { &[NEVER, ALWAYS] } else { &[NEVER, ALWAYS, 1 << 1, 1 << 3] };
+/// Runs two processors in all orders within the bound. The second one drops its translations at different moments.
+fn check(frames: usize, prepare: fn(&Memory), one: fn(&Cpu), other: fn(&Cpu), at_the_end: fn(&Memory)) {
+    // With more than one frame, there are more orders to try.
+    let forgetting: &[u32] = if frames == 1 { &[NEVER, ALWAYS] } else { &[NEVER, ALWAYS, 1 << 1, 1 << 3] };
     for &forgets in forgetting {
         let mut model = loom::model::Builder::new();
-        // `LOOM_MAX_PREEMPTIONS` asks for more.
-        let enough = if slots == 1 { 1 } else { 2 };
+        // `LOOM_MAX_PREEMPTIONS` overrides this bound.
+        let enough = if frames == 1 { 1 } else { 2 };
         model.preemption_bound = model.preemption_bound.or(Some(enough));
         model.max_branches = 20_000;
         model.check(move || {
-            let memory = Arc::new(Memory::new(slots));
+            let memory = Arc::new(Memory::new(frames));
             prepare(&memory);
             let theirs = Arc::clone(&memory);
             let thread = thread::spawn(move || one(&Cpu::new(&theirs, NEVER)));
@@ -57,8 +59,7 @@ fn check(slots: usize, prepare: fn(&Memory), one: fn(&Cpu), other: fn(&Cpu), at_
     }
 }
 
-/// Brings pages into memory, so that they are in storage, in entries that lead there, and in the slots of those that came
-/// last.
+/// Reads both pages once. Afterwards both entries lead to frames, and the pages that were read last are in memory.
 fn used_before(memory: &Memory) {
     let cpu = Cpu::new(memory, ALWAYS);
     for page in [2, 1] {
@@ -100,8 +101,8 @@ fn readers_see_a_page_at_one_moment_while_it_goes_and_comes_back_changed() {
     );
 }
 
-/// The page comes back as it was, and the reader's translation is right again: only the version tells that what was read in
-/// between was another page's. (More turns than the checker is given, so they are taken by hand.)
+/// The page returns unchanged, and the reader's translation is correct again. Only the version shows that another page
+/// was there in between. This needs more preemptions than the bound allows, so the test fixes the order.
 #[test]
 fn readers_notice_a_page_that_went_and_came_back_as_it_was() {
     loom::model(|| {
@@ -124,7 +125,7 @@ fn old_translations_to_frames_of_other_pages_are_noticed() {
         used_before,
         |cpu| cpu.add(1),
         |cpu| {
-            // As if the pages had been in each other's frames before.
+            // As if each page had been in the other page's frame before.
             cpu.believe(1, cpu.leads_to(2));
             cpu.believe(2, cpu.leads_to(1));
             cpu.add(1);

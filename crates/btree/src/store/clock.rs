@@ -1,0 +1,139 @@
+//! Timestamps, and which snapshots are active.
+//!
+//! The transactions that committed are numbered in their order. A load that adds several trees takes several numbers, because
+//! each tree has one as its id. A snapshot at timestamp `s` sees the commits up to `s`. A
+//! commit becomes *visible* when all of it is in the trees, and *durable* when its record is. Both happen in the order
+//! of timestamps, so `durable <= visible`.
+//!
+//! The *horizon* is the least timestamp that an active or a future snapshot can have. It never falls, because a new snapshot
+//! begins at `durable` or at `visible`. Values that were superseded at or before the horizon are not needed by anybody.
+//!
+//! Lock: `state`, a leaf.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Whether a snapshot sees commits that a crash could still undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sees {
+    Durable,
+    Visible,
+}
+
+#[derive(Default)]
+pub(crate) struct Clock {
+    state: Mutex<State>,
+    reopened: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    visible: u64,
+    durable: u64,
+    /// Timestamps of the active snapshots, and how many have each.
+    active: BTreeMap<u64, usize>,
+    /// No snapshot begins now.
+    closed: bool,
+}
+
+impl State {
+    fn horizon(&self) -> u64 {
+        self.active.first_key_value().map_or(self.durable, |(oldest, _)| self.durable.min(*oldest))
+    }
+}
+
+impl Clock {
+    /// A clock whose next commit follows this timestamp. All commits up to it are durable.
+    pub fn at(timestamp: u64) -> Self {
+        let state = State { visible: timestamp, durable: timestamp, ..State::default() };
+        Self { state: Mutex::new(state), reopened: Condvar::new() }
+    }
+
+    /// Begins a snapshot; returns its timestamp.
+    pub fn begin(&self, sees: Sees) -> u64 {
+        let mut state = self
+            .reopened
+            .wait_while(self.lock(), |state| state.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        let timestamp = match sees {
+            Sees::Durable => state.durable,
+            Sees::Visible => state.visible,
+        };
+        *state.active.entry(timestamp).or_default() += 1;
+        timestamp
+    }
+
+    /// Ends a snapshot; returns the horizon.
+    pub fn end(&self, timestamp: u64) -> u64 {
+        let mut state = self.lock();
+        if let Some(count) = state.active.get_mut(&timestamp) {
+            *count -= 1;
+            if *count == 0 {
+                state.active.remove(&timestamp);
+            }
+        }
+        state.horizon()
+    }
+
+    /// The timestamp of the last visible commit.
+    pub fn visible(&self) -> u64 {
+        self.lock().visible
+    }
+
+    /// All of a commit is in the trees.
+    pub fn set_visible(&self, timestamp: u64) {
+        self.lock().visible = timestamp;
+    }
+
+    /// A visible commit, and hence all before it, are durable; returns the horizon.
+    pub fn set_durable(&self, timestamp: u64) -> u64 {
+        let mut state = self.lock();
+        state.durable = state.durable.max(timestamp);
+        state.horizon()
+    }
+
+    /// Lets no snapshot begin until the guard is dropped. None if snapshots are active.
+    pub fn close(&self) -> Option<Closed<'_>> {
+        let mut state = self.lock();
+        if !state.active.is_empty() || state.closed {
+            return None;
+        }
+        state.closed = true;
+        Some(Closed(self))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// No snapshot is active, and none begins.
+pub(crate) struct Closed<'c>(&'c Clock);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = false;
+        self.0.reopened.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_horizon_is_the_oldest_snapshot_or_the_last_durable_commit() {
+        let clock = Clock::at(5);
+        clock.set_visible(6);
+        assert_eq!((clock.begin(Sees::Durable), clock.begin(Sees::Visible)), (5, 6));
+        assert!(clock.close().is_none());
+        assert_eq!(clock.set_durable(6), 5);
+        assert_eq!(clock.end(5), 6);
+        assert_eq!(clock.set_durable(4), 6, "it does not fall");
+        clock.set_visible(7);
+        assert_eq!(clock.set_durable(7), 6);
+        assert_eq!(clock.end(6), 7);
+        assert!(clock.close().is_some_and(|_closed| clock.close().is_none()));
+        assert_eq!(clock.begin(Sees::Visible), 7);
+    }
+}

@@ -1,0 +1,17 @@
+//! The progress of operations that take long.
+
+/// How far a long operation has come. Its callback gets this often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Pages, or bytes of a dump, that are done.
+    pub done: u64,
+    /// All of them, as far as that is known now; 0 if it is not.
+    pub total: u64,
+}
+
+impl Progress {
+    pub(crate) fn new(done: u64, total: u64) -> Self {
+        Self { done, total: total.max(done) }
+    }
+}

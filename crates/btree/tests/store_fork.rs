@@ -1,0 +1,38 @@
+//! A process that forks while it has a store open.
+
+use bedplate_btree::store::{Durability, Store};
+
+#[test]
+fn a_child_that_drops_its_copy_of_a_store_leaves_the_log_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Store::builder(folder.path()).memory(1 << 20).durability(Durability::Async).open().unwrap();
+    let mut store = Some(open());
+    let tree = store.as_ref().unwrap().create_tree("t").unwrap();
+    let put = |store: &Option<Store>, key: &[u8]| {
+        store.as_ref().unwrap().update(|transaction| transaction.put(&tree, key, b"value")).unwrap();
+    };
+    // This commit is in memory when the process forks.
+    put(&store, b"before");
+    // SAFETY: the child takes no lock that another thread of this test may hold, and does not return.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let is_refused = store.as_ref().unwrap().sync().is_err();
+        drop(store.take());
+        // SAFETY: it ends this process.
+        unsafe { libc::_exit(if is_refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    put(&store, b"after");
+    // Without `close`, the next opening recovers the store from its log.
+    drop(store.take());
+    let store = open();
+    let tree = store.tree("t").unwrap();
+    let snapshot = store.read().unwrap();
+    for key in [&b"before"[..], b"after"] {
+        assert!(snapshot.contains(&tree, key).unwrap(), "{}", String::from_utf8_lossy(key));
+    }
+    assert_eq!(status, 0, "the child was told");
+}

@@ -1,0 +1,105 @@
+//! Opening a pool: its double-write area restores the pages that a crash tore.
+
+use std::collections::BTreeMap;
+
+use super::area::{self, BATCHES, Found, find};
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::images::Images;
+use crate::page::{self, Image, PageId};
+use crate::page_size::PageSize;
+use crate::storage::{Storage, read};
+
+/// The result of [`restore()`].
+pub(crate) struct Restored {
+    /// The sequence number of the next batch.
+    pub next: u64,
+    /// How many torn pages it wrote again.
+    pub pages: u64,
+    /// Torn pages that could not be written.
+    pub unplaced: Vec<Copy>,
+}
+
+/// A whole copy of a page, and where it is.
+pub(crate) struct Copy {
+    pub page: PageId,
+    pub image: Box<Image>,
+    pub region: usize,
+    pub sequence: u64,
+}
+
+/// Restores torn pages from their newest whole copies, where a crash left some.
+pub(crate) fn restore(storage: &dyn Storage, size: PageSize, after_crash: bool) -> Result<Restored> {
+    let (mut found, first_version) = find(storage, size)?;
+    let next = found.iter().map(|found| found.sequence + 1).max().unwrap_or(1);
+    let mut restored = Restored { next, pages: 0, unplaced: Vec::new() };
+    if after_crash {
+        if first_version {
+            // That program did not know the others, so they are older.
+            found.retain(Found::is_of_first_version);
+        }
+        for copy in newest(storage, size, found)? {
+            restored.place(storage, size, copy)?;
+        }
+        if restored.pages > 0 {
+            storage.sync().map_err(Error::storage("make restored pages durable"))?;
+        }
+    }
+    // A header of the first version must not stay: it says that the others are stale. While a page has no other copy, it
+    // must stay, and the next opening tries again.
+    if first_version {
+        if let Some(Copy { page, .. }) = restored.unplaced.first() {
+            let source =
+                std::io::Error::other("it is torn, and its copy is of an older version of the pool's format");
+            return Err(Error::Write { page: *page, source });
+        }
+        area::clear(storage, size)?;
+    }
+    Ok(restored)
+}
+
+/// The newest whole copy of each page.
+fn newest(storage: &dyn Storage, size: PageSize, mut found: Vec<Found>) -> Result<Vec<Copy>> {
+    // Among equal copies, the one in a region for a single page counts, because it does not keep a batch's region.
+    found.sort_by_key(|found| (found.sequence, found.region >= BATCHES));
+    let mut buffer = Buffer::new(size, 1);
+    let mut copies = BTreeMap::new();
+    for Found { region, sequence, copies: pages } in found {
+        for (at, (page, sum)) in (area::first(region) + 1..).zip(pages) {
+            read(storage, at, buffer.images_mut(0..1))?;
+            let image = buffer.image(0);
+            // Copies that are torn have places that nobody wrote.
+            let is_whole = page::verify(image, page).is_ok() && page::identity(image) == page;
+            if is_whole && sum.is_none_or(|sum| sum == page::sum(image)) {
+                copies.insert(page, Copy { page, image: image.into(), region, sequence });
+            }
+        }
+    }
+    Ok(copies.into_values().collect())
+}
+
+impl Restored {
+    /// Writes a copy in its place, if what is there is not a whole page.
+    fn place(&mut self, storage: &dyn Storage, size: PageSize, copy: Copy) -> Result<()> {
+        let mut buffer = Buffer::new(size, 1);
+        let place = read(storage, copy.page.0, buffer.images_mut(0..1));
+        if place.is_ok() && page::verify(buffer.image(0), copy.page).is_ok() {
+            return Ok(());
+        }
+        buffer.put(0, Images::new(&copy.image, size));
+        match area::write(storage, copy.page.0, buffer.all()) {
+            Ok(()) => self.pages += 1,
+            Err(_) => self.unplaced.push(copy),
+        }
+        Ok(())
+    }
+}
+
+/// Forgets all copies, because pages will be written that have none, and one of these would be older.
+pub(crate) fn forget(storage: &dyn Storage, size: PageSize, restored: &Restored) -> Result<()> {
+    if let Some(Copy { page, .. }) = restored.unplaced.first() {
+        let source = std::io::Error::other("it is torn, and its copy is kept with double writes only");
+        return Err(Error::Write { page: *page, source });
+    }
+    if find(storage, size)?.0.is_empty() { Ok(()) } else { area::clear(storage, size) }
+}
