@@ -94,7 +94,13 @@ fn run(pool: &Pool, model: &mut Model, step: &Step) -> Result<(), Error> {
         }
         Step::Upgrade(index) => {
             if let Some((id, known)) = model.pick(index) {
-                let mut page = pool.optimistic(id)?.upgrade().expect("nobody else is there");
+                // An upgrade fails while the page provider holds the page to copy it.
+                let mut page = loop {
+                    if let Ok(page) = pool.optimistic(id)?.upgrade() {
+                        break page;
+                    }
+                    std::thread::yield_now();
+                };
                 assert_eq!(version(&page, id.0), known);
                 fill(&mut page, id.0, model.next(id));
             }
