@@ -48,14 +48,16 @@ pub struct Range<'p> {
     parent: Option<(Optimistic<'p>, usize)>,
     ahead: Ahead<'p>,
     key: Key,
+    /// Whether `key` is a key of the copied leaf, so that it begins with the prefix of the leaf's keys.
+    has_prefix: bool,
     value: Current,
     room: Option<Box<Room>>,
 }
 
 /// Where the value of the current record is.
 enum Current {
-    /// In this slot of the copied leaf.
-    Slot(usize),
+    /// At this offset of the copied leaf.
+    Leaf { at: usize, len: usize },
     /// In `Range::room`.
     Room,
 }
@@ -83,6 +85,7 @@ impl<'p> Range<'p> {
             parent: None,
             ahead: Ahead::new(density),
             key: Key::new(),
+            has_prefix: false,
             value: Current::Room,
             room: None,
         }
@@ -102,11 +105,8 @@ impl<'p> Range<'p> {
             return Ok(None);
         }
         let value = match self.value {
-            Current::Slot(at) => match Page::of(&self.leaf.0).leaf().value(at) {
-                // SAFETY: the copy does not change while it is borrowed.
-                Value::Here(bytes) => unsafe { bytes.stable() },
-                Value::Overflow(..) => &[],
-            },
+            // SAFETY: the copy does not change while it is borrowed.
+            Current::Leaf { at, len } => unsafe { Page::of(&self.leaf.0).bytes(at, len).stable() },
             Current::Room => self.room.as_ref().map_or(&[][..], |room| room.value()),
         };
         Ok(Some((&self.key, value)))
@@ -123,10 +123,15 @@ impl<'p> Range<'p> {
             while self.from < self.to {
                 let at = if self.direction == Direction::Up { self.from } else { self.to - 1 };
                 let leaf = Page::of(&self.leaf.0).leaf();
-                leaf.key(at, &mut self.key);
+                if self.has_prefix {
+                    leaf.next_key(at, &mut self.key);
+                } else {
+                    leaf.key(at, &mut self.key);
+                    self.has_prefix = true;
+                }
                 let there = match leaf.value(at) {
-                    Value::Here(_) => {
-                        self.value = Current::Slot(at);
+                    Value::Here(bytes) => {
+                        self.value = Current::Leaf { at: bytes.offset(), len: bytes.len() };
                         true
                     }
                     // The overflow pages may have another use since the leaf was copied, so the value is read from the
@@ -154,6 +159,7 @@ impl<'p> Range<'p> {
 
     /// Copies the leaf where the scan continues.
     fn load(&mut self) -> Result<()> {
+        self.has_prefix = false;
         let page = if let Ok(page) = self.load_neighbour() {
             page
         } else {
@@ -289,7 +295,7 @@ impl Iterator for Owned<'_> {
 }
 
 fn copy(leaf: &impl Readable, page: PageId, to: &mut PageBuf) -> Attempt<()> {
-    leaf.view().copy_to(to);
+    leaf.view().copy_leaf_to(to);
     leaf.validate()?;
     if Page::of(&to.0).is_leaf() { Ok(()) } else { Err(damaged(page, "is no leaf").into()) }
 }

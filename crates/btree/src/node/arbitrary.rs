@@ -42,6 +42,13 @@ fn read(page: Page<'_>, key: &[u8]) {
         leaf.key(i, &mut copy);
         assert!(copy.len() <= LONGEST_KEY);
     }
+    let mut part = PageBuf::new(page.size());
+    page.copy_leaf_to(&mut part);
+    let leaf = Page::of(&part.0).leaf();
+    for i in 0..leaf.count() {
+        leaf.next_key(i, &mut copy);
+        assert!(copy.len() <= LONGEST_KEY);
+    }
     for i in 0..inner.count() {
         inner.key(i, &mut copy);
         std::hint::black_box(inner.child(i));

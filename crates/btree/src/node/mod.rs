@@ -243,6 +243,29 @@ impl Key {
         }
     }
 
+    /// Appends the first `len` of four bytes, as many as [`LONGEST_KEY`] allows.
+    #[inline(always)]
+    pub fn push_some(&mut self, bytes: [u8; 4], len: usize) {
+        match self.room(bytes.len()) {
+            // A copy of constant length is faster. The key does not include what is behind `len`.
+            Some(room) => {
+                room.write_copy_of_slice(&bytes);
+                self.len += len;
+            }
+            None => self.push(&bytes[..len]),
+        }
+    }
+
+    /// Cuts the key off after `len` bytes. Returns false and changes nothing if the key has fewer bytes, or if it is a long one.
+    #[inline(always)]
+    pub fn truncate(&mut self, len: usize) -> bool {
+        let is_possible = len <= self.len && self.len <= MAX_KEY;
+        if is_possible {
+            self.len = len;
+        }
+        is_possible
+    }
+
     /// The memory for `len` more bytes of a short key. None if the key becomes a long one.
     #[inline(always)]
     fn room(&mut self, len: usize) -> Option<&mut [MaybeUninit<u8>]> {

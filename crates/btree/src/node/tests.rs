@@ -84,7 +84,22 @@ fn apply(page: &mut PageBuf, model: &mut Model, change: &Change) -> Result<(), F
 fn verify(page: &PageBuf, model: &Model) {
     let page = Page::of(&page.0);
     check(page, 0).unwrap();
-    assert_eq!(records(page), model.clone().into_iter().collect::<Vec<_>>());
+    let expected: Vec<_> = model.clone().into_iter().collect();
+    assert_eq!(records(page), expected);
+    // A copy that had another content before has the same records, and its keys are read one after the other.
+    let mut copy = PageBuf::new(page.size());
+    copy.0.as_mut_bytes().fill(0xa5);
+    page.copy_leaf_to(&mut copy);
+    let leaf = Page::of(&copy.0).leaf();
+    assert_eq!(records(Page::of(&copy.0)), expected);
+    let mut key = Key::new();
+    if leaf.count() > 0 {
+        leaf.key(0, &mut key);
+    }
+    for (i, (expected, _)) in expected.iter().enumerate() {
+        leaf.next_key(i, &mut key);
+        assert_eq!(key[..], expected[..]);
+    }
 }
 
 fn leaf(size: PageSize, low: Option<&[u8]>, high: Option<&[u8]>) -> PageBuf {

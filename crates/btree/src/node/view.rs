@@ -158,9 +158,10 @@ impl<'a> Page<'a> {
         self.payload.to_boxed()
     }
 
-    /// Copies the whole payload.
-    pub fn copy_to(self, copy: &mut PageBuf) {
-        self.payload.copy_to(&mut copy.0);
+    /// Copies a leaf, without the free space between its slots and its heap. The copy has anything there.
+    pub fn copy_leaf_to(self, copy: &mut PageBuf) {
+        let slots_end = SLOTS / WORD + self.leaf().count() * (LEAF_SLOT / WORD);
+        self.payload.copy_ends_to(slots_end, self.heap() / WORD, &mut copy.0);
     }
 }
 
@@ -208,12 +209,26 @@ impl<'a, const SLOT: usize> Slots<'a, SLOT> {
     /// such a key.
     pub fn key(self, i: usize, key: &mut Key) {
         key.clear();
-        let most = self.page.max_key();
-        self.page.prefix(self.prefix.min(most)).push_to(key);
+        self.page.prefix(self.prefix.min(self.page.max_key())).push_to(key);
+        self.push_suffix(i, key);
+    }
+
+    /// Does the same as [`Slots::key`] with less work, if `key` has the key of another slot of this node.
+    #[inline(always)]
+    pub fn next_key(self, i: usize, key: &mut Key) {
+        if key.truncate(self.prefix) { self.push_suffix(i, key) } else { self.key(i, key) }
+    }
+
+    /// Appends the part of key `i` that is not in the prefix.
+    #[inline(always)]
+    fn push_suffix(self, i: usize, key: &mut Key) {
         let slot = self.slot(i);
-        key.push(&slot.head().to_be_bytes()[..slot.suffix_len().min(4)]);
+        key.push_some(slot.head().to_be_bytes(), slot.suffix_len().min(4));
         let tail = self.tail(slot);
-        Bytes { len: tail.len.min(most.saturating_sub(key.len())), ..tail }.push_to(key);
+        if tail.len > 0 {
+            let most = self.page.max_key();
+            Bytes { len: tail.len.min(most.saturating_sub(key.len())), ..tail }.push_to(key);
+        }
     }
 }
 
@@ -278,7 +293,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Offset of the bytes in the payload.
-    pub(super) fn offset(self) -> usize {
+    pub fn offset(self) -> usize {
         self.at
     }
 

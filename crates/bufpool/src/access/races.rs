@@ -72,11 +72,13 @@ impl Page {
         let mut copy = [0; PAYLOAD];
         self.payload().read(0, &mut copy);
         let number = self.payload().number(1003, 7);
+        let mut boxed = self.payload().to_boxed();
         if !self.state.is_unchanged(seen) {
             return false;
         }
         assert!(copy.iter().all(|byte| *byte == copy[0]), "bytes of several moments");
         assert_eq!(number.to_le_bytes()[..7], copy[..7]);
+        assert_eq!(boxed.as_mut_bytes()[..], copy[..]);
         true
     }
 
