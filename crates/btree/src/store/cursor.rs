@@ -159,7 +159,23 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// The same when the transaction has written something.
+    /// Notes that the transaction has read from `from` to the record that was found, or else to the end.
+    fn remember(&mut self, from: KeyBound, found: Option<&Vec<u8>>) -> Result<()> {
+        let Some(reads) = self.merge.source.reads else { return Ok(()) };
+        let until = found.map_or_else(|| self.merge.to.clone(), |key| Bound::Included(key.clone()));
+        let is_up = self.merge.direction == Direction::Up;
+        let mut reads = reads.borrow_mut();
+        match self.remembered {
+            Some(range) => reads.extend(range, until, is_up),
+            None => {
+                let (low, high) = if is_up { (from, until) } else { (until, from) };
+                self.remembered = Some(reads.range(self.merge.source.entry.id, low, high)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Does the same as [`Walk::next_into`] when the transaction has written something.
     fn next_written(&mut self, writes: &Writes, mut from: KeyBound, found: &mut Pair) -> Result<bool> {
         let direction = self.merge.direction;
         loop {
@@ -296,34 +312,8 @@ impl<'t> Cursor<'t> {
     }
 
     fn step(&mut self, direction: Direction) -> Result<Option<(&[u8], &[u8])>> {
-        // A step in the direction of the last one continues the walk. It needs the position only to merge the transaction's
-        // writes and to note the range that it reads.
-        let goes_on = matches!(self.position, Position::At)
-            && self.walk.as_ref().is_some_and(|walk| walk.merge.direction == direction && walk.is_alone());
-        let from = if goes_on {
-            None
-        } else {
-            let Some(from) = self.from(direction) else { return Ok(None) };
-            Some(from)
-        };
-        let mut walk = match self.walk.take() {
-            Some(walk) if walk.merge.direction == direction => walk,
-            _ => {
-                let to = if direction == Direction::Up { &self.high } else { &self.low };
-                let from = from.clone().unwrap_or(Bound::Unbounded);
-                let merge = Merge::new(self.source, direction, from, to.clone(), self.expected);
-                Walk { merge, peeked: None, remembered: None }
-            }
-        };
-        // After an error, the next step begins at the position again.
-        let found = match &from {
-            Some(from) => walk.next_into(from.clone(), &mut self.next)?,
-            None => walk.merge.next_into(&mut self.next)?,
-        };
-        if let Some(from) = from {
-            self.remember(&mut walk, from, found)?;
-        }
-        self.walk = Some(walk);
+        // After an error, the next step begins at the position again, with a new walk.
+        let found = self.find(direction).inspect_err(|_| self.walk = None)?;
         if !found {
             self.position = if direction == Direction::Up { Position::Last } else { Position::First };
             return Ok(None);
@@ -333,20 +323,28 @@ impl<'t> Cursor<'t> {
         Ok(Some((&self.record.0, &self.record.1)))
     }
 
-    /// Notes that the transaction has read from `from` to the record that was found, or else to the end.
-    fn remember(&self, walk: &mut Walk<'t>, from: KeyBound, found: bool) -> Result<()> {
-        let Some(reads) = self.source.reads else { return Ok(()) };
-        let until = if found { Bound::Included(self.next.0.clone()) } else { walk.merge.to.clone() };
-        let is_up = walk.merge.direction == Direction::Up;
-        let mut reads = reads.borrow_mut();
-        match walk.remembered {
-            Some(range) => reads.extend(range, until, is_up),
-            None => {
-                let (low, high) = if is_up { (from, until) } else { (until, from) };
-                walk.remembered = Some(reads.range(self.source.entry.id, low, high)?);
-                Ok(())
-            }
+    /// Copies the next record in a direction into `next`. Returns whether there is one.
+    fn find(&mut self, direction: Direction) -> Result<bool> {
+        // A step in the direction of the last one continues the walk. It needs the position only to merge the transaction's
+        // writes and to note the range that it reads.
+        if let (Position::At, Some(walk)) = (&self.position, &mut self.walk)
+            && walk.merge.direction == direction
+            && walk.is_alone()
+        {
+            return walk.merge.next_into(&mut self.next);
         }
+        let Some(from) = self.from(direction) else { return Ok(false) };
+        let to = if direction == Direction::Up { &self.high } else { &self.low };
+        let walk = match &mut self.walk {
+            Some(walk) if walk.merge.direction == direction => walk,
+            walk => {
+                let merge = Merge::new(self.source, direction, from.clone(), to.clone(), self.expected);
+                walk.insert(Walk { merge, peeked: None, remembered: None })
+            }
+        };
+        let found = walk.next_into(from.clone(), &mut self.next)?;
+        walk.remember(from, found.then_some(&self.next.0))?;
+        Ok(found)
     }
 }
 
