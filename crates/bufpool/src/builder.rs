@@ -172,6 +172,26 @@ impl Builder {
         self
     }
 
+    /// Opens the storage, and returns an LSN up to which the log must be there: no page had a greater one at the last
+    /// [`sync`](Pool::sync) or [`close`](Pool::close). It is 0 if there is no pool yet.
+    ///
+    /// [`Builder::open`] compares the log with it. A program whose log changes its files when it is opened calls this before.
+    pub fn stored_lsn(&mut self) -> Result<u64> {
+        let storage = self.take_storage()?;
+        let found = Superblock::load(&*storage);
+        self.storage = Some(storage);
+        Ok(found?.map_or(0, |superblock| superblock.lsn))
+    }
+
+    fn take_storage(&mut self) -> Result<Box<dyn Storage>> {
+        if let Some(storage) = self.storage.take() {
+            return Ok(storage);
+        }
+        let file = File::open(&self.path, self.direct).map_err(Error::storage("open the pool"))?;
+        // A system call in ring 0 costs several times one in ring 3.
+        Ok(Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file }))
+    }
+
     /// Opens the pool, or creates an empty one.
     pub fn open(mut self) -> Result<Pool> {
         let setting = |what, value, must| Err(Error::Setting { what, value, must });
@@ -182,15 +202,14 @@ impl Builder {
         if self.provider_threads > provider::MOST_THREADS {
             return setting("provider threads", self.provider_threads as u64, "at most 8");
         }
-        let storage: Box<dyn Storage> = match self.storage.take() {
-            Some(storage) => storage,
-            None => {
-                let file = File::open(&self.path, self.direct).map_err(Error::storage("open the pool"))?;
-                // A system call in ring 0 costs several times one in ring 3.
-                Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file })
-            }
-        };
+        let storage = self.take_storage()?;
         let found = Superblock::load(&*storage)?;
+        let log_end = self.log.as_ref().map(|log| log.durable_lsn());
+        if let (Some(found), Some(log_end)) = (&found, log_end)
+            && found.lsn > log_end
+        {
+            return Err(Error::LogTooShort { log_end, pages: found.lsn });
+        }
         let size = match (&found, asked_size) {
             (Some(Superblock { size, .. }), Some(asked)) if asked != *size => {
                 return Err(Error::PageSize { asked, found: *size });
@@ -284,6 +303,7 @@ impl Builder {
             payload_words: Payload::words_of(size),
             allocator: PageAllocator::new(free, unwritten, end, room, limit),
             last_lsn,
+            log_end,
             kind,
             reason,
             recovering,

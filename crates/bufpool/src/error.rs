@@ -81,6 +81,32 @@ pub enum Error {
     /// The log could not be made durable, so pages that depend on it were not written.
     #[error("the log could not be made durable: {0}")]
     Log(#[source] io::Error),
+    /// The superblock says that pages have greater log sequence numbers than the end of the log. The log lost records that had
+    /// been durable, or it is an older copy. Opening the pool changed nothing.
+    #[error(
+        "the log is too short: it ends at LSN {log_end}, and the pages have LSN {pages}: put the newest copy of the log \
+         in its place, or restore a backup"
+    )]
+    LogTooShort {
+        /// The LSN where the log ends.
+        log_end: u64,
+        /// The LSN that the pages have by the superblock.
+        pages: u64,
+    },
+    /// A page in storage has a greater log sequence number than the log had when the pool was opened. The log lost records that
+    /// had been durable, or it is an older copy.
+    #[error(
+        "page {page} has LSN {lsn}, and the log ended at LSN {log_end}: put the newest copy of the log in its place, or \
+         restore a backup"
+    )]
+    PageAheadOfLog {
+        /// The page.
+        page: PageId,
+        /// Its LSN.
+        lsn: u64,
+        /// The LSN where the log ended when the pool was opened.
+        log_end: u64,
+    },
     /// There is no address space for the pool.
     #[error("no {bytes} bytes of address space for the pool: {reason}")]
     AddressSpace {

@@ -38,6 +38,8 @@ pub struct Pool {
     pub(crate) payload_words: usize,
     pub(crate) allocator: PageAllocator,
     pub(crate) last_lsn: LastLsn,
+    /// The LSN up to which the log was durable when the pool was opened. None without a log.
+    pub(crate) log_end: Option<u64>,
     pub(crate) kind: Kind,
     pub(crate) reason: String,
     pub(crate) recovering: bool,

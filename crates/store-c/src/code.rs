@@ -214,6 +214,8 @@ fn of_pool(error: &PoolError) -> (bp_store_code, c_int) {
         PoolError::Lost { .. }
         | PoolError::Damaged { .. }
         | PoolError::NoSuchPage { .. }
+        | PoolError::LogTooShort { .. }
+        | PoolError::PageAheadOfLog { .. }
         | PoolError::Format(_) => (BP_STORE_ERROR_DAMAGED, 0),
         PoolError::Full { .. } => (BP_STORE_ERROR_NO_SPACE, 0),
         PoolError::Pinned { .. } | PoolError::AddressSpace { .. } => (BP_STORE_ERROR_NO_MEMORY, 0),

@@ -155,19 +155,23 @@ impl Builder {
             check_log_is_there(&self.directory)?;
         }
         let disk = self.disk.unwrap_or_else(|| Arc::new(Directory(self.directory.clone())));
-        let (log, replay) = Replay::open(disk)?;
+        let found = Replay::read(disk)?;
         let mut pool = Pool::builder(self.directory.join(PAGES))
             .memory(self.memory)
             .capacity(self.capacity)
-            .engine(self.engine)
-            .log(Arc::clone(&log) as Arc<dyn bedplate_bufpool::Log>);
+            .engine(self.engine);
         if let Some(bytes) = self.page_size {
             pool = pool.page_size(bytes);
         }
         if let Some(storage) = self.storage {
             pool = pool.storage(storage);
         }
-        let pool = Arc::new(pool.open()?);
+        if !found.is_new() {
+            // Before the files of the log are changed: another copy of them may have the rest.
+            check_log_end(&mut pool, found.end())?;
+        }
+        let (log, replay) = found.open()?;
+        let pool = Arc::new(pool.log(Arc::clone(&log) as Arc<dyn bedplate_bufpool::Log>).open()?);
         log.set_page_size(pool.page_size());
         // The file of the pool has a name that is to survive.
         sync_names(&self.directory).map_err(Error::directory(&self.directory, "make its names durable"))?;
@@ -203,6 +207,15 @@ fn check_log_is_there(directory: &Path) -> Result<()> {
     let failed = Error::directory(directory, "look for the log");
     if has_pages && Directory(directory.to_owned()).list().map_err(failed)?.is_empty() {
         return Err(Error::Missing("the log is missing"));
+    }
+    Ok(())
+}
+
+/// Refuses a log that ends before the LSN that the superblock has.
+pub(crate) fn check_log_end(pool: &mut bedplate_bufpool::Builder, log_end: u64) -> Result<()> {
+    let pages = pool.stored_lsn()?;
+    if pages > log_end {
+        return Err(bedplate_bufpool::Error::LogTooShort { log_end, pages }.into());
     }
     Ok(())
 }

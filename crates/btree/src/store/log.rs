@@ -40,6 +40,8 @@ pub(crate) struct Log {
     state: Mutex<State>,
     written: Condvar,
     writer: Mutex<Writer>,
+    /// Whether the log stands for one that cannot be read, so that every LSN counts as durable.
+    covers_every_lsn: bool,
     /// The process that opened the log.
     process: forks::Process,
 }
@@ -158,8 +160,14 @@ impl Log {
             state: Mutex::new(state),
             written: Condvar::new(),
             writer: Mutex::new(writer),
+            covers_every_lsn: false,
             process,
         })
+    }
+
+    /// From now on, the pool accepts pages with any LSN. This is for a verification without the log.
+    pub fn cover_every_lsn(&mut self) {
+        self.covers_every_lsn = true;
     }
 
     /// Sets the slack so that it has room for the same number of images with every page size. The page size is known only when the
@@ -379,7 +387,7 @@ impl crate::Journal for Log {
 
 impl bedplate_bufpool::Log for Log {
     fn durable_lsn(&self) -> u64 {
-        self.lock().durable
+        if self.covers_every_lsn { u64::MAX } else { self.lock().durable }
     }
 
     fn make_durable(&self, up_to: u64) -> io::Result<()> {

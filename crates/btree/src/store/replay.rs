@@ -1,7 +1,7 @@
 //! Reading the log when the store is opened.
 //!
-//! [`Replay::open`] checks that the segments follow each other, and cuts off a torn end, which only the last segment can
-//! have: each segment was durable before the next one was created. It then writes the last segment again in its place. After a
+//! [`Replay::read`] checks that the segments follow each other. [`Unopened::open`] cuts off a torn end, which only the last
+//! segment can have: each segment was durable before the next one was created. It then writes the last segment again in its place. After a
 //! failed fsync, the page cache may have bytes that are not on the disk, and recovery must not build on them.
 
 use std::sync::Arc;
@@ -23,9 +23,48 @@ pub(crate) struct Replay {
     is_new: bool,
 }
 
+/// A log that was read, and whose files are not changed yet.
+pub(crate) struct Unopened {
+    replay: Replay,
+    /// The whole records of the last segment.
+    last: Vec<u8>,
+}
+
+impl Unopened {
+    /// Where the last whole record ends.
+    pub fn end(&self) -> u64 {
+        self.replay.end
+    }
+
+    /// Whether there is no log yet.
+    pub fn is_new(&self) -> bool {
+        self.replay.is_new
+    }
+
+    /// Makes the log ready to be appended to, and creates it if there is none. Cuts off a torn end.
+    pub fn open(self) -> Result<(Arc<Log>, Replay)> {
+        let Self { replay, last } = self;
+        let number = replay.segments[replay.segments.len() - 1].0;
+        let disk = Arc::clone(&replay.disk);
+        let current = if replay.is_new {
+            disk.create(number, &last, LOG_SLACK_BYTES).map_err(Error::io("create the log"))?
+        } else {
+            disk.reopen(number, &last).map_err(Error::io("write the log's end again"))?
+        };
+        let log = Log::new(disk, &replay, current, last.len() as u64)
+            .map_err(Error::io("reserve space for the log"))?;
+        Ok((Arc::new(log), replay))
+    }
+}
+
 impl Replay {
     /// Opens the log, and creates it if there is none.
     pub fn open(disk: Arc<dyn Disk>) -> Result<(Arc<Log>, Self)> {
+        Self::read(disk)?.open()
+    }
+
+    /// Reads the log, and changes nothing.
+    pub fn read(disk: Arc<dyn Disk>) -> Result<Unopened> {
         let failed = Error::io("read the log");
         let numbers = disk.list().map_err(failed)?;
         let mut replay =
@@ -61,15 +100,7 @@ impl Replay {
         if start > replay.redo_from() {
             return Err(Error::LogDamaged { segment: first, what: "is not where recovery starts" });
         }
-        let number = replay.segments[replay.segments.len() - 1].0;
-        let current = if replay.is_new {
-            disk.create(number, &last, LOG_SLACK_BYTES).map_err(Error::io("create the log"))?
-        } else {
-            disk.reopen(number, &last).map_err(Error::io("write the log's end again"))?
-        };
-        let log = Log::new(disk, &replay, current, last.len() as u64)
-            .map_err(Error::io("reserve space for the log"))?;
-        Ok((Arc::new(log), replay))
+        Ok(Unopened { replay, last })
     }
 
     /// Numbers of segments, and where each begins.

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_bufpool::storage::File as PageFile;
-use bedplate_bufpool::{PageId, Pool};
+use bedplate_bufpool::{Error as PoolError, PageId, Pool};
 
 use super::Store;
 use super::builder::{self, INCOMPLETE, MAX_CAPACITY, PAGES};
@@ -164,11 +164,13 @@ impl Verification {
 
 /// The page that an error is about.
 fn page_of(error: &crate::Error) -> Option<PageId> {
-    use bedplate_bufpool::Error as Pool;
     match error {
         crate::Error::Damaged { page, .. }
         | crate::Error::Pool(
-            Pool::Damaged { page, .. } | Pool::Read { page, .. } | Pool::NoSuchPage { page },
+            PoolError::Damaged { page, .. }
+            | PoolError::Read { page, .. }
+            | PoolError::NoSuchPage { page }
+            | PoolError::PageAheadOfLog { page, .. },
         ) => Some(*page),
         _ => None,
     }
@@ -177,10 +179,11 @@ fn page_of(error: &crate::Error) -> Option<PageId> {
 /// Whether an error says that the store is damaged. Others are of the verification itself, such as a full directory for
 /// temporary files.
 fn is_damage(error: &crate::Error) -> bool {
-    use bedplate_bufpool::Error as Pool;
     matches!(
         error,
-        crate::Error::Record { .. } | crate::Error::NoTree { .. } | crate::Error::Pool(Pool::Format(_))
+        crate::Error::Record { .. }
+            | crate::Error::NoTree { .. }
+            | crate::Error::Pool(PoolError::Format(_) | PoolError::LogTooShort { .. })
     ) || page_of(error).is_some()
 }
 
@@ -213,7 +216,6 @@ impl Store {
         scanned.damages.iter().for_each(|(segment, what)| found.add_segment(*segment, what));
         let disk = |has_log: bool| ReadOnly(has_log.then(|| Directory(directory.to_owned())));
         let opened = Replay::open(Arc::new(disk(true)));
-        let has_log = opened.is_ok();
         let pages = directory.join(PAGES);
         if !pages.exists() {
             // The creation of a store makes the log first, and ends with a checkpoint.
@@ -223,20 +225,28 @@ impl Store {
             found.add_refusal(&Error::Missing("the pages are missing"));
             return Ok(found);
         }
-        let (log, replay) = match opened {
-            Ok(opened) => opened,
+        let base = PageFile::open(&pages, true).map_err(Error::directory(directory, "open its pages"))?;
+        let mut pool =
+            Pool::builder(&pages).memory(MEMORY).capacity(MAX_CAPACITY).storage(Box::new(Overlay::new(base)));
+        let is_long_enough = |opened: (_, Replay)| {
+            // Damage of the superblock is found when the pool is opened.
+            builder::check_log_end(&mut pool, opened.1.end()).or_else(|error| match error {
+                Error::Tree(crate::Error::Pool(PoolError::LogTooShort { .. })) => Err(error),
+                _ => Ok(()),
+            })?;
+            Ok(opened)
+        };
+        let (log, replay, has_log) = match opened.and_then(is_long_enough) {
+            Ok((log, replay)) => (log, replay, true),
             Err(error) => {
                 found.add_refusal(&error);
-                Replay::open(Arc::new(disk(false)))?
+                let (mut log, replay) = Replay::open(Arc::new(disk(false)))?;
+                // Pages are verified whatever LSN they have.
+                Arc::get_mut(&mut log).expect("no other thread has it yet").cover_every_lsn();
+                (log, replay, false)
             }
         };
-        let base = PageFile::open(&pages, true).map_err(Error::directory(directory, "open its pages"))?;
-        let pool = Pool::builder(&pages)
-            .memory(MEMORY)
-            .capacity(MAX_CAPACITY)
-            .log(Arc::clone(&log) as Arc<dyn bedplate_bufpool::Log>)
-            .storage(Box::new(Overlay::new(base)))
-            .open();
+        let pool = pool.log(Arc::clone(&log) as Arc<dyn bedplate_bufpool::Log>).open();
         let pool = match pool.map_err(crate::Error::from) {
             Ok(pool) => Arc::new(pool),
             Err(error) if is_damage(&error) => {
@@ -266,7 +276,7 @@ impl Opened {
                 .add_segment(last, "has bytes at its end that are no record, although the store was closed");
         }
         let trees = self.recover(replay)?;
-        self.check_pages(replay.end(), progress)?;
+        self.check_pages(progress)?;
         if let Some((catalog, trees, is_recovered)) = trees {
             self.check_trees(&catalog, &trees, is_recovered, progress)?;
         }
@@ -305,8 +315,7 @@ impl Opened {
     }
 
     /// Reads every page.
-    fn check_pages(&mut self, log_end: u64, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-        let log_end = log_end.max(self.log.end());
+    fn check_pages(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<()> {
         let pages = self.pool.pages();
         let count = pages.end - pages.start;
         for first in pages.clone().step_by(TOGETHER as usize) {
@@ -314,12 +323,6 @@ impl Opened {
             self.pool.fetch(&together);
             for page in together {
                 match self.pool.pin_shared(page) {
-                    Ok(found) if self.has_log && found.lsn() > log_end => {
-                        let what = format!(
-                            "page {page} has a change that is not in the log, which has lost its end"
-                        );
-                        self.found.add_page(page, what);
-                    }
                     Ok(_) => {}
                     Err(error) => {
                         let error = error.into();

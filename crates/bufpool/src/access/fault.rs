@@ -7,7 +7,7 @@ use crate::access::prefetch_queue::{Request, image_at, verify};
 use crate::durability::superblock::FIRST;
 use crate::engine::{FrameRef, Victim};
 use crate::error::{Error, Result};
-use crate::page::{Damage, PageId};
+use crate::page::{self, Damage, PageId};
 use crate::pool::Pool;
 use crate::protocol::frame_table::FrameId;
 use crate::protocol::page_state::Access;
@@ -143,10 +143,21 @@ impl<'p> Claim<'p> {
         // SAFETY: an aligned and initialised page, which no thread writes while the claim lives.
         let image = unsafe { image_at(self.frame_ref.memory, self.pool.size) };
         let page = self.page;
-        if self.pool.store.pages_since_sync().is_last(page, image) {
-            Ok(())
-        } else {
-            Err(Error::Lost { page })
+        if !self.pool.store.pages_since_sync().is_last(page, image) {
+            return Err(Error::Lost { page });
+        }
+        self.check_log_reaches(page::lsn(image))
+    }
+
+    /// Fails if a page in storage has an LSN that the log never reached. No page is written before its records are durable, so the
+    /// log had this LSN before the pool was opened, and lost its end. A page that was written since then has an LSN up to
+    /// `last_lsn`.
+    fn check_log_reaches(&self, lsn: u64) -> Result<()> {
+        match self.pool.log_end {
+            Some(log_end) if lsn > log_end && lsn > self.pool.last_lsn.get() => {
+                Err(Error::PageAheadOfLog { page: self.page, lsn, log_end })
+            }
+            _ => Ok(()),
         }
     }
 
