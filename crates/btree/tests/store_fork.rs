@@ -36,3 +36,26 @@ fn a_child_that_drops_its_copy_of_a_store_leaves_the_log_as_it_is() {
     }
     assert_eq!(status, 0, "the child was told");
 }
+
+/// The child has a copy of the lock's descriptor until it ends.
+#[test]
+fn a_store_is_opened_again_although_a_child_was_forked_before_it_was_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::builder(folder.path()).memory(1 << 20).open().unwrap();
+    // SAFETY: the child does nothing but wait and end.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: the calls touch no memory, and the second one ends this process.
+        unsafe {
+            libc::usleep(100_000);
+            libc::_exit(0);
+        }
+    }
+    store.close().unwrap();
+    let opened = Store::builder(folder.path()).memory(1 << 20).open();
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    opened.unwrap().close().unwrap();
+}

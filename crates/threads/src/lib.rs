@@ -3,11 +3,13 @@
 //! A host's signal handlers are written for its own threads: PostgreSQL's jump out of the code that they interrupt. The kernel
 //! delivers a signal of the process to any thread that does not block it. So the threads of a library block all signals
 //! but those that an instruction of their own causes. A forked child has none of these threads: [`forks`] says which objects
-//! it inherited. [`mod@slice`] is for threads for whom others wait.
+//! it inherited. A child also inherits locks of files: [`outwait()`] waits until it has given them up. [`mod@slice`] is for threads
+//! for whom others wait.
 
 #![cfg(target_os = "linux")]
 
 pub mod forks;
+mod outwait;
 pub mod slice;
 
 use std::io;
@@ -15,6 +17,8 @@ use std::marker::PhantomData;
 use std::thread::{Builder, JoinHandle};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+
+pub use outwait::{PATIENCE, outwait};
 
 /// Signals that an instruction causes. A thread that blocks one of them ends the process with it, where a handler may have an
 /// answer: threads come to ring 0 by SIGSEGV.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_bufpool::storage::Storage;
 use bedplate_bufpool::{Choice, Pool};
+use bedplate_threads::outwait;
 
 use super::Store;
 use super::disk::{Directory, Disk, create_directory, sync_names};
@@ -252,7 +253,8 @@ pub(crate) fn lock(directory: &Path) -> Result<File> {
     options.read(true).write(true).create(true).truncate(false);
     let file =
         options.open(directory.join("lock")).map_err(Error::directory(directory, "open its lock file"))?;
-    match file.try_lock() {
+    let is_held = |error: &TryLockError| matches!(error, TryLockError::WouldBlock);
+    match outwait(|| file.try_lock(), is_held) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::InUse(directory.to_owned())),
         Err(TryLockError::Error(source)) => Err(Error::directory(directory, "lock it")(source)),

@@ -68,7 +68,7 @@ pub enum Error {
     /// A backup, a load or a compaction that makes a store here did not come to its end.
     #[error("the store in {} is incomplete, because what made it was interrupted: remove it, and make it again", .0.display())]
     Incomplete(PathBuf),
-    /// Another process, or another store of this process, has the directory open.
+    /// Another process, or another store of this process, has the directory open, and has not closed it within a second.
     #[error("the store in {} is open already: close it first", .0.display())]
     InUse(PathBuf),
     /// The log was changed or is incomplete.

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
+use bedplate_threads::outwait;
 use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, seek};
 use rustix::io::{Errno, retry_on_intr};
@@ -18,9 +18,6 @@ use super::{Read, Storage, Write, WriteQueue};
 use crate::buffer::Buffer;
 use crate::page::PAGE;
 use crate::page_size::PageSize;
-
-/// How long somebody else may have a file open before that is an error.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A file or a block device.
 pub struct File {
@@ -145,22 +142,15 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Does what somebody else's having it open prevents. When a process dies, what it had the kernel write is written
-/// nevertheless, and it has the file until then; so this waits a little.
-fn patiently<T>(device: bool, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let begin = Instant::now();
-    loop {
-        match open() {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {
-                if begin.elapsed() >= PATIENCE {
-                    let why = if device { "it is mounted, or in use" } else { "somebody else has it open" };
-                    return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
-                }
-                std::thread::sleep(PATIENCE / 200);
-            }
-            result => return result,
-        }
-    }
+/// Opens or locks a file that others may have open for a moment: a forked child, or a process that has died and for which the
+/// kernel still writes.
+fn patiently<T>(device: bool, open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let is_busy =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy);
+    outwait(open, is_busy).map_err(|error| {
+        let why = if device { "it is mounted, or in use" } else { "somebody else has it open" };
+        if is_busy(&error) { io::Error::new(io::ErrorKind::ResourceBusy, why) } else { error }
+    })
 }
 
 impl Storage for File {

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bedplate_threads::outwait;
 use rustix::fs::{FlockOperation, flock};
 
 use super::disk::Dir;
@@ -100,7 +101,8 @@ fn lock(path: &Path) -> Result<File> {
     let name = path.join("lock");
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(name).map_err(io)?;
-    if let Err(e) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let attempt = || flock(&file, FlockOperation::NonBlockingLockExclusive);
+    if let Err(e) = outwait(attempt, |e| *e == rustix::io::Errno::WOULDBLOCK) {
         if e != rustix::io::Errno::WOULDBLOCK {
             return Err(io(e.into()));
         }
@@ -159,6 +161,22 @@ mod tests {
         assert_eq!(DataDir::open_existing(&path).unwrap().id, id);
         assert_eq!(DataDir::open_or_create(&path).unwrap().id, id);
         assert!(DataDir::create(&path).is_err());
+    }
+
+    #[test]
+    fn a_lock_that_a_forked_child_holds_for_a_moment_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open_or_create(dir.path()).unwrap();
+        // A descriptor of the same open file, as a child has it.
+        let inherited = first._lock.as_ref().unwrap().try_clone().unwrap();
+        drop(first);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                drop(inherited);
+            });
+            DataDir::open_existing(dir.path()).unwrap();
+        });
     }
 
     #[test]
