@@ -73,7 +73,7 @@ fn an_older_log_is_refused_and_nothing_changes() {
         let refused = open(folder).err().unwrap();
         assert!(is_log_too_short(&refused), "{refused}");
         let verified = Store::verify(folder, &mut |_| {}).unwrap();
-        assert!(verified.damages.iter().any(|damage| damage.what.contains("the log is too short")));
+        assert!(verified.damages.iter().any(|damage| damage.what.contains("the log has lost its end")));
         assert!(content(folder, |_| true) == before);
 
         replace_log(folder, &newest);

@@ -1,8 +1,14 @@
 //! Verification finds each damage, names where it is, and changes nothing.
 
+#[path = "common/small_disk.rs"]
+mod small_disk;
+
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bedplate_btree::store::{Error, Store, Verification};
 use bedplate_bufpool::{PAGE, PageId, Pool};
@@ -184,4 +190,72 @@ fn pages_that_nobody_has_and_pages_that_are_free_and_in_a_tree_are_found() {
     drop(open_pool);
     let found = verify(folder.path());
     assert!(found.damages.iter().any(|damage| damage.page == Some(leaf)), "{:?}", found.damages);
+}
+
+/// The directory that [`reader`] verifies.
+const READ: &str = "BEDPLATE_TEST_READ";
+
+/// Not a test: runs in a process of a user who may only read.
+#[test]
+fn reader() {
+    let Some(folder) = std::env::var_os(READ) else { return };
+    let folder = Path::new(&folder);
+    assert!(std::fs::write(folder.join("new"), "").is_err(), "this user may write");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let found = verify(folder);
+                assert!(found.is_sound() && found.trees.len() == 3, "{:?}", found.damages);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_user_who_may_only_read_verifies_a_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let set_mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let program = folder.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    for (name, is_closed, has_lock) in [("a", true, true), ("b", false, true), ("c", false, false)] {
+        let store = folder.path().join(name);
+        let opened = open(&store);
+        fill(&opened);
+        if is_closed {
+            opened.close().unwrap();
+        } else {
+            drop(opened);
+        }
+        if !has_lock {
+            std::fs::remove_file(store.join("lock")).unwrap();
+        }
+        let before = files(&store);
+        before.keys().for_each(|path| set_mode(path, 0o444));
+        set_mode(&store, 0o555);
+        set_mode(folder.path(), 0o755);
+        let mut command = Command::new(&program);
+        command.args(["reader", "--exact", "--nocapture"]).env(READ, &store);
+        // SAFETY: the call has no preconditions.
+        if unsafe { libc::geteuid() } == 0 {
+            // Root may write everywhere.
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        set_mode(&store, 0o755);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(files(&store) == before);
+    }
+}
+
+#[test]
+fn a_store_on_a_read_only_file_system_is_verified() {
+    let Some(disk) = small_disk::SmallDisk::mount(32) else { return };
+    let store = disk.path().join("store");
+    let opened = open(&store);
+    fill(&opened);
+    drop(opened);
+    std::fs::remove_file(store.join("lock")).unwrap();
+    let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path()).status().unwrap();
+    assert!(remounted.success());
+    assert!(verify(&store).is_sound());
 }

@@ -84,7 +84,7 @@ pub enum Error {
     /// The superblock says that pages have greater log sequence numbers than the end of the log. The log lost records that had
     /// been durable, or it is an older copy. Opening the pool changed nothing.
     #[error(
-        "the log is too short: it ends at LSN {log_end}, and the pages have LSN {pages}: put the newest copy of the log \
+        "the log has lost its end: it ends at LSN {log_end}, and the pages have LSN {pages}: put the newest copy of the log \
          in its place, or restore a backup"
     )]
     LogTooShort {
@@ -96,8 +96,8 @@ pub enum Error {
     /// A page in storage has a greater log sequence number than the log had when the pool was opened. The log lost records that
     /// had been durable, or it is an older copy.
     #[error(
-        "page {page} has LSN {lsn}, and the log ended at LSN {log_end}: put the newest copy of the log in its place, or \
-         restore a backup"
+        "page {page} has LSN {lsn}, and the log, which has lost its end, ended at LSN {log_end}: put the newest copy of the \
+         log in its place, or restore a backup"
     )]
     PageAheadOfLog {
         /// The page.

@@ -232,6 +232,38 @@ pub(crate) fn check_pair(pool: &Pool, replay: &Replay) -> Result<()> {
 
 /// Takes a directory that has a store for the caller alone.
 pub(crate) fn lock_existing(directory: &Path) -> Result<File> {
+    check_there_is_a_store(directory)?;
+    lock(directory)
+}
+
+/// Takes a directory that has a store for the caller and others that only read it. This needs no permission to write. None if
+/// the store has no lock file, and there cannot be one.
+pub(crate) fn lock_for_reading(directory: &Path) -> Result<Option<File>> {
+    check_there_is_a_store(directory)?;
+    let path = directory.join("lock");
+    let failed = Error::directory(directory, "open its lock file");
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) {
+                // A program that opens the store writes this file, too.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+                    ) =>
+                {
+                    return Ok(None);
+                }
+                created => created.map_err(failed)?,
+            }
+        }
+        opened => opened.map_err(failed)?,
+    };
+    take(directory, &file, File::try_lock_shared)?;
+    Ok(Some(file))
+}
+
+fn check_there_is_a_store(directory: &Path) -> Result<()> {
     let failed = || Error::directory(directory, "look for a store");
     let has_log = || -> io::Result<bool> {
         match Directory(directory.to_owned()).list() {
@@ -243,7 +275,7 @@ pub(crate) fn lock_existing(directory: &Path) -> Result<File> {
     if !has_pages && !has_log().map_err(failed())? {
         return Err(Error::NoStore(directory.to_owned()));
     }
-    lock(directory)
+    Ok(())
 }
 
 /// Takes a directory for this store alone.
@@ -253,10 +285,19 @@ pub(crate) fn lock(directory: &Path) -> Result<File> {
     options.read(true).write(true).create(true).truncate(false);
     let file =
         options.open(directory.join("lock")).map_err(Error::directory(directory, "open its lock file"))?;
+    take(directory, &file, File::try_lock)?;
+    Ok(file)
+}
+
+/// Locks the lock file of a directory.
+fn take(
+    directory: &Path,
+    file: &File,
+    lock: fn(&File) -> std::result::Result<(), TryLockError>,
+) -> Result<()> {
     let is_held = |error: &TryLockError| matches!(error, TryLockError::WouldBlock);
-    match outwait(|| file.try_lock(), is_held) {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::InUse(directory.to_owned())),
-        Err(TryLockError::Error(source)) => Err(Error::directory(directory, "lock it")(source)),
-    }
+    outwait(|| lock(file), is_held).map_err(|error| match error {
+        TryLockError::WouldBlock => Error::InUse(directory.to_owned()),
+        TryLockError::Error(source) => Error::directory(directory, "lock it")(source),
+    })
 }

@@ -203,10 +203,11 @@ impl Store {
     /// Verifies the store in a directory, which no process has open, and changes nothing. Damage is no error: it is in the
     /// result. An error says that the store could not be looked at, or that its creation was interrupted ([`Error::NoStore`]).
     ///
-    /// If the store was not closed, its pages as recovery leaves them are written to a temporary file.
+    /// If the store was not closed, its pages as recovery leaves them are written to a temporary file. The caller needs no
+    /// permission to write to the directory, which may be on a read-only file system. Several verifications can run at once.
     pub fn verify(directory: impl AsRef<Path>, progress: &mut dyn FnMut(Progress)) -> Result<Verification> {
         let directory = directory.as_ref();
-        let _lock = builder::lock_existing(directory)?;
+        let _lock = builder::lock_for_reading(directory)?;
         if directory.join(INCOMPLETE).exists() {
             return Err(Error::Incomplete(directory.to_owned()));
         }
@@ -225,7 +226,8 @@ impl Store {
             found.add_refusal(&Error::Missing("the pages are missing"));
             return Ok(found);
         }
-        let base = PageFile::open(&pages, true).map_err(Error::directory(directory, "open its pages"))?;
+        let base = PageFile::open_for_reading(&pages, true)
+            .map_err(Error::directory(directory, "open its pages"))?;
         let mut pool =
             Pool::builder(&pages).memory(MEMORY).capacity(MAX_CAPACITY).storage(Box::new(Overlay::new(base)));
         let is_long_enough = |opened: (_, Replay)| {

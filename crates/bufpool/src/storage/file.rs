@@ -39,17 +39,27 @@ impl File {
             options.custom_flags(if device { flags | libc::O_EXCL } else { flags });
             patiently(device, || options.open(path))
         };
-        let (file, direct) = match direct.then(|| open(libc::O_DIRECT)) {
-            Some(Ok(file)) => (file, true),
-            Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
-            _ => (open(0)?, false),
-        };
+        let (file, direct) = direct_if_possible(direct, open)?;
         patiently(device, || Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?))?;
         let metadata = file.metadata()?;
         if metadata.is_file() && metadata.len() == 0 {
             // It may be new. What is made durable in it is lost if its name is.
             sync_folder_of(path)?;
         }
+        Ok(Self { file, device, direct, rings: Rings::default() })
+    }
+
+    /// Opens a file that is there, for reading only: writes fail. Others can open it for reading at the same time, and nobody for
+    /// writing.
+    pub fn open_for_reading(path: &Path, direct: bool) -> io::Result<Self> {
+        let open = |flags| {
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(flags);
+            options.open(path)
+        };
+        let (file, direct) = direct_if_possible(direct, open)?;
+        patiently(false, || Ok(flock(&file, FlockOperation::NonBlockingLockShared)?))?;
+        let device = file.metadata()?.file_type().is_block_device();
         Ok(Self { file, device, direct, rings: Rings::default() })
     }
 
@@ -139,6 +149,19 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
         // Some file systems have nothing to do for a folder, and say so.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         result => result,
+    }
+}
+
+/// Opens a file with `O_DIRECT` if that is asked for and the file system does not refuse it, or else without. Returns whether
+/// it did.
+fn direct_if_possible(
+    direct: bool,
+    open: impl Fn(i32) -> io::Result<std::fs::File>,
+) -> io::Result<(std::fs::File, bool)> {
+    match direct.then(|| open(libc::O_DIRECT)) {
+        Some(Ok(file)) => Ok((file, true)),
+        Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+        _ => Ok((open(0)?, false)),
     }
 }
 
