@@ -36,6 +36,7 @@ mod nothing;
 mod partitions;
 mod pool;
 mod postgres;
+mod programs;
 mod registry;
 mod report;
 mod restart;

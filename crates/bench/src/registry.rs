@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::limits::THREADS_MAX;
 use crate::{
-    Error, Report, Result, checkpoint, local, memory, net, partitions, pool, postgres, restart, scan,
-    shootdown, snapshot, tpch, versions, voter, wal,
+    Error, Report, Result, checkpoint, local, memory, net, partitions, pool, postgres, programs, restart,
+    scan, shootdown, snapshot, tpch, versions, voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -53,7 +53,7 @@ pub struct Options {
     pub engine: Option<String>,
     /// The program `bedplate-datafusion` (`scan-tpch`). Default: where `make datafusion-build` puts it, or beside `bedplate`.
     pub datafusion: Option<PathBuf>,
-    /// How far the kernel reads ahead on the device of the tables of scan-tpch, in KiB, instead of its setting.
+    /// How far the kernel reads ahead on the device of the files of scan-tpch and scan-programs, in KiB, instead of its setting.
     pub read_ahead: Option<u64>,
 }
 
@@ -140,6 +140,7 @@ const ALL: &[Benchmark] = &[
     scan::pool::BENCH,
     postgres::BENCH,
     tpch::BENCH,
+    programs::BENCH,
     #[cfg(target_arch = "x86_64")]
     ring0::BENCH,
     #[cfg(target_arch = "x86_64")]

@@ -47,7 +47,7 @@ pub struct Args {
     /// The program that scan-tpch runs for datafusion, if it is not where `make datafusion-build` puts it.
     #[arg(long, value_name = "FILE")]
     datafusion: Option<PathBuf>,
-    /// Have the kernel read ahead so far on the device of scan-tpch's tables (root only), instead of its setting, which is 128 on most
+    /// Have the kernel read ahead so far on the device of the files of scan-tpch and scan-programs (root only), instead of its setting, which is 128 on most
     /// machines.
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     read_ahead: Option<u64>,

@@ -7,7 +7,7 @@ pub mod answers;
 pub mod cold;
 mod driver;
 pub mod engine;
-mod fresh;
+pub mod fresh;
 mod mariadb;
 pub mod measure;
 pub mod oracle;
@@ -15,11 +15,12 @@ mod parquet;
 mod postgres;
 mod python;
 pub mod queries;
-mod read_ahead;
+pub mod read_ahead;
 pub mod rows;
 
 use crate::{Benchmark, Error, Options, Report, Result, Sink, Step};
 use engine::Candidate;
+pub use parquet::daemon;
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "scan-tpch",

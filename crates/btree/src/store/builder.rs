@@ -172,7 +172,13 @@ impl Builder {
             check_log_end(&mut pool, found.end())?;
         }
         let (log, replay) = found.open()?;
-        let pool = Arc::new(pool.log(Arc::clone(&log) as Arc<dyn bedplate_bufpool::Log>).open()?);
+        let opened = pool.log(Arc::clone(&log) as Arc<dyn bedplate_bufpool::Log>).open();
+        let pool = Arc::new(opened.map_err(|error| match error {
+            bedplate_bufpool::Error::LogTooShort { .. } if replay.is_new() => {
+                Error::Missing("the log is missing")
+            }
+            error => error.into(),
+        })?);
         log.set_page_size(pool.page_size());
         // The file of the pool has a name that is to survive.
         sync_names(&self.directory).map_err(Error::directory(&self.directory, "make its names durable"))?;

@@ -114,3 +114,20 @@ impl Drop for Daemon {
         let _ = self.child.wait();
     }
 }
+
+/// The sum of a number in the lines that `scan run --statistics` writes.
+pub fn statistic(lines: &str, name: &str) -> f64 {
+    let fields = lines.split_whitespace().filter_map(|field| field.split_once('='));
+    fields.filter(|(field, _)| *field == name).filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_of_processes_are_added_up() {
+        let lines = "pid=1 program=a reads_served=1 bytes_served=10\npid=2 program=b bytes_served=5\n";
+        assert_eq!((statistic(lines, "bytes_served"), statistic(lines, "waits")), (15.0, 0.0));
+    }
+}

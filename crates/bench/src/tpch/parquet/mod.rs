@@ -1,6 +1,6 @@
 //! Engines whose tables are Parquet files, and whose processes run one query, or one client's queries, each.
 
-mod daemon;
+pub mod daemon;
 pub mod datafusion;
 pub mod duckdb;
 mod process;
