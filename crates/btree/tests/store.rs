@@ -320,3 +320,29 @@ fn transactions_can_be_sent_to_other_threads() {
     shared::<Store>();
     shared::<NamedTree>();
 }
+
+#[test]
+fn durations_are_those_of_operations_that_succeeded() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::builder(directory.path()).memory(1 << 20).open().unwrap();
+    let tree = store.create_tree("a").unwrap();
+    let before = store.latencies();
+    assert_eq!((before.commits.count, before.checkpoints.count), (0, 1));
+    for n in 0..10u64 {
+        store.update(|transaction| transaction.put(&tree, &n.to_be_bytes(), b"value")).unwrap();
+    }
+    // A transaction that wrote nothing, and one that conflicts.
+    store.update(|transaction| transaction.get(&tree, b"key").map(drop)).unwrap();
+    let mut conflicting = store.write().unwrap();
+    conflicting.get(&tree, &1u64.to_be_bytes()).unwrap();
+    conflicting.put(&tree, b"key", b"value").unwrap();
+    store.update(|transaction| transaction.put(&tree, &1u64.to_be_bytes(), b"other")).unwrap();
+    assert!(matches!(conflicting.commit(), Err(Error::Conflict)));
+    store.checkpoint().unwrap();
+    let after = store.latencies();
+    assert_eq!((after.commits.count, after.checkpoints.count), (11, 2));
+    assert!(after.log_writes.count >= before.log_writes.count + 11, "each commit waits for its own");
+    for latency in [after.commits, after.log_writes, after.checkpoints] {
+        assert!(!latency.p50.is_zero() && latency.p50 <= latency.p99 && latency.p99 <= latency.max);
+    }
+}

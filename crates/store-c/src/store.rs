@@ -144,6 +144,24 @@ pub struct bp_store_statistics {
     pub engine: u32,
     /// 0.
     pub reserved: u32,
+    /// Durations of commits that wrote something, in nanoseconds: half of them took at most this long.
+    pub commit_p50_ns: u64,
+    /// 99 of 100 commits took at most this long.
+    pub commit_p99_ns: u64,
+    /// The longest commit.
+    pub commit_max_ns: u64,
+    /// Durations of writes of the log with their fsync, in nanoseconds: half of them took at most this long.
+    pub log_write_p50_ns: u64,
+    /// 99 of 100 writes of the log took at most this long.
+    pub log_write_p99_ns: u64,
+    /// The longest write of the log.
+    pub log_write_max_ns: u64,
+    /// Durations of checkpoints, in nanoseconds: half of them took at most this long.
+    pub checkpoint_p50_ns: u64,
+    /// 99 of 100 checkpoints took at most this long.
+    pub checkpoint_p99_ns: u64,
+    /// The longest checkpoint.
+    pub checkpoint_max_ns: u64,
 }
 
 /// A share of the store of a handle.
@@ -274,6 +292,9 @@ pub unsafe extern "C" fn bp_store_get_statistics(
 
 fn counts(open: &Open) -> bp_store_statistics {
     let (counts, pool) = (open.store.statistics(), open.store.pool_statistics());
+    let latencies = open.store.latencies();
+    let [commit, log_write, checkpoint] = [latencies.commits, latencies.log_writes, latencies.checkpoints]
+        .map(|latency| [latency.p50, latency.p99, latency.max].map(|duration| duration.as_nanos() as u64));
     bp_store_statistics {
         commits: counts.commits,
         conflicts: counts.conflicts,
@@ -289,6 +310,15 @@ fn counts(open: &Open) -> bp_store_statistics {
         pages_in_memory_max: pool.frames,
         engine: number_of(open.store.engine()) as u32,
         reserved: 0,
+        commit_p50_ns: commit[0],
+        commit_p99_ns: commit[1],
+        commit_max_ns: commit[2],
+        log_write_p50_ns: log_write[0],
+        log_write_p99_ns: log_write[1],
+        log_write_max_ns: log_write[2],
+        checkpoint_p50_ns: checkpoint[0],
+        checkpoint_p99_ns: checkpoint[1],
+        checkpoint_max_ns: checkpoint[2],
     }
 }
 

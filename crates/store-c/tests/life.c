@@ -323,6 +323,9 @@ int main(int argc, char **argv)
 	statistics = statistics_of(store);
 	HOLDS(statistics.commits > 5 && statistics.checkpoints == 1 && statistics.conflicts == 0);
 	HOLDS(statistics.pages_in_memory_max == (1 << 20) / 4096 && statistics.log_bytes > 0);
+	HOLDS(statistics.commit_p50_ns > 0 && statistics.commit_p50_ns <= statistics.commit_p99_ns);
+	HOLDS(statistics.commit_p99_ns <= statistics.commit_max_ns && statistics.log_write_max_ns > 0);
+	HOLDS(statistics.checkpoint_p50_ns > 0 && statistics.checkpoint_p50_ns <= statistics.checkpoint_max_ns);
 	IS(bp_store_checkpoint(store), BP_STORE_OK);
 	HOLDS(statistics_of(store).checkpoints == 2 && statistics_of(store).pages_written > 0);
 	IS(bp_store_close(store), BP_STORE_OK);

@@ -13,6 +13,7 @@ use bedplate_threads::outwait;
 use super::Store;
 use super::disk::{Directory, Disk, create_directory, sync_names};
 use super::error::{Error, Result};
+use super::latency::Recorder;
 use super::limits::{DEFAULT_CHECKPOINT_BYTES, DEFAULT_VERSION_BYTES};
 use super::recovery;
 use super::replay::Replay;
@@ -201,6 +202,8 @@ impl Builder {
             checkpoint_bytes: self.checkpoint_bytes,
             poisoned: false.into(),
             counters: Counters::default(),
+            commit_latency: Recorder::new(),
+            checkpoint_latency: Recorder::new(),
         };
         store.checkpoint()?;
         Ok(store)

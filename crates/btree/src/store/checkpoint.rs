@@ -7,6 +7,7 @@
 //! A poisoned store makes no checkpoint: a commit is half in the trees, and only its record completes it.
 
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::Store;
 use super::error::{Error, Result};
@@ -37,6 +38,7 @@ impl Store {
     }
 
     fn run_checkpoint(&self, mut last: MutexGuard<'_, Checkpoint>) -> Result<()> {
+        let begin = Instant::now();
         let checkpoint = {
             let _commit = self.lock_commit()?;
             Checkpoint { redo_from: self.log.end(), timestamp: self.clock.visible() }
@@ -46,6 +48,7 @@ impl Store {
         self.log.make_durable(lsn).map_err(Error::Log)?;
         *last = checkpoint;
         Counters::add(&self.counters.checkpoints);
+        self.checkpoint_latency.record(begin);
         self.log.remove_before(checkpoint.redo_from).map_err(Error::io("remove a segment of the log"))
     }
 }

@@ -19,6 +19,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bedplate_bufpool::PageSize;
 
@@ -131,9 +132,10 @@ impl Store {
         Ok(())
     }
 
-    /// Commits a transaction that began at a snapshot.
+    /// Commits a transaction that began at a snapshot. `begin` is when its commit was called.
     pub(crate) fn commit(
         &self,
+        begin: Instant,
         guard: MutexGuard<'_, ()>,
         snapshot: u64,
         reads: &ReadSet,
@@ -174,7 +176,9 @@ impl Store {
         self.clock.set_visible(timestamp);
         drop((pages, guard));
         Counters::add(&self.counters.commits);
-        self.finish_commit(timestamp, lsn)
+        self.finish_commit(timestamp, lsn)?;
+        self.commit_latency.record(begin);
+        Ok(())
     }
 
     /// Makes a visible commit durable, removes old versions, and makes a checkpoint if one is due.

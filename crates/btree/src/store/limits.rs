@@ -53,6 +53,9 @@ pub(crate) const LOG_SLACK_SHARE: u64 = 8;
 /// Bytes of the log that wait in memory in asynchronous durability; the commit that reaches it writes them.
 pub(crate) const LOG_BUFFER_BYTES: u64 = 4 << 20;
 
+/// The longest duration that [`Store::latencies`](super::Store::latencies) tells from others. Longer ones count as this.
+pub const LATENCY_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
+
 /// Damages that a [`Verification`](super::Verification) lists. It counts all of them.
 pub const MAX_DAMAGES: usize = 1000;
 

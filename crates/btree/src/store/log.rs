@@ -24,12 +24,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bedplate_bufpool::PageSize;
 use bedplate_threads::forks;
 
 use super::disk::{Disk, Segment, is_full};
 use super::error::{Error, Result};
+use super::latency::Recorder;
 use super::limits::{LOG_SLACK_BYTES, LOG_SLACK_SHARE, LOG_STEP_BYTES, SEGMENT_BYTES};
 use super::record::{self, Checkpoint, HEADER, Write};
 use super::replay::{self, Replay};
@@ -40,6 +42,8 @@ pub(crate) struct Log {
     state: Mutex<State>,
     written: Condvar,
     writer: Mutex<Writer>,
+    /// Durations of writes with their fsync.
+    write_latency: Recorder,
     /// Whether the log stands for one that cannot be read, so that every LSN counts as durable.
     covers_every_lsn: bool,
     /// The process that opened the log.
@@ -160,6 +164,7 @@ impl Log {
             state: Mutex::new(state),
             written: Condvar::new(),
             writer: Mutex::new(writer),
+            write_latency: Recorder::new(),
             covers_every_lsn: false,
             process,
         })
@@ -285,9 +290,17 @@ impl Log {
         if writer.len >= SEGMENT_BYTES {
             self.begin_segment(writer, from)?;
         }
+        let begin = Instant::now();
         writer.current.append(batch)?;
         writer.len += batch.len() as u64;
-        writer.current.sync()
+        writer.current.sync()?;
+        self.write_latency.record(begin);
+        Ok(())
+    }
+
+    /// Durations of writes with their fsync.
+    pub fn write_latency(&self) -> &Recorder {
+        &self.write_latency
     }
 
     /// Keeps the records from an LSN on, which is not before the last checkpoint. The caller keeps checkpoints from being made

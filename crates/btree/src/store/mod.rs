@@ -36,8 +36,10 @@
 //!   `site`, where a new store is invisible until it is whole. `dump` writes the `dump_format`, `load` reads it, and `build` makes
 //!   trees of sorted records. `compact` makes the pages of a store anew.
 //!
+//! - Observation: `statistics` has counts, `latency` has durations.
+//!
 //! **Order of locks**: checkpoint mutex, commit mutex, `trees`, `promised_pages`, latches of pages, locks of the pool, then the
-//! leaves: the clock's, the versions', the log's.
+//! leaves: the clock's, the versions', the log's, those of durations.
 
 mod backup;
 mod build;
@@ -51,6 +53,7 @@ mod disk;
 mod dump;
 mod dump_format;
 mod error;
+mod latency;
 mod limits;
 mod load;
 mod log;
@@ -77,6 +80,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use bedplate_bufpool::Pool;
 
 use self::clock::Clock;
+use self::latency::Recorder;
 use self::log::Log;
 use self::record::Checkpoint;
 use self::statistics::Counters;
@@ -90,9 +94,10 @@ pub use compact::Compaction;
 pub use cursor::{Cursor, Records};
 pub use dump::Dump;
 pub use error::{Error, Result};
+pub use latency::{Latencies, Latency};
 pub use limits::{
-    DEFAULT_CHECKPOINT_BYTES, DEFAULT_VERSION_BYTES, MAX_DAMAGES, MAX_READ_BYTES, MAX_TRANSACTION_BYTES,
-    MAX_TRANSACTION_WRITES, MAX_TREE_NAME, MAX_TREES, UPDATE_ATTEMPTS,
+    DEFAULT_CHECKPOINT_BYTES, DEFAULT_VERSION_BYTES, LATENCY_MAX, MAX_DAMAGES, MAX_READ_BYTES,
+    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_WRITES, MAX_TREE_NAME, MAX_TREES, UPDATE_ATTEMPTS,
 };
 pub use load::{Load, LoadPolicy};
 pub use progress::Progress;
@@ -133,6 +138,8 @@ pub struct Store {
     /// A commit was interrupted, or the log failed.
     poisoned: AtomicBool,
     counters: Counters,
+    commit_latency: Recorder,
+    checkpoint_latency: Recorder,
     /// Dropped last: the directory is another store's from then on.
     _lock: File,
 }

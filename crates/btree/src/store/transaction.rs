@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::clock::Sees;
 use super::cursor::{Cursor, Records, Source};
@@ -186,7 +187,7 @@ impl Store {
         // It is validated all the same, because the body may have given back another one than it got.
         let (store, snapshot) = (&*transaction.snapshot.store, transaction.snapshot.timestamp);
         if std::ptr::eq(store, self) {
-            self.commit(guard, snapshot, &transaction.reads.borrow(), &transaction.writes)?;
+            self.commit(Instant::now(), guard, snapshot, &transaction.reads.borrow(), &transaction.writes)?;
         } else {
             drop(guard);
             transaction.commit()?;
@@ -386,10 +387,11 @@ impl WriteTransaction<'_> {
 
     /// Commits. After [`Error::Conflict`] nothing was written, and the transaction can begin again.
     pub fn commit(self) -> Result<()> {
+        let begin = Instant::now();
         let store = &*self.snapshot.store;
         store.warm(&self.writes)?;
         let guard = store.lock_commit()?;
-        store.commit(guard, self.snapshot.timestamp, &self.reads.borrow(), &self.writes)
+        store.commit(begin, guard, self.snapshot.timestamp, &self.reads.borrow(), &self.writes)
     }
 
     fn source<'t>(&'t self, tree: &'t NamedTree) -> Result<Source<'t>> {
