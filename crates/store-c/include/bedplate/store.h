@@ -412,6 +412,42 @@ struct bp_store_statistics {
    0.
    */
   uint32_t reserved;
+  /*
+   Durations of commits that wrote something, in nanoseconds: half of them took at most this long.
+   */
+  uint64_t commit_p50_ns;
+  /*
+   99 of 100 commits took at most this long.
+   */
+  uint64_t commit_p99_ns;
+  /*
+   The longest commit.
+   */
+  uint64_t commit_max_ns;
+  /*
+   Durations of writes of the log with their fsync, in nanoseconds: half of them took at most this long.
+   */
+  uint64_t log_write_p50_ns;
+  /*
+   99 of 100 writes of the log took at most this long.
+   */
+  uint64_t log_write_p99_ns;
+  /*
+   The longest write of the log.
+   */
+  uint64_t log_write_max_ns;
+  /*
+   Durations of checkpoints, in nanoseconds: half of them took at most this long.
+   */
+  uint64_t checkpoint_p50_ns;
+  /*
+   99 of 100 checkpoints took at most this long.
+   */
+  uint64_t checkpoint_p99_ns;
+  /*
+   The longest checkpoint.
+   */
+  uint64_t checkpoint_max_ns;
 };
 
 /*
