@@ -212,6 +212,14 @@ impl Pool {
         let frames = self.frames.count() as u64;
         let free = self.engine.free_count(&self.frames) as u64;
         let stale = self.engine.stale();
-        Statistics { stale, resident: frames - free, free, frames, ..self.counters.read_all() }
+        Statistics {
+            stale,
+            resident: frames - free,
+            free,
+            frames,
+            allocator_waits: self.allocator.waits(),
+            free_list_waits: self.frames.free_list_waits(),
+            ..self.counters.read_all()
+        }
     }
 }

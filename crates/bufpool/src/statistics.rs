@@ -20,6 +20,13 @@ pub struct Statistics {
     pub provider_wakeups: u64,
     /// How often a thread waited for a frame, because no frame was free and no clean page could be evicted.
     pub frame_waits: u64,
+    /// How often a thread waited for a page that another thread held or was reading in.
+    pub page_waits: u64,
+    /// How often a thread waited for the lock of the page allocator.
+    pub allocator_waits: u64,
+    /// How often a thread waited for the lock of the list of free frames. The `ring0` engine has a list of its own, whose waits
+    /// are not counted.
+    pub free_list_waits: u64,
     /// Pages that left memory.
     pub evicted: u64,
     /// System calls that gave memory back to the kernel; each flushes TLBs.
@@ -52,6 +59,7 @@ pub(crate) struct Counters {
     pub provider_written: Counter,
     pub provider_wakeups: Counter,
     pub frame_waits: Counter,
+    pub page_waits: Counter,
     pub evicted: Counter,
     pub release_calls: Counter,
     pub log_forced: Counter,
@@ -65,7 +73,7 @@ impl Counters {
         Self { restored, ..Self::default() }
     }
 
-    /// All of them. The pool adds `stale`, `free`, `resident` and `frames`.
+    /// All of them. The pool adds those that are counted or kept elsewhere.
     pub fn read_all(&self) -> Statistics {
         Statistics {
             read: self.read.get(),
@@ -75,6 +83,7 @@ impl Counters {
             provider_written: self.provider_written.get(),
             provider_wakeups: self.provider_wakeups.get(),
             frame_waits: self.frame_waits.get(),
+            page_waits: self.page_waits.get(),
             evicted: self.evicted.get(),
             release_calls: self.release_calls.get(),
             log_forced: self.log_forced.get(),
@@ -98,5 +107,46 @@ impl Counter {
 
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use crate::Pool;
+
+    /// Runs `work` in a thread while the caller keeps it waiting. Returns when `is_counted` says that it waits and `release` has run.
+    fn counts_a_wait(
+        pool: &Pool,
+        work: impl FnOnce(&Pool) + Send,
+        is_counted: impl Fn() -> bool,
+        release: impl FnOnce(),
+    ) {
+        thread::scope(|scope| {
+            scope.spawn(|| work(pool));
+            while !is_counted() {
+                thread::yield_now();
+            }
+            release();
+        });
+    }
+
+    #[test]
+    fn waits_for_pages_and_for_the_allocator_are_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = Pool::builder(folder.path().join("pool")).memory(64 << 12).open().unwrap();
+        let page = pool.allocate().unwrap();
+        let id = page.page();
+        assert_eq!((pool.statistics().page_waits, pool.statistics().allocator_waits), (0, 0));
+        let read = |pool: &Pool| drop(pool.pin_shared(id).unwrap());
+        counts_a_wait(&pool, read, || pool.statistics().page_waits > 0, || drop(page));
+        assert_eq!(pool.statistics().page_waits, 1);
+        let space = pool.allocator.lock();
+        let allocate = |pool: &Pool| drop(pool.allocate().unwrap());
+        counts_a_wait(&pool, allocate, || pool.statistics().allocator_waits > 0, || drop(space));
+        assert!(pool.statistics().allocator_waits > 0);
+        drop(pool.pin_shared(id).unwrap());
+        assert_eq!(pool.statistics().page_waits, 1);
     }
 }

@@ -34,6 +34,11 @@ impl Backoff {
         self.step = self.step.saturating_add(1);
     }
 
+    /// Whether the thread has not waited yet.
+    pub fn is_new(&self) -> bool {
+        self.step == 0
+    }
+
     /// Time since the first call of this function.
     pub fn elapsed(&mut self) -> Duration {
         self.since.get_or_insert_with(Instant::now).elapsed()

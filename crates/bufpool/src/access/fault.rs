@@ -53,7 +53,7 @@ impl Pool {
             self.engine.free(&self.frames, [frame]);
         }
         // The thread that reads the page in may need this processor.
-        self.pause(backoff);
+        self.pause_for_page(backoff);
         Ok(None)
     }
 }

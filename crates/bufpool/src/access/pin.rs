@@ -120,7 +120,7 @@ impl Pool {
                 }
                 Ok(result) => undo(&frame_ref, result),
                 Err(Refusal::Absent) => access = self.fault(page, &mut backoff)?,
-                Err(Refusal::Held) => self.pause(&mut backoff),
+                Err(Refusal::Held) => self.pause_for_page(&mut backoff),
             }
         }
     }
@@ -159,7 +159,7 @@ impl Pool {
                     return Ok(Exclusive::new(self, frame_ref, page, before));
                 }
                 Some((frame_ref, Ok(_))) => frame_ref.state.unlock_unchanged(),
-                Some((_, Err(Refusal::Held))) => self.pause(&mut backoff),
+                Some((_, Err(Refusal::Held))) => self.pause_for_page(&mut backoff),
                 None | Some((_, Err(Refusal::Absent))) => {
                     if let Some(claim) = self.claim(page, &mut backoff)? {
                         let (frame_ref, before) = claim.publish_locked();

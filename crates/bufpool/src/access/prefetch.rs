@@ -117,6 +117,15 @@ impl Pool {
         }
     }
 
+    /// Waits a little for a page that another thread holds or reads in. The first wait of an access is counted.
+    #[cold]
+    pub(crate) fn pause_for_page(&self, backoff: &mut Backoff) {
+        if backoff.is_new() {
+            self.counters.page_waits.add(1);
+        }
+        self.pause(backoff);
+    }
+
     /// Waits a little for a page or for room. What has been read ahead may be it.
     pub(crate) fn pause(&self, backoff: &mut Backoff) {
         self.publish_prefetched();

@@ -35,8 +35,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{Buffer, TOGETHER};
 use crate::durability::page_store::PageStore;
@@ -45,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::images::Images;
 use crate::page::{self, HEADER, Image, PageId};
 use crate::page_size::PageSize;
+use crate::protocol::counted_mutex::CountedMutex;
 use crate::storage::{Storage, read};
 
 /// How many bytes a file grows by at least.
@@ -57,7 +58,7 @@ const fn entries(size: PageSize) -> usize {
 
 /// The pages of a pool.
 pub(crate) struct PageAllocator {
-    state: Mutex<State>,
+    state: CountedMutex<State>,
     /// The same as in the state, for those who only look.
     end: AtomicU64,
 }
@@ -76,11 +77,19 @@ pub(crate) struct State {
 impl PageAllocator {
     /// `limit` is how many pages there may ever be.
     pub fn new(free: BTreeSet<u64>, unwritten: Range<u64>, end: u64, room: u64, limit: u64) -> Self {
-        Self { state: Mutex::new(State { free, unwritten, end, room, limit }), end: AtomicU64::new(end) }
+        Self {
+            state: CountedMutex::new(State { free, unwritten, end, room, limit }),
+            end: AtomicU64::new(end),
+        }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
+    }
+
+    /// How often a thread found the allocator locked.
+    pub fn waits(&self) -> u64 {
+        self.state.waits()
     }
 
     /// Pages from here on were never allocated.

@@ -9,7 +9,8 @@
 //!
 //! The lock of `free` is a leaf: a thread that holds it takes no other lock.
 
-use super::atomics::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
+use super::atomics::{AtomicBool, AtomicU64, AtomicUsize, MutexGuard, Ordering};
+use super::counted_mutex::CountedMutex;
 
 /// The number of a frame.
 pub type FrameId = u32;
@@ -18,7 +19,7 @@ pub type FrameId = u32;
 pub struct FrameTable {
     page: Box<[AtomicU64]>,
     writing: Box<[AtomicBool]>,
-    free: Mutex<Vec<FrameId>>,
+    free: CountedMutex<Vec<FrameId>>,
     hand: AtomicUsize,
 }
 
@@ -28,14 +29,14 @@ impl FrameTable {
         Self {
             page: (0..count).map(|_| AtomicU64::new(0)).collect(),
             writing: (0..count).map(|_| AtomicBool::new(false)).collect(),
-            free: Mutex::new((0..count as FrameId).rev().collect()),
+            free: CountedMutex::new((0..count as FrameId).rev().collect()),
             hand: AtomicUsize::new(0),
         }
     }
 
     /// Makes `count` frames. None of them is in the free list, because the engine has its own.
     pub fn all_taken(count: usize) -> Self {
-        Self { free: Mutex::default(), ..Self::new(count) }
+        Self { free: CountedMutex::new(Vec::new()), ..Self::new(count) }
     }
 
     /// Number of frames.
@@ -44,7 +45,7 @@ impl FrameTable {
     }
 
     fn free_list(&self) -> MutexGuard<'_, Vec<FrameId>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 
     /// Takes a free frame. Returns it and how many free frames are left. None if no frame is free.
@@ -57,6 +58,11 @@ impl FrameTable {
     /// Frees frames that have no page.
     pub fn free(&self, frames: impl IntoIterator<Item = FrameId>) {
         self.free_list().extend(frames);
+    }
+
+    /// How often a thread found the free list locked.
+    pub fn free_list_waits(&self) -> u64 {
+        self.free.waits()
     }
 
     /// Number of free frames.

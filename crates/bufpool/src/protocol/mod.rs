@@ -8,6 +8,7 @@
 //! These modules do not depend on memory or storage. Loom checks them with small models of both (`model`).
 
 pub mod atomics;
+pub mod counted_mutex;
 pub mod frame_table;
 #[cfg(test)]
 mod model;

@@ -14,10 +14,8 @@ use super::words;
 
 /// The atomics and locks of the protocol.
 pub mod atomics {
-    pub use std::sync::PoisonError;
-
+    pub use loom::sync::MutexGuard;
     pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-    pub use loom::sync::{Mutex, MutexGuard};
 }
 
 /// The pages are 1 and 2.

@@ -7,6 +7,7 @@
 
 #![allow(clippy::duplicate_mod, reason = "with other words and locks")]
 
+mod counted_mutex;
 #[path = "../../engine/array/entry.rs"]
 mod entry;
 #[path = "../frame_table.rs"]

@@ -7,6 +7,8 @@
 
 mod machine;
 
+#[path = "../../../../protocol/model/counted_mutex.rs"]
+mod counted_mutex;
 #[path = "../../../../protocol/frame_table.rs"]
 #[allow(dead_code)]
 mod frame_table;
@@ -22,10 +24,8 @@ mod sweep;
 
 /// Loom's atomics and locks, for the files above.
 mod atomics {
-    pub use std::sync::PoisonError;
-
+    pub use loom::sync::MutexGuard;
     pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-    pub use loom::sync::{Mutex, MutexGuard};
 }
 
 use loom::sync::Arc;
