@@ -202,6 +202,13 @@ reads! {
         serve_parts(fd, parts, count, Some(offset)), preadv, Some(offset), fd, if true;
     preadv64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
         serve_parts(fd, parts, count, Some(offset)), preadv, Some(offset), fd, if true;
+    // Without flags, the function is `preadv`, or `readv` if the offset is -1.
+    preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
+        serve_parts(fd, parts, count, (offset != -1).then_some(offset)), preadv2,
+        (offset != -1).then_some(offset), fd, if flags == 0;
+    preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
+        serve_parts(fd, parts, count, (offset != -1).then_some(offset)), preadv2,
+        (offset != -1).then_some(offset), fd, if flags == 0;
     // The compiler calls these functions where it knows the size of the buffer. The C library ends a program that reads more.
     __read_chk(fd: c_int, at: *mut c_void, size: size_t, room: size_t) =
         serve_buffer(fd, at, size, None), read_chk, None, fd, if size <= room;

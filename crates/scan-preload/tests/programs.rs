@@ -45,6 +45,7 @@ scenarios! {
     reads: Some(true),
     preads_of_any_size: Some(true),
     vectors: Some(true),
+    vectors_with_flags: Some(true),
     large_reads_anywhere: Some(true),
     jumps: Some(true),
     short_reads_after_a_scan: Some(true),

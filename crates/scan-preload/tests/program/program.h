@@ -50,6 +50,7 @@ void pread_to(int fd, uint64_t at, uint64_t end);
 #define FOR_EACH_SCENARIO(SCENARIO)                                                                       \
     /* reads.c */                                                                                         \
     SCENARIO(reads) SCENARIO(preads_of_any_size) SCENARIO(vectors) SCENARIO(large_reads_anywhere)         \
+    SCENARIO(vectors_with_flags)                                                                          \
     SCENARIO(jumps) SCENARIO(short_reads_after_a_scan) SCENARIO(bad_buffers)                              \
     /* threads.c */                                                                                       \
     SCENARIO(threads) SCENARIO(cancelled_threads) SCENARIO(cancelled_where_served)                        \

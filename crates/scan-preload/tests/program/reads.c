@@ -63,6 +63,28 @@ void vectors(void) {
     CHECK(preadv(fd, too_long, 2, 0) == -1 && errno == EINVAL);
 }
 
+void vectors_with_flags(void) {
+    int fd = open_file(O_RDONLY);
+    uint64_t size = size_of(fd), at = 0;
+    static char a[7000], b[9000];
+    struct iovec parts[] = {{a, sizeof a}, {b, sizeof b}};
+    // With -1 as the offset, the function reads at the position and moves it.
+    for (int round = 0; at < size; round++) {
+        off_t offset = round % 2 ? (off_t)at : -1;
+        CHECK(lseek(fd, at, SEEK_SET) == (off_t)at);
+        ssize_t count = preadv2(fd, parts, 2, offset, 0);
+        CHECK(count > 0);
+        CHECK(lseek(fd, 0, SEEK_CUR) == (off_t)(round % 2 ? at : at + count));
+        size_t first = (size_t)count < sizeof a ? (size_t)count : sizeof a;
+        CHECK(is_content(a, at, first, 0) && is_content(b, at + first, count - first, 0));
+        at += count;
+    }
+    // The kernel knows flags, and those that nobody has.
+    CHECK(preadv2(fd, parts, 2, 0, RWF_HIPRI) == sizeof a + sizeof b && is_content(a, 0, sizeof a, 0));
+    CHECK(preadv2(fd, parts, 2, 0, 1 << 30) == -1 && errno == EOPNOTSUPP);
+    CHECK(preadv2(fd, parts, 2, -2, 0) == -1 && errno == EINVAL);
+}
+
 void large_reads_anywhere(void) {
     int fd = open_file(O_RDONLY);
     uint64_t size = size_of(fd);

@@ -118,7 +118,10 @@ impl Drop for Daemon {
 /// The sum of a number in the lines that `scan run --statistics` writes.
 pub fn statistic(lines: &str, name: &str) -> f64 {
     let fields = lines.split_whitespace().filter_map(|field| field.split_once('='));
-    fields.filter(|(field, _)| *field == name).filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
+    fields
+        .filter(|(field, _)| *field == name)
+        .filter_map(|(_, value)| value.parse::<f64>().ok())
+        .fold(0.0, |sum, value| sum + value)
 }
 
 #[cfg(test)]
