@@ -133,6 +133,7 @@ const ALL: &[Benchmark] = &[
     shootdown::BENCH,
     pool::ycsb::BENCH,
     pool::tpcc::BENCH,
+    pool::scaling::BENCH,
     scan::seq::BENCH,
     scan::ranges::BENCH,
     scan::share::BENCH,

@@ -144,6 +144,12 @@ pub struct bp_store_statistics {
     pub engine: u32,
     /// 0.
     pub reserved: u32,
+    /// How often a commit or a checkpoint waited for another commit.
+    pub commit_waits: u64,
+    /// How often a thread waited for a page that another thread held or read.
+    pub page_waits: u64,
+    /// How often a thread waited for room in memory, because no page could be evicted at once.
+    pub frame_waits: u64,
     /// Durations of commits that wrote something, in nanoseconds: half of them took at most this long.
     pub commit_p50_ns: u64,
     /// 99 of 100 commits took at most this long.
@@ -310,6 +316,9 @@ fn counts(open: &Open) -> bp_store_statistics {
         pages_in_memory_max: pool.frames,
         engine: number_of(open.store.engine()) as u32,
         reserved: 0,
+        commit_waits: counts.commit_waits,
+        page_waits: pool.page_waits,
+        frame_waits: pool.frame_waits,
         commit_p50_ns: commit[0],
         commit_p99_ns: commit[1],
         commit_max_ns: commit[2],

@@ -9,6 +9,7 @@ mod peers;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod ring0;
+pub(crate) mod scaling;
 mod side;
 mod store;
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //! Isolation between transactions is the store's where [`Store::isolates`], and the workload's elsewhere: TPC-C then
 //! locks (see `tpcc::locks`), YCSB has single operations, which every store makes atomic.
 
+use serde::{Deserialize, Serialize};
+
 use crate::Result;
 
 /// A store.
@@ -24,9 +26,53 @@ pub trait Store: Sync {
         false
     }
 
+    /// How often threads have waited for each other so far. None if the store does not count that.
+    fn waits(&self) -> Option<Waits> {
+        None
+    }
+
     /// Waits for what the store does in the background for the writes so far, so that it is in nobody's measurement.
     fn settle(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// How often threads have waited.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Waits {
+    /// For a page that another thread held or read in.
+    pub page: u64,
+    /// For the page allocator.
+    pub allocator: u64,
+    /// For the list of free frames.
+    pub free_list: u64,
+    /// For a frame, because none was free and no page could be evicted at once.
+    pub frame: u64,
+    /// For the commit mutex.
+    pub commit: u64,
+}
+
+impl Waits {
+    /// Those that a pool counts.
+    pub fn of_pool(pool: &bedplate_bufpool::Statistics) -> Self {
+        Self {
+            page: pool.page_waits,
+            allocator: pool.allocator_waits,
+            free_list: pool.free_list_waits,
+            frame: pool.frame_waits,
+            commit: 0,
+        }
+    }
+
+    /// Those since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            page: self.page - earlier.page,
+            allocator: self.allocator - earlier.allocator,
+            free_list: self.free_list - earlier.free_list,
+            frame: self.frame - earlier.frame,
+            commit: self.commit - earlier.commit,
+        }
     }
 }
 

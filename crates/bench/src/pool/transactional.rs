@@ -6,7 +6,7 @@ use bedplate_btree::store::{self, Durability, NamedTree, ReadTransaction, WriteT
 use bedplate_bufpool::{Choice, Kind};
 
 use super::peers::Setting;
-use super::store::{Access, Body, Each, Expected, Session, Store, Transaction, Verdict, Visit};
+use super::store::{Access, Body, Each, Expected, Session, Store, Transaction, Verdict, Visit, Waits};
 use super::tree::CAPACITY;
 use crate::{Error, Result};
 
@@ -64,6 +64,11 @@ impl Store for TransactionalStore {
 
     fn isolates(&self) -> bool {
         true
+    }
+
+    fn waits(&self) -> Option<Waits> {
+        let pool = Waits::of_pool(&self.store().pool_statistics());
+        Some(Waits { commit: self.store().statistics().commit_waits, ..pool })
     }
 
     fn settle(&self) -> Result<()> {

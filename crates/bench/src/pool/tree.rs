@@ -9,7 +9,7 @@ use bedplate_bufpool::{Choice, Kind, Pool};
 
 use super::peers::Setting;
 use super::plain::{Plain, PlainSession};
-use super::store::{Each, Expected, Store, Visit};
+use super::store::{Each, Expected, Store, Visit, Waits};
 use crate::{Error, Result};
 
 /// Address space for the storage.
@@ -69,6 +69,10 @@ impl Store for TreeStore {
 
     fn session(&self) -> Result<Self::Session<'_>> {
         Ok(PlainSession::new(&self.0))
+    }
+
+    fn waits(&self) -> Option<Waits> {
+        Some(Waits::of_pool(&self.0.pool().statistics()))
     }
 
     fn settle(&self) -> Result<()> {

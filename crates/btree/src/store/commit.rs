@@ -18,7 +18,7 @@
 //! It writes at `c` what it would write then. A read-only transaction is serialized at its snapshot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use bedplate_bufpool::PageSize;
@@ -108,7 +108,14 @@ impl Store {
 
     /// The commit mutex of a store that can be used. A panic while it was held has poisoned the store if it did harm.
     pub(crate) fn lock_commit(&self) -> Result<MutexGuard<'_, ()>> {
-        let guard = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = match self.commit.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                Counters::add(&self.counters.commit_waits);
+                self.commit.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
         self.check()?;
         Ok(guard)
     }

@@ -12,6 +12,7 @@ use super::trees::NamedTree;
 pub(crate) struct Counters {
     pub commits: AtomicU64,
     pub conflicts: AtomicU64,
+    pub commit_waits: AtomicU64,
     pub checkpoints: AtomicU64,
     pub failed_checkpoints: AtomicU64,
 }
@@ -30,6 +31,8 @@ pub struct Statistics {
     pub commits: u64,
     /// Commits that failed with [`Error::Conflict`](super::Error::Conflict).
     pub conflicts: u64,
+    /// How often a commit or a checkpoint waited for the commit mutex.
+    pub commit_waits: u64,
     /// Bytes of superseded values that are kept for snapshots.
     pub version_bytes: u64,
     /// Bytes that were appended to the log since the log was created.
@@ -81,6 +84,7 @@ impl Store {
         Statistics {
             commits: load(&self.counters.commits),
             conflicts: load(&self.counters.conflicts),
+            commit_waits: load(&self.counters.commit_waits),
             version_bytes: self.versions.bytes() as u64,
             log_bytes: self.log.end(),
             checkpoints: load(&self.counters.checkpoints),

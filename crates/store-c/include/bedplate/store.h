@@ -413,6 +413,18 @@ struct bp_store_statistics {
    */
   uint32_t reserved;
   /*
+   How often a commit or a checkpoint waited for another commit.
+   */
+  uint64_t commit_waits;
+  /*
+   How often a thread waited for a page that another thread held or read.
+   */
+  uint64_t page_waits;
+  /*
+   How often a thread waited for room in memory, because no page could be evicted at once.
+   */
+  uint64_t frame_waits;
+  /*
    Durations of commits that wrote something, in nanoseconds: half of them took at most this long.
    */
   uint64_t commit_p50_ns;
