@@ -19,7 +19,8 @@ cargo check --locked -p bedplate-store-c
 
 # Without the feature, no code of the crate ring0 is built.
 for package in bufpool btree store-c; do
-  if cargo tree --locked -p "bedplate-$package" -e normal --prefix none | grep -q '^bedplate-ring0 '; then
+  dependencies=$(cargo tree --locked -p "bedplate-$package" -e normal --prefix none)
+  if grep -q '^bedplate-ring0 ' <<<"$dependencies"; then
     echo "scripts/check-features.sh: bedplate-$package depends on bedplate-ring0 without the feature ring0" >&2
     exit 1
   fi
