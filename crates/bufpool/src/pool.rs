@@ -209,7 +209,13 @@ impl Pool {
         self.publish_prefetched();
         let frames = self.frames.count() as u64;
         let free = self.engine.free_count(&self.frames) as u64;
-        let stale = self.engine.stale();
-        Statistics { stale, resident: frames - free, free, frames, ..self.counters.read_all() }
+        Statistics {
+            #[cfg(feature = "ring0")]
+            stale: self.engine.stale(),
+            resident: frames - free,
+            free,
+            frames,
+            ..self.counters.read_all()
+        }
     }
 }

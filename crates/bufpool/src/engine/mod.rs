@@ -264,6 +264,7 @@ impl Engine {
     }
 
     /// Number of accesses through a stale translation.
+    #[cfg(feature = "ring0")]
     pub fn stale(&self) -> u64 {
         match self {
             #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
