@@ -50,7 +50,7 @@ setup: ## Install what is missing (changes nothing when nothing is)
 
 build: setup ## Build the optimised bedplate command and libraries
 	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c
-# By itself: with the command, it would have the features of the pool that the command's benchmarks need.
+# cargo builds this library by itself: together with the command, the library would get the features that benchmarks need.
 	cargo build --locked --release -p bedplate-store-c
 
 install: install-libraries ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
