@@ -49,7 +49,9 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c -p bedplate-store-c
+	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c
+# cargo builds this library by itself: together with the command, the library would get the features that benchmarks need.
+	cargo build --locked --release -p bedplate-store-c
 
 install: install-libraries ## Install what was built (make build) below PREFIX, which is /usr/local: the command, libraries, their manuals
 	install -d "$(DESTDIR)$(PREFIX)"/{bin,lib/sysusers.d,lib/udev/rules.d} "$(DESTDIR)$(PREFIX)"/share/{bedplate,man/man1}
@@ -98,6 +100,7 @@ fmt:
 
 lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/check-features.sh
 
 docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items

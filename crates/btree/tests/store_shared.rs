@@ -95,7 +95,14 @@ fn a_store_that_is_not_to_be_created_is_not() {
 
 #[test]
 fn the_engine_of_a_store_can_be_chosen() {
-    for kind in [Kind::Array, Kind::Stock, Kind::Vmcache, Kind::Hashtable] {
+    let kinds = [
+        Kind::Array,
+        Kind::Stock,
+        #[cfg(feature = "bench")]
+        Kind::Vmcache,
+        Kind::Hashtable,
+    ];
+    for kind in kinds {
         let directory = tempfile::tempdir().unwrap();
         let builder = Store::builder(directory.path()).memory(64 * 4096).capacity(64 << 20);
         let store = builder.engine(Choice::Only(kind)).open().unwrap();

@@ -14,7 +14,7 @@ use crate::durability::page_allocator::{self, PageAllocator};
 use crate::durability::page_store::PageStore;
 use crate::durability::superblock::{FIRST, Superblock};
 use crate::engine::{Array, Engine, Kind, Mapped, Release, Table};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(feature = "ring0", target_arch = "x86_64"))]
 use crate::engine::{Ring0, ring0::Parts};
 use crate::error::{Error, Result};
 use crate::page::{MAX_PAGES, PAGE};
@@ -55,7 +55,7 @@ pub struct Builder {
     log: Option<Arc<dyn Log>>,
     torn_pages: Option<TornPages>,
     recover: bool,
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     parts: Parts,
 }
 
@@ -81,7 +81,7 @@ impl Builder {
             log: None,
             torn_pages: None,
             recover: false,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             parts: Parts::ALL,
         }
     }
@@ -164,8 +164,8 @@ impl Builder {
         self
     }
 
-    /// Does without parts of the engine in ring 0, for those who want to know what each is worth.
-    #[cfg(target_arch = "x86_64")]
+    /// Selects the parts of the engine in ring 0. Benchmarks measure the effect of each part.
+    #[cfg(all(feature = "ring0", feature = "bench", target_arch = "x86_64"))]
     #[doc(hidden)]
     pub fn parts(mut self, parts: Parts) -> Self {
         self.parts = parts;
@@ -189,7 +189,8 @@ impl Builder {
         }
         let file = File::open(&self.path, self.direct).map_err(Error::storage("open the pool"))?;
         // A system call in ring 0 costs several times one in ring 3.
-        Ok(Box::new(if self.choice == Choice::Only(Kind::Ring0) { file.polled() } else { file }))
+        let is_ring0 = matches!(self.choice, Choice::Only(kind) if kind.is_ring0());
+        Ok(Box::new(if is_ring0 { file.polled() } else { file }))
     }
 
     /// Opens the pool, or creates an empty one.
@@ -230,7 +231,7 @@ impl Builder {
                 );
             }
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
         let asked = match self.choice {
             Choice::Only(Kind::Ring0) => {
                 let ring0 = Box::new(Ring0::new(limit, size, frames, self.parts)?);
@@ -238,7 +239,7 @@ impl Builder {
             }
             _ => None,
         };
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(feature = "ring0", target_arch = "x86_64")))]
         let asked = None;
         let (engine, kind, reason) = match asked {
             Some(asked) => asked,
@@ -281,7 +282,7 @@ impl Builder {
         let outdated = superblock.outdated;
         let frame_table = engine.frames(frames);
         // The module `provider` says why.
-        let provider_threads = if kind == Kind::Ring0 { 0 } else { self.provider_threads };
+        let provider_threads = if kind.is_ring0() { 0 } else { self.provider_threads };
         let last_lsn = LastLsn::new(superblock.lsn);
         let core = Core {
             size,
@@ -376,12 +377,14 @@ fn engine(choice: Choice, pages: u64, frames: usize, size: PageSize) -> Result<(
         Choice::Only(Kind::Array) => {
             Ok((Engine::Array(Array::new(pages, frames, size)?), Kind::Array, asked()))
         }
+        #[cfg(feature = "bench")]
         Choice::Only(Kind::Vmcache) => {
             Ok((Engine::Mapped(Mapped::new(pages, size, Release::Single)?), Kind::Vmcache, asked()))
         }
         Choice::Only(Kind::Hashtable) => {
             Ok((Engine::Table(Table::new(frames, size)?), Kind::Hashtable, asked()))
         }
+        #[cfg(feature = "ring0")]
         Choice::Only(engine @ Kind::Ring0) => {
             Err(Error::Unavailable { engine, reason: "it takes an x86-64 processor".to_owned() })
         }

@@ -6,7 +6,9 @@
 //!
 //! Other engines have the processor translate (TABBY, section 5 of "Practical DB-OS Co-Design with Privileged Kernel
 //! Bypass"): the storage is as large in the address space as on the disk. They pay at eviction, when the kernel makes all
-//! processors forget an address: [`Kind::Stock`] once for a whole batch, [`Kind::Ring0`] not at all.
+//! processors forget an address: [`Kind::Stock`] once for a whole batch, `Kind::Ring0` not at all. The engine
+//! `Kind::Ring0` exists with the cargo feature `ring0` only. The feature `bench` has what only benchmarks use: the baseline
+//! engine `Kind::Vmcache`, and functions that switch off or measure parts of a pool.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -66,7 +68,7 @@ pub use durability::log::Log;
 pub use durability::recovery::Redo;
 pub use durability::superblock::ROOTS;
 pub use engine::Kind;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(feature = "ring0", feature = "bench", target_arch = "x86_64"))]
 #[doc(hidden)]
 pub use engine::ring0::Parts;
 pub use error::{Error, Restart, Result};

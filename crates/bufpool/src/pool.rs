@@ -211,9 +211,9 @@ impl Pool {
         self.publish_prefetched();
         let frames = self.frames.count() as u64;
         let free = self.engine.free_count(&self.frames) as u64;
-        let stale = self.engine.stale();
         Statistics {
-            stale,
+            #[cfg(feature = "ring0")]
+            stale: self.engine.stale(),
             resident: frames - free,
             free,
             frames,

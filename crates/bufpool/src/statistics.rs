@@ -39,8 +39,9 @@ pub struct Statistics {
     pub allocated: u64,
     /// Pages freed.
     pub freed: u64,
-    /// Accesses that an old translation of the processor's led to another page, while the page was in memory: of the `ring0`
-    /// engine.
+    /// Number of accesses that an old translation of the processor led to another page, while the page was in memory. Only the
+    /// engine in ring 0 has such accesses.
+    #[cfg(feature = "ring0")]
     pub stale: u64,
     /// Frames that are free now.
     pub free: u64,

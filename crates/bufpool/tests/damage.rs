@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use bedplate_bufpool::storage::{File, Read, Storage, Write};
 use bedplate_bufpool::{Choice, Error, Kind, PAGE, PageId, Pool};
-use common::{builder, in_guest, kind_of_here};
+use common::{RING0, builder, in_guest, kind_of_here};
 
 /// Gives a page of a file the header and the checksum that the pool would write.
 fn seal(image: &mut [u8], page: u64) {
@@ -64,7 +64,7 @@ impl Storage for Disk {
 impl Disk {
     fn open(&self, recover: bool) -> Result<Pool, Error> {
         let builder = Pool::builder("").storage(Box::new(self.clone())).memory(64 * PAGE).capacity(64 << 20);
-        let kind = if in_guest() { Kind::Ring0 } else { Kind::Hashtable };
+        let kind = RING0.filter(|_| in_guest()).unwrap_or(Kind::Hashtable);
         builder.engine(Choice::Only(kind)).recover(recover).open()
     }
 }

@@ -38,7 +38,13 @@ fn child_with_little_address_space() {
     setrlimit(Resource::As, Rlimit { current: Some(2 << 30), maximum }).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let builder = || Pool::builder(folder.path().join("pool")).memory(1 << 20).capacity(16 << 40);
-    for kind in [Kind::Array, Kind::Stock, Kind::Vmcache] {
+    let kinds = [
+        Kind::Array,
+        Kind::Stock,
+        #[cfg(feature = "bench")]
+        Kind::Vmcache,
+    ];
+    for kind in kinds {
         let error = builder().engine(Choice::Only(kind)).open().map(drop).unwrap_err();
         assert!(
             matches!(error, Error::AddressSpace { .. }) && error.to_string().contains("RLIMIT_AS"),

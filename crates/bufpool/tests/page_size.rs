@@ -59,6 +59,7 @@ fn every_engine_has_every_size_and_the_file_keeps_it() {
     }
 }
 
+#[cfg(feature = "ring0")]
 #[test]
 fn ring0_refuses_sizes_that_it_does_not_have_and_says_which_it_has() {
     let folder = tempfile::tempdir().unwrap();

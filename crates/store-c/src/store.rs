@@ -51,8 +51,6 @@ pub enum bp_store_engine {
     BP_STORE_ENGINE_ARRAY = 1,
     /// Virtual memory; pages are evicted in batches.
     BP_STORE_ENGINE_STOCK = 2,
-    /// Virtual memory; pages are evicted one by one.
-    BP_STORE_ENGINE_VMCACHE = 3,
     /// A hash table of the pages in memory.
     BP_STORE_ENGINE_HASHTABLE = 4,
 }
@@ -91,7 +89,6 @@ impl bp_store_options {
             0 => Choice::Auto,
             1 => Choice::Only(Kind::Array),
             2 => Choice::Only(Kind::Stock),
-            3 => Choice::Only(Kind::Vmcache),
             4 => Choice::Only(Kind::Hashtable),
             other => return Err(Refusal::invalid(format!("there is no engine {other}"))),
         })
@@ -105,7 +102,6 @@ fn number_of(kind: Kind) -> bp_store_engine {
     match kind {
         Kind::Array => BP_STORE_ENGINE_ARRAY,
         Kind::Stock => BP_STORE_ENGINE_STOCK,
-        Kind::Vmcache => BP_STORE_ENGINE_VMCACHE,
         Kind::Hashtable => BP_STORE_ENGINE_HASHTABLE,
         _ => BP_STORE_ENGINE_AUTO,
     }

@@ -35,6 +35,20 @@ fn the_library_exports_the_functions_of_the_header_and_no_others() {
     assert_eq!(exported, declared);
 }
 
+/// The pool's features are off in this library.
+#[test]
+fn the_library_has_no_code_of_the_engine_in_ring_0() {
+    let library = C.libraries().join("libbedplate_store.so");
+    let output = Command::new("nm").arg(library).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let symbols = String::from_utf8(output.stdout).unwrap();
+    assert!(symbols.contains("bedplate_bufpool"), "the library has been stripped");
+    for part in ["bedplate_ring0", "kvm_ioctls", "Ring0"] {
+        let found = symbols.lines().find(|line| line.contains(part));
+        assert_eq!(found, None, "{part}");
+    }
+}
+
 /// Everything that the header has is in the manual, and nothing else.
 #[test]
 fn the_manual_has_all_functions() {

@@ -275,10 +275,12 @@ static void trees(struct bp_store store)
 
 static void engines(const char *folder)
 {
+	static const uint32_t all[] = {BP_STORE_ENGINE_ARRAY, BP_STORE_ENGINE_STOCK, BP_STORE_ENGINE_HASHTABLE};
 	char path[4096], name[20];
-	uint32_t engine;
+	size_t i;
 
-	for (engine = BP_STORE_ENGINE_ARRAY; engine <= BP_STORE_ENGINE_HASHTABLE; engine++) {
+	for (i = 0; i < sizeof all / sizeof all[0]; i++) {
+		uint32_t engine = all[i];
 		struct bp_store_options options = options_of(BP_STORE_CREATE | BP_STORE_ASYNC);
 		struct bp_store store;
 		struct bp_store_transaction transaction;

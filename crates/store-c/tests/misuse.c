@@ -64,6 +64,9 @@ static void options_are_checked(const char *folder)
 	IS(bp_store_open(path, &bad, &other), BP_STORE_ERROR_INVALID);
 	bad = good, bad.flags = 8;
 	IS(bp_store_open(path, &bad, &other), BP_STORE_ERROR_INVALID);
+	/* 3 is no engine: its number is between those of two engines. */
+	bad = good, bad.engine = 3;
+	IS(bp_store_open(path, &bad, &other), BP_STORE_ERROR_INVALID);
 	bad = good, bad.engine = 9;
 	IS(bp_store_open(path, &bad, &other), BP_STORE_ERROR_INVALID);
 	newer.options = good, newer.options.size = sizeof newer, newer.later = 1;

@@ -103,6 +103,7 @@ impl<'p> Exclusive<'p> {
     }
 
     /// Writes to the memory without a change of its content, so that the kernel provides the memory.
+    #[cfg(feature = "bench")]
     pub(crate) fn touch(&mut self) {
         self.payload().touch();
     }

@@ -141,6 +141,7 @@ impl Payload {
     }
 
     /// Makes a write access to the first word that does not change it.
+    #[cfg(feature = "bench")]
     pub(crate) fn touch(&self) {
         // To the processor, a failed exchange is a write access too. A separate load would make the kernel map the
         // memory twice.

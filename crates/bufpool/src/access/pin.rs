@@ -172,6 +172,7 @@ impl Pool {
 
     /// Takes a page into memory without a read, and touches it. Benchmarks measure page replacement without storage
     /// this way. The content of the page is whatever was in its memory.
+    #[cfg(feature = "bench")]
     #[doc(hidden)]
     pub fn bring_in_unread(&self, page: PageId) -> Result<()> {
         self.check(page)?;

@@ -4,21 +4,23 @@
 //! |---|---|---|
 //! | [`Kind::Array`] | the frame in the page's entry of an array | the entry is cleared, and the frame is used again |
 //! | [`Kind::Stock`] | at the address that the page number determines | the kernel unmaps a batch with one TLB flush |
-//! | [`Kind::Vmcache`] | at the address that the page number determines | the kernel unmaps each page with its own TLB flush |
+//! | `Kind::Vmcache` | at the address that the page number determines | the kernel unmaps each page with its own TLB flush |
 //! | [`Kind::Hashtable`] | the frame in the page's entry of a hash table | the entry is removed, and the frame is used again |
-//! | [`Kind::Ring0`] | at the address that the page number determines | the frame is reused, stale translations are noticed |
+//! | `Kind::Ring0` | at the address that the page number determines | the frame is reused, stale translations are noticed |
+//!
+//! `Kind::Ring0` exists with the feature `ring0` only, and `Kind::Vmcache` with the feature `bench` only.
 //!
 //! `stock` and `vmcache` differ only in [`release`](release::Release). `array` and `hashtable` have the same
 //! [`frames`]. Everything else is the same for all engines, and is in `protocol`, `access`, `replacement` and
 //! `durability`. An engine implements the methods of [`Engine`] and does not change the protocol. If an engine's states
-//! are in the page headers, it has [`Layout::IN_PAGE`], and the state itself says which page it belongs to. For the
+//! are in the page headers, it has `Layout::IN_PAGE`, and the state itself says which page it belongs to. For the
 //! other engines, [`Engine::is_of`] says whether a frame still has the page.
 
 mod array;
 mod frames;
 mod mapped;
 mod release;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(feature = "ring0", target_arch = "x86_64"))]
 pub(crate) mod ring0;
 mod table;
 
@@ -27,7 +29,7 @@ use std::fmt;
 pub(crate) use array::Array;
 pub(crate) use mapped::Mapped;
 pub(crate) use release::Release;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(feature = "ring0", target_arch = "x86_64"))]
 pub(crate) use ring0::Ring0;
 pub(crate) use table::Table;
 
@@ -35,7 +37,8 @@ use crate::page::PageId;
 use crate::protocol::frame_table::{FrameId, FrameTable};
 use crate::protocol::page_state::{Layout, PageState};
 
-/// The kinds of engines.
+/// The kinds of engines that this build has. Two kinds exist only with a cargo feature: `Ring0` with the feature `ring0`,
+/// and `Vmcache` with the feature `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -43,12 +46,16 @@ pub enum Kind {
     Array,
     /// Virtual memory, with evictions in batches.
     Stock,
-    /// Virtual memory, with single evictions, as in the paper "Virtual-Memory Assisted Buffer Management".
+    /// Virtual memory, with single evictions, as in the paper "Virtual-Memory Assisted Buffer Management". This is the
+    /// baseline of benchmarks. It exists with the feature `bench` only.
+    #[cfg(feature = "bench")]
     Vmcache,
     /// Frames, with a hash table that has the frame of each page in memory. This is the classic design of database
     /// systems.
     Hashtable,
-    /// Virtual memory in ring 0. Evictions change no mapping, and threads notice stale mappings.
+    /// Virtual memory in ring 0. Evictions change no mapping, and threads notice stale mappings. It exists with the
+    /// feature `ring0` only, and works on x86-64 processors only.
+    #[cfg(feature = "ring0")]
     Ring0,
 }
 
@@ -58,9 +65,20 @@ impl Kind {
         match self {
             Kind::Array => "array",
             Kind::Stock => "stock",
+            #[cfg(feature = "bench")]
             Kind::Vmcache => "vmcache",
             Kind::Hashtable => "hashtable",
+            #[cfg(feature = "ring0")]
             Kind::Ring0 => "ring0",
+        }
+    }
+
+    /// Whether this is the engine in ring 0.
+    pub(crate) fn is_ring0(self) -> bool {
+        match self {
+            #[cfg(feature = "ring0")]
+            Kind::Ring0 => true,
+            _ => false,
         }
     }
 }
@@ -90,7 +108,7 @@ pub(crate) enum Engine {
     Array(Array),
     Mapped(Mapped),
     Table(Table),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     Ring0(Box<Ring0>),
 }
 
@@ -99,7 +117,7 @@ impl Engine {
     pub fn layout(&self) -> Layout {
         match self {
             Engine::Array(_) | Engine::Mapped(_) | Engine::Table(_) => Layout::OUTSIDE,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(_) => Layout::IN_PAGE,
         }
     }
@@ -112,7 +130,7 @@ impl Engine {
             Engine::Array(array) => array.find(page),
             Engine::Mapped(mapped) => Some(mapped.frame_ref(page)),
             Engine::Table(table) => table.find(page),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => Some(ring0.frame_ref(page)),
         }
     }
@@ -126,7 +144,7 @@ impl Engine {
             Engine::Mapped(_) => true,
             Engine::Table(table) => table.is_of(frames, frame_ref, page),
             // The word itself has the page number, which the compare-and-swap checks.
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(_) => true,
         }
     }
@@ -138,7 +156,7 @@ impl Engine {
             Engine::Array(array) => array.frame_ref(frame).state,
             Engine::Mapped(mapped) => mapped.frame_ref(page).state,
             Engine::Table(table) => table.frame_ref(frame).state,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.state_of(frame),
         }
     }
@@ -149,7 +167,7 @@ impl Engine {
             Engine::Array(array) => array.frame_ref(frame).memory,
             Engine::Mapped(mapped) => mapped.frame_ref(page).memory,
             Engine::Table(table) => table.frame_ref(frame).memory,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.memory_of(frame),
         }
     }
@@ -167,7 +185,7 @@ impl Engine {
                 })
             }
             Engine::Table(table) => table.claim(frames, frame, page),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.claim(frames, frame, page),
         }
     }
@@ -175,7 +193,7 @@ impl Engine {
     /// Whether a page that seemed absent is present, and only this processor's translation was stale.
     pub fn refresh(&self, page: PageId) -> bool {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.refresh(page),
             _ => {
                 let _ = page;
@@ -189,7 +207,7 @@ impl Engine {
     pub fn is_claimed(&self, page: PageId) -> bool {
         match self {
             Engine::Array(array) => array.is_claimed(page),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.is_claimed(page),
             _ => false,
         }
@@ -199,7 +217,7 @@ impl Engine {
     /// it later. Returns the final location of the page.
     pub fn settle<'e>(&'e self, frame: FrameId, page: PageId, claimed: FrameRef<'e>) -> FrameRef<'e> {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.settle(frame, page),
             _ => {
                 let _ = (frame, page);
@@ -212,7 +230,7 @@ impl Engine {
     /// does not count them: its number is `usize::MAX`. None if no frame is free.
     pub fn take(&self, frames: &FrameTable) -> Option<(FrameId, usize)> {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.take(frames).map(|frame| (frame, usize::MAX)),
             _ => frames.take(),
         }
@@ -221,7 +239,7 @@ impl Engine {
     /// Frees frames that have no page.
     pub fn free(&self, frames: &FrameTable, given: impl IntoIterator<Item = FrameId>) {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.free(frames, given),
             _ => frames.free(given),
         }
@@ -230,7 +248,7 @@ impl Engine {
     /// Number of free frames.
     pub fn free_count(&self, frames: &FrameTable) -> usize {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.free_count(frames),
             _ => frames.free_count(),
         }
@@ -239,16 +257,17 @@ impl Engine {
     /// Creates the frame table of a pool with `count` frames.
     pub fn frames(&self, count: usize) -> FrameTable {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.frames(count),
             _ => FrameTable::new(count),
         }
     }
 
     /// Number of accesses through a stale translation.
+    #[cfg(feature = "ring0")]
     pub fn stale(&self) -> u64 {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.stale.get(),
             _ => 0,
         }
@@ -263,7 +282,7 @@ impl Engine {
                 mapped.frame_ref(page).state.abandon(self.layout());
             }
             Engine::Table(table) => table.abandon(frames, frame, page),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => ring0.abandon(frames, frame, page),
         }
     }
@@ -273,7 +292,7 @@ impl Engine {
         match self {
             Engine::Mapped(mapped) => mapped.release(victims).0.map_err(|(_, error)| error),
             Engine::Array(_) | Engine::Table(_) => Ok(()),
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(_) => Ok(()),
         }
     }
@@ -291,7 +310,7 @@ impl Engine {
                 table.release(victims);
                 (Ok(()), 0)
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
             Engine::Ring0(ring0) => {
                 ring0.release(victims);
                 (Ok(()), 0)

@@ -35,6 +35,7 @@ impl FrameTable {
     }
 
     /// Makes `count` frames. None of them is in the free list, because the engine has its own.
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     pub fn all_taken(count: usize) -> Self {
         Self { free: CountedMutex::new(Vec::new()), ..Self::new(count) }
     }

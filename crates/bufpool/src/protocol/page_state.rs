@@ -63,7 +63,7 @@ impl Layout {
     /// The word is outside the page: all upper bits are the version.
     pub const OUTSIDE: Layout = Layout { version: !0 << VERSION };
     /// The word is in the page's header: the upper half is the page number.
-    #[allow(dead_code, reason = "of engines whose state is in the page's header")]
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     pub const IN_PAGE: Layout = Layout { version: (1 << 32) - (1 << VERSION) };
 
     /// The condition under which a word belongs to `page`.
@@ -74,11 +74,13 @@ impl Layout {
     }
 
     /// The word of a page that is being read in. It has the page number if the layout does.
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     pub fn locked(self, page: u64, version: u64) -> u64 {
         page << NUMBER | version & self.version | LOCKED
     }
 
     /// The version after that of `word`, at its position in the word.
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     pub fn next_version(self, word: u64) -> u64 {
         self.next(word) & self.version
     }
@@ -259,6 +261,7 @@ impl PageState {
     }
 
     /// Sets the word of a frame that belongs to the caller alone. The caller may write the frame afterwards.
+    #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
     pub fn set(&self, word: u64) {
         self.0.store(word, Ordering::Release);
         // A stale translation may lead a reader to this frame. If it reads a later store of this thread, it also sees

@@ -223,10 +223,6 @@ enum bp_store_engine {
    */
   BP_STORE_ENGINE_STOCK = 2,
   /*
-   Virtual memory; pages are evicted one by one.
-   */
-  BP_STORE_ENGINE_VMCACHE = 3,
-  /*
    A hash table of the pages in memory.
    */
   BP_STORE_ENGINE_HASHTABLE = 4,
