@@ -11,10 +11,10 @@
 //!   atomically, so every attempt to give a frame back twice is detected.
 //!
 //! A vCPU's cache has two chains. A batch moves between the cache and a global stack only after a batch of frames
-//! was handed out or given back, and it moves in constant time. The cache has a flag instead of a lock. The flag is
-//! set for a handler that interrupted its own vCPU in the middle of a list operation, and for a thread that uses
-//! the number of another vCPU. Such a caller takes a single frame from the global stacks, or returns it there. No
-//! caller waits, so handlers may call every function that takes `&self`.
+//! was handed out or given back, and it moves in constant time. The cache has a flag instead of a lock. Two kinds
+//! of callers can find the flag set: a handler that interrupted its own vCPU in the middle of a list operation, and
+//! a thread that uses the number of another vCPU. Such a caller takes a single frame from the global stacks, or
+//! returns it there. No caller waits, so handlers may call every function that takes `&self`.
 //!
 //! Runs are broken up into frames when the stacks are empty. Only [`Lists::reassemble`] makes whole runs of them
 //! again.
