@@ -95,7 +95,7 @@ statistics! {
     exceptions_handled,
     /// Interrupts taken.
     interrupts,
-    /// Interrupts without a handler.
+    /// Spurious interrupts, and interrupts without a handler.
     interrupts_spurious,
     /// Windows added on the first access to memory in them.
     windows_added,
