@@ -14,8 +14,7 @@ fn in_child(child: impl FnOnce() -> Result<(), String>) {
         let status = match result {
             Ok(Ok(())) => 0,
             Ok(Err(error)) => {
-                // The test framework captures the parent's output only, so the child writes to standard error
-                // directly.
+                // The test harness does not show output captured in the child, so the child writes to standard error.
                 let _ = rustix::io::write(std::io::stderr(), format!("{error}\n").as_bytes());
                 1
             }
