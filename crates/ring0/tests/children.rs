@@ -193,7 +193,7 @@ fn on_a_large_stack(function: extern "C" fn(*mut libc::c_void) -> *mut libc::c_v
 }
 
 #[test]
-fn what_a_bare_exit_leaves_behind_takes_nobodys_processor() {
+fn a_stale_key_after_a_bare_exit_releases_no_processor() {
     extern "C" fn end_in_ring_0(_: *mut libc::c_void) -> *mut libc::c_void {
         Process::current().unwrap().enter().unwrap();
         // SAFETY: ends this thread, without running its destructors.

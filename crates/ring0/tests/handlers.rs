@@ -314,7 +314,7 @@ fn a_claimed_range_keeps_its_handler_beside_the_programs() {
 }
 
 #[test]
-fn a_layer_sees_what_the_programs_handler_lets_through() {
+fn a_layer_gets_the_calls_that_the_programs_handler_passes() {
     let (process, _guard) = exclusive!();
     const FIRST: i64 = 7001;
     const SECOND: i64 = 7002;

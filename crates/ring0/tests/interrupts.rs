@@ -260,7 +260,7 @@ fn a_halted_processor_wakes() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
+fn invalid_interrupts_and_calls_are_refused() {
     let (process, _guard) = exclusive!();
     let cpu = process
         .run(|cpu| {

@@ -170,7 +170,7 @@ fn writes_make_pages_dirty_and_protected_ones_fault() {
 }
 
 #[test]
-fn the_kernel_does_not_know_what_only_ring_0_maps() {
+fn the_kernel_cannot_access_pages_that_only_ring_0_maps() {
     let (process, region, _guard) = region!();
     let results = process
         .run(|_| {

@@ -88,7 +88,7 @@ macro_rules! exclusive {
 }
 
 #[test]
-fn what_is_mapped_is_there_and_what_is_not_is_not() {
+fn mapped_pages_are_accessible_in_ring_0() {
     let (ground, _guard) = exclusive!();
     let (tables, at) = (ground.tables, ground.slot.start());
     let (one, other) = (ground.frame(), ground.frame());

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_setting_that_helps() {
+    fn missing_huge_pages_are_reported_with_the_setting_that_helps() {
         // 32 TiB in reserved huge pages: no machine has them.
         match HostMemory::map(1 << 45, Backing::Reserved) {
             Err(error @ MemoryError::TooFewHugePages { needed: 16_777_216, .. }) => {

@@ -41,7 +41,7 @@ fn every_frame_is_handed_out_once_and_then_no_more() {
 }
 
 #[test]
-fn what_is_not_handed_out_cannot_be_given_back() {
+fn only_frames_that_are_handed_out_can_be_given_back() {
     let pool = pool(2, 1);
     let run = pool.take_run().unwrap();
     let frame = pool.take(0).unwrap();
@@ -58,7 +58,7 @@ fn what_is_not_handed_out_cannot_be_given_back() {
 }
 
 #[test]
-fn of_two_who_give_the_same_frame_back_one_is_told() {
+fn a_frame_given_back_by_two_threads_is_accepted_once() {
     let pool = pool(1, 2);
     for _ in 0..2000 {
         let frame = pool.take(0).unwrap();

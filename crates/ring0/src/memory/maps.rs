@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_is_known() {
+    fn is_mapped_finds_mappings() {
         let here = 0u64;
         assert!(is_mapped((&raw const here) as u64));
         assert!(!is_mapped(0x1000));

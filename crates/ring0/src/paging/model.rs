@@ -48,7 +48,7 @@ fn two<A, B>(
 }
 
 #[test]
-fn a_write_is_seen_by_whoever_takes_the_mapping_away() {
+fn unmapping_returns_the_dirty_bit_of_a_concurrent_write() {
     two(
         leaf(WRITABLE),
         |slot| change_leaf(slot, PageSize::Size4K, |_| Pte::EMPTY).unwrap(),
@@ -107,7 +107,7 @@ fn a_write_is_in_the_parts_of_a_page_that_is_split() {
 }
 
 #[test]
-fn protecting_and_writing_leave_a_read_only_page_whose_dirt_is_known() {
+fn protecting_during_a_write_keeps_the_dirty_bit() {
     two(
         leaf(WRITABLE),
         |slot| change_leaf(slot, PageSize::Size4K, |pte| pte.without(WRITABLE)).unwrap(),
@@ -120,7 +120,7 @@ fn protecting_and_writing_leave_a_read_only_page_whose_dirt_is_known() {
 }
 
 #[test]
-fn one_holds_the_lock_and_what_it_publishes_is_complete() {
+fn one_thread_holds_the_lock_and_publishes_a_complete_page() {
     loom::model(|| {
         // The contents of the page, written under the lock with ordinary stores.
         let page = Arc::new((Slot::new(Pte::EMPTY), AtomicU64::new(0)));
@@ -147,7 +147,7 @@ fn one_holds_the_lock_and_what_it_publishes_is_complete() {
 }
 
 #[test]
-fn who_holds_the_lock_is_not_overtaken() {
+fn only_the_holder_of_the_lock_changes_the_entry() {
     two(
         leaf(PteFlags::empty()),
         |slot| {
@@ -171,7 +171,7 @@ fn who_holds_the_lock_is_not_overtaken() {
 }
 
 #[test]
-fn two_who_add_a_table_agree_on_one_that_is_filled() {
+fn two_threads_that_add_a_table_agree_on_one_that_is_filled() {
     loom::model(|| {
         // A slot, and one entry of each of the two tables that compete for it.
         let world = Arc::new((Slot::new(Pte::EMPTY), [AtomicU64::new(7), AtomicU64::new(7)]));

@@ -413,7 +413,7 @@ fn bad_requests_are_refused() {
 }
 
 #[test]
-fn a_locked_entry_stops_whoever_wants_to_change_it() {
+fn a_locked_entry_refuses_changes() {
     let ground = &Ground::new();
     let (tables, frames) = (ground.create(), &mut ground.frames());
     let pages = range(BASE, 8 * 4096);
@@ -446,7 +446,7 @@ fn a_locked_entry_stops_whoever_wants_to_change_it() {
 }
 
 #[test]
-fn a_directory_finds_what_a_walk_finds() {
+fn a_directory_finds_the_same_entries_as_a_walk() {
     let ground = &Ground::new();
     let (tables, frames) = (ground.create(), &mut ground.frames());
     let region = range(BASE, 4 * MIB_2);

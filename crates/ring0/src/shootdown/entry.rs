@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_say_what_was_asked_and_nothing_in_another_lap(
+        fn entries_decode_to_their_request_in_their_own_lap_only(
             page in 0u64..1 << 35, count in 1u32..64, size in 0usize..3, generation: u64, laps in 1u64..1 << 20,
         ) {
             let size = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G][size];

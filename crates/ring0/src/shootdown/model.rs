@@ -392,7 +392,7 @@ fn two_requests_in_a_row() {
 
 /// One vCPU holds the lock of an entry during its shootdown. The other waits for that lock with interrupts off.
 #[test]
-fn a_target_that_waits_for_what_the_initiator_holds() {
+fn a_target_that_waits_for_a_lock_of_the_initiator() {
     check(
         Some(3),
         [true, true],

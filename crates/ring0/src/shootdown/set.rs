@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_hold_what_was_put_in() {
+    fn sets_contain_inserted_vcpus() {
         let mut set = CpuSet::first(66);
         set.remove(3);
         set.insert(255);

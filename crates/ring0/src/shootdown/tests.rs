@@ -44,7 +44,7 @@ fn started() -> (Shootdown, Log) {
 }
 
 #[test]
-fn a_target_in_its_host_part_flushes_exactly_what_was_asked_when_it_goes_on() {
+fn a_target_in_its_host_part_flushes_exactly_the_requested_pages() {
     let (shootdown, log) = started();
     let mut batch = Batch::new();
     for address in [0x1000, 0x2000, 0x3000, 0x9000] {
@@ -69,7 +69,7 @@ fn a_target_in_its_host_part_flushes_exactly_what_was_asked_when_it_goes_on() {
 }
 
 #[test]
-fn who_is_absent_is_left_alone_and_flushes_everything_later() {
+fn an_absent_vcpu_is_not_interrupted_and_flushes_everything_later() {
     let (shootdown, log) = started();
     shootdown.go_out(1);
     shootdown.shoot(0, &CpuSet::first(2), &Batch::page(0x1000, SMALL), &log);
@@ -80,7 +80,7 @@ fn who_is_absent_is_left_alone_and_flushes_everything_later() {
 }
 
 #[test]
-fn who_is_too_far_behind_flushes_everything() {
+fn a_vcpu_that_is_too_far_behind_flushes_everything() {
     let (shootdown, log) = started();
     for page in 0..33 {
         shootdown.shoot(0, &CpuSet::first(2), &Batch::page(page << 12, SMALL), &log);
@@ -152,7 +152,7 @@ fn large_batches_are_full_flushes() {
 /// Threads act as vCPUs. Their cached translations are words in memory that only flushes clear. Each thread checks
 /// all the time that it does not use a version of a page that is already gone.
 #[test]
-fn threads_never_use_what_is_gone() {
+fn threads_never_use_stale_translations() {
     const CPUS: usize = 3;
     const ROUNDS: u64 = 3000;
     struct Machine {
