@@ -1,4 +1,4 @@
-//! The shared libraries that a program needs, as the host's dynamic loader finds them.
+//! The shared libraries of a program, as the host's dynamic loader finds them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +7,8 @@ use object::{Object, ObjectSegment};
 
 use crate::{Error, Result};
 
-/// Libraries under the names by which the loader opens them, and the loader itself; none for files that are
-/// not dynamically linked.
+/// The libraries of a program and the loader itself, under the names by which the loader opens them. Empty
+/// for files that are not dynamically linked.
 pub(super) fn of(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let bytes = std::fs::read(program).map_err(Error::io(format!("read {}", program.display())))?;
     if !is_dynamic(&bytes) {
@@ -22,13 +22,13 @@ pub(super) fn of(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
 
 fn is_dynamic(bytes: &[u8]) -> bool {
     let Ok(elf) = object::File::parse(bytes) else { return false };
-    // A static executable that can be loaded anywhere has a dynamic section, too, but names no library.
+    // A static position-independent executable has a dynamic section too, but imports nothing.
     let loaded = elf.segments().any(|segment| segment.size() > 0);
     loaded && (elf.section_by_name(".interp").is_some() || elf.imports().is_ok_and(|i| !i.is_empty()))
 }
 
-/// Lines are `name => /path (address)`, `/path (address)`, `name (address)` (of the kernel) or
-/// `name => not found`.
+/// Parses the output of ldd. Lines are `name => /path (address)`, `/path (address)`, `name (address)` (of the
+/// kernel), or `name => not found`.
 fn parse(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
     let mut libraries = Vec::new();
     for line in text.lines().map(str::trim) {
