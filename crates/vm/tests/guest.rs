@@ -19,7 +19,7 @@ fn run(machine: &Machine, jobs: &[Job]) -> (Result<Report, Error>, String, Strin
 }
 
 #[test]
-fn what_a_guest_says_arrives() {
+fn output_and_statuses_of_a_guest_arrive() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("deep/taken along");
     std::fs::create_dir(folder.path().join("deep")).unwrap();
@@ -151,7 +151,7 @@ fn an_nvme_device_is_there_on_request() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_files_are_reported() {
     let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["/no/such/program"])]);
     assert!(matches!(report, Err(Error::NotFound { .. })));
     let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["no-such-program"])]);
@@ -186,7 +186,7 @@ fn a_missing_library_is_named() {
 }
 
 #[test]
-fn what_warns_on_the_console_is_there_when_the_guest_dies() {
+fn a_dead_guests_error_has_the_warnings_of_its_console() {
     let script = "echo '<4>a warning before' > /dev/kmsg; echo c > /proc/sysrq-trigger";
     let (report, ..) = run(&machine(Series::V6_1), &[sh(script)]);
     let error = report.unwrap_err();

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ldd_says_is_understood() {
+    fn output_of_ldd_is_parsed() {
         let text = "\tlinux-vdso.so.1 (0x00007ffc)\n\
                     \tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f01)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f02)\n";

@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_in_software_runs_again_twice() {
+    fn a_guest_lost_in_software_is_restarted_twice() {
         let died = || Err(Error::TimedOut { limit: Duration::ZERO, console: String::new() });
         assert!(matches!(attempts(Acceleration::Software, died), (3, Err(Error::TimedOut { .. }))));
         assert!(matches!(attempts(Acceleration::Hardware, died), (1, Err(_))));
     }
 
     #[test]
-    fn what_fails_does_not() {
+    fn a_failed_job_is_not_restarted() {
         assert_eq!(attempts(Acceleration::Software, || Ok(report(101))).0, 1);
         assert_eq!(attempts(Acceleration::Software, || Ok(report(139))).0, 1);
         assert_eq!(attempts(Acceleration::Software, || Err(Error::Qemu("no".into()))).0, 1);
