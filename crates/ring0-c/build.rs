@@ -1,4 +1,4 @@
-//! Generates the C header. The one that people use is `include/bedplate/ring0.h`; a test checks that it is this one.
+//! Generates the C header. Programs use `include/bedplate/ring0.h`; a test checks that it equals the generated one.
 
 use std::path::PathBuf;
 

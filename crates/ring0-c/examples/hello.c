@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Runs in ring 0, handles a breakpoint itself, answers a system call that Linux does not have, and prints
- * what it took.
+ * Runs in ring 0, handles a breakpoint, answers a system call that Linux does not have, and prints the results.
  *
  *   cc hello.c -I crates/ring0-c/include -L target/release -lbedplate_ring0 -o hello
  */

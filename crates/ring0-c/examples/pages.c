@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Memory that ring 0 manages itself: pages on demand, a snapshot by copy-on-write, and what several processors do with
- * each other. Every step is checked, and the program fails with the first that is wrong.
+ * Memory whose page tables the program manages: pages on demand, a huge page, and a snapshot by copy-on-write.
+ * Also interrupts and calls between processors, and ticks. The program exits at the first check that fails.
  *
  *   cc -pthread pages.c -I crates/ring0-c/include -L target/release -lbedplate_ring0 -o pages
  */
@@ -40,7 +40,7 @@ static volatile uint64_t *page(int number)
 	return (volatile uint64_t *)(BASE + number * PAGE);
 }
 
-/* Gives the snapshot a copy, and the writer its page back. */
+/* Maps a copy of the page into the snapshot, and makes the writer's page writable again. */
 static bool copy_for_snapshot(uint64_t at)
 {
 	struct bp_ring0_page mine, theirs;
@@ -106,7 +106,7 @@ static void pages_on_demand(void)
 	CHECK(bp_ring0_map(0, BASE, found.physical & ~(PAGE - 1), BP_RING0_4K, 0, pool) == -EEXIST);
 	CHECK(bp_ring0_map(0, BASE + 1, 0, BP_RING0_4K, 0, pool) == -EINVAL);
 
-	/* A page that is taken away comes again, with another frame's contents. */
+	/* An access to an unmapped page maps it again, with another frame. */
 	entry = bp_ring0_entry(0, BASE, BP_RING0_4K, NULL);
 	CHECK(entry && bp_ring0_unmap(0, BASE, &before) == 0 && *entry == 0);
 	CHECK(bp_ring0_unmap(0, BASE, NULL) == -ENOENT);

@@ -1,4 +1,4 @@
-//! What one processor does with others, and with itself. All of it may be called in handlers, and leaves no text.
+//! Operations of one processor on others and on itself. Handlers may call all of them, so they leave no error text.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -24,11 +24,11 @@ fn on_cpu(work: impl FnOnce(Cpu) -> Result<(), Error>) -> c_int {
     }
 }
 
-/// Lets this thread's processor use other page tables from now on, until its thread ends; 0: the process's. -EPERM in
-/// ring 3.
+/// Switches this thread's processor to other page tables, until its thread ends. 0 stands for the process's page
+/// tables. Returns -EPERM in ring 3.
 ///
 /// # Safety
-/// The root is one that bp_ring0_tables_create() made, or 0.
+/// `root` must be 0, or page tables that bp_ring0_tables_create() made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_set_root(root: u64) -> c_int {
     on_cpu(|cpu| {
@@ -38,13 +38,14 @@ pub unsafe extern "C" fn bp_ring0_set_root(root: u64) -> c_int {
     })
 }
 
-/// Has all processors drop what they have cached of `pages` pages of this size from `address` on; of everything if
-/// `pages` is 0. When it returns, none of them uses it any more. The page tables are changed before. -EPERM in ring 3.
+/// Makes all processors drop the cached translations of `pages` pages of this size from `address` on, or all
+/// translations if `pages` is 0. When it returns, no processor uses these translations any more. The caller must
+/// change the page tables before. Returns -EPERM in ring 3.
 ///
-/// A processor with interrupts off holds this up until it has them on or calls bp_ring0_relax().
+/// A processor with interrupts off delays this call until it enables them or calls bp_ring0_relax().
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_shoot_down(address: u64, pages: u64, size: bp_ring0_page_size) -> c_int {
-    // More than that are everything, for a batch, too.
+    // A batch makes a full flush of more pages anyway.
     const MOST: u64 = 64;
     let mut batch = if (1..=MOST).contains(&pages) { Batch::new() } else { Batch::full() };
     if !batch.is_full() {
@@ -53,23 +54,23 @@ pub extern "C" fn bp_ring0_shoot_down(address: u64, pages: u64, size: bp_ring0_p
     on_cpu(|cpu| cpu.shoot_down_everywhere(&batch))
 }
 
-/// Sends an interrupt (vectors 32 to 239) to a processor, whose handler of this vector runs at once if that processor is
-/// in the guest, and before its next instruction there otherwise. -EPERM in ring 3, -ESRCH if no thread has that
-/// processor.
+/// Sends an interrupt (vectors 32 to 239) to a processor. Its handler of this vector runs at once if that processor
+/// is in the guest, and otherwise before its next instruction there. Returns -EPERM in ring 3, -EINVAL for another
+/// vector, and -ESRCH if no thread owns the processor.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_send(cpu: u32, vector: u8) -> c_int {
     on_cpu(|own| if cpu == own.number() { own.send_self(vector) } else { own.send(cpu, vector) })
 }
 
-/// What is called elsewhere.
+/// A function call on another processor.
 struct Call {
     function: extern "C" fn(u32, *mut c_void),
     argument: *mut c_void,
 }
 
-/// Has `function(its processor, argument)` called on a processor, like an interrupt handler, and waits until it has
-/// returned: as long as that processor's thread is in a system call, or natively. -EPERM in ring 3, -ESRCH if no thread
-/// has that processor.
+/// Calls `function(number of the processor, argument)` on a processor, like an interrupt handler, and waits until
+/// it has returned. That takes at least as long as the processor's thread stays in a system call or in ring 3.
+/// Returns -EPERM in ring 3, and -ESRCH if no thread owns the processor.
 ///
 /// # Safety
 /// The function may be called there with the argument.
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn bp_ring0_call(
     argument: *mut c_void,
 ) -> c_int {
     fn make(cpu: Cpu, call: u64) {
-        // SAFETY: whoever asked for the call waits, and so keeps it.
+        // SAFETY: the caller of `bp_ring0_call` waits, so the value stays valid.
         let call = unsafe { &*(call as *const Call) };
         (call.function)(cpu.number(), call.argument);
     }
@@ -92,7 +93,8 @@ pub unsafe extern "C" fn bp_ring0_call(
     })
 }
 
-/// One turn of a loop that waits for another processor: what others wait for here is done meanwhile.
+/// One iteration of a loop that waits for another processor. Serves the requests that other processors have for
+/// this one.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_relax() {
     match Cpu::current() {
@@ -101,14 +103,15 @@ pub extern "C" fn bp_ring0_relax() {
     }
 }
 
-/// How many processors there are: as many as threads were in ring 0 at the same time. They are numbered from 0 on.
+/// Number of processors: the largest number of threads that owned one at the same time. They are numbered from 0
+/// on.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_cpus() -> u32 {
     Process::current().map_or(0, |process| process.cpus() as u32)
 }
 
-/// Has `handler` called about every `nanoseconds` (200 000 to 4 000 000 000) while this thread is in ring 0, until
-/// bp_ring0_stop_ticks(). -EPERM in ring 3.
+/// Calls `handler` about every `nanoseconds` (200 000 to 4 000 000 000) while this thread is in ring 0, until
+/// bp_ring0_stop_ticks(). Returns -EPERM in ring 3.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_start_ticks(nanoseconds: u64, handler: bp_ring0_tick_handler) -> c_int {
     let Some(handler) = handler else { return -libc::EINVAL };
@@ -120,7 +123,7 @@ pub extern "C" fn bp_ring0_start_ticks(nanoseconds: u64, handler: bp_ring0_tick_
     })
 }
 
-/// Ends the ticks of this thread. -EPERM in ring 3.
+/// Stops the ticks of this thread. Returns -EPERM in ring 3.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_stop_ticks() -> c_int {
     on_cpu(|cpu| cpu.stop_ticks())
@@ -128,7 +131,7 @@ pub extern "C" fn bp_ring0_stop_ticks() -> c_int {
 
 fn tick(cpu: Cpu, frame: &mut TrapFrame) {
     let handler = TICK_HANDLERS.get(cpu.number() as usize).map(|place| place.load(Ordering::Acquire));
-    // SAFETY: only `bp_ring0_start_ticks` stores there: null, or such a function.
+    // SAFETY: only `bp_ring0_start_ticks` stores there, and stores such functions; the initial value is null.
     let handler = unsafe { transmute::<*mut (), bp_ring0_tick_handler>(handler.unwrap_or(ptr::null_mut())) };
     if let Some(handler) = handler {
         handler(cpu.number(), ptr::from_mut(frame).cast());

@@ -1,4 +1,4 @@
-//! Errors as C has them: a negative errno, and a text of the thread's last one.
+//! Errors in C: a negative errno, and the text of the thread's last error.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -7,13 +7,13 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+/// The text of this thread's last error; "" if there was none. It is valid until the next error of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())
 }
 
-/// 0, or the error's negative errno.
+/// Returns 0, or the negative errno of the error, and stores its text.
 pub(crate) fn answer<T>(result: bedplate_ring0::Result<T>) -> c_int {
     match result {
         Ok(_) => 0,
@@ -21,9 +21,9 @@ pub(crate) fn answer<T>(result: bedplate_ring0::Result<T>) -> c_int {
     }
 }
 
-/// Notes what is wrong.
+/// Stores the text of an error; returns its negative errno.
 pub(crate) fn refuse(errno: c_int, text: &str) -> c_int {
-    // A text with a zero in it would be a mistake of ours; an empty one is then better than none.
+    // No text contains a zero byte. If one did by mistake, an empty text would be returned.
     LAST.set(CString::new(text).unwrap_or_default());
     -errno
 }

@@ -1,5 +1,5 @@
-//! Frames and private addresses. Taking and giving frames may be done in handlers: so it allocates nothing and leaves no
-//! text.
+//! Frames and private addresses. Handlers may take and give frames, so these functions do not allocate and leave no
+//! error text.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,23 +9,23 @@ use bedplate_ring0::{Cpu, Process, natively};
 
 use crate::error::{answer, refuse};
 
-/// A pool of frames: preallocated memory with guest-physical addresses in one piece, handed out in frames of 4 KiB. It
-/// exists as long as the process.
+/// A pool of frames: preallocated memory with contiguous guest-physical addresses, handed out in frames of 4 KiB.
+/// It is never freed.
 pub struct bp_ring0_pool {
     _opaque: [u8; 0],
 }
 
-/// What the host has behind a pool.
+/// The kind of the host's pages behind a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bp_ring0_backing {
-    /// The best of the others that can be had, the last one first.
+    /// The first available kind of the others, from the last one to the first.
     BP_RING0_BEST = 0,
     /// Pages of 4 KiB.
     BP_RING0_SMALL = 1,
-    /// Huge pages as far as the host finds some.
+    /// Huge pages of 2 MiB where the host finds free ones, and pages of 4 KiB elsewhere.
     BP_RING0_TRANSPARENT = 2,
-    /// Huge pages that the administrator has reserved.
+    /// Huge pages of 2 MiB that the administrator has reserved.
     BP_RING0_RESERVED = 3,
 }
 
@@ -34,22 +34,22 @@ pub(crate) fn process() -> Result<&'static Process, c_int> {
 }
 
 /// # Safety
-/// The pointer is NULL, or a pool that `bp_ring0_pool_create` made.
+/// The pointer must be NULL, or a pool that `bp_ring0_pool_create` made.
 pub(crate) unsafe fn pool<'a>(pool: *const bp_ring0_pool) -> Option<&'a FramePool> {
-    // SAFETY: pools stay as long as the process.
+    // SAFETY: pools are never freed.
     unsafe { pool.cast::<FramePool>().as_ref() }
 }
 
-/// Whose list of frames is used.
+/// The number of the list of frames to use.
 pub(crate) fn list() -> u32 {
     Cpu::current().map_or(0, |cpu| cpu.number())
 }
 
-/// Makes a pool of at least `bytes`, which the host provides at once, so that no first use waits for it. -ENOMEM where
-/// there is not so much.
+/// Creates a pool of at least `bytes` bytes. The host provides the memory at once, so that no first access waits
+/// for it. Returns -ENOMEM if there is not enough memory.
 ///
 /// # Safety
-/// `made` is writable.
+/// `made` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_pool_create(
     bytes: usize,
@@ -85,11 +85,11 @@ pub unsafe extern "C" fn bp_ring0_pool_create(
     answer(pool)
 }
 
-/// Takes a frame: its guest-physical address, or 0 if there is none left. It has the contents that its last user left.
-/// May be called in handlers.
+/// Takes a frame. Returns its guest-physical address, or 0 if none is left. The frame has the contents that its
+/// last user left. May be called in handlers.
 ///
 /// # Safety
-/// `from` is a pool.
+/// `from` must be a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_frame_take(from: *const bp_ring0_pool) -> u64 {
     // SAFETY: as the caller promised.
@@ -97,10 +97,11 @@ pub unsafe extern "C" fn bp_ring0_frame_take(from: *const bp_ring0_pool) -> u64 
     frame.map_or(0, Frame::address)
 }
 
-/// Takes 512 frames, 2 MiB on a boundary of 2 MiB: the address of the first, or 0. May be called in handlers.
+/// Takes 512 contiguous frames (2 MiB) on a boundary of 2 MiB. Returns the guest-physical address of the first, or
+/// 0 if there are none. May be called in handlers.
 ///
 /// # Safety
-/// `from` is a pool.
+/// `from` must be a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_run_take(from: *const bp_ring0_pool) -> u64 {
     // SAFETY: as the caller promised.
@@ -108,11 +109,11 @@ pub unsafe extern "C" fn bp_ring0_run_take(from: *const bp_ring0_pool) -> u64 {
     frame.map_or(0, Frame::address)
 }
 
-/// Gives a frame back. -EINVAL if it was not taken from this pool, or not by bp_ring0_frame_take(). May be called in
-/// handlers.
+/// Gives a frame back. Returns -EINVAL if it was not taken from this pool by bp_ring0_frame_take(). May be called
+/// in handlers.
 ///
 /// # Safety
-/// `to` is a pool, and nobody uses the frame any more.
+/// `to` must be a pool, and no code may use the frame any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_frame_give(to: *const bp_ring0_pool, frame: u64) -> c_int {
     // SAFETY: as the caller promised.
@@ -120,10 +121,11 @@ pub unsafe extern "C" fn bp_ring0_frame_give(to: *const bp_ring0_pool, frame: u6
     if matches!(given, Some(Ok(()))) { 0 } else { -libc::EINVAL }
 }
 
-/// Gives back what bp_ring0_run_take() returned; otherwise as bp_ring0_frame_give().
+/// Gives back the frames that bp_ring0_run_take() returned. Returns -EINVAL if they were not taken from this pool
+/// by that function. May be called in handlers.
 ///
 /// # Safety
-/// `to` is a pool, and nobody uses the frames any more.
+/// `to` must be a pool, and no code may use the frames any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_run_give(to: *const bp_ring0_pool, frame: u64) -> c_int {
     // SAFETY: as the caller promised.
@@ -131,10 +133,11 @@ pub unsafe extern "C" fn bp_ring0_run_give(to: *const bp_ring0_pool, frame: u64)
     if matches!(given, Some(Ok(()))) { 0 } else { -libc::EINVAL }
 }
 
-/// Where the process sees a frame, for I/O and for handlers; NULL if it is not of this pool. May be called in handlers.
+/// The address of a frame in the process, for I/O and for handlers. NULL if the frame is not of this pool. May be
+/// called in handlers.
 ///
 /// # Safety
-/// `of` is a pool.
+/// `of` must be a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_frame_memory(of: *const bp_ring0_pool, frame: u64) -> *mut c_void {
     // SAFETY: as the caller promised.
@@ -142,14 +145,15 @@ pub unsafe extern "C" fn bp_ring0_frame_memory(of: *const bp_ring0_pool, frame: 
     address.map_or(ptr::null_mut(), |address| address.cast())
 }
 
-/// Keeps addresses, whole gigabytes that the caller has reserved (PROT_NONE), for ring 0 alone: what they mean is up to
-/// the page tables. Only such addresses may be changed there.
+/// Makes a range private to ring 0: only the page tables determine its contents. The range must consist of whole
+/// gigabytes that the caller has reserved (PROT_NONE). A program may change page-table entries only in private
+/// ranges.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_keep_private(address: u64, bytes: u64) -> c_int {
     process().map_or_else(|refused| refused, |process| answer(process.keep_private(address, bytes)))
 }
 
-/// Gives addresses back that were kept private. Ring 0 has nothing mapped there any more, and has flushed.
+/// Ends the privacy of a range. Ring 0 must have removed its mappings there, and flushed them.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_release_private(address: u64, bytes: u64) -> c_int {
     process().map_or_else(|refused| refused, |process| answer(process.release_private(address, bytes)))

@@ -1,4 +1,4 @@
-//! Handlers written in C: kept by vector, and called by the one Rust handler that all such vectors have.
+//! Handlers written in C. They are stored by vector, and one Rust handler calls them for all these vectors.
 
 use std::ffi::c_int;
 use std::mem::{offset_of, size_of, transmute};
@@ -10,7 +10,7 @@ use bedplate_ring0::{Answer, Cpu, Outcome, SyscallFrame, TrapFrame};
 
 use crate::error::answer;
 
-/// The registers of interrupted code. What a handler leaves there is what the code goes on with.
+/// The registers of interrupted code. The code continues with the values that a handler leaves there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
@@ -30,7 +30,7 @@ pub struct bp_ring0_trap_frame {
     pub rdx: u64,
     pub rcx: u64,
     pub rax: u64,
-    /// 14 is a page fault.
+    /// The vector; 14 is a page fault.
     pub vector: u64,
     /// The processor's error code; 0 for vectors without one.
     pub error: u64,
@@ -49,21 +49,22 @@ const _: () = {
     assert!(offset_of!(bp_ring0_trap_frame, rsp) == offset_of!(TrapFrame, rsp));
 };
 
-/// A handler of a vector: on a processor, with the interrupted code's registers and, of a page fault, its address.
-/// Returns true if the cause is gone, false if what happens by default is to happen.
+/// A handler of a vector. It gets the processor's number, the interrupted code's registers and, for a page fault,
+/// the address. It returns true if the cause is removed, and false to let the default action happen.
 pub type bp_ring0_handler =
     Option<extern "C" fn(cpu: u32, frame: *mut bp_ring0_trap_frame, address: u64) -> bool>;
 
-/// A handler of system calls: on a processor, with the call's number and its six arguments, which it may change.
-/// Returns true if `result` is the call's result (errors are negative errnos), false if Linux is to be asked.
+/// A handler of system calls. It gets the processor's number, the call's number, and its six arguments, and may
+/// change number and arguments. It returns true if `result` is the call's result (an error is a negative errno),
+/// and false to pass the call to Linux.
 pub type bp_ring0_syscall_handler =
     Option<extern "C" fn(cpu: u32, number: *mut u64, arguments: *mut u64, result: *mut i64) -> bool>;
 
 static HANDLERS: [AtomicPtr<()>; 256] = [const { AtomicPtr::new(ptr::null_mut()) }; 256];
 static SYSCALL_HANDLER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// Sets the handler of an exception (vectors 0 to 31) or an interrupt, or with NULL takes it away. -EINVAL for a
-/// vector that cannot have one.
+/// Sets the handler of an exception (vectors 0 to 31) or an interrupt; NULL removes it. Returns -EINVAL for a
+/// vector that cannot have a handler.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_set_handler(vector: u8, handler: bp_ring0_handler) -> c_int {
     let pointer = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());
@@ -76,8 +77,8 @@ pub extern "C" fn bp_ring0_set_handler(vector: u8, handler: bp_ring0_handler) ->
     answer(result)
 }
 
-/// Sets the handler of system calls, or with NULL takes it away. This thread uses it from now on; others that are
-/// in ring 0 while there was none before, when they enter again.
+/// Sets the handler of system calls; NULL removes it. It takes effect for this thread at once. A thread that was
+/// already in ring 0 while there was no handler uses it when it enters again.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_set_syscall_handler(handler: bp_ring0_syscall_handler) {
     let pointer = handler.map_or(ptr::null_mut(), |handler| handler as *mut ());

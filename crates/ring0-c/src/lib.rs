@@ -1,7 +1,8 @@
-//! The C interface of ring0; `include/bedplate/ring0.h` is generated from here.
+//! The C interface of ring0, from which `include/bedplate/ring0.h` is generated.
 //!
-//! Functions that can fail return 0 or a negative errno. Those that handlers do not call leave a text for
-//! [`bp_ring0_error`], which allocates; the others say that they may be called in handlers.
+//! Functions that can fail return 0 or a negative errno. Functions that handlers do not call also store a
+//! text for [`bp_ring0_error`], which allocates memory. The documentation of the other functions says that
+//! handlers may call them.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(non_camel_case_types)]
@@ -23,22 +24,21 @@ pub use frames::*;
 pub use handlers::*;
 pub use tables::*;
 
-/// What can be chosen before the process is built; 0 everywhere is the default.
+/// Options of the process. A value of 0 selects the default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct bp_ring0_options {
-    /// How many threads can be in ring 0 at the same time; 0: 1024, or as many as KVM allows.
+    /// Limit of virtual processors, that is, of threads that own one. The default is 256, or fewer if KVM
+    /// allows fewer.
     pub max_cpus: u32,
-    /// How many windows of 1 GiB there may be; 0: as many as there can be.
+    /// Limit of windows of 1 GiB. The default is as many as possible.
     pub max_windows: u32,
 }
 
-/// Builds the process's ring 0. Once per process: -EEXIST if it has been built.
-///
-/// `options` may be NULL.
+/// Builds the process's ring 0. Returns -EEXIST if it has been built already.
 ///
 /// # Safety
-/// `options` is NULL or points to such a structure.
+/// `options` must be NULL or point to such a structure. NULL selects the defaults.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_build(options: *const bp_ring0_options) -> c_int {
     // SAFETY: as the caller promised.
@@ -53,7 +53,8 @@ pub unsafe extern "C" fn bp_ring0_build(options: *const bp_ring0_options) -> c_i
     answer(builder.build())
 }
 
-/// Lets this thread go on in ring 0; nothing happens if it is there. -ENXIO before bp_ring0_build().
+/// Makes this thread continue in ring 0. Does nothing if it is there already. Returns -ENXIO before
+/// bp_ring0_build().
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_enter() -> c_int {
     match Process::current() {
@@ -62,7 +63,7 @@ pub extern "C" fn bp_ring0_enter() -> c_int {
     }
 }
 
-/// Lets this thread go on in ring 3; nothing happens if it is there.
+/// Makes this thread continue in ring 3. Does nothing if it is there already.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_leave() {
     if let Some(process) = Process::current() {
@@ -70,7 +71,8 @@ pub extern "C" fn bp_ring0_leave() {
     }
 }
 
-/// Runs `function(argument)` in ring 0, and returns to where the thread was.
+/// Runs `function(argument)` in ring 0. Afterwards the thread is in the same ring as before. Returns -ENXIO
+/// before bp_ring0_build().
 ///
 /// # Safety
 /// The function may be called with the argument.
@@ -92,7 +94,7 @@ pub extern "C" fn bp_ring0_is_inside() -> bool {
     is_ring0()
 }
 
-/// The number of this thread's processor, from 0 on; -EPERM in ring 3.
+/// The number of this thread's processor, from 0 on. Returns -EPERM in ring 3.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_cpu() -> c_int {
     match Cpu::current() {
@@ -101,13 +103,14 @@ pub extern "C" fn bp_ring0_cpu() -> c_int {
     }
 }
 
-/// Drops what this thread's processor has cached of the page at an address. -EPERM in ring 3.
+/// Drops the translation of the page at an address that this thread's processor has cached. Returns -EPERM in
+/// ring 3.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_flush_page(address: u64) -> c_int {
     on_cpu(|cpu| cpu.flush_page(address))
 }
 
-/// Drops all translations that this thread's processor has cached. -EPERM in ring 3.
+/// Drops all translations that this thread's processor has cached. Returns -EPERM in ring 3.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_flush() -> c_int {
     on_cpu(|cpu| cpu.flush())
@@ -123,17 +126,17 @@ fn on_cpu(work: impl FnOnce(Cpu)) -> c_int {
     }
 }
 
-/// The guest-physical address at which ring 0 has an address of the process; 0 if its window is not there.
+/// The guest-physical address of an address of the process; 0 if it has no window.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_physical_address(address: u64) -> u64 {
     Process::current().and_then(|process| process.physical_address(address)).unwrap_or(0)
 }
 
-/// A count of what happened, by its name: "system_calls", "page_faults", "ipis_sent" and so on.
-/// -ENOENT if there is none of that name.
+/// Reads a statistic by its name: "system_calls", "page_faults", "ipis_sent" and so on. Returns -ENOENT if
+/// there is no statistic of that name.
 ///
 /// # Safety
-/// `name` is a C string, and `value` is writable.
+/// `name` must be a C string, and `value` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_statistic(name: *const c_char, value: *mut u64) -> c_int {
     if name.is_null() || value.is_null() {

@@ -1,4 +1,5 @@
-//! Page tables. All of it may be called in handlers: it allocates nothing (tables come from a pool) and leaves no text.
+//! Page tables. Handlers may call all of these functions: they do not allocate (tables come from a pool), and leave
+//! no error text.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -38,13 +39,13 @@ impl bp_ring0_page_size {
 pub struct bp_ring0_page {
     /// Its page-table entry.
     pub entry: u64,
-    /// The guest-physical address of what was asked for.
+    /// The guest-physical address that the requested address translates to.
     pub physical: u64,
     /// The page's size in bytes.
     pub bytes: u64,
 }
 
-/// A pool's frames, or none.
+/// The frames of a pool, or none.
 enum Source<'a> {
     Frames(CpuFrames<'a>),
     None(NoTables),
@@ -67,7 +68,7 @@ impl TableSource for Source<'_> {
 }
 
 /// # Safety
-/// `from` is NULL or a pool.
+/// `from` must be NULL or a pool.
 unsafe fn source<'a>(from: *const bp_ring0_pool) -> Source<'a> {
     // SAFETY: as the caller promised.
     match unsafe { pool(from) } {
@@ -77,11 +78,11 @@ unsafe fn source<'a>(from: *const bp_ring0_pool) -> Source<'a> {
 }
 
 /// # Safety
-/// `root` is 0 or the root of page tables; only private addresses are changed.
+/// `root` must be 0 or the root of page tables. Only private addresses may be changed.
 unsafe fn tables(root: u64) -> Result<PageTables<'static, Windows>, c_int> {
     let process = Process::current().ok_or(-libc::ENXIO)?;
     let root = if root == 0 { process.root() } else { root };
-    // SAFETY: as the caller promised; the process stays.
+    // SAFETY: as the caller promised; the process is never freed.
     Ok(unsafe { PageTables::from_root(process.physical_memory(), Frame::containing(root)) })
 }
 
@@ -102,8 +103,8 @@ fn status(result: Result<(), c_int>) -> c_int {
     result.map_or_else(|code| code, |()| 0)
 }
 
-/// The root of the page tables that this thread's processor uses, or of the process's in ring 3; 0 before
-/// bp_ring0_build().
+/// The root of the page tables that this thread's processor uses. In ring 3, the root of the process's page tables,
+/// or 0 before bp_ring0_build().
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_ring0_root() -> u64 {
     match Cpu::current() {
@@ -112,15 +113,16 @@ pub extern "C" fn bp_ring0_root() -> u64 {
     }
 }
 
-/// Maps a page of this size at a private address to the frames from `frame` (a guest-physical address) on, with flags
-/// BP_RING0_WRITABLE and so on. Tables that are missing are taken from `from`, which may be NULL if none are.
+/// Maps a page of this size at a private address to the frames from `frame` on, with flags like BP_RING0_WRITABLE.
+/// `frame` is a guest-physical address. Missing tables are taken from `from`, which may be NULL if no table is
+/// missing.
 ///
-/// In all these functions `root` is 0 for the process's page tables, or what bp_ring0_tables_create() made. -EEXIST if
-/// something is mapped there, -EBUSY if a huge page is in the way, -ENOMEM without a frame for a table, -EAGAIN if
-/// somebody has locked the entry (bit 58).
+/// In all these functions, `root` is 0 for the process's page tables, or page tables that bp_ring0_tables_create()
+/// made. They return -EEXIST if something is mapped at the address, -EBUSY if a huge page is in the way, -ENOMEM if
+/// a frame for a table is missing, and -EAGAIN if another thread has locked the entry (bit 58).
 ///
 /// # Safety
-/// The address is private, the root one of page tables, and `from` NULL or a pool.
+/// The address must be private, `root` must be 0 or the root of page tables, and `from` NULL or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_map(
     root: u64,
@@ -142,11 +144,11 @@ pub unsafe extern "C" fn bp_ring0_map(
     status(tables.and_then(map))
 }
 
-/// Takes the page that begins at `address` away, and says in `before`, unless that is NULL, what its entry was. Processors
-/// use what they have cached of it until bp_ring0_shoot_down(). -ENOENT if nothing is mapped there.
+/// Unmaps the page that begins at `address`, and stores its old entry in `before` unless that is NULL. Processors
+/// may use cached translations of it until bp_ring0_shoot_down(). Returns -ENOENT if nothing is mapped there.
 ///
 /// # Safety
-/// As of bp_ring0_map(); `before` is NULL or writable.
+/// As for bp_ring0_map(); `before` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_unmap(root: u64, address: u64, before: *mut u64) -> c_int {
     // SAFETY: as the caller promised.
@@ -159,11 +161,11 @@ pub unsafe extern "C" fn bp_ring0_unmap(root: u64, address: u64, before: *mut u6
     }))
 }
 
-/// Sets and clears flags of all pages of a range. Huge pages that are only partly in it are split, with tables from
-/// `from`. Rights that were taken away are used until bp_ring0_shoot_down().
+/// Sets and clears flags of all pages of a range. Huge pages that are only partly in the range are split, with
+/// tables from `from`. Processors may use the old rights until bp_ring0_shoot_down().
 ///
 /// # Safety
-/// As of bp_ring0_map().
+/// As for bp_ring0_map().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_protect(
     root: u64,
@@ -182,10 +184,10 @@ pub unsafe extern "C" fn bp_ring0_protect(
     }))
 }
 
-/// What an address translates to; any address. -ENOENT if nothing is mapped there.
+/// Stores the translation of any address in `found`. Returns -ENOENT if nothing is mapped there.
 ///
 /// # Safety
-/// The root is one of page tables, and `found` is writable.
+/// `root` must be 0 or the root of page tables, and `found` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_walk(root: u64, address: u64, found: *mut bp_ring0_page) -> c_int {
     if found.is_null() {
@@ -200,11 +202,12 @@ pub unsafe extern "C" fn bp_ring0_walk(root: u64, address: u64, found: *mut bp_r
     }))
 }
 
-/// The entry itself of the page of this size at an address, present or not, to be changed by compare-and-swap; tables
-/// above it are added from `from`, unless that is NULL. NULL if the tables do not reach down to it.
+/// The entry of the page of this size at an address, present or not, in the page table itself. It must be changed
+/// by compare-and-swap. Missing tables above it are added from `from`, unless that is NULL. Returns NULL if a table
+/// is missing, or a huge page is in the way.
 ///
 /// # Safety
-/// As of bp_ring0_map().
+/// As for bp_ring0_map().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_entry(
     root: u64,
@@ -218,12 +221,13 @@ pub unsafe extern "C" fn bp_ring0_entry(
     slot.map_or(ptr::null_mut(), |slot| ptr::from_ref(slot).cast_mut().cast())
 }
 
-/// Makes page tables that share everything with the process's, but for a range of 512 GiB, or some, from a multiple of
-/// that on. There, they get a copy; with `protect`, both lose BP_RING0_WRITABLE, such that the first write after
-/// bp_ring0_shoot_down() faults: copy-on-write. Nobody else changes the range meanwhile.
+/// Creates page tables that share everything with the process's, except for a range of one or more whole units of
+/// 512 GiB. The new tables have a copy of the entries of that range. If `protect` is set, both lose
+/// BP_RING0_WRITABLE there: after bp_ring0_shoot_down(), the first write to each page faults, which allows
+/// copy-on-write. No other code may change the range meanwhile.
 ///
 /// # Safety
-/// The range is private, `from` is a pool, and `root` is writable.
+/// The range must be private, `from` must be a pool, and `root` must be writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_tables_create(
     address: u64,
@@ -242,7 +246,7 @@ pub unsafe extern "C" fn bp_ring0_tables_create(
         let copy = code(tables.create_sharing(range, &mut source))?;
         let protect = if protect { Protect::Both } else { Protect::Nothing };
         if let Err(error) = code(tables.clone_range(&copy, range, protect, &mut source)) {
-            // SAFETY: nobody has seen the copy.
+            // SAFETY: no other code has seen the copy.
             unsafe {
                 copy.free_range(range, Which::All, &mut source);
                 copy.free_root(&mut source);
@@ -257,11 +261,12 @@ pub unsafe extern "C" fn bp_ring0_tables_create(
     }))
 }
 
-/// Frees page tables that bp_ring0_tables_create() made for this range. Frames that only they map are the caller's to
-/// give back, before.
+/// Frees page tables that bp_ring0_tables_create() made for this range. The caller must give back the frames that
+/// only these tables map before.
 ///
 /// # Safety
-/// No processor uses them (bp_ring0_set_root()), nobody changes them, and `to` is the pool they came from.
+/// No processor may use these tables (bp_ring0_set_root()), and no code may change them. `to` must be the pool they
+/// came from.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_tables_free(
     root: u64,

@@ -1,4 +1,5 @@
-//! The C interface from C: the header is the one in the repository, compiles as C and C++, and the example works.
+//! Tests of the C interface from C: the header in the repository is up to date, it compiles as C and C++, and the
+//! examples work.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ fn the_header_is_up_to_date() {
     C.check_header();
 }
 
-/// Compiles an example, and runs it in a guest by a shell command in which it is called `/example`.
+/// Compiles an example, and runs it in a guest by a shell command, in which the program is `/example`.
 fn run_example(name: &str, command: &str, further: &[File]) -> String {
     let folder = C.folder();
     let program = C.program(&format!("examples/{name}.c"), folder.path(), &[]);
@@ -59,7 +60,7 @@ fn strace_shows_proxied_calls() {
     }
     let file = File { host: strace.into(), guest: "/strace".into() };
     let out = run_example("hello", "/strace -f -o /trace /example >/dev/null && cat /trace", &[file]);
-    // Before it prints for the first time, in ring 0, the C library looks at what its output is.
+    // Before its first output, in ring 0, the C library queries the type of its output file with fstat.
     let lines: Vec<&str> = out.lines().collect();
     let between_runs = |window: &[&str]| {
         window[0].contains("KVM_RUN") && window[1].contains("fstat") && window[2].contains("KVM_RUN")

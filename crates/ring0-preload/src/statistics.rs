@@ -1,4 +1,4 @@
-//! What happened, for whoever asked to know when the process ends.
+//! Writing the statistics when the process ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 
 use bedplate_ring0::Process;
 
-/// The file for them. The program may have changed its environment when it ends.
+/// The path of the statistics file. It is read at the start, because the program may change its environment.
 static PATH: OnceLock<OsString> = OnceLock::new();
 
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {
     if let Some(path) = std::env::var_os("BEDPLATE_RING0_STATISTICS") {
         PATH.get_or_init(|| path);
-        // SAFETY: a function without conditions, to be called at the process's end.
+        // SAFETY: `write` has no preconditions when the process ends.
         unsafe { libc::atexit(write) };
     }
 }
@@ -25,7 +25,7 @@ extern "C" fn write() {
     for (name, value) in process.statistics().list() {
         text += &format!(" {name}={value}");
     }
-    // At the end of a process there is nobody to tell that it did not work.
+    // Errors are ignored, because there is no way to report them at the end of a process.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all((text + "\n").as_bytes());
     }

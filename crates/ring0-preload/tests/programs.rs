@@ -1,4 +1,4 @@
-//! Unmodified programs of the distribution do their normal work in ring 0, in a virtual machine.
+//! Tests that unmodified programs of the distribution work in ring 0, in a virtual machine.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,17 +8,17 @@ use bedplate_vm::{File, Job, Kernel, Machine, Report, Series};
 
 const LIBRARY: &str = "/lib/bedplate/preload.so";
 
-/// The library, built as this test was.
+/// Builds the library in the development profile, which must also be the profile of this test.
 fn library() -> PathBuf {
     let mut command = Command::new(env!("CARGO"));
     command.args(["build", "--locked", "--quiet", "-p", "bedplate-ring0-preload"]);
     assert!(command.status().unwrap().success());
-    // This test is target/PROFILE/deps/NAME.
+    // The path of this test is target/PROFILE/deps/NAME.
     let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
     folder.join("libbedplate_ring0_preload.so")
 }
 
-/// Runs a script of the shell where the programs and the library are.
+/// Runs a shell script in a guest that has the programs and the library.
 fn run(series: Series, programs: &[&str], script: &str) -> (Report, String, String) {
     let mut machine = Machine::new(Kernel::get(series).unwrap())
         .limit(Duration::from_secs(300))
@@ -38,7 +38,8 @@ fn count(line: &str, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no {name} in {line:?}")).parse().unwrap()
 }
 
-/// redis-server with threads for its clients: what it stores comes back, saved by a forked child and after a restart.
+/// redis-server with I/O threads. Its data must be readable again, after a forked child has saved them and the
+/// server has restarted.
 #[test]
 fn redis_server_works_in_ring_0() {
     let script = r#"
@@ -73,7 +74,7 @@ fn redis_server_works_in_ring_0() {
     }
     let lines: Vec<&str> = out.lines().filter(|line| line.starts_with("pid=")).collect();
     assert!(lines.len() >= 2, "{out}\n{err}");
-    // The server, its threads for clients and those for work in the background.
+    // The server's main thread, its I/O threads, and its background threads.
     assert!(lines.iter().any(|line| count(line, "cpus") >= 4), "{lines:?}");
     assert!(lines.iter().all(|line| count(line, "resumed_natively") == 0), "{lines:?}");
     assert!(
@@ -82,7 +83,7 @@ fn redis_server_works_in_ring_0() {
     );
 }
 
-/// SQLite's shell: transactions, a file with a write-ahead log, sorting.
+/// SQLite's shell: transactions, a file with a write-ahead log, and sorting.
 #[test]
 fn sqlite_works_in_ring_0() {
     let script = r#"

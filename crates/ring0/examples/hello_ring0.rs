@@ -1,6 +1,7 @@
-//! A page of ring 0's own: mapped on demand by a page-fault handler, without Linux knowing of it.
+//! A page of memory that exists only in ring 0. A page-fault handler maps it on demand, and Linux does not know of
+//! it.
 //!
-//! `cargo run -p bedplate-ring0 --example hello_ring0`, where there is real ring 0; elsewhere
+//! On a machine with real ring 0, run it with `cargo run -p bedplate-ring0 --example hello_ring0`. Elsewhere, run
 //! `bedplate vm run -- target/debug/examples/hello_ring0`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,23 +11,23 @@ use bedplate_ring0::paging::{NoTables, PageSize, PagingError, PteFlags};
 use bedplate_ring0::{Cpu, Outcome, Process, TrapFrame, handlers, is_ring0};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// A gigabyte that only ring 0 gives a meaning, and the frame that its pages all show.
+/// A private gigabyte of ring 0, and the frame that all its pages map.
 static REGION: AtomicU64 = AtomicU64::new(0);
 static FRAME: AtomicU64 = AtomicU64::new(0);
 const GIGABYTE: u64 = 1 << 30;
 
-/// Maps what is touched in the region; everything else is not ours.
+/// Maps the page of a fault in the region, and passes all other faults.
 fn fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     let region = REGION.load(Ordering::Relaxed);
     if !(region..region + GIGABYTE).contains(&address) || frame.is_present() {
         return Outcome::Pass;
     }
     let shown = Frame::containing(FRAME.load(Ordering::Relaxed));
-    // SAFETY: the region is private: nobody else changes or relies on its entries.
+    // SAFETY: the region is private, so no other code changes its entries or relies on them.
     let tables = unsafe { cpu.process().page_tables() };
-    // The tables down to the last level are there already, so this needs none.
+    // The tables down to the last level exist already, so no frame for a table is needed.
     match tables.map(address & !4095, shown, PageSize::Size4K, PteFlags::WRITABLE, &mut NoTables) {
-        // Another thread may have been faster.
+        // Another thread may have mapped the page first.
         Ok(()) | Err(PagingError::AlreadyMapped { .. }) => Outcome::Handled,
         Err(_) => Outcome::Pass,
     }
@@ -42,16 +43,16 @@ fn reserve(bytes: u64, protection: ProtFlags) -> Result<u64, rustix::io::Errno> 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let process = Process::builder().build()?;
 
-    // Memory of this process, whose physical addresses in ring 0 follow one another: a frame for the pages, and one
-    // for a table.
+    // Memory of this process with contiguous physical addresses in ring 0: one frame for the pages, and the rest
+    // for tables.
     let memory = reserve(1 << 21, ProtFlags::READ | ProtFlags::WRITE)?;
-    // SAFETY: it stays mapped as long as the program runs.
+    // SAFETY: the memory stays mapped as long as the program runs.
     let attached = unsafe { process.attach(memory, 1 << 21) }?;
     FRAME.store(attached.physical, Ordering::Relaxed);
     let mut spare =
         Spare((1..16).map(|number| Frame::containing(attached.physical + number * 4096)).collect());
 
-    // Addresses for ring 0 alone, reserved so that Linux puts nothing there.
+    // Reserves addresses for ring 0, so that Linux maps nothing there.
     let region = reserve(2 * GIGABYTE, ProtFlags::empty())?.next_multiple_of(GIGABYTE);
     process.keep_private(region, GIGABYTE)?;
     REGION.store(region, Ordering::Relaxed);
@@ -63,13 +64,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("ring {}, processor {}", if is_ring0() { 0 } else { 3 }, cpu.number());
         let before = cpu.statistics();
         for page in 0..512 {
-            // SAFETY: the handler maps it.
+            // SAFETY: the handler maps the page.
             unsafe { ((region + page * 4096) as *mut u64).add(page as usize).write_volatile(page) };
         }
         let done = cpu.statistics() - before;
         println!("{} pages mapped by faults, {} exits", done.page_faults_handled, done.exits);
     })?;
-    // All pages show the same frame, which is also memory of this process.
+    // All pages map the same frame, which is also memory of this process.
     // SAFETY: the mapping made above.
     let sum: u64 = (0..512).map(|index| unsafe { (memory as *const u64).add(index).read() }).sum();
     println!("sum {sum}, seen from ring {}", if is_ring0() { 0 } else { 3 });

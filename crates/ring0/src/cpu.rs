@@ -1,4 +1,4 @@
-//! The processor this thread has in ring 0, and what can be done with it.
+//! The virtual processor of a thread in ring 0, and its operations.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use crate::statistics::Statistics;
 
 /// The virtual processor of a thread in ring 0.
 ///
-/// A thread can lose ring 0 by a fault while it has one. What is asked of it in ring 3 has its effect when the
-/// thread enters again, or is refused, as each method says.
+/// The thread can lose ring 0 by a fault while it holds a `Cpu`. An operation called in ring 3 then takes effect
+/// when the thread enters again, or it fails; each method says which.
 #[derive(Clone, Copy)]
 pub struct Cpu {
     local: &'static CpuLocal,
@@ -30,31 +30,31 @@ impl Cpu {
         Cpu { local, _this_thread: PhantomData }
     }
 
-    /// The processor this code runs on, if it runs in ring 0.
+    /// Returns the processor this code runs on, or `None` in ring 3.
     #[inline]
     pub fn current() -> Option<Cpu> {
         CpuLocal::current().map(Cpu::new)
     }
 
-    /// Its number: from 0 on, and below the limit of processors.
+    /// The number of this processor, from 0 up to, but not including, the limit of processors.
     #[inline]
     pub fn number(&self) -> u32 {
         self.local.number
     }
 
-    /// Its process.
+    /// The process this processor belongs to.
     #[inline]
     pub fn process(&self) -> &'static Process {
         self.local.process()
     }
 
-    /// What happened on it.
+    /// The statistics of this processor.
     pub fn statistics(&self) -> Statistics {
         self.local.counters.read()
     }
 
-    /// Drops what it has cached of the page at an address. In ring 3 nothing is to be done: everything is dropped when
-    /// a thread enters.
+    /// Drops the cached translation of the page at an address. Does nothing in ring 3, because entering ring 0
+    /// drops all translations.
     #[inline]
     pub fn flush_page(&self, address: u64) {
         if instructions::is_ring0() {
@@ -63,7 +63,7 @@ impl Cpu {
         }
     }
 
-    /// Drops all translations it has cached; in ring 3 as [`flush_page`](Self::flush_page).
+    /// Drops all cached translations. Does nothing in ring 3, as [`flush_page`](Self::flush_page).
     #[inline]
     pub fn flush(&self) {
         if instructions::is_ring0() {
@@ -72,17 +72,19 @@ impl Cpu {
         }
     }
 
-    /// The topmost page table it uses: a guest-physical address.
+    /// The guest-physical address of this processor's topmost page table.
     pub fn root(&self) -> u64 {
         self.local.root.load(Ordering::Relaxed)
     }
 
-    /// Lets it use other page tables from now on, also after leaving and entering, until its thread ends.
+    /// Switches this processor to other page tables. They stay in use across leaving and entering, until the thread
+    /// ends. Fails with [`Error::NotInRing0`] in ring 3.
     ///
     /// # Safety
-    /// `root` is the guest-physical address of a topmost table that maps everything in use, including what traps
-    /// need, where it is: tables that share the process's ([`Process::root`]) entries do, outside of what the
-    /// program keeps for itself. They stay as long as they are used.
+    /// `root` is the guest-physical address of a topmost table. The table must map all memory in use, including the
+    /// memory that traps need, at its present address. Tables that share the entries of the process's tables
+    /// ([`Process::root`]) do, except for the addresses that the program keeps for itself. The tables must stay
+    /// valid as long as they are used.
     pub unsafe fn set_root(&self, root: u64) -> Result<()> {
         if !instructions::is_ring0() {
             return Err(Error::NotInRing0);

@@ -1,26 +1,26 @@
-//! What can go wrong, and what a person can do about it.
+//! The error type of this crate. Each message says what is wrong and, where possible, how to fix it.
 
 use std::io;
 
-/// Why something did not work.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// `/dev/kvm` could not be opened.
     #[error("/dev/kvm: {source}; {}", open_advice(.source))]
     Open {
-        /// What opening it said.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// A request to KVM failed.
     #[error("KVM: {what}: {source}{}", kvm_advice(.source))]
     Kvm {
-        /// What was asked for.
+        /// What was asked of KVM.
         what: &'static str,
-        /// The answer.
+        /// KVM's reason.
         source: io::Error,
     },
-    /// Something that ring 0 needs is not there.
+    /// A feature that ring 0 needs is missing.
     #[error("{feature} is missing; {advice}")]
     Missing {
         /// What is missing.
@@ -31,19 +31,19 @@ pub enum Error {
     /// Memory for the library itself could not be mapped.
     #[error("mapping memory for {what}: {source}")]
     Memory {
-        /// What it was for.
+        /// What the memory was for.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's reason.
         source: io::Error,
     },
     /// `/proc/self/maps` could not be read.
     #[error("/proc/self/maps: {source}; ring 0 needs /proc mounted")]
     Maps {
-        /// What reading it said.
+        /// The operating system's reason.
         source: io::Error,
     },
-    /// The process has memory in more windows of 1 GiB than the processor's physical addresses, or KVM's slots,
-    /// have room for.
+    /// The process has memory in too many windows of 1 GiB: more than fit into the processor's physical addresses,
+    /// or more than KVM has memory slots.
     #[error(
         "memory in {needed} windows of 1 GiB, but there is room for {available}: keep mappings closer together, or let a \
          virtual machine see the host's address width"
@@ -51,95 +51,96 @@ pub enum Error {
     AddressSpace {
         /// How many windows would be in use.
         needed: usize,
-        /// How many there can be.
+        /// How many windows are available.
         available: usize,
     },
-    /// As many threads as there can be are in ring 0, or were and still own their processor.
+    /// The limit of virtual processors is reached. A thread that has left ring 0 still owns its processor until it
+    /// ends.
     #[error("all {limit} virtual processors are in use: let threads end, or raise Builder::max_cpus")]
     TooManyThreads {
-        /// How many there can be.
+        /// The limit.
         limit: u32,
     },
-    /// The process has been built before.
+    /// The process has a [`Process`](crate::Process) already.
     #[error("this process has its ring 0 already; there is one a process")]
     AlreadyBuilt,
-    /// The caller runs on top of code that is in ring 0: in a signal handler, or in a function that ring 0 called
-    /// natively.
+    /// The caller interrupted code in ring 0: it runs in a signal handler, or in a function that ring 0 called in
+    /// ring 3.
     #[error("ring 0 cannot be entered from a signal handler, or from native code, that interrupted it")]
     Interrupted,
-    /// The process is a forked child of the one that built it.
+    /// The process is a forked child of the process that built the [`Process`](crate::Process).
     #[error("a forked child has to build a Process of its own")]
     Forked,
-    /// A range that is empty, not aligned, or outside of the process's half of the address space.
+    /// A range of memory is empty, not aligned, or outside the process's half of the address space.
     #[error("bad range of memory: {bytes} bytes at {address:#x}: {why}")]
     BadRange {
-        /// Where it begins.
+        /// Start of the range.
         address: u64,
-        /// How long it is.
+        /// Length of the range in bytes.
         bytes: u64,
         /// What is wrong.
         why: &'static str,
     },
-    /// As many ranges as there can be have a handler of page faults.
+    /// The limit of ranges with a page-fault handler is reached.
     #[error(
         "all {limit} ranges with page faults of their own are in use: release one, or claim one range around several"
     )]
     TooManyRanges {
-        /// How many there can be.
+        /// The limit.
         limit: usize,
     },
-    /// As many libraries as there can be handle system calls.
+    /// The limit of libraries that handle system calls is reached.
     #[error("{limit} libraries handle system calls already")]
     TooManyLayers {
-        /// How many there can be.
+        /// The limit.
         limit: usize,
     },
-    /// A vector that cannot have a handler.
+    /// This vector cannot have a handler.
     #[error("vector {vector} cannot have a handler: {why}")]
     BadVector {
         /// The vector.
         vector: u8,
-        /// What it is used for.
+        /// What the vector is used for.
         why: &'static str,
     },
-    /// SIGSEGV cannot be handled.
+    /// The handler of SIGSEGV cannot be installed.
     #[error("handling SIGSEGV, which takes threads into ring 0: {source}")]
     Segv {
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// A signal that cannot be handled in ring 0.
+    /// This signal cannot be handled in ring 0.
     #[error("signal {signal} cannot be handled in ring 0")]
     BadSignal {
         /// The signal.
         signal: i32,
     },
-    /// A processor that no thread has.
+    /// No thread owns this processor.
     #[error("no thread has processor {number}")]
     NoSuchCpu {
-        /// Its number.
+        /// The processor's number.
         number: u32,
     },
     /// A pool of frames could not be made.
     #[error(transparent)]
     Pool(#[from] crate::frames::PoolError),
-    /// Something that only ring 0 can do was asked of a thread that is not there.
+    /// The operation needs ring 0, and the calling thread is in ring 3.
     #[error("this thread is not in ring 0")]
     NotInRing0,
 }
 
 impl Error {
-    /// From the errno of a KVM request.
+    /// Makes an error of the errno of a KVM request.
     pub(crate) fn kvm(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> Error {
         move |error| Error::Kvm { what, source: io::Error::from_raw_os_error(error.errno()) }
     }
 
-    /// From a raw system call's negative result.
+    /// Makes an error of an errno that a raw system call returned.
     pub(crate) fn kvm_errno(what: &'static str, errno: i32) -> Error {
         Error::Kvm { what, source: io::Error::from_raw_os_error(errno) }
     }
 
-    /// The errno that says it best, for the C interface.
+    /// The closest errno, for the C interface.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Open { source }

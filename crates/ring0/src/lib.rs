@@ -1,9 +1,9 @@
-//! A privileged process on stock KVM (LIBDBOS; "Practical DB-OS Co-Design with Privileged Kernel Bypass", sections 3
-//! and 6).
+//! Runs the threads of a process in ring 0 on stock KVM (LIBDBOS; "Practical DB-OS Co-Design with Privileged Kernel
+//! Bypass", sections 3 and 6).
 //!
-//! A [`Process`] is the virtual machine monitor of a machine over its own address space. A thread that enters goes
-//! on in ring 0, in the same function, with the same memory and the same stack; Linux keeps serving its system
-//! calls. What it gains: its own page tables, trap handlers, and interrupts between its threads.
+//! A [`Process`] is the virtual machine monitor of a virtual machine over its own address space. A thread that
+//! enters ring 0 continues in the same function, with the same memory and the same stack. Linux still serves its
+//! system calls. In ring 0 the process has its own page tables, trap handlers, and interrupts between its threads.
 //!
 //! ```no_run
 //! use bedplate_ring0::{Outcome, Process, handlers};
@@ -19,10 +19,11 @@
 //! ```
 //!
 //! # Losing ring 0
-//! Code that faults and has no handler for it goes on natively at the same instruction, so that it gets the signal it
-//! would always have got, with the right address; if it gets none, it simply is in ring 3 from then on. So being in
-//! ring 0 is never needed for being correct, only for being fast; code for which that is not so asks
-//! [`Cpu::current`]. Signal handlers run natively.
+//! If code in ring 0 faults and no handler handles the fault, the thread continues in ring 3 at the same
+//! instruction. There it gets the signal it would get without ring 0, with the right address. If it gets no signal,
+//! it stays in ring 3. Ring 0 is therefore a matter of speed and must not be needed for correctness. Code that
+//! depends on it must check [`Cpu::current`]. Signal handlers run in ring 3 unless [`handlers::set_signal_handler`]
+//! has set them.
 
 #[cfg(target_arch = "x86_64")]
 mod arch;

@@ -1,20 +1,20 @@
-//! What happened in ring 0, counted by each processor for itself.
+//! Statistics of ring 0. Each processor has its own counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that one processor keeps and everybody may read.
+/// A counter that one processor updates and any thread may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more. Only the processor's owner, or its handlers, do this; an interrupt between reading and writing may
-    /// lose one, which is the price for not locking the bus.
+    /// Adds one. Only the processor's owner and its handlers may call this. The addition is not atomic, to avoid a
+    /// locked instruction; an interrupt between load and store may lose a count.
     #[inline]
     pub fn increment(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The count.
+    /// Reads the counter.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -23,13 +23,13 @@ impl Counter {
 
 macro_rules! statistics {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The counts of one processor.
+        /// The counters of one processor.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
-        /// What happened, on one processor or on all.
+        /// The statistics of one processor, or the sum over all processors.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(C)]
@@ -38,7 +38,7 @@ macro_rules! statistics {
         }
 
         impl Counters {
-            /// The counts now.
+            /// Reads all counters.
             pub fn read(&self) -> Statistics {
                 Statistics { $($name: self.$name.get(),)* }
             }
@@ -53,14 +53,14 @@ macro_rules! statistics {
         impl std::ops::Sub for Statistics {
             type Output = Statistics;
 
-            /// What happened between two readings.
+            /// The difference between two readings.
             fn sub(self, earlier: Statistics) -> Statistics {
                 Statistics { $($name: self.$name.wrapping_sub(earlier.$name),)* }
             }
         }
 
         impl Statistics {
-            /// Every count and its name.
+            /// Iterates over all counts with their names.
             pub fn list(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -71,41 +71,41 @@ macro_rules! statistics {
 statistics! {
     /// Times a thread entered ring 0.
     entries,
-    /// Returns of KVM to this process, for whatever reason.
+    /// Times KVM_RUN returned to this process, for any reason.
     exits,
-    /// Returns of KVM because of a signal.
+    /// Returns of KVM_RUN because of a signal.
     exits_signal,
-    /// Returns of KVM because memory could not be accessed as asked.
+    /// Returns of KVM_RUN because memory could not be accessed as requested.
     exits_memory,
-    /// Returns of KVM for reasons that ring 0 does not know; the code goes on natively.
+    /// Returns of KVM_RUN for a reason that ring 0 does not know; the thread continues in ring 3.
     exits_unknown,
-    /// System calls that Linux was asked for.
+    /// System calls passed to Linux.
     system_calls,
     /// System calls that a handler answered.
     system_calls_answered,
-    /// Calls of native code by ring 0.
+    /// Functions that ring 0 called in ring 3.
     native_calls,
     /// Page faults in ring 0.
     page_faults,
     /// Page faults that a handler handled.
     page_faults_handled,
-    /// Other exceptions.
+    /// Exceptions other than page faults.
     exceptions,
-    /// Other exceptions that a handler handled.
+    /// Exceptions other than page faults that a handler handled.
     exceptions_handled,
     /// Interrupts taken.
     interrupts,
-    /// Interrupts that nobody expected.
+    /// Spurious interrupts, and interrupts without a handler.
     interrupts_spurious,
-    /// Windows that were added because somebody touched memory there.
+    /// Windows added on the first access to memory in them.
     windows_added,
-    /// Times that code lost ring 0 because of a fault, and went on natively.
+    /// Times a thread lost ring 0 because of a fault and continued in ring 3.
     resumed_natively,
     /// Child threads and processes started.
     clones,
     /// Interrupts sent to other processors.
     ipis_sent,
-    /// Functions called on request of other processors.
+    /// Functions called on behalf of other processors.
     remote_calls,
     /// Shootdowns started.
     shootdowns,

@@ -1,31 +1,31 @@
 //! The atomic operations that the lock-free parts of this crate are written in.
 //!
-//! Owns nothing. The parts are generic over [`Atomics`], so that the very code that runs in ring 0 is also
-//! what the model checker runs: [`Native`] is what programs use, and tests put loom's atomics in its place.
-//! Ordering between two different words is always a [`Atomics::fence`], never `SeqCst` accesses, because that
-//! is what the model checker understands.
+//! This module owns no state. The lock-free parts are generic over [`Atomics`], so the model checker runs the same
+//! code that runs in ring 0. Programs use [`Native`]; tests use loom's atomics instead. The order between two
+//! different words is always established by [`Atomics::fence`] and never by `SeqCst` accesses, because the model
+//! checker supports only fences.
 
 use std::sync::atomic::{self, Ordering};
 
 /// One atomic word.
 pub trait Atomic<T>: Send + Sync + Sized + 'static {
-    /// A word with this value.
+    /// Creates a word with this value.
     fn new(value: T) -> Self;
-    /// Reads.
+    /// Reads the word.
     fn load(&self, order: Ordering) -> T;
-    /// Writes.
+    /// Writes the word.
     fn store(&self, value: T, order: Ordering);
-    /// Writes, and returns what was there.
+    /// Writes the word, and returns the previous value.
     fn swap(&self, value: T, order: Ordering) -> T;
-    /// Writes `new` where `current` is found; otherwise returns what is there instead.
+    /// Writes `new` if the word contains `current`; otherwise returns the value found.
     fn compare_exchange(&self, current: T, new: T, success: Ordering, failure: Ordering) -> Result<T, T>;
-    /// Adds, and returns what was there.
+    /// Adds, and returns the previous value.
     fn fetch_add(&self, value: T, order: Ordering) -> T;
-    /// Bitwise and; returns what was there.
+    /// Bitwise and; returns the previous value.
     fn fetch_and(&self, value: T, order: Ordering) -> T;
-    /// Bitwise or; returns what was there.
+    /// Bitwise or; returns the previous value.
     fn fetch_or(&self, value: T, order: Ordering) -> T;
-    /// Keeps the larger; returns what was there.
+    /// Stores the maximum; returns the previous value.
     fn fetch_max(&self, value: T, order: Ordering) -> T;
 }
 
@@ -37,7 +37,7 @@ pub trait Atomics: Sized + 'static {
     type U32: Atomic<u32>;
     /// A full fence.
     fn fence();
-    /// Called in every turn of a loop that waits for somebody else.
+    /// Called in every iteration of a loop that waits for another thread.
     fn relax();
 }
 
@@ -112,13 +112,13 @@ macro_rules! atomic {
 atomic!(atomic::AtomicU64, u64);
 atomic!(atomic::AtomicU32, u32);
 
-/// Loom's words, for models of what is built on this one's: every interleaving, and every value that a weak memory order
-/// lets a load return.
+/// Loom's atomics, for models of the code that is built on this module. They cover every interleaving and every
+/// value that a weak memory order lets a load return.
 #[cfg(any(test, feature = "loom"))]
 mod model {
     use super::{Atomic, Atomics, Ordering};
 
-    /// For the model checker.
+    /// The atomics of the model checker.
     #[derive(Debug, Clone, Copy)]
     pub struct Loom;
 

@@ -1,4 +1,4 @@
-//! Threads and processes that are started in ring 0, and what they inherit.
+//! Tests of threads and processes started in ring 0, and of what they inherit.
 
 mod common;
 
@@ -13,7 +13,7 @@ thread_local! {
     static LOCAL: std::cell::Cell<u32> = const { std::cell::Cell::new(5) };
 }
 
-/// Waits for a child and returns how it ended.
+/// Waits for a child. Returns its exit status, or `None` if a signal ended it.
 fn wait(pid: i32) -> Option<i32> {
     let mut status = 0;
     // SAFETY: writes to the variable.
@@ -21,9 +21,9 @@ fn wait(pid: i32) -> Option<i32> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }
 
-/// Forks, and lets the child end with what the function returns.
+/// Forks. The child exits with the status that the function returns.
 fn fork(child: impl FnOnce() -> i32) -> Option<i32> {
-    // SAFETY: the child does what the test says, and ends without running anything of the parent's.
+    // SAFETY: the child runs the test's function, and ends without running any other code of the parent.
     match unsafe { libc::fork() } {
         0 => {
             let status = child();
@@ -86,7 +86,7 @@ fn many_threads_are_started_from_ring_0() {
                     let threads = [(); 4].map(|()| {
                         scope.spawn(|| process.run(|_| count.fetch_add(1, Ordering::Relaxed)).unwrap())
                     });
-                    // Until they have ended, and not only their functions.
+                    // Wait until the threads have ended, and not only until their functions have returned.
                     threads.into_iter().for_each(|thread| _ = thread.join().unwrap());
                 });
             }
@@ -130,7 +130,7 @@ fn vfork_and_clone_calls_return_in_both() {
         .run(|_| {
             let mut ends = Vec::new();
             for number in [libc::SYS_vfork, libc::SYS_fork] {
-                // The child must not return from a function that called vfork, so all of it is here.
+                // The child must not return from a function that called vfork, so all its code is here.
                 let pid: i64;
                 // SAFETY: the child ends at once.
                 unsafe {
@@ -170,11 +170,12 @@ fn a_thread_that_ends_by_a_bare_exit_gives_its_processor_back() {
         }
         most = most.max(process.cpus_in_use());
     }
-    // Tests that run beside this one have up to five threads in ring 0.
+    // Tests that run at the same time have up to five threads in ring 0.
     assert!(most <= before + 8, "{most} after {before}");
 }
 
-/// Starts a thread on a stack that the C library uses again for threads with such stacks only, and waits for its end.
+/// Starts a thread and waits for its end. The C library reuses the thread's stack only for threads with equally
+/// large stacks.
 fn on_a_large_stack(function: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void) {
     const BYTES: usize = 16 << 20;
     // SAFETY: a thread without arguments, which is joined.
@@ -192,7 +193,7 @@ fn on_a_large_stack(function: extern "C" fn(*mut libc::c_void) -> *mut libc::c_v
 }
 
 #[test]
-fn what_a_bare_exit_leaves_behind_takes_nobodys_processor() {
+fn a_stale_key_after_a_bare_exit_releases_no_processor() {
     extern "C" fn end_in_ring_0(_: *mut libc::c_void) -> *mut libc::c_void {
         Process::current().unwrap().enter().unwrap();
         // SAFETY: ends this thread, without running its destructors.
@@ -207,7 +208,8 @@ fn what_a_bare_exit_leaves_behind_takes_nobodys_processor() {
     on_a_large_stack(end_in_ring_0);
     let barrier = Barrier::new(2 * THREADS + 1);
     let (first, second) = std::thread::scope(|scope| {
-        // The first have the processor that has become free, and keep it when a thread ends where that one did.
+        // The first threads own the processor that became free. They must keep it when a thread ends on the stack
+        // of the earlier one.
         let hold = || {
             process
                 .run(|cpu| {

@@ -1,4 +1,5 @@
-//! Entering and leaving, by many threads, nested, and through panics; what works in ring 0 as it does in ring 3.
+//! Tests of entering and leaving: by many threads, nested, and through panics. Also tests of operations that must
+//! work in ring 0 as in ring 3.
 
 mod common;
 
@@ -43,7 +44,7 @@ fn a_panic_leaves_ring_0_on_its_way() {
     let panic = std::panic::catch_unwind(|| process.run(|_| std::panic::panic_any(7))).unwrap_err();
     assert_eq!(panic.downcast_ref::<i32>(), Some(&7));
     assert!(!is_ring0());
-    // Caught inside, it does not.
+    // A panic that is caught inside does not leave ring 0.
     let inside =
         process.run(|_| std::panic::catch_unwind(|| std::panic::panic_any(8)).is_err() && is_ring0());
     assert!(inside.unwrap());
@@ -169,7 +170,8 @@ fn many_threads_enter_and_their_processors_are_used_again() {
                     }
                 })
             });
-            // A scope ends when its threads' functions have; joined, the threads themselves have ended.
+            // A scope ends when the functions of its threads have returned. After `join`, the threads have ended
+            // too.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
     };
@@ -179,7 +181,8 @@ fn many_threads_enter_and_their_processors_are_used_again() {
         round();
     }
     assert_eq!(sum.load(Ordering::Relaxed), 6 * 8 * 190);
-    // The first round's threads may have come one after the other; other tests of this program have threads too.
+    // The threads of the first round may have run one after the other. Other tests of this program have threads
+    // too.
     assert!(process.cpus() <= after_one + 16, "{} processors after {after_one}", process.cpus());
 }
 
@@ -218,11 +221,11 @@ fn memory_far_away_gets_its_window_when_it_is_touched() {
     let seen = process
         .run(|_| {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-            // SAFETY: a new mapping, at an address where nothing is.
+            // SAFETY: a new mapping, at an address where there is none.
             let far =
                 unsafe { mmap_anonymous(place, bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
             let far = far.cast::<u8>();
-            // SAFETY: inside of the mapping; unmapped when nobody uses it any more.
+            // SAFETY: inside of the mapping, which is unmapped after its last use.
             unsafe {
                 far.add(5).write_volatile(7);
                 let seen = far.add(5).read_volatile();

@@ -1,4 +1,4 @@
-//! Faults that nobody handles become the signals they would have been in ring 3.
+//! Tests that faults without a handler become the signals they would be in ring 3.
 
 mod common;
 
@@ -13,10 +13,10 @@ static REPAIR: AtomicU64 = AtomicU64::new(0);
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static ADDRESS: AtomicU64 = AtomicU64::new(0);
 static IN_RING0: AtomicI32 = AtomicI32::new(-1);
-/// The signal handler is the whole process's.
+/// The signal handlers belong to the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Notes the signal, and repairs the page's rights or goes on at the place that the code has named.
+/// Records the signal. Then it repairs the page's rights, or continues at the address that the code has stored.
 extern "C" fn note(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     SIGNAL.store(signal, Ordering::SeqCst);
     // SAFETY: the kernel passes both.
@@ -45,13 +45,13 @@ fn catch_signals() {
     }
 }
 
-/// An instruction that faults, with RAX as given, and what came of it: the signal and the address.
+/// Runs an instruction that faults, with RAX as given. Returns the signal and the address.
 macro_rules! faulting {
     ($process:expr, $instruction:literal, $rax:expr) => {{
         SIGNAL.store(0, Ordering::SeqCst);
         let rax: u64 = $rax;
         let before = $process.enter().map(|_| is_ring0()).unwrap();
-        // SAFETY: the handler lets the code go on behind the instruction.
+        // SAFETY: the handler makes the code continue behind the instruction.
         unsafe {
             std::arch::asm!(
                 "lea rcx, [rip + 2f]", "mov [rdi], rcx", $instruction, "2:",
@@ -105,11 +105,11 @@ fn each_fault_is_its_signal_at_its_address() {
     let hole = 0x2000_0000_0000;
     assert_eq!(faulting!(process, "mov rcx, [rax]", hole), (libc::SIGSEGV, hole));
     assert_eq!(faulting!(process, "mov [rax + 8], rcx", hole), (libc::SIGSEGV, hole + 8));
-    // In a window that is there, where nobody else maps anything.
+    // An address in an existing window at which no other code maps anything.
     let gone = {
         let place = 0x1400_0000_0000u64;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: new pages, unmapped when nobody uses them.
+        // SAFETY: new pages, unmapped after their last use.
         unsafe {
             let at = libc::mmap(place as *mut c_void, 4096, libc::PROT_READ, flags, -1, 0);
             assert_eq!(at as u64, place);
@@ -133,7 +133,7 @@ fn a_file_that_became_shorter_is_sigbus() {
     let process = ring0_or_skip!();
     let _one = ONE_AT_A_TIME.lock();
     catch_signals();
-    // SAFETY: a file of this test's own.
+    // SAFETY: a file that only this test uses.
     let (file, at) = unsafe {
         let file = libc::memfd_create(c"short".as_ptr(), 0);
         assert_eq!(libc::ftruncate(file, 8192), 0);
@@ -143,7 +143,7 @@ fn a_file_that_became_shorter_is_sigbus() {
     };
     let address = at as u64 + 4096;
     assert_eq!(faulting!(process, "mov rcx, [rax]", address), (libc::SIGBUS, address));
-    // SAFETY: nobody uses them any more.
+    // SAFETY: no code uses them any more.
     unsafe {
         libc::munmap(at, 8192);
         libc::close(file);
@@ -162,7 +162,7 @@ fn all_registers_and_the_red_zone_survive_going_native() {
         let mut sum: u64 = page.address();
         let vector = [0x0123_4567_89ab_cdefu64, 0xfedc_ba98_7654_3210];
         let mut out = [0u64; 2];
-        // SAFETY: keeps to the registers named, and to the red zone, which nobody else uses here.
+        // SAFETY: uses only the named registers, and the red zone, which no other code uses here.
         unsafe {
             std::arch::asm!(
                 "movdqu xmm15, [r14]",
@@ -194,7 +194,7 @@ fn changed_mappings_are_seen_at_once() {
     let page = Page::new(libc::PROT_READ | libc::PROT_WRITE);
     let seen = process
         .run(|_| {
-            // SAFETY: the page is this test's own.
+            // SAFETY: only this test uses the page.
             unsafe {
                 page.0.write_volatile(5);
                 assert_eq!(libc::madvise(page.0.cast(), 4096, libc::MADV_DONTNEED), 0);
@@ -216,7 +216,7 @@ fn private_and_shared_file_mappings_keep_apart() {
     let process = ring0_or_skip!();
     let seen = process
         .run(|_| {
-            // SAFETY: a file and mappings of this test's own.
+            // SAFETY: a file and mappings that only this test uses.
             unsafe {
                 let file = libc::memfd_create(c"maps".as_ptr(), 0);
                 assert_eq!(libc::ftruncate(file, 4096), 0);

@@ -1,4 +1,4 @@
-//! Handlers of exceptions and system calls.
+//! Tests of handlers of exceptions and system calls.
 
 mod common;
 
@@ -10,12 +10,12 @@ use bedplate_ring0::{
     Answer, Cpu, Error, Outcome, SyscallFrame, SyscallHandler, TrapFrame, handlers, is_ring0,
 };
 
-/// Handlers are the whole process's.
+/// The handlers belong to the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static SEEN: AtomicU64 = AtomicU64::new(0);
 static OTHER: AtomicI64 = AtomicI64::new(0);
 
-/// Takes handlers away again, also when a test fails.
+/// Removes the handlers, even if a test fails.
 struct Reset;
 
 impl Drop for Reset {
@@ -60,7 +60,7 @@ fn an_exception_handler_sees_and_changes_registers() {
         .run(|_| {
             let value: u64;
             let mut kept = [0u64; 2];
-            // SAFETY: the handlers let the code go on.
+            // SAFETY: the handlers make the code continue.
             unsafe {
                 std::arch::asm!(
                     "movdqu xmm7, [rsi]", "mov rcx, 55", "int3", "ud2", "movdqu [rdi], xmm7",
@@ -75,14 +75,14 @@ fn an_exception_handler_sees_and_changes_registers() {
     assert_eq!(kept, vector);
 }
 
-/// What the code above puts there.
+/// Returns the value that the code above has put into RCX.
 trait RbxLike {
     fn rbx_like(&self) -> u64;
 }
 
 impl RbxLike for TrapFrame {
     fn rbx_like(&self) -> u64 {
-        // Vector registers are the handler's to use.
+        // Use vector registers, which a handler may do.
         std::hint::black_box((self.rcx as f64).sqrt());
         self.rcx
     }
@@ -105,7 +105,7 @@ fn a_page_fault_handler_gets_the_address_and_can_pass_it_on() {
         .run(|_| {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: a new mapping of this test's own.
+            // SAFETY: a new mapping that only this test uses.
             unsafe {
                 let at = libc::mmap(place as *mut libc::c_void, 8192, protection, flags, -1, 0);
                 assert_eq!(at as u64, place);
@@ -125,7 +125,7 @@ fn a_fault_in_a_handler_is_handled() {
     let (process, _guard) = exclusive!();
     static FAR: AtomicU64 = AtomicU64::new(0);
     fn touch(_: Cpu, _: &mut TrapFrame, _: u64) -> Outcome {
-        // SAFETY: memory of this test's own, whose window is not there yet.
+        // SAFETY: memory that only this test uses; it has no window yet.
         let seen = unsafe { (FAR.load(Ordering::SeqCst) as *const u64).read_volatile() };
         SEEN.store(seen, Ordering::SeqCst);
         Outcome::Handled
@@ -133,7 +133,7 @@ fn a_fault_in_a_handler_is_handled() {
     let place = 0x1300_0000_0000u64;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a new mapping of this test's own.
+    // SAFETY: a new mapping that only this test uses.
     let at = unsafe { libc::mmap(place as *mut libc::c_void, 4096, protection, flags, -1, 0) };
     assert_eq!(at as u64, place);
     // SAFETY: as above.
@@ -141,13 +141,13 @@ fn a_fault_in_a_handler_is_handled() {
     FAR.store(place, Ordering::SeqCst);
     handlers::set_handler(3, Some(touch)).unwrap();
     let inside = process.run(|_| {
-        // SAFETY: the handler lets the code go on.
+        // SAFETY: the handler makes the code continue.
         unsafe { std::arch::asm!("int3") };
         is_ring0()
     });
     assert!(inside.unwrap());
     assert_eq!(SEEN.load(Ordering::SeqCst), 4711);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no code uses it any more.
     unsafe { libc::munmap(at, 4096) };
 }
 
@@ -174,7 +174,7 @@ fn a_system_call_handler_observes_changes_answers_and_refuses() {
             }
             libc::SYS_rmdir => Answer::Return(-i64::from(libc::EACCES)),
             libc::SYS_getuid => {
-                // Its own calls are not shown to it: this one would be answered otherwise.
+                // The handler's own calls bypass the handler. Otherwise this call would return 4242.
                 // SAFETY: no conditions.
                 let own = unsafe { libc::syscall(libc::SYS_getppid) };
                 OTHER.store(own, Ordering::SeqCst);
@@ -234,7 +234,7 @@ fn large_mappings_are_aligned_and_advised() {
     handlers::set_syscall_handler(Some(handlers::map_huge));
     let map = |bytes: usize| {
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory of this test's own.
+        // SAFETY: new memory that only this test uses.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), bytes, both, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
@@ -258,7 +258,7 @@ fn large_mappings_are_aligned_and_advised() {
     for place in places {
         assert!(place.is_multiple_of(2 << 20), "{place:#x}");
     }
-    // "hg": advised to use huge pages. Neighbours may have become one area.
+    // "hg" marks an area that was advised to use huge pages. Neighbouring areas may have been merged.
     let advised: usize = smaps
         .split("VmFlags:")
         .zip(smaps.split("VmFlags:").skip(1))
@@ -268,7 +268,7 @@ fn large_mappings_are_aligned_and_advised() {
         .sum();
     assert_eq!(advised, 4 * LARGE / 1024, "kB advised");
     for place in places {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no code uses it any more.
         assert_eq!(unsafe { libc::munmap(place as *mut libc::c_void, LARGE) }, 0);
     }
 }
@@ -299,7 +299,7 @@ fn a_claimed_range_keeps_its_handler_beside_the_programs() {
         process
             .run(|_| {
                 let value: u64;
-                // SAFETY: a handler puts the value there and goes on behind the instruction.
+                // SAFETY: a handler sets the value and continues behind the instruction.
                 unsafe { std::arch::asm!("mov rax, [rsi]", in("rsi") address, out("rax") value) };
                 value
             })
@@ -314,7 +314,7 @@ fn a_claimed_range_keeps_its_handler_beside_the_programs() {
 }
 
 #[test]
-fn a_layer_sees_what_the_programs_handler_lets_through() {
+fn a_layer_gets_the_calls_that_the_programs_handler_passes() {
     let (process, _guard) = exclusive!();
     const FIRST: i64 = 7001;
     const SECOND: i64 = 7002;
@@ -340,14 +340,14 @@ fn a_layer_sees_what_the_programs_handler_lets_through() {
     }
     handlers::add_syscall_layer(layer).unwrap();
     let call = |number: i64, argument: u64| {
-        // SAFETY: numbers that Linux does not know, and one that has no arguments.
+        // SAFETY: system call numbers that Linux does not know, and one without arguments.
         process.run(|_| unsafe { libc::syscall(number, argument) }).unwrap()
     };
     assert_eq!((call(FIRST, 0), call(SECOND, 5)), (1, 7));
     handlers::set_syscall_handler(Some(program));
     assert_eq!((call(FIRST, 0), call(SECOND, 5)), (10, 47));
     assert!(call(libc::SYS_getpid, 0) > 1, "Linux is asked in the end");
-    // Again is not one more.
+    // Adding the same layer again does not use another entry.
     for _ in 0..2 * handlers::MOST_LAYERS {
         handlers::add_syscall_layer(layer).unwrap();
     }

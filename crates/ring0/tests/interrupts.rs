@@ -1,4 +1,4 @@
-//! Interrupts between processors, calls of functions there, and the timer.
+//! Tests of interrupts between processors, function calls on other processors, and the timer.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn add(cpu: Cpu, value: u64) {
     COUNT.fetch_add(value, Ordering::SeqCst);
 }
 
-/// Another thread in ring 0 that computes until it is told to do something else.
+/// Another thread in ring 0. It computes until it is told to block or to stop.
 struct Other {
     number: u32,
     id: i32,
@@ -63,7 +63,7 @@ impl Other {
         Other { number, id, stop, block, blocked, pipe: writer, thread: Some(thread) }
     }
 
-    /// Lets it wait in a system call.
+    /// Makes the thread wait in a system call.
     fn block(&self) {
         self.block.store(true, Ordering::SeqCst);
         while self.blocked.load(Ordering::SeqCst) != 1 {
@@ -143,7 +143,7 @@ fn a_processor_interrupts_itself_and_only_with_interrupts_on() {
     let (process, _guard) = exclusive!();
     let (off, on) = process
         .run(|cpu| {
-            // SAFETY: in ring 0 until it is dropped: nothing in between faults.
+            // SAFETY: in ring 0 until it is dropped, because nothing in between faults.
             let off = unsafe { InterruptsOff::new() };
             cpu.send_self(VECTOR).unwrap();
             let before = COUNT.load(Ordering::SeqCst);
@@ -167,7 +167,7 @@ fn functions_are_called_on_other_processors() {
         .unwrap();
     assert_eq!(COUNT.load(Ordering::SeqCst), 150);
     assert_eq!(LAST.load(Ordering::SeqCst), u64::from(other.number) + 1);
-    // On this one, too.
+    // A processor can also call a function on itself.
     process.run(|cpu| cpu.call(cpu.number(), add, 1).unwrap().wait()).unwrap();
     assert_eq!(COUNT.load(Ordering::SeqCst), 151);
 }
@@ -204,7 +204,8 @@ fn processors_that_call_each_other_do_not_wait_for_ever() {
                             cpu.call(to, add, 1).unwrap().wait();
                             drop(off);
                         }
-                        // Whoever is done first goes on serving the other, which a thread in a system call does not.
+                        // The thread that is done first continues to serve the other one, which a thread in a
+                        // system call would not do.
                         ready.fetch_add(1, Ordering::SeqCst);
                         while ready.load(Ordering::SeqCst) < 2 {
                             cpu.relax();
@@ -259,7 +260,7 @@ fn a_halted_processor_wakes() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
+fn invalid_interrupts_and_calls_are_refused() {
     let (process, _guard) = exclusive!();
     let cpu = process
         .run(|cpu| {

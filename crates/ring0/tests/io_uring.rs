@@ -1,5 +1,5 @@
-//! Reading and writing files from ring 0 without leaving it: io_uring's rings are shared memory, and a thread of the
-//! kernel's polls them.
+//! Test of reading and writing files without leaving ring 0. The rings of io_uring are shared memory, and a kernel
+//! thread polls them.
 
 mod common;
 
@@ -13,13 +13,13 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 const BLOCK: u32 = 4096;
 const BLOCKS: u64 = 200;
 
-/// Submits one request and spins until it is done. Makes no system call: the kernel's thread does not sleep as long
-/// as requests come.
+/// Submits one request, and spins until it is complete. It makes no system call, because the kernel thread does not
+/// sleep as long as requests arrive.
 fn complete(ring: &mut IoUring, entry: &squeue::Entry) -> i32 {
     {
         let mut submission = ring.submission();
         assert!(!submission.need_wakeup(), "the kernel's thread sleeps");
-        // SAFETY: what the entry points to stays until the request is done, which is waited for here.
+        // SAFETY: the memory of the request stays valid until the request is complete, which is awaited here.
         unsafe { submission.push(entry) }.expect("there is room");
     }
     loop {
@@ -39,29 +39,29 @@ fn a_file_is_written_and_read_without_an_exit_to_user_space() {
     let mut ring =
         IoUring::builder().setup_sqpoll(common::PATIENCE.as_millis() as u32).build(8).expect("a ring");
 
-    // Frames of ring 0's own; the kernel knows them by their addresses in this process.
+    // Frames that belong to ring 0. The kernel uses their addresses in this process.
     let memory = HostMemory::map(2 << 20, Backing::Small).unwrap();
     memory.prefault().unwrap();
     let (base, bytes) = (memory.base(), memory.bytes());
-    // SAFETY: the memory stays until the pool is dropped, and is detached before.
+    // SAFETY: the memory stays mapped until the pool is dropped, and is detached before.
     let attached = unsafe { process.attach(base as u64, bytes as u64) }.unwrap();
     let pool = FramePool::new(Frame::containing(attached.physical), memory, 1).unwrap();
     let frame = pool.take(0).unwrap();
     let block = pool.address(frame).unwrap();
 
     let buffer = libc::iovec { iov_base: block.cast(), iov_len: BLOCK as usize };
-    // SAFETY: the frame stays until the ring is dropped.
+    // SAFETY: the frame stays allocated until the ring is dropped.
     unsafe { ring.submitter().register_buffers(&[buffer]) }.expect("registered");
     ring.submitter().register_files(&[file.as_raw_fd()]).expect("registered");
     let write = |at: u64| opcode::WriteFixed::new(types::Fixed(0), block, BLOCK, 0).offset(at).build();
     let read = |at: u64| opcode::ReadFixed::new(types::Fixed(0), block, BLOCK, 0).offset(at).build();
-    // SAFETY: a frame of this test's own; requests on it are waited for.
+    // SAFETY: only this test uses the frame, and it waits for all requests on it.
     let put = |value: u64| unsafe { block.cast::<u64>().add(7).write_volatile(value) };
     // SAFETY: as above.
     let get = || unsafe { block.cast::<u64>().add(7).read_volatile() };
 
-    // The kernel's thread may sleep until there is a first request, and is woken by this call.
-    // SAFETY: the request refers to nothing.
+    // The kernel thread may sleep until the first request. This call wakes it.
+    // SAFETY: the request refers to no memory.
     unsafe { ring.submission().push(&opcode::Nop::new().build()) }.expect("there is room");
     ring.submit_and_wait(1).unwrap();
     assert_eq!(ring.completion().next().as_ref().map(cqueue::Entry::result), Some(0));

@@ -1,4 +1,5 @@
-//! Entering and leaving a thousand times by eight threads, while others map and unmap, leaves nothing behind.
+//! Test that a thousand entries by each of eight threads leak nothing, while another thread maps and unmaps
+//! memory.
 
 mod common;
 
@@ -13,7 +14,7 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Pages of memory that the process has in use, as the kernel counts them.
+/// Number of resident pages of the process, as the kernel counts them.
 fn resident_pages() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split(' ').nth(1).unwrap().parse().unwrap()
@@ -29,11 +30,11 @@ fn a_thousand_cycles_on_eight_threads_leave_nothing_behind() {
             let mapper = scope.spawn(|| {
                 let mut count = 0u64;
                 while count < 16 || !stop.load(Ordering::Relaxed) {
-                    // Places far apart, always the same eight.
+                    // Eight addresses that are far apart, in turn.
                     let place = 0x1500_0000_0000 + ((count % 8) << 30);
                     let protection = libc::PROT_READ | libc::PROT_WRITE;
                     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-                    // SAFETY: new memory of this thread's own, unmapped again.
+                    // SAFETY: new memory that only this thread uses, and unmaps again.
                     unsafe {
                         let at = libc::mmap(place as *mut libc::c_void, 1 << 16, protection, flags, -1, 0);
                         assert_eq!(at as u64, place);
@@ -65,7 +66,8 @@ fn a_thousand_cycles_on_eight_threads_leave_nothing_behind() {
             assert!(mapper.join().unwrap() > 0);
         });
     };
-    // Everything that is made once is made: a processor for each of the threads, and what a round needs.
+    // First create everything that is created only once: a processor for each of the threads, and the state
+    // that a round needs.
     let barrier = std::sync::Barrier::new(THREADS + 1);
     std::thread::scope(|scope| {
         for _ in 0..=THREADS {

@@ -1,20 +1,20 @@
-//! What cannot be had is an error that says so, or works natively. Each test is a process of its own: a forked child
-//! builds its ring 0.
+//! Tests of limits and missing resources: the result must be an error that says what is missing, or the code must
+//! work in ring 3. Each test forks, and the child builds its own ring 0.
 
 mod common;
 
 use bedplate_ring0::{Error, Process, is_ring0};
 
-/// Runs `child` in a forked process; its answer is the exit status.
+/// Runs `child` in a forked process. Asserts that it returns `Ok`.
 fn in_child(child: impl FnOnce() -> Result<(), String>) {
-    // SAFETY: the test program is small, and the child ends here.
+    // SAFETY: the child runs only `child`, and ends here.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
         let status = match result {
             Ok(Ok(())) => 0,
             Ok(Err(error)) => {
-                // The test's output is the parent's to show, who does not see this copy of it.
+                // The test harness does not show output captured in the child, so the child writes to standard error.
                 let _ = rustix::io::write(std::io::stderr(), format!("{error}\n").as_bytes());
                 1
             }
@@ -47,7 +47,7 @@ fn without_the_device_the_error_says_so() {
         return;
     }
     in_child(|| {
-        // SAFETY: changes what this child sees only: a root of its own, without the device.
+        // SAFETY: changes only what this child sees: it gets a mount namespace in which the device is hidden.
         unsafe {
             if libc::unshare(libc::CLONE_NEWNS) != 0 {
                 return Err("no mount namespace".into());
@@ -107,14 +107,14 @@ fn more_memory_than_windows_is_an_error_or_native() {
     });
     in_child(|| {
         let process = Process::builder().max_windows(40).build().map_err(|error| error.to_string())?;
-        // More places than there are windows, all of them mapped: what has no window is reached natively.
+        // There are more addresses than windows, and all are mapped. Those without a window are reached in ring 3.
         let places: Vec<_> = (0..60)
             .map(|index| map(0x2100_0000_0000 + (index << 31), 4096, libc::PROT_READ | libc::PROT_WRITE, 0))
             .collect();
         let mut native = 0;
         for (index, place) in (0u8..).zip(&places) {
             let inside = process.run(|_| {
-                // SAFETY: memory of this test's own.
+                // SAFETY: memory that only this test uses.
                 unsafe { place.write_volatile(index) };
                 is_ring0()
             });
@@ -124,15 +124,15 @@ fn more_memory_than_windows_is_an_error_or_native() {
         let kept = (0u8..).zip(&places).all(|(index, place)| unsafe { place.read_volatile() } == index);
         check(kept, "all writes arrived")?;
         check(native > 0, "some had no window")?;
-        // Unmapped places are taken away, and others can have their windows.
-        // SAFETY: nobody uses them any more.
+        // Windows of unmapped memory are reclaimed, so other memory can use them.
+        // SAFETY: no code uses them any more.
         places.iter().for_each(|place| unsafe {
             libc::munmap(place.cast(), 4096);
         });
         let more: Vec<_> = (0..20).map(|index| map(0x2200_0000_0000 + (index << 31), 4096, 3, 0)).collect();
         for place in more {
             let inside = process.run(|_| {
-                // SAFETY: memory of this test's own.
+                // SAFETY: memory that only this test uses.
                 unsafe { place.write_volatile(1) };
                 is_ring0()
             });
@@ -154,7 +154,7 @@ fn reservations_take_no_windows_until_they_are_used() {
         check(capacity - free < 64, format!("{} windows in use", capacity - free))?;
         let inside = process.run(|_| {
             let place = reserved.wrapping_add(777 << 30);
-            // SAFETY: memory of this test's own, accessible from now on.
+            // SAFETY: memory that only this test uses, accessible from now on.
             unsafe {
                 libc::mprotect(place.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE);
                 place.write_volatile(1);
@@ -175,7 +175,7 @@ fn without_gigabyte_pages_it_works_too() {
         let place = map(0x2400_0000_0000, 4 << 20, libc::PROT_READ | libc::PROT_WRITE, 0);
         let seen = process.run(|_| {
             let list: Vec<u64> = (0..100_000).collect();
-            // SAFETY: memory of this test's own.
+            // SAFETY: memory that only this test uses.
             unsafe { place.add(3 << 20).write_volatile(5) };
             (list.iter().sum::<u64>(), is_ring0())
         });
@@ -211,7 +211,7 @@ fn more_threads_than_processors_is_an_error() {
     });
 }
 
-/// Lets no ioctl through any more.
+/// Sets a seccomp filter that refuses every ioctl.
 fn forbid_ioctl() -> Result<(), String> {
     let statement =
         |code, jump_true, jump_false, k| libc::sock_filter { code, jt: jump_true, jf: jump_false, k };

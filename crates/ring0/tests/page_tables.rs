@@ -1,4 +1,4 @@
-//! The program's own page tables: mapping on demand, protection, remapping, and shootdowns.
+//! Tests of page tables that the program changes: mapping on demand, protection, remapping, and shootdowns.
 
 mod common;
 
@@ -16,11 +16,11 @@ const PAGES: u64 = 512;
 const FRAMES: u64 = 2048;
 const BASE: u64 = 0x3000_0000_0000;
 
-/// A range that only ring 0 gives a meaning, and frames for it, which are also this process's memory.
+/// A private range of ring 0, and a pool of frames for it. The frames are also memory of this process.
 struct Region {
     process: &'static Process,
     pool: FramePool,
-    /// Frames in a row, for the pages.
+    /// Contiguous frames for the pages.
     run: Frame,
 }
 
@@ -36,7 +36,7 @@ impl Region {
             let memory = HostMemory::map(bytes, Backing::Small).unwrap();
             memory.prefault().unwrap();
             let address = memory.base() as u64;
-            // SAFETY: the memory stays as long as the pool, which is never dropped.
+            // SAFETY: the memory stays mapped as long as the pool, which is never dropped.
             let attached = unsafe { process.attach(address, bytes as u64) }.unwrap();
             let first = Frame::containing(attached.physical);
             let flags =
@@ -49,7 +49,7 @@ impl Region {
             let run = pool.take_run().unwrap();
             Region { process, pool, run }
         });
-        // Tables down to the last level, so that handlers need none.
+        // Add the tables down to the last level, so that handlers need none.
         let mut frames = region.pool.cpu(0);
         for page in (0..PAGES).step_by(512) {
             region.tables().slot_or_add(BASE + page * 4096, PageSize::Size4K, &mut frames).unwrap();
@@ -62,12 +62,12 @@ impl Region {
         unsafe { self.process.page_tables() }
     }
 
-    /// A page's frame.
+    /// The frame of a page.
     fn frame(&self, page: u64) -> Frame {
         self.run.offset(page)
     }
 
-    /// The same memory where the process has it.
+    /// The address of the page's frame in the process.
     fn alias(&self, page: u64) -> *mut u64 {
         self.pool.address(self.frame(page)).unwrap().cast()
     }
@@ -81,7 +81,7 @@ impl Region {
         MAPPED.store(0, Ordering::SeqCst);
         UNPROTECTED.store(0, Ordering::SeqCst);
         handlers::set_page_fault_handler(Some(fault));
-        // What processors remember of the pages from the test before.
+        // Flush the translations that processors have cached in the previous test.
         let all = |cpu: Cpu| cpu.shoot_down_everywhere(&Batch::full());
         self.process.run(all).unwrap().unwrap();
     }
@@ -91,7 +91,7 @@ fn at(page: u64) -> *mut u64 {
     (BASE + page * 4096) as *mut u64
 }
 
-/// Maps what is missing, and lets write what is protected.
+/// Maps missing pages, and makes protected pages writable.
 fn fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     let Some(region) = REGION.get() else { return Outcome::Pass };
     if !(BASE..BASE + PAGES * 4096).contains(&address) {
@@ -103,7 +103,7 @@ fn fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
         let flags = PteFlags::WRITABLE;
         let mapped = tables.map(address & !4095, region.frame(page), PageSize::Size4K, flags, &mut NoTables);
         MAPPED.fetch_add(1, Ordering::SeqCst);
-        // Another processor may have been faster.
+        // Another processor may have mapped the page first.
         let there = matches!(mapped, Ok(()) | Err(PagingError::AlreadyMapped { .. }));
         return if there { Outcome::Handled } else { Outcome::Pass };
     }
@@ -130,7 +130,7 @@ fn pages_are_mapped_on_demand_without_leaving_ring_0() {
     let (sum, exits, faults) = process
         .run(|cpu| {
             cpu.flush();
-            // What the loop touches besides is there now.
+            // The read faults in everything else that the loop touches.
             // SAFETY: memory of the region, mapped by the handler.
             std::hint::black_box(unsafe { at(0).read_volatile() });
             let before = cpu.statistics();
@@ -170,11 +170,11 @@ fn writes_make_pages_dirty_and_protected_ones_fault() {
 }
 
 #[test]
-fn the_kernel_does_not_know_what_only_ring_0_maps() {
+fn the_kernel_cannot_access_pages_that_only_ring_0_maps() {
     let (process, region, _guard) = region!();
     let results = process
         .run(|_| {
-            // SAFETY: memory of the region; a file of this test's own.
+            // SAFETY: memory of the region; a file that only this test uses.
             unsafe {
                 std::hint::black_box(at(1).read_volatile());
                 let file = libc::memfd_create(c"private".as_ptr(), 0);
@@ -201,7 +201,7 @@ fn a_shootdown_reaches_a_processor_that_reads_all_the_time() {
             process
                 .run(|_| {
                     for round in 1..=ROUNDS {
-                        // It goes on reading, so that it has the translation, until it is its turn.
+                        // Reads until its turn, so that it has the translation cached.
                         while TURN.load(Ordering::SeqCst) != 2 * round - 1 {
                             // SAFETY: memory of the region.
                             std::hint::black_box(unsafe { at(7).read_volatile() });
@@ -236,7 +236,7 @@ fn a_shootdown_reaches_a_processor_that_reads_all_the_time() {
                     }
                     let (seen, mapped) =
                         (SEEN.load(Ordering::SeqCst), tables.translate(BASE + 7 * 4096).unwrap());
-                    // The reader may have had the page's own frame mapped on demand in between.
+                    // Meanwhile the reader's fault handler may have mapped the page's own frame.
                     let frame = if mapped.pte.frame() == other { u64::from(round) } else { 7 };
                     // SAFETY: memory of the region.
                     assert_eq!(seen, unsafe { region.alias(frame).read_volatile() }, "round {round}");
@@ -258,7 +258,7 @@ fn a_shootdown_does_not_wait_for_a_processor_in_a_system_call() {
             process
                 .run(|_| {
                     tell.send(common::this_thread()).unwrap();
-                    // Not for ever: a shootdown that does wait is to fail, and not to hang.
+                    // The timeout makes a shootdown that waits fail instead of hang.
                     let mut file = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
                     // SAFETY: writes to the variable.
                     unsafe { libc::poll(&raw mut file, 1, common::PATIENCE.as_millis() as i32) }
@@ -278,8 +278,8 @@ fn a_shootdown_does_not_wait_for_a_processor_in_a_system_call() {
     });
 }
 
-/// Both threads have the same CPU, and the target has interrupts off: it cannot acknowledge anything while the other one
-/// waits. KVM flushes for it.
+/// Both threads run on the same CPU, and the target has interrupts off. The target therefore cannot acknowledge
+/// while the initiator waits. KVM must flush for it.
 #[test]
 fn a_shootdown_does_not_wait_for_a_thread_that_has_no_cpu() {
     let (process, region, _guard) = region!();
@@ -290,7 +290,7 @@ fn a_shootdown_does_not_wait_for_a_thread_that_has_no_cpu() {
     READING.store(0, Ordering::SeqCst);
     ASKED.store(0, Ordering::SeqCst);
     SEEN.store(0, Ordering::SeqCst);
-    // SAFETY: the tests' handler maps it.
+    // SAFETY: the handler of these tests maps the page.
     let read = || std::hint::black_box(unsafe { at(7).read_volatile() });
     std::thread::scope(|scope| {
         let target = scope.spawn(move || {
@@ -304,7 +304,7 @@ fn a_shootdown_does_not_wait_for_a_thread_that_has_no_cpu() {
                     READING.store(round, Ordering::SeqCst);
                     while ASKED.load(Ordering::SeqCst) < round {
                         read();
-                        // A shootdown that does wait is to fail, and not to hang.
+                        // The timeout makes a shootdown that waits fail instead of hang.
                         if start.elapsed() > common::PATIENCE {
                             return;
                         }
@@ -346,7 +346,7 @@ fn a_shootdown_does_not_wait_for_a_thread_that_has_no_cpu() {
     });
 }
 
-/// Binds this thread to one CPU, the same for every caller.
+/// Binds this thread to one CPU, which is the same for all callers.
 fn share_cpu() {
     let mut cpus = rustix::thread::CpuSet::new();
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
@@ -383,7 +383,7 @@ fn processors_that_shoot_at_each_other_with_interrupts_off_come_through() {
 fn a_processor_with_tables_of_its_own_sees_its_own() {
     let (process, region, _guard) = region!();
     let root = process.root();
-    // Shares everything but the region's part of the address space.
+    // The new tables share everything but the region's part of the address space.
     let private = bedplate_ring0::paging::VirtRange::at(BASE >> 39 << 39, 1 << 39).unwrap();
     let mut frames = region.pool.cpu(0);
     let own = region.tables().create_sharing(private, &mut frames).unwrap();
@@ -393,7 +393,7 @@ fn a_processor_with_tables_of_its_own_sees_its_own() {
             .spawn(|| {
                 process
                     .run(|cpu| {
-                        // SAFETY: the tables share all that is in use; the region's memory is read.
+                        // SAFETY: the tables share all memory in use, and the code only reads the region's memory.
                         unsafe {
                             let before = at(0).read_volatile();
                             cpu.set_root(own.root().address()).unwrap();
@@ -410,7 +410,7 @@ fn a_processor_with_tables_of_its_own_sees_its_own() {
     });
     assert_eq!((seen.0, seen.1, seen.2), (1000, 1009, 1009));
     assert_ne!(seen.3, root);
-    // Its processor is another thread's next, with the process's tables.
+    // Another thread gets the processor next, with the page tables of the process.
     let next = std::thread::spawn(move || process.run(|cpu| cpu.root()).unwrap()).join().unwrap();
     assert_eq!(next, root);
 }

@@ -1,4 +1,4 @@
-//! Signals while a thread is in ring 0: handled natively, and ring 0 goes on.
+//! Tests of signals that arrive in ring 0: their handlers run in ring 3, and the thread stays in ring 0.
 
 mod common;
 
@@ -40,9 +40,10 @@ fn catch(signal: i32, handler: extern "C" fn(i32), flags: i32) {
     TAKEN_IN_RING0.store(0, Ordering::SeqCst);
 }
 
-/// Sends a signal to the calling thread from another, when `ready`, which gets the thread's number, returns.
+/// Sends a signal to the calling thread from another thread, after `ready` has returned. `ready` gets the
+/// number of the calling thread.
 fn send_when(signal: i32, ready: impl FnOnce(i32) + Send + 'static) -> std::thread::JoinHandle<()> {
-    // SAFETY: names this thread, which outlives the other one.
+    // SAFETY: identifies this thread, which outlives the other one.
     let (this, number) = (unsafe { libc::pthread_self() }, common::this_thread());
     std::thread::spawn(move || {
         ready(number);
@@ -51,7 +52,7 @@ fn send_when(signal: i32, ready: impl FnOnce(i32) + Send + 'static) -> std::thre
     })
 }
 
-/// A reader who sleeps.
+/// Waits until a thread sleeps in `read`.
 fn is_reading(thread: i32) {
     common::wait_until_blocked(thread, libc::SYS_read);
 }
@@ -127,7 +128,7 @@ fn frequent_timer_signals_disturb_nothing() {
     let process = ring0_or_skip!();
     let _one = ONE_AT_A_TIME.lock();
     catch(libc::SIGALRM, take, libc::SA_RESTART);
-    // A timer of this thread's: `setitimer` has its signals handled by any thread of the process.
+    // A timer of this thread. Signals of `setitimer` could be handled by any thread of the process.
     // SAFETY: all zeros is an event; the calls read and write the variables.
     let timer = unsafe {
         let mut event: libc::sigevent = std::mem::zeroed();
@@ -183,7 +184,7 @@ fn handlers_cannot_enter_on_top_of_ring_0() {
         assert!(inside);
         assert_eq!((TAKEN.load(Ordering::SeqCst), ENTERED.load(Ordering::SeqCst)), (1, 0));
     }
-    // On top of native code they can, and their return to it is native.
+    // A handler that interrupts code in ring 3 can enter. It returns to that code in ring 3.
     catch(libc::SIGUSR1, take_and_enter, 0);
     // SAFETY: as above.
     unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };

@@ -1,4 +1,4 @@
-//! Signals whose handlers run in ring 0.
+//! Tests of signals whose handlers run in ring 0.
 
 mod common;
 
@@ -14,7 +14,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn take(signal: i32, info: &libc::siginfo_t) {
     assert_eq!(signal, info.si_signo);
-    // Vector registers are the handler's to use.
+    // Use vector registers, which a handler may do.
     std::hint::black_box((f64::from(signal) * 1.5).sqrt());
     IN_RING0.fetch_add(u32::from(Cpu::current().is_some()), Ordering::SeqCst);
     TAKEN.fetch_add(1, Ordering::SeqCst);
@@ -72,7 +72,7 @@ fn take_with_a_system_call_and_leave(signal: i32, info: &libc::siginfo_t) {
     take_and_leave(signal, info);
 }
 
-/// A signal that is sent by a system call interrupts it before it has its result, which is 0 here.
+/// A signal that a system call sends interrupts that call before the call has its result, which is 0 here.
 #[test]
 fn a_call_keeps_its_result_though_a_handler_makes_calls() {
     for (handler, stays) in [
@@ -93,10 +93,11 @@ fn a_call_keeps_its_result_though_a_handler_makes_calls() {
     }
 }
 
-/// Whether the thread that gets signals is in ring 0.
+/// Whether the thread that receives the signals is in ring 0.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Sends signals one after the other, each when the one before was handled, at all kinds of moments; then a byte.
+/// Sends signals one after the other, each after the previous one was handled and after a varying delay. Then
+/// writes a byte.
 fn send_many(this: libc::pthread_t, count: u32, pipe: &impl AsRawFd) {
     while !READY.swap(false, Ordering::SeqCst) {
         std::hint::spin_loop();
@@ -120,7 +121,7 @@ fn send_many(this: libc::pthread_t, count: u32, pipe: &impl AsRawFd) {
 
 fn no_signal_waits_for_a_blocking_call(process: &'static Process, count: u32) -> u32 {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    // SAFETY: names this thread, which waits for the other.
+    // SAFETY: identifies this thread, which waits for the other.
     let this = unsafe { libc::pthread_self() };
     std::thread::scope(|scope| {
         scope.spawn(|| send_many(this, count, &writer));
@@ -167,7 +168,7 @@ fn restarted_calls_do_not_show_the_signal() {
 fn interrupted_computations_go_on_unchanged() {
     let (process, _guard) = exclusive!(take, true);
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    // SAFETY: names this thread, which waits for the other.
+    // SAFETY: identifies this thread, which waits for the other.
     let this = unsafe { libc::pthread_self() };
     let wrong = std::thread::scope(|scope| {
         scope.spawn(|| send_many(this, 100, &writer));
@@ -230,7 +231,7 @@ fn a_handler_that_loses_ring_0_returns_natively() {
         TAKEN.store(0, Ordering::SeqCst);
         let sum: u64;
         process.enter().unwrap();
-        // SAFETY: makes a system call that sends a signal to this thread; keeps to the registers named.
+        // SAFETY: makes a system call that sends a signal to this thread; uses only the named registers.
         unsafe {
             let ids = (libc::getpid(), libc::gettid());
             std::arch::asm!(

@@ -1,4 +1,4 @@
-//! Page tables of the process's own making, used by real processors.
+//! Tests of page tables that the program creates, used by real processors.
 
 mod common;
 
@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 const WRITABLE: PteFlags = PteFlags::WRITABLE;
 const PAGES: u64 = 2048;
 
-/// An entry of the topmost table that ring 0 has for itself, and frames.
+/// An entry of the topmost table that is private to ring 0, and a pool of frames.
 struct Ground {
     process: &'static Process,
     tables: PageTables<'static, Windows>,
@@ -23,7 +23,7 @@ struct Ground {
 }
 
 static GROUND: OnceLock<Ground> = OnceLock::new();
-/// Handlers are the whole process's.
+/// The handlers belong to the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
@@ -38,7 +38,7 @@ fn ground(process: &'static Process) -> &'static Ground {
         let memory = HostMemory::map(64 << 20, Backing::Small).unwrap();
         memory.prefault().unwrap();
         let pool = process.frame_pool(memory).unwrap();
-        // SAFETY: the range was reserved for this, and nobody else knows of it.
+        // SAFETY: the range was reserved for this, and no other code uses it.
         let tables = unsafe { process.page_tables() };
         Ground { process, tables, pool, slot }
     })
@@ -53,7 +53,7 @@ impl Ground {
         self.pool.take(0).unwrap()
     }
 
-    /// Where the process has a frame.
+    /// The address of a frame in the process.
     fn word(&self, frame: Frame) -> *mut u64 {
         self.pool.address(frame).unwrap().cast()
     }
@@ -69,7 +69,7 @@ fn write(address: u64, value: u64) {
     unsafe { ptr::write_volatile(address as *mut u64, value) }
 }
 
-/// Takes the page-fault handler away again, also when a test fails.
+/// Removes the page-fault handler, even if a test fails.
 struct Reset;
 
 impl Drop for Reset {
@@ -88,12 +88,12 @@ macro_rules! exclusive {
 }
 
 #[test]
-fn what_is_mapped_is_there_and_what_is_not_is_not() {
+fn mapped_pages_are_accessible_in_ring_0() {
     let (ground, _guard) = exclusive!();
     let (tables, at) = (ground.tables, ground.slot.start());
     let (one, other) = (ground.frame(), ground.frame());
     for (frame, value) in [(one, 1), (other, 2)] {
-        // SAFETY: the frame is this test's.
+        // SAFETY: only this test uses the frame.
         unsafe { ground.word(frame).write(value) };
     }
     tables.map(at, one, PageSize::Size4K, WRITABLE, &mut ground.pool.cpu(0)).unwrap();
@@ -109,7 +109,7 @@ fn what_is_mapped_is_there_and_what_is_not_is_not() {
         (first, read(at))
     });
     assert_eq!(seen.unwrap(), (1, 2));
-    // SAFETY: the frame is this test's.
+    // SAFETY: only this test uses the frame.
     assert_eq!(unsafe { ground.word(one).add(1).read() }, 77);
     tables.unmap(at).unwrap();
 }
@@ -129,7 +129,7 @@ fn a_huge_page_is_one_entry_until_it_is_split() {
             assert!(tables.translate(at).unwrap().pte.is_dirty());
             let page = VirtRange::at(at + 5 * 4096, 4096).unwrap();
             let other = ground.frame();
-            // SAFETY: the frame is this test's.
+            // SAFETY: only this test uses the frame.
             unsafe { ground.word(other).write(1000) };
             tables.unmap_range(page, &mut ground.pool.cpu(0), |_, _, _| {}).unwrap();
             tables.map(page.start(), other, PageSize::Size4K, WRITABLE, &mut ground.pool.cpu(0)).unwrap();
@@ -141,7 +141,7 @@ fn a_huge_page_is_one_entry_until_it_is_split() {
         .unwrap();
 }
 
-/// Maps what is touched.
+/// Maps each page on its first access.
 fn on_demand(_: Cpu, _: &mut TrapFrame, address: u64) -> Outcome {
     let Some(ground) = GROUND.get() else { return Outcome::Pass };
     if !ground.range(2).contains(address) {
@@ -203,7 +203,7 @@ fn copy_for_snapshot(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     ) else {
         return Outcome::Pass;
     };
-    // SAFETY: the new frame is this handler's, and the old one is read-only to all until its entry changes.
+    // SAFETY: this handler owns the new frame. The old frame is read-only for all until its entry changes.
     unsafe { copy_frame(ground.word(copy).cast(), ground.word(mine.load().frame()).cast()) };
     let redirected = theirs.update(|pte| Some(pte.at(copy)));
     let allowed = mine.update(|pte| Some(pte.with(WRITABLE)));
@@ -235,12 +235,12 @@ fn a_copy_of_the_tables_is_a_snapshot() {
                 write(page, 1);
             }
             let own = cpu.root();
-            // SAFETY: the copy shares all but the range that is the test's.
+            // SAFETY: the copy shares everything but the range of this test.
             unsafe { cpu.set_root(copy.root().address()) }.unwrap();
             for page in pages() {
                 assert_eq!(read(page), page, "the snapshot has changed");
             }
-            // SAFETY: what it had.
+            // SAFETY: the processor's previous tables.
             unsafe { cpu.set_root(own) }.unwrap();
             for (number, page) in pages().enumerate() {
                 assert_eq!(read(page), if number % 2 == 0 { 1 } else { page });
@@ -254,7 +254,7 @@ fn a_copy_of_the_tables_is_a_snapshot() {
             ground.pool.give(0, leaf.pte.frame()).unwrap();
         }
     });
-    // SAFETY: no processor uses the copy any more, and the range is its own.
+    // SAFETY: no processor uses the copy any more, and the range belongs to it.
     unsafe {
         copy.free_range(ground.slot, bedplate_ring0::paging::Which::All, &mut ground.pool.cpu(0));
         copy.free_root(&mut ground.pool.cpu(0));

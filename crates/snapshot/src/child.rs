@@ -1,4 +1,4 @@
-//! Tasks in forked children: a child runs its task, sends what it returns through a pipe, and ends.
+//! Tasks in forked children. A child runs its task, sends the result through a pipe, and exits.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -13,15 +13,15 @@ use crate::engine::ChildWork;
 use crate::task::Completion;
 use crate::{Error, View};
 
-/// Whether this process is a child with a task.
+/// Whether this process is a child that runs a task.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the panic hook from running in children. The hook prints, and a thread that does not exist in the child may hold the locks
-/// for that. The owner is told of the panic anyway. A child cannot set a hook itself, because a thread that panics during the fork
-/// holds the lock of the hook.
+/// Disables the panic hook in children. The hook prints, and a thread that does not exist in the child may hold the
+/// locks for printing. The owner learns of the panic from the exit status. A child cannot set a hook itself,
+/// because a thread that panics during the fork holds the lock of the hook.
 fn silence_children() {
     static SILENCED: Once = Once::new();
-    // The hook of a program that panics cannot be changed.
+    // The panic hook cannot be changed by a thread that is panicking.
     if std::thread::panicking() {
         return;
     }
@@ -35,15 +35,16 @@ fn silence_children() {
     });
 }
 
-/// Is held by a thread that forks, from before it makes the child's pipe until it has closed the child's end of that. So no
-/// other child inherits this end: who reads what a child sends would wait for the other child, too.
+/// The lock of forking. A thread that forks holds it from before it creates the child's pipe until it has closed
+/// the child's end. No other child can then inherit that end. Otherwise a reader of the pipe would also wait for
+/// the other child.
 pub(crate) fn forking() -> MutexGuard<'static, ()> {
     static FORKING: Mutex<()> = Mutex::new(());
     silence_children();
     FORKING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A pipe that programs executed by others do not inherit.
+/// Creates a pipe that executed programs do not inherit.
 pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(Error::system("pipe"))
 }
@@ -52,7 +53,7 @@ pub(crate) fn last_error() -> rustix::io::Errno {
     rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO)
 }
 
-/// The child's life: runs the work, sends what it returns, and ends.
+/// Runs the work in the child, sends its result, and exits.
 pub(crate) fn run_and_exit(work: ChildWork<'_>, view: &View<'_>, to: &OwnedFd) -> ! {
     IS_CHILD.store(true, Ordering::Relaxed);
     // A panic must not unwind into the owner's code, of which this process has a copy.
@@ -72,14 +73,14 @@ pub(crate) fn run_and_exit(work: ChildWork<'_>, view: &View<'_>, to: &OwnedFd) -
         }
         Err(_) => PANICKED,
     };
-    // SAFETY: ends the process, without running what the owner registered for its own end.
+    // SAFETY: ends the process without running the owner's exit handlers.
     unsafe { libc::_exit(status) }
 }
 
 const PANICKED: i32 = 101;
 
-/// Bytes by which the room for what a child sends grows, and how often `is_finished` reads at most, so that it does not stay
-/// with a child that sends without end.
+/// Number of bytes that `receive` reads at once, and the limit of reads per call. The limit keeps `is_finished`
+/// from waiting for a child that sends without end.
 const READ_BYTES: usize = 64 << 10;
 const READS_AT_ONCE: usize = 64;
 
@@ -87,9 +88,9 @@ const READS_AT_ONCE: usize = 64;
 pub(crate) struct Child {
     pid: libc::pid_t,
     from: Option<OwnedFd>,
-    /// The bytes of it that `is_finished` has read.
+    /// The bytes of the result that `is_finished` has already read.
     received: RefCell<Vec<u8>>,
-    /// Counts this one.
+    /// The counter of active children, which includes this one.
     active: Arc<AtomicU64>,
     reaped: bool,
 }
@@ -100,7 +101,8 @@ impl Child {
         Self { pid, from: Some(from), received: RefCell::default(), active, reaped: false }
     }
 
-    /// Reads what the child has sent. A pipe has room for little, and a child that waits for room does not end.
+    /// Reads the bytes that the child has sent so far. A pipe has little room, and a child that waits for room does
+    /// not exit.
     fn receive(&self) {
         let Some(from) = &self.from else { return };
         let mut received = self.received.borrow_mut();
@@ -111,7 +113,7 @@ impl Child {
                 return;
             }
             received.reserve(READ_BYTES);
-            // Does not wait: there is something.
+            // This does not block, because there are bytes to read.
             if rustix::io::read(from, rustix::buffer::spare_capacity(&mut received)).is_err() {
                 return;
             }
@@ -120,7 +122,7 @@ impl Child {
 
     fn reap(&mut self) -> libc::c_int {
         let mut status = 0;
-        // SAFETY: waits for a child of this process that nobody else waits for.
+        // SAFETY: waits for a child of this process that no other code waits for.
         while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == -1
             && last_error() == rustix::io::Errno::INTR
         {}
@@ -150,10 +152,10 @@ impl Completion for Child {
 
     fn is_finished(&self) -> bool {
         self.receive();
-        // SAFETY: all zero is a value of it.
+        // SAFETY: all zeros is a valid value.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: looks at a child of this process without reaping it.
+        // SAFETY: examines a child of this process without reaping it.
         let found = unsafe { libc::waitid(libc::P_PID, self.pid as libc::id_t, &raw mut info, flags) };
         // SAFETY: filled in by the kernel, or zero.
         found == 0 && unsafe { info.si_pid() } != 0
@@ -163,7 +165,7 @@ impl Completion for Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
-            // Somebody has to take the child's status; the owner does not want to wait for it.
+            // A thread must reap the child, and the owner does not want to wait for it.
             let mut child = Self {
                 pid: self.pid,
                 from: None,

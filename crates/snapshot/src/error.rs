@@ -1,6 +1,6 @@
-//! What can go wrong, in one line each that says what to do.
+//! The errors of this crate. Each message is one line and says, where possible, how to fix the problem.
 
-/// Why there is no memory, or no snapshot of it.
+/// Why a memory or a snapshot is not available.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -9,49 +9,50 @@ pub enum Error {
     System {
         /// The operation that failed.
         what: &'static str,
-        /// Why it did not work.
+        /// The reason of the failure.
         source: rustix::io::Errno,
     },
     /// The engine does not work on this machine.
     #[error("the {engine} engine does not work here: {reason}")]
     Unavailable {
-        /// Which engine.
+        /// The engine.
         engine: crate::Kind,
-        /// Why, and what to do.
+        /// The reason, and how to fix it.
         reason: String,
     },
-    /// A size that cannot be.
+    /// An invalid size.
     #[error("a memory of {bytes} bytes: at least one page, at most 2^46 bytes")]
     Size {
-        /// What was asked for.
+        /// The requested size in bytes.
         bytes: usize,
     },
-    /// The memory is as large as it can become.
+    /// The memory has reached its reserved size.
     #[error(
         "the memory cannot grow to {bytes} bytes: {reserved} bytes are reserved for it (Builder::reserve)"
     )]
     Full {
-        /// The size that it would have.
+        /// The requested size in bytes.
         bytes: usize,
-        /// The size that it can have.
+        /// The reserved size in bytes.
         reserved: usize,
     },
-    /// As many snapshots as there can be at once.
+    /// The limit of active snapshots is reached.
     #[error("{limit} snapshots are active, and there can be no more: let one end")]
     TooManySnapshots {
-        /// How many there can be.
+        /// The limit.
         limit: usize,
     },
-    /// Changes were asked for of a memory that was made without [`track_changes`](crate::Builder::track_changes).
+    /// The memory was built without [`track_changes`](crate::Builder::track_changes), so changes are not known.
     #[error("this memory keeps no track of its changes: make it with Builder::track_changes")]
     NotTracked,
-    /// The changes since a bookmark of another memory, or of a later snapshot.
+    /// The bookmark is of another memory, or of a later snapshot.
     #[error("the bookmark is not of an earlier snapshot of this memory: copy all of it instead")]
     NotEarlier,
-    /// A snapshot of a snapshot.
+    /// The operation is not available in a process that runs a task, because it has only a snapshot.
     #[error("this is a snapshot: there are no snapshots of snapshots")]
     OfASnapshot,
-    /// The old content of a page could not be kept, so the snapshot was given up; the memory itself is unharmed.
+    /// The old content of a page could not be kept, so the snapshot was abandoned. The memory itself is not
+    /// affected.
     #[error("the snapshot was given up: no memory for the pages it shared with its owner")]
     Incomplete,
     /// The task panicked, or its process was killed.
@@ -60,13 +61,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// A thread could not be started.
+    /// Makes an error of the failure to start a thread.
     pub(crate) fn thread(error: std::io::Error) -> Self {
         let source = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
         Self::System { what: "starting a thread", source }
     }
 
-    /// For `map_err`.
+    /// Makes an error of a failed system call, for `map_err`.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |source| Self::System { what, source }
     }

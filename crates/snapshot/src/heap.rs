@@ -1,7 +1,8 @@
-//! An allocator whose blocks are in a memory of which snapshots are taken.
+//! An allocator whose blocks are in a memory that supports snapshots.
 //!
-//! The heap's own list of free blocks is beside the blocks, as `dlmalloc` has it. One lock guards it. Threads that allocate
-//! hold the lock; a thread that forks a child holds it meanwhile, so that the child finds the heap whole and the lock free.
+//! `dlmalloc` keeps the heap's list of free blocks next to the blocks. One lock guards it. Threads that allocate
+//! hold the lock. A thread that forks a child holds it during the fork, so the child finds a consistent heap, and
+//! unlocks its copy of the lock.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -15,18 +16,18 @@ use dlmalloc::Dlmalloc;
 use crate::engine::Statistics;
 use crate::{Error, Kind, Memory, PAGE, Snapshot, Task, View};
 
-/// Bytes by which the heap asks for more of the memory, at least.
+/// Minimum number of bytes by which the heap takes more of the memory.
 const STEP: usize = 256 << 10;
 
-/// An allocator on a [`Memory`], for `hashbrown::HashMap`, `allocator_api2::vec::Vec` and all else that takes an
-/// `allocator_api2` allocator. A clone allocates from the same heap.
+/// An allocator on a [`Memory`], for `hashbrown::HashMap`, `allocator_api2::vec::Vec` and every other type that
+/// takes an `allocator_api2` allocator. A clone allocates from the same heap.
 ///
-/// The heap grows up to what was [reserved](crate::Builder::reserve). Freed blocks are used again; their memory does not go
-/// back to the kernel. One lock serves all threads.
+/// The heap grows up to the [reserved](crate::Builder::reserve) size. Freed blocks are reused; their memory is not
+/// returned to the kernel. One lock serializes all threads.
 ///
-/// Blocks keep their address, which is their address in a child, too. So a task in a
-/// [child](Self::spawn_in_child) reads any structure as it is. A [`Snapshot`] is at another address: pointers in its data
-/// point into the live memory, so only flat data can be read there, by [`View::bytes_at`].
+/// Blocks keep their address, which is also their address in a child. A task in a [child](Self::spawn_in_child) can
+/// therefore read any structure directly. A [`Snapshot`] is at another address, and pointers in its data point into
+/// the live memory. Only flat data can be read there, by [`View::bytes_at`].
 ///
 /// ```
 /// # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -78,14 +79,14 @@ impl std::fmt::Debug for Heap {
     }
 }
 
-/// Where the heap gets its memory.
+/// The source of the heap's memory.
 struct Source {
     memory: Arc<Memory>,
-    /// Bytes of the memory that the heap has got.
+    /// Number of bytes of the memory that the heap has taken.
     taken: Cell<usize>,
 }
 
-// SAFETY: gives parts of the memory, each once; they stay accessible and at their address.
+// SAFETY: it hands out every part of the memory once. The parts stay accessible and keep their addresses.
 unsafe impl dlmalloc::Allocator for Source {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         const NONE: (*mut u8, usize, u32) = (std::ptr::null_mut(), 0, 0);
@@ -93,13 +94,13 @@ unsafe impl dlmalloc::Allocator for Source {
         let Some(end) = size.checked_next_multiple_of(PAGE).and_then(|size| at.checked_add(size)) else {
             return NONE;
         };
-        // Nobody else makes the memory grow, so the new part follows the old one.
+        // No other code grows the memory, so the new part follows the old one.
         let missing = end.saturating_sub(self.memory.len());
         if missing > 0 && self.memory.grow(missing).is_err() {
             return NONE;
         }
         self.taken.set(end);
-        // SAFETY: within the memory.
+        // SAFETY: the address is inside the memory.
         (unsafe { self.memory.base().as_ptr().add(at) }, end - at, 0)
     }
 
@@ -142,45 +143,46 @@ impl Heap {
         self.state.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which engine its memory has.
+    /// The engine of the heap's memory.
     pub fn kind(&self) -> Kind {
         self.state.memory.kind()
     }
 
-    /// Where its memory begins.
+    /// The first address of the heap's memory.
     pub fn base(&self) -> NonNull<u8> {
         self.state.memory.base()
     }
 
-    /// How many bytes of its memory are accessible: those that the heap has taken, in use or free, and those that it began with.
+    /// Number of accessible bytes of the memory. It is the initial size, or the part that the heap has taken if
+    /// that is larger.
     pub fn len(&self) -> usize {
         self.state.memory.len()
     }
 
-    /// Never: a memory has at least one page.
+    /// Always false: a memory has at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Takes a snapshot for threads of this process, as [`Memory::snapshot`].
+    /// Takes a snapshot for threads of this process; see [`Memory::snapshot`].
     ///
     /// # Errors
-    /// As [`Memory::snapshot`].
+    /// As for [`Memory::snapshot`].
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.state.memory.snapshot()
     }
 
-    /// Takes a snapshot and runs `task` on it in a child process, as [`Memory::spawn_in_child`]. All blocks are at their
-    /// addresses there. The child can allocate from what is free; its heap does not grow.
+    /// Takes a snapshot and runs `task` on it in a child process; see [`Memory::spawn_in_child`]. All blocks have
+    /// the same addresses there. The child can allocate from the free blocks, but its heap does not grow.
     ///
     /// # Errors
-    /// As [`Memory::spawn_in_child`].
+    /// As for [`Memory::spawn_in_child`].
     pub fn spawn_in_child(&self, task: impl FnOnce(&View<'_>) -> Vec<u8>) -> Result<Task, Error> {
         let mut lock = ManuallyDrop::new(self.blocks());
         let in_child = &raw mut lock;
         let result = self.state.memory.spawn_in_child(|view| {
-            // SAFETY: this is the child, whose only thread has a copy of the caller's stack, and of the lock that it holds. The
-            // parent unlocks its own below.
+            // SAFETY: this is the child. Its only thread has a copy of the caller's stack, and of the lock that the
+            // caller holds. The parent unlocks its own lock below.
             unsafe { ManuallyDrop::drop(&mut *in_child) };
             task(view)
         });
@@ -188,29 +190,29 @@ impl Heap {
         result
     }
 
-    /// As [`Memory::settle`].
+    /// See [`Memory::settle`].
     pub fn settle(&self) {
         self.state.memory.settle();
     }
 
-    /// As [`Memory::statistics`].
+    /// See [`Memory::statistics`].
     pub fn statistics(&self) -> Statistics {
         self.state.memory.statistics()
     }
 }
 
-/// A block, or the error that there is none.
+/// Returns a block, or an error if the address is null.
 fn block(at: *mut u8, len: usize) -> Result<NonNull<[u8]>, AllocError> {
     NonNull::new(at).map(|at| NonNull::slice_from_raw_parts(at, len)).ok_or(AllocError)
 }
 
-/// A block of no bytes, which is nowhere.
+/// A block without bytes, which has no memory.
 fn nothing(layout: Layout) -> NonNull<[u8]> {
     let at = std::ptr::without_provenance_mut(layout.align());
     NonNull::slice_from_raw_parts(NonNull::new(at).expect("an alignment is not 0"), 0)
 }
 
-// SAFETY: blocks stay where they are until they are freed, as long as a clone lives: clones share the memory.
+// SAFETY: blocks keep their place until they are freed, as long as a clone exists, because clones share the memory.
 unsafe impl Allocator for Heap {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
@@ -230,14 +232,14 @@ unsafe impl Allocator for Heap {
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
-            // SAFETY: a block of this heap, as the caller says.
+            // SAFETY: a block of this heap, by the caller's promise.
             unsafe { self.blocks().free(at.as_ptr(), layout.size(), layout.align()) };
         }
     }
 
     unsafe fn grow(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if old.size() > 0 && old.align() == new.align() {
-            // SAFETY: a block of this heap, as the caller says; the new size is not less than the old one.
+            // SAFETY: a block of this heap, by the caller's promise; the new size is not smaller than the old one.
             let at = unsafe { self.blocks().realloc(at.as_ptr(), old.size(), old.align(), new.size()) };
             return block(at, new.size());
         }
@@ -252,7 +254,7 @@ unsafe impl Allocator for Heap {
 
     unsafe fn shrink(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if new.size() > 0 && old.align() == new.align() {
-            // SAFETY: a block of this heap, as the caller says; the new size is not 0.
+            // SAFETY: a block of this heap, by the caller's promise; the new size is not 0.
             let at = unsafe { self.blocks().realloc(at.as_ptr(), old.size(), old.align(), new.size()) };
             return block(at, new.size());
         }

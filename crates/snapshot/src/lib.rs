@@ -1,15 +1,16 @@
 //! Instant snapshots of memory (SNAPPY, section 4 of "Practical DB-OS Co-Design with Privileged Kernel Bypass").
 //!
-//! An in-memory database that wants a consistent image of itself forks: it stands still while its page tables are
+//! An in-memory database that needs a consistent image of itself usually forks. It waits while its page tables are
 //! copied, and its writes take copy-on-write faults afterwards. This crate gives it the same view of a [`Memory`]
-//! with less of both: threads, or a child process, see the memory as it was, and the database goes on writing.
+//! with less waiting and fewer costs. Threads or a child process see the memory as it was, while the database
+//! continues to write.
 //!
-//! - [`Memory::snapshot`] gives a handle that threads of the process read, at another address than the memory's.
+//! - [`Memory::snapshot`] returns a handle that threads of the process read, at another address than the memory's.
 //! - [`Memory::spawn_in_child`] runs a task in a child, which sees the memory at its own address.
-//! - [`Memory::spawn`] runs a task in a thread or in a child, whatever the engine can do.
+//! - [`Memory::spawn`] runs a task in a thread or in a child, depending on the engine.
 //! - [`Memory::grow`] makes more of what was [reserved](Builder::reserve) accessible.
-//! - [`Memory::into_heap`] makes an allocator of it for hash maps, vectors and the like.
-//! - [`Snapshot::changed_since`] tells which pages changed since an earlier snapshot.
+//! - [`Memory::into_heap`] makes the memory an allocator for hash maps, vectors and the like.
+//! - [`Snapshot::changed_since`] lists the pages that changed since an earlier snapshot.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -25,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! Engines, of which the builder takes the best that works here ([`Choice`]):
+//! These are the engines. The builder takes the best one that works on the machine ([`Choice`]).
 //!
 //! | | needs | what a snapshot waits for | the first write to a page after it |
 //! |---|---|---|---|
@@ -34,8 +35,8 @@
 //! | [`Kind::Fork`] | nothing | copying the page tables | the kernel copies the page |
 //! | [`Kind::Ring0`] | ring 0 of a processor (`bedplate-ring0`), and to be asked for | an interrupt, or copying page tables without counting references | a handler in ring 0 copies the page for the snapshot |
 //!
-//! All of them copy a page at most once per snapshot. With prioritized copy-on-write (4.4), which `uffd` and `ring0` do,
-//! the snapshot gets the copy and the database's page stays where it is.
+//! Every engine copies a page at most once per snapshot. `uffd` and `ring0` use prioritized copy-on-write (section
+//! 4.4): the snapshot gets the copy, and the database's page keeps its place.
 
 #![cfg(target_os = "linux")]
 
@@ -62,5 +63,5 @@ pub use snapshot::{Bookmark, Changes, Snapshot};
 pub use task::Task;
 pub use view::View;
 
-/// Bytes of a page.
+/// Bytes per page.
 pub const PAGE: usize = 4096;

@@ -1,4 +1,4 @@
-//! Memory that snapshots can be taken of.
+//! Memory that supports snapshots.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,10 +13,10 @@ use crate::region::counts_promises;
 use crate::task::{Task, Thread};
 use crate::{Choice, Error, Heap, Kind, PAGE, Snapshot, View};
 
-/// Bytes of the largest memory.
+/// Size limit of a memory in bytes.
 const LARGEST: usize = 1 << 46;
 
-/// How a [`Memory`] is to be made.
+/// The options of a [`Memory`].
 #[derive(Clone, Copy, Debug)]
 pub struct Builder {
     options: Options,
@@ -24,72 +24,75 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Which engine it gets; unless told, the best one that works here.
+    /// Sets the engine. The default is the best one that works on this machine.
     ///
-    /// That is `remap`, whose pause is the shortest, also for snapshots that threads of this process read; or `uffd` if
-    /// [several](Self::snapshots_at_once) of these are asked for. Where neither works it is `fork`. `remap` is not chosen where
-    /// `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs must ask for `uffd`: for instance those that
-    /// have devices write into the memory (`O_DIRECT`, registered buffers).
+    /// That is `remap`, which has the shortest pause, also for snapshots that threads of this process read. It is
+    /// `uffd` if [several](Self::snapshots_at_once) snapshots of the latter kind are requested. If neither works,
+    /// it is `fork`. `remap` is not chosen if `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs
+    /// must request `uffd`, for instance programs that have devices write into the memory (`O_DIRECT`, registered
+    /// buffers).
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// The size to which the memory can [grow](Memory::grow); unless told, it cannot. Addresses are reserved for it, and with
-    /// `uffd` once more for each snapshot, but no memory. `ring0` has no such memories.
+    /// Sets the size in bytes to which the memory can [grow](Memory::grow). By default it cannot grow. Only
+    /// addresses are reserved, and no memory; `uffd` reserves them once more for each snapshot. `ring0` does not
+    /// support growing.
     pub fn reserve(mut self, bytes: usize) -> Self {
         self.options.reserve = bytes;
         self
     }
 
-    /// Whether the kernel may back it with transparent huge pages; unless told, it may not. For `uffd` that needs
-    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` to be `advise` or more.
+    /// Sets whether the kernel may back the memory with transparent huge pages. The default is no. For `uffd`,
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` must be `advise` or a stronger setting.
     pub fn huge_pages(mut self, allowed: bool) -> Self {
         self.options.huge_pages = allowed;
         self
     }
 
-    /// Whether [tasks](Memory::spawn) run in a child process, where they see the memory at its own address. `fork` always
-    /// does so.
+    /// Sets whether [tasks](Memory::spawn) run in a child process, where they see the memory at its own address.
+    /// With `fork` they always do.
     pub fn in_child(mut self, in_child: bool) -> Self {
         self.options.in_child = in_child;
         self
     }
 
-    /// How many snapshots may be active at once, one unless told. In this process `remap` has one and `uffd` has 16; in
-    /// children `remap` has any number. `ring0` has room for the pages of so many, and gives those up
-    /// ([`Error::Incomplete`]) that need more. An engine that has fewer is not chosen; if it is asked for,
-    /// [`build`](Self::build) fails.
+    /// Sets how many snapshots may be active at once; the default is one. In this process, `remap` supports one and
+    /// `uffd` 16. In children, `remap` supports any number. `ring0` reserves room for the pages of this many
+    /// snapshots, and abandons snapshots that need more ([`Error::Incomplete`]). An engine that supports fewer is
+    /// not chosen. If it is requested, [`build`](Self::build) fails.
     pub fn snapshots_at_once(mut self, snapshots: usize) -> Self {
         self.options.at_once = snapshots;
         self
     }
 
-    /// Whether the memory keeps track of which of its pages change, for [`Snapshot::changed_since`]. Only `uffd` can: it is
-    /// chosen then. A writer that walks through memory has more faults with it: each page has its own.
+    /// Sets whether the memory tracks which pages change, for [`Snapshot::changed_since`]. Only `uffd` supports
+    /// this, and is then chosen. With tracking, sequential writes cause more faults, because every page has its
+    /// own.
     pub fn track_changes(mut self, track: bool) -> Self {
         self.options.track_changes = track;
         self
     }
 
-    /// For `ring0`: how many snapshots can be taken in a row without copying page tables, two unless told (the
-    /// paper's 4.2). Each takes 1/256 of the memory's size. With 0, tables are copied at each snapshot.
+    /// For `ring0`: sets how many snapshots can be taken in a row without copying page tables (section 4.2 of the
+    /// paper). The default is two. Each takes 1/256 of the memory's size. With 0, tables are copied at each
+    /// snapshot.
     pub fn ahead(mut self, snapshots: usize) -> Self {
         self.options.ahead = snapshots;
         self
     }
 
-    /// For `ring0`: how many threads make tables ready for that, one unless told.
+    /// For `ring0`: sets how many threads prepare such tables. The default is one.
     pub fn copiers(mut self, threads: usize) -> Self {
         self.options.copiers = threads;
         self
     }
 
-    /// Makes it, filled with zeros.
+    /// Creates the memory, filled with zeros.
     ///
     /// # Errors
-    /// [`Error::Size`]; [`Error::Unavailable`] when the engine that was asked for does not work here;
-    /// [`Error::System`].
+    /// [`Error::Size`]; [`Error::Unavailable`] if the requested engine does not work here; [`Error::System`].
     pub fn build(self) -> Result<Memory, Error> {
         let reserve = self.options.reserve.max(self.options.bytes);
         if self.options.bytes == 0 || reserve > LARGEST {
@@ -103,7 +106,7 @@ impl Builder {
         }
     }
 
-    /// A memory with the best engine that works here, which knows why there is no better one.
+    /// Creates a memory with the best engine that works here, and records why better engines do not work.
     fn best(options: Options) -> Result<Memory, Error> {
         if options.track_changes {
             return Memory::new(Kind::Uffd, options);
@@ -123,22 +126,22 @@ impl Builder {
     }
 }
 
-/// Memories that keep track of changes.
+/// Number of memories created so far that track changes.
 static TRACKED: AtomicU64 = AtomicU64::new(0);
 
-/// Memory that any thread may write and that snapshots can be taken of at any time.
+/// Memory that any thread may write to. Snapshots of it can be taken at any time.
 pub struct Memory {
     engine: Arc<Service<dyn Engine>>,
-    /// Why the engine is not a better one.
+    /// The reason why no better engine was chosen.
     why_not: Option<String>,
     /// Whether tasks run in children.
     in_child: bool,
-    /// If it keeps track of changes: the number by which bookmarks know it.
+    /// The number that identifies the memory in bookmarks, if it tracks changes.
     number: Option<u64>,
-    /// Bytes that are accessible. The lock is for the thread that makes more of them so.
+    /// Number of accessible bytes. A thread that makes more bytes accessible holds `growth`.
     len: AtomicUsize,
     growth: Mutex<()>,
-    /// Children with tasks that nobody has waited for yet.
+    /// Number of children with tasks that have not been reaped.
     children: Arc<AtomicU64>,
 }
 
@@ -152,7 +155,7 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// Begins a memory of so many bytes, rounded up to whole pages.
+    /// Starts building a memory of this many bytes, rounded up to whole pages.
     pub fn builder(bytes: usize) -> Builder {
         // Until the memory is built, its reserve may be smaller than its size.
         Builder { options: Options { reserve: 0, ..Options::new(bytes) }, choice: Choice::Auto }
@@ -180,55 +183,56 @@ impl Memory {
         Self { why_not: (!reasons.is_empty()).then(|| reasons.join("; ")), ..self }
     }
 
-    /// In a child the engine's locks are as they were at the fork, and nobody unlocks them.
+    /// Fails in a child. There the engine's locks have the state of the fork, and no thread unlocks them.
     fn check_owner(&self) -> Result<(), Error> {
         if self.engine.is_owner() { Ok(()) } else { Err(Error::OfASnapshot) }
     }
 
-    /// Which engine it has.
+    /// The engine of the memory.
     pub fn kind(&self) -> Kind {
         self.engine.kind()
     }
 
-    /// Why it does not have a better engine, if there is one that does not work here.
+    /// The reason why no better engine was chosen, or `None` if there is no better one.
     pub fn why_not_better(&self) -> Option<&str> {
         self.why_not.as_deref()
     }
 
-    /// Where it begins: for data structures of the owner's, who answers for races between its threads.
+    /// The first address of the memory, for data structures of the owner. The owner must prevent data races between
+    /// its threads.
     pub fn base(&self) -> NonNull<u8> {
         NonNull::new(std::ptr::with_exposed_provenance_mut(self.engine.base()))
             .expect("a mapping is not at address 0")
     }
 
-    /// How many bytes of it are accessible: those that it began with and those by which it has grown.
+    /// Number of accessible bytes: the initial size and all growth.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Never: a memory has at least one page.
+    /// Always false: a memory has at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// All of it in bytes.
+    /// The whole memory as bytes.
     pub fn bytes(&self) -> &[AtomicU8] {
         // SAFETY: the engine's memory lives as long as it does, and is only accessed atomically through this.
         unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.len()) }
     }
 
-    /// All of it in words.
+    /// The whole memory as words.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: as above; a page's address is aligned.
         unsafe { std::slice::from_raw_parts(self.base().as_ptr().cast(), self.len() / size_of::<u64>()) }
     }
 
-    /// Makes `bytes` more of the memory accessible, rounded up to whole pages, and gives where they are. They are zero.
-    /// Snapshots that were taken before do not have them.
+    /// Makes `bytes` more bytes of the memory accessible, rounded up to whole pages, and returns their range. They
+    /// are zero. Earlier snapshots do not contain them.
     ///
     /// # Errors
-    /// [`Error::Full`] beyond what is [reserved](Builder::reserve); [`Error::OfASnapshot`] in a task's process;
-    /// [`Error::System`]. The memory is as before.
+    /// [`Error::Full`] beyond the [reserved](Builder::reserve) size; [`Error::OfASnapshot`] in a task's process;
+    /// [`Error::System`]. The memory is unchanged after an error.
     ///
     /// ```
     /// # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -254,14 +258,16 @@ impl Memory {
         Ok(len..grown)
     }
 
-    /// Makes a heap of it, from which data structures are allocated. The bytes cannot be reached otherwise then, because the
-    /// heap's blocks are the data structures' own. The memory's content is lost.
+    /// Makes a heap of the memory, from which data structures are allocated. The bytes are not accessible in any
+    /// other way afterwards, because the heap's blocks belong to the data structures. The content of the memory is
+    /// lost.
     pub fn into_heap(self) -> Heap {
         Heap::new(self)
     }
 
-    /// Takes a snapshot that any thread of this process can hold and read, at an address of its own. It ends with its
-    /// last handle. `remap` has one at a time: the one before must have ended. `uffd` has up to 16.
+    /// Takes a snapshot that any thread of this process can hold and read, at another address than the memory's. It
+    /// ends with its last handle. `remap` supports one at a time: the previous one must have ended. `uffd` supports
+    /// up to 16.
     ///
     /// # Errors
     /// [`Error::TooManySnapshots`]; [`Error::Unavailable`] with `fork` and `ring0`, whose snapshots only
@@ -296,8 +302,8 @@ impl Memory {
         })
     }
 
-    /// Takes a snapshot and runs `task` on it, beside the owner. What it returns is bytes, because it may run in
-    /// another process ([`Kind`]); it must then not rely on threads or locks of the owner's.
+    /// Takes a snapshot and runs `task` on it, concurrently with the owner. The result is bytes, because the task
+    /// may run in another process ([`Kind`]). There it must not rely on threads or locks of the owner.
     ///
     /// # Errors
     /// [`Error::TooManySnapshots`]; [`Error::OfASnapshot`] in a task's process; [`Error::System`].
@@ -331,7 +337,7 @@ impl Memory {
         let (read, write) = pipe()?;
         let begin = Instant::now();
         let frozen = self.engine.freeze()?;
-        // SAFETY: nothing in between touches the memory; the child runs the work and ends without returning.
+        // SAFETY: no code in between touches the memory; the child runs the work and exits without returning.
         match unsafe { libc::fork() } {
             -1 => {
                 let source = last_error();
@@ -349,7 +355,7 @@ impl Memory {
                     }
                 };
                 let base = self.base().as_ptr().cast_const();
-                // SAFETY: the child's mapping, which only this thread, its only one, could change.
+                // SAFETY: the child's mapping. Only this thread, the child's only one, could change it.
                 let view = unsafe { View::new(base, self.len(), base) };
                 run_and_exit(work, &view, &write)
             }
@@ -361,13 +367,13 @@ impl Memory {
         }
     }
 
-    /// Takes a snapshot and runs `task` on it in a child process, whatever the builder was told. The child has a copy of all
-    /// that the task borrows, and sees the memory at its own address: data with pointers can be read there. The child has
-    /// one thread. So it must not wait for a lock that another thread may have held; a lock that the caller holds, it has,
-    /// too.
+    /// Takes a snapshot and runs `task` on it in a child process, independently of [`Builder::in_child`]. The child
+    /// has a copy of everything that the task borrows. It sees the memory at its own address, so it can read data
+    /// with pointers. The child has one thread. It must not wait for a lock that another thread may have held at
+    /// the fork. It holds the locks that the caller holds.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn); [`Error::Unavailable`] with `ring0`.
+    /// As for [`spawn`](Self::spawn); [`Error::Unavailable`] with `ring0`.
     ///
     /// ```
     /// # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -385,23 +391,23 @@ impl Memory {
         self.spawn_child(Box::new(task))
     }
 
-    /// Does what can be done ahead of the next snapshot, or waits until it is done. With `uffd` this write-protects all pages
-    /// that were written since the snapshot before, which shortens the next pause; the next write to each of them is slower.
-    /// The other engines work ahead by themselves.
+    /// Does all work that can be done ahead of the next snapshot, or waits until it is done. With `uffd` this
+    /// write-protects all pages that were written since the last snapshot. This shortens the next pause, but the
+    /// next write to each of these pages is slower. The other engines do such work by themselves.
     pub fn settle(&self) {
         if self.engine.is_owner() {
             self.engine.settle();
         }
     }
 
-    /// What has happened so far.
+    /// The statistics so far.
     pub fn statistics(&self) -> Statistics {
         if !self.engine.is_owner() {
             return Statistics::default();
         }
         let statistics = self.engine.statistics();
         match self.kind() {
-            // The kernel does not tell the engine when a child ends.
+            // The kernel does not notify the engine when a child ends.
             Kind::Fork => Statistics { active: self.children.load(Ordering::Relaxed), ..statistics },
             _ => statistics,
         }
@@ -430,7 +436,7 @@ mod tests {
         for number in 0..4 {
             let snapshot = memory.snapshot().unwrap();
             epochs.push(snapshot.epoch());
-            // Nothing is written. So nothing has changed since a snapshot of the same era.
+            // No page was written, so nothing has changed since a snapshot of the same era.
             let changed = bookmarks.iter().map(|earlier| {
                 snapshot.changed_since(earlier).unwrap().map(|run| run.len() / PAGE).sum::<usize>()
             });

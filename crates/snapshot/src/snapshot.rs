@@ -10,15 +10,17 @@ use crate::{Error, PAGE, View};
 
 /// A [`Memory`](crate::Memory) as it was at one moment, for any thread of the owner's process.
 ///
-/// It derefs to [`View`], which gives the bytes as slices. A clone is another handle of the same snapshot; the snapshot
-/// ends when the last handle is dropped. It may outlive the `Memory` value: the mapping stays until both are dropped.
+/// It derefs to [`View`], which gives the bytes as slices. A clone is another handle of the same snapshot. The
+/// snapshot ends when the last handle is dropped. It may outlive the `Memory` value: the mapping stays until both
+/// are dropped.
 ///
-/// The engine `uffd` gives a snapshot up when there is no memory for a page that the snapshot still shares with the
-/// owner. Such a page then shows what the owner writes. So a result counts only after [`check`](Self::check) has
-/// succeeded; [`read`](Self::read) does both. Code that reads before that must not rely on what it finds, for instance to
-/// skip the validation of text. With `remap` a snapshot is always whole.
+/// The engine `uffd` abandons a snapshot if there is no memory for a page that the snapshot still shares with the
+/// owner. Such a page then shows later writes of the owner. A result is therefore valid only after
+/// [`check`](Self::check) has succeeded; [`read`](Self::read) includes the check. Code that reads before the check
+/// must not rely on the data, for instance to skip the validation of text. With `remap` a snapshot is always
+/// complete.
 ///
-/// Forked children do not inherit the snapshot's mapping: they must not use the handle.
+/// Forked children do not inherit the snapshot's mapping, so they must not use the handle.
 ///
 /// ```
 /// # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -43,7 +45,7 @@ pub struct Snapshot {
     pin: Arc<Pin>,
 }
 
-/// What all handles of a snapshot share: the snapshot ends when this is dropped.
+/// The state that all handles of a snapshot share. The snapshot ends when it is dropped.
 struct Pin {
     engine: Arc<Service<dyn Engine>>,
     id: SnapshotId,
@@ -52,10 +54,11 @@ struct Pin {
 }
 
 impl Pin {
-    /// The first run of bytes, in whole pages, that were written since the earlier snapshot with this number.
+    /// The first run of bytes, in whole pages, that were written since the earlier snapshot with the number
+    /// `since`.
     fn first_changed(&self, since: u64, bytes: Range<usize>) -> Option<Range<usize>> {
         if since >> 32 != u64::from(self.id.era) {
-            // Epochs of another era tell nothing.
+            // Epochs of different eras cannot be compared, so all pages count as changed.
             return (!bytes.is_empty()).then_some(bytes);
         }
         let pages = bytes.start / PAGE..bytes.end / PAGE;
@@ -66,22 +69,23 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // In a child nobody unlocks the engine's locks, and the snapshot is the parent's.
+        // In a child no thread unlocks the engine's locks, and the snapshot belongs to the parent.
         if self.engine.is_owner() {
-            // SAFETY: the view is gone with the snapshot's last handle.
+            // SAFETY: the view does not exist any more, because this was the snapshot's last handle.
             unsafe { self.engine.end(self.id) };
         }
     }
 }
 
-/// A moment at which a snapshot was taken, for later snapshots to be compared with, also when it has ended itself.
+/// The moment at which a snapshot was taken. Later snapshots can be compared with it, even after the snapshot
+/// itself has ended.
 ///
-/// It takes no memory. It means nothing in another process, nor to another memory.
+/// It uses no memory of its own. It has no meaning in another process or for another memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bookmark {
     pub(crate) memory: u64,
     pub(crate) epoch: u64,
-    /// The memory's size then.
+    /// The memory's size in bytes at that moment.
     pub(crate) bytes: usize,
 }
 
@@ -91,28 +95,28 @@ impl Bookmark {
         [self.memory, self.epoch, self.bytes as u64]
     }
 
-    /// The bookmark that [`to_words`](Self::to_words) gave. `None` if the words cannot be those of a bookmark. Words that were
-    /// made up can be accepted: then what changed since is not known, and nothing worse happens.
+    /// The inverse of [`to_words`](Self::to_words). Returns `None` if the words cannot be a bookmark. Invented
+    /// words may be accepted; the changes since such a bookmark are then wrong, but there is no other harm.
     pub fn from_words([memory, epoch, bytes]: [u64; 3]) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok().filter(|bytes| bytes.is_multiple_of(PAGE))?;
         Some(Self { memory, epoch, bytes })
     }
 }
 
-/// Parts of a memory that were written between two snapshots: see [`Snapshot::changed_since`].
+/// The parts of a memory that were written between two snapshots. See [`Snapshot::changed_since`].
 #[derive(Debug)]
 pub struct Changes<'a> {
     snapshot: &'a Snapshot,
     since: u64,
-    /// The rest of the part that both snapshots have.
+    /// The remaining part that both snapshots contain.
     both: Range<usize>,
-    /// The part that only the later one has, until it is given.
+    /// The part that only the later snapshot contains, until it is returned.
     new: Range<usize>,
 }
 
 impl Changes<'_> {
-    /// Leaves out what is before the page with this offset. So an iteration can be taken up where another one stopped: at the
-    /// end of its last range.
+    /// Skips everything before the page with this offset in bytes. An iteration can thus be resumed at the end of
+    /// the last range of another one.
     pub fn starting_at(mut self, offset: usize) -> Self {
         let offset = offset / PAGE * PAGE;
         self.both.start = offset.clamp(self.both.start, self.both.end);
@@ -156,72 +160,73 @@ impl Deref for Snapshot {
 }
 
 impl Snapshot {
-    /// Takes a snapshot. `memory` is the number of the memory if it keeps track of changes.
+    /// Takes a snapshot. `memory` is the number of the memory, if it tracks changes.
     pub(crate) fn take(engine: &Arc<Service<dyn Engine>>, memory: Option<u64>) -> Result<Self, Error> {
         let id = engine.snapshot()?;
         let (base, bytes) = (std::ptr::with_exposed_provenance(id.base), id.pages * PAGE);
         let epoch = engine::number(id.era, id.epoch);
         let bookmark = memory.map(|memory| Bookmark { memory, epoch, bytes });
-        // SAFETY: the snapshot's mapping, which lasts until the pin is dropped. It changes only if the snapshot is given up, of
-        // which `check` tells.
+        // SAFETY: the snapshot's mapping, which exists until the pin is dropped. It changes only if the snapshot is
+        // abandoned, which `check` reports.
         let view = unsafe { View::new(base, bytes, std::ptr::with_exposed_provenance(engine.base())) };
         Ok(Self { pin: Arc::new(Pin { engine: engine.clone(), id, view, bookmark }) })
     }
 
-    /// Its number: later snapshots of a memory have greater ones (4.1).
+    /// The number of the snapshot. Later snapshots of a memory have larger numbers (section 4.1).
     pub fn epoch(&self) -> u64 {
         engine::number(self.pin.id.era, self.pin.id.epoch)
     }
 
-    /// How long the memory's writers stood still for it.
+    /// How long the memory's writers had to wait for the snapshot.
     pub fn pause(&self) -> Duration {
         Duration::from_nanos(self.pin.id.pause_ns)
     }
 
-    /// Whether all that was read before this call is what the memory was at the snapshot.
+    /// Whether everything that was read before this call is the content of the memory at the snapshot.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] when the snapshot was given up for lack of memory.
+    /// [`Error::Incomplete`] if the snapshot was abandoned for lack of memory.
     pub fn check(&self) -> Result<(), Error> {
-        // The engine marks the snapshot before it lets the owner write to the page. So a thread that has read what the owner
-        // wrote finds the mark here.
+        // The engine marks the snapshot before it lets the owner write to the page. A thread that has read the
+        // owner's write therefore finds the mark here.
         fence(Ordering::Acquire);
         if self.pin.engine.is_whole(&self.pin.id) { Ok(()) } else { Err(Error::Incomplete) }
     }
 
-    /// Gives what `read` makes of the snapshot, if the snapshot was whole until `read` had ended.
+    /// Returns the result of `read` on the snapshot, if the snapshot was complete until `read` had ended.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] as [`check`](Self::check).
+    /// [`Error::Incomplete`] as for [`check`](Self::check).
     pub fn read<T>(&self, read: impl FnOnce(&View<'_>) -> T) -> Result<T, Error> {
         let result = read(&self.pin.view);
         self.check()?;
         Ok(result)
     }
 
-    /// The moment of this snapshot, for later ones to be [compared](Self::changed_since) with.
+    /// The moment of this snapshot, with which later snapshots can be [compared](Self::changed_since).
     ///
     /// # Errors
-    /// [`Error::NotTracked`] unless the memory was made with [`track_changes`](crate::Builder::track_changes).
+    /// [`Error::NotTracked`] unless the memory was built with [`track_changes`](crate::Builder::track_changes).
     pub fn bookmark(&self) -> Result<Bookmark, Error> {
         self.pin.bookmark.ok_or(Error::NotTracked)
     }
 
-    /// The parts that were written since an earlier snapshot of the same memory: ranges of bytes, in whole pages, in ascending
-    /// order. The last one is what the memory has grown by.
+    /// The parts that were written since an earlier snapshot of the same memory: ranges of bytes, in whole pages,
+    /// in ascending order. If the memory has grown, the last range contains the growth.
     ///
-    /// Every page that changed is in one. These are exactly the pages that were written, also those that were written with what
-    /// they had before. There is one exception: a page is also in one if a thread began its first write to the page before this
-    /// snapshot, and the write took effect after it.
+    /// Every page that changed is in a range. The ranges contain exactly the pages that were written, including
+    /// pages that were overwritten with the same content. There is one exception. A page may also be in a range if
+    /// a thread began its first write to the page before this snapshot, and the write took effect after the
+    /// snapshot.
     ///
-    /// A device that writes into the memory leaves no trace: a direct read (`O_DIRECT`), or a read into a buffer that is
-    /// registered with io_uring. A memory of which changes are tracked must not be the target of such reads.
+    /// Writes of devices into the memory are not tracked: direct reads (`O_DIRECT`), and reads into a buffer
+    /// registered with io_uring. A memory that tracks changes must not be the target of such reads.
     ///
-    /// The earlier snapshot may have ended, and may have been given up.
+    /// The earlier snapshot may have ended, and may have been abandoned.
     ///
     /// # Errors
-    /// [`Error::NotTracked`] as [`bookmark`](Self::bookmark); [`Error::NotEarlier`] for a bookmark of another memory, or of a
-    /// later snapshot.
+    /// [`Error::NotTracked`] as for [`bookmark`](Self::bookmark); [`Error::NotEarlier`] for a bookmark of another
+    /// memory, or of a later snapshot.
     ///
     /// ```
     /// # fn main() -> Result<(), bedplate_snapshot::Error> {
@@ -252,7 +257,7 @@ impl Snapshot {
         if own.memory != earlier.memory || own.epoch < earlier.epoch || own.bytes < earlier.bytes {
             return Err(Error::NotEarlier);
         }
-        // Nothing changed since this very snapshot.
+        // Nothing changed since this snapshot itself.
         let both = if own.epoch == earlier.epoch { 0..0 } else { 0..earlier.bytes };
         Ok(Changes { snapshot: self, since: earlier.epoch, both, new: earlier.bytes..own.bytes })
     }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// How a task ends, whatever runs it.
+/// The completion of a task, independent of how the task runs.
 pub(crate) trait Completion: Send {
-    /// Waits for the task and gives what it returned.
+    /// Waits for the task and returns its result.
     fn join(self: Box<Self>) -> Result<Vec<u8>, Error>;
-    /// Whether `join` would not wait.
+    /// Whether `join` would return without waiting.
     fn is_finished(&self) -> bool;
 }
 
-/// A task that runs on a snapshot of its own. When the task has ended, what the snapshot alone needed is given back.
-/// Dropping this waits for nothing: the task goes on.
+/// A task that runs on a snapshot of its own. When the task has ended, the resources of the snapshot are released.
+/// Dropping the value does not wait: the task continues.
 pub struct Task {
     completion: Box<dyn Completion>,
     epoch: u64,
@@ -32,12 +32,12 @@ impl Task {
         Self { completion, epoch, pause }
     }
 
-    /// Its snapshot's number: later snapshots of a memory have greater ones (4.1).
+    /// The number of its snapshot. Later snapshots of a memory have larger numbers (section 4.1).
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How long the memory's writers stood still for the snapshot.
+    /// How long the memory's writers had to wait for the snapshot.
     pub fn pause(&self) -> Duration {
         self.pause
     }
@@ -47,17 +47,17 @@ impl Task {
         self.completion.is_finished()
     }
 
-    /// Waits for the task and gives what it returned.
+    /// Waits for the task and returns its result.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] when the snapshot was given up for lack of memory, [`Error::Task`] when the task panicked or
-    /// its process was killed: what it returned cannot be had then.
+    /// [`Error::Incomplete`] if the snapshot was abandoned for lack of memory; [`Error::Task`] if the task panicked
+    /// or its process was killed. The result is lost in both cases.
     pub fn join(self) -> Result<Vec<u8>, Error> {
         self.completion.join()
     }
 }
 
-/// A thread with a task. The task's snapshot has ended when the thread has.
+/// A thread with a task. The task's snapshot has ended when the thread has ended.
 pub(crate) struct Thread(pub JoinHandle<Result<Vec<u8>, Error>>);
 
 impl Completion for Thread {

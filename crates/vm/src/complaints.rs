@@ -1,6 +1,6 @@
-//! What a kernel's log must not contain.
+//! Messages in a kernel's log that count as failures.
 
-/// Beginnings of a kernel's complaints about itself, as they follow the time stamp (and `---[ cut here ]---`).
+/// Beginnings of the kernel's error messages, as they follow the time stamp (and `---[ cut here ]---`).
 const COMPLAINTS: [&str; 16] = [
     "BUG:",
     "BUG ",
@@ -20,13 +20,13 @@ const COMPLAINTS: [&str; 16] = [
     "Internal error:",
 ];
 
-/// What is no fault of what runs in the guest.
+/// Messages that programs in the guest do not cause.
 const HARMLESS: [&str; 1] = [
-    // Debian's kernels say so when they have booted without the mitigations that the harness switches off.
+    // Debian's kernels print this when they boot without the mitigations, which the harness switches off.
     "WARNING: Spectre",
 ];
 
-/// The lines of a kernel's log in which it complains about itself.
+/// The lines of a kernel's log that report errors of the kernel.
 pub(crate) fn complaints(log: &str) -> Vec<String> {
     let complains = |line: &&str| {
         let text = line.trim_start();

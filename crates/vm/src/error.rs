@@ -4,46 +4,46 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a machine did not run to its end. Every message says what is wrong; [`Error::hint`] says what to do.
+/// Why a machine did not run to its end. Every message says what is wrong; [`Error::hint`] says how to fix it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A program that the harness needs is not installed.
     #[error("{program} is not installed")]
     Missing {
-        /// Its name.
+        /// The name of the program.
         program: &'static str,
-        /// Debian's package that has it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
-    /// A kernel could not be had.
+    /// There is no kernel of this series.
     #[error("no kernel of the series {series}: {problem}")]
     NoKernel {
         /// The series.
         series: String,
-        /// What went wrong, with the last words of the program that failed.
+        /// The problem, with the last output of the program that failed.
         problem: String,
     },
-    /// A program or a library for the guest is not there.
+    /// A program or a library for the guest does not exist.
     #[error("{path}: {problem}")]
     NotFound {
-        /// What was looked for.
+        /// The file that was looked for.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file.
         problem: String,
     },
-    /// QEMU ended without having booted the guest.
+    /// QEMU ended before the guest had booted.
     #[error("QEMU failed: {0}")]
     Qemu(String),
-    /// The guest ended before its jobs did: a panic, or somebody switched it off.
+    /// The guest ended before its jobs did, because of a panic or because it was switched off.
     #[error("the guest's kernel stopped before its work was done{}", after(why))]
     Died {
-        /// The console's line that tells why, if there is one.
+        /// The console's line that says why, if there is one.
         why: Option<String>,
         /// End of the console's output.
         console: String,
     },
-    /// The time limit is over; the guest was killed.
+    /// The time limit was exceeded, and the guest was killed.
     #[error("the guest did not end within {limit:?}")]
     TimedOut {
         /// The limit.
@@ -51,12 +51,12 @@ pub enum Error {
         /// End of the console's output.
         console: String,
     },
-    /// Something of the host's operating system.
+    /// An operation of the host's operating system failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why it failed.
+        /// The operating system's reason.
         source: io::Error,
     },
 }
@@ -69,12 +69,12 @@ fn after(why: &Option<String>) -> String {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// For `map_err`: an operating system's error with what was tried.
+    /// Makes an error of an operating system's error and the operation, for `map_err`.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { what: what.into(), source }
     }
 
-    /// What the user can do, if it is not obvious.
+    /// What the user can do, if that is not obvious.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Missing { package, .. } => Some(format!("make setup, or: apt-get install {package}")),
@@ -88,7 +88,7 @@ impl Error {
         }
     }
 
-    /// The end of the guest's console, where that can tell what went wrong.
+    /// The end of the guest's console output, if it can explain the error.
     pub fn console(&self) -> Option<&str> {
         match self {
             Error::Died { console, .. } | Error::TimedOut { console, .. } => Some(console),

@@ -1,10 +1,10 @@
 //! Runs commands and test binaries on a stock distribution kernel in QEMU.
 //!
-//! Code that owns a processor's ring 0 is to be tested on kernels as users have them, with KVM as they have
-//! it, on machines that have neither: so a [`Machine`] boots a Debian kernel, taken from Debian's archive, in
-//! QEMU; on an x86-64 processor in software that has AMD-V, so that the kernel's own KVM works in it, or
-//! under the hardware's virtualization where that can be nested. The guest has no disk: what it runs is in
-//! its initial file system, with the libraries it needs.
+//! Code that controls a processor's ring 0 must be tested on the kernels of users, with their KVM. Test machines
+//! often have neither. A [`Machine`] therefore boots a kernel from Debian's archive in QEMU. Where hardware
+//! virtualization can be nested, the guest uses it. Elsewhere QEMU emulates an x86-64 processor with AMD-V, so the
+//! kernel's own KVM works in the guest. The guest boots without a disk: its programs are in its initial file
+//! system, with the libraries they need.
 //!
 //! ```no_run
 //! use bedplate_vm::{Job, Kernel, Machine, Series};
@@ -17,8 +17,8 @@
 //!
 //! # Modules
 //!
-//! `kernel` (where kernels come from), `initramfs` (what the guest finds), `machine` (QEMU, and what is said
-//! over its serial ports), `complaints` (what a kernel's log must not contain).
+//! `kernel` gets kernels, `initramfs` builds the guest's file system, `machine` runs QEMU and evaluates the output
+//! of its serial ports, and `complaints` finds errors in a kernel's log.
 
 mod complaints;
 mod error;
@@ -31,5 +31,5 @@ pub use initramfs::File;
 pub use kernel::{Kernel, Series};
 pub use machine::{Acceleration, Captured, Job, Machine, Report};
 
-/// Set to `1` in the environment of everything that runs in a [`Machine`].
+/// The variable that is set to `1` in the environment of everything that runs in a [`Machine`].
 pub const MARK: &str = "BEDPLATE_VM";

@@ -1,4 +1,4 @@
-//! Guests on real kernels: what they say arrives, how they end is told.
+//! Tests of guests on real kernels: their output arrives, and the report says how they ended.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn run(machine: &Machine, jobs: &[Job]) -> (Result<Report, Error>, String, Strin
 }
 
 #[test]
-fn what_a_guest_says_arrives() {
+fn output_and_statuses_of_a_guest_arrive() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("deep/taken along");
     std::fs::create_dir(folder.path().join("deep")).unwrap();
@@ -34,7 +34,7 @@ fn what_a_guest_says_arrives() {
             sh("kill -SEGV $$"),
             sh("echo $EVERYWHERE $ONCE; cat '/data/deep/taken along'; uname -r; ls /dev/kvm; nproc")
                 .env("ONCE", "1"),
-            // Of the host, with its libraries.
+            // A program of the host, with its libraries.
             Job::new(["seq", "150000"]),
         ];
         let (report, out, err) = run(&machine, &jobs);
@@ -54,7 +54,7 @@ fn what_a_guest_says_arrives() {
     }
 }
 
-/// In software, where there are several.
+/// This applies to guests in software that have several processors.
 #[test]
 fn jobs_are_kept_off_the_first_processor() {
     let script =
@@ -97,7 +97,7 @@ fn kernels_that_complain_are_noticed() {
 
 #[test]
 fn instructions_are_counted() {
-    // Twice the same work: the same time, to the instruction but for what the kernel does beside it.
+    // The same work twice takes the same time, except for the kernel's own work.
     let script = "nproc; for i in 1 2; do a=$(cut -d' ' -f1 /proc/uptime); n=0; \
                   while [ $n -lt 100000 ]; do n=$((n+1)); done; b=$(cut -d' ' -f1 /proc/uptime); \
                   echo $a $b; done";
@@ -110,7 +110,7 @@ fn instructions_are_counted() {
         b.parse::<f64>().unwrap() - a.parse::<f64>().unwrap()
     };
     let (first, second) = (took(lines[1]), took(lines[2]));
-    // The kernel tells hundredths of a second.
+    // The resolution of the kernel's value is hundredths of a second.
     assert!((first - second).abs() <= 0.021 && first > 0.0, "{first} {second}");
 }
 
@@ -127,7 +127,7 @@ fn a_scratch_disk_has_direct_access() {
     }
 }
 
-/// Also before there is any job: such a guest is one that can be lost.
+/// A guest that dies before its first job also counts as lost.
 #[test]
 fn a_guest_that_dies_while_it_boots_has_died() {
     let (report, ..) = run(&machine(Series::V6_1).append("rdinit=/no/such init=/no/such"), &[sh("true")]);
@@ -151,7 +151,7 @@ fn an_nvme_device_is_there_on_request() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_files_are_reported() {
     let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["/no/such/program"])]);
     assert!(matches!(report, Err(Error::NotFound { .. })));
     let (report, ..) = run(&machine(Series::V6_1), &[Job::new(["no-such-program"])]);
@@ -186,7 +186,7 @@ fn a_missing_library_is_named() {
 }
 
 #[test]
-fn what_warns_on_the_console_is_there_when_the_guest_dies() {
+fn a_dead_guests_error_has_the_warnings_of_its_console() {
     let script = "echo '<4>a warning before' > /dev/kmsg; echo c > /proc/sysrq-trigger";
     let (report, ..) = run(&machine(Series::V6_1), &[sh(script)]);
     let error = report.unwrap_err();

@@ -47,11 +47,11 @@ enum bp_ring0_page_size {
 };
 
 /*
- What the host has behind a pool.
+ The kind of the host's pages behind a pool.
  */
 enum bp_ring0_backing {
   /*
-   The best of the others that can be had, the last one first.
+   The first available kind of the others, from the last one to the first.
    */
   BP_RING0_BEST = 0,
   /*
@@ -59,37 +59,38 @@ enum bp_ring0_backing {
    */
   BP_RING0_SMALL = 1,
   /*
-   Huge pages as far as the host finds some.
+   Huge pages of 2 MiB where the host finds free ones, and pages of 4 KiB elsewhere.
    */
   BP_RING0_TRANSPARENT = 2,
   /*
-   Huge pages that the administrator has reserved.
+   Huge pages of 2 MiB that the administrator has reserved.
    */
   BP_RING0_RESERVED = 3,
 };
 
 /*
- A pool of frames: preallocated memory with guest-physical addresses in one piece, handed out in frames of 4 KiB. It
- exists as long as the process.
+ A pool of frames: preallocated memory with contiguous guest-physical addresses, handed out in frames of 4 KiB.
+ It is never freed.
  */
 struct bp_ring0_pool;
 
 /*
- What can be chosen before the process is built; 0 everywhere is the default.
+ Options of the process. A value of 0 selects the default.
  */
 struct bp_ring0_options {
   /*
-   How many threads can be in ring 0 at the same time; 0: 1024, or as many as KVM allows.
+   Limit of virtual processors, that is, of threads that own one. The default is 256, or fewer if KVM
+   allows fewer.
    */
   uint32_t max_cpus;
   /*
-   How many windows of 1 GiB there may be; 0: as many as there can be.
+   Limit of windows of 1 GiB. The default is as many as possible.
    */
   uint32_t max_windows;
 };
 
 /*
- The registers of interrupted code. What a handler leaves there is what the code goes on with.
+ The registers of interrupted code. The code continues with the values that a handler leaves there.
  */
 struct bp_ring0_trap_frame {
   uint64_t r15;
@@ -108,7 +109,7 @@ struct bp_ring0_trap_frame {
   uint64_t rcx;
   uint64_t rax;
   /*
-   14 is a page fault.
+   The vector; 14 is a page fault.
    */
   uint64_t vector;
   /*
@@ -128,14 +129,15 @@ struct bp_ring0_trap_frame {
 typedef void (*bp_ring0_tick_handler)(uint32_t cpu, struct bp_ring0_trap_frame *frame);
 
 /*
- A handler of a vector: on a processor, with the interrupted code's registers and, of a page fault, its address.
- Returns true if the cause is gone, false if what happens by default is to happen.
+ A handler of a vector. It gets the processor's number, the interrupted code's registers and, for a page fault,
+ the address. It returns true if the cause is removed, and false to let the default action happen.
  */
 typedef bool (*bp_ring0_handler)(uint32_t cpu, struct bp_ring0_trap_frame *frame, uint64_t address);
 
 /*
- A handler of system calls: on a processor, with the call's number and its six arguments, which it may change.
- Returns true if `result` is the call's result (errors are negative errnos), false if Linux is to be asked.
+ A handler of system calls. It gets the processor's number, the call's number, and its six arguments, and may
+ change number and arguments. It returns true if `result` is the call's result (an error is a negative errno),
+ and false to pass the call to Linux.
  */
 typedef bool (*bp_ring0_syscall_handler)(uint32_t cpu,
                                          uint64_t *number,
@@ -151,7 +153,7 @@ struct bp_ring0_page {
    */
   uint64_t entry;
   /*
-   The guest-physical address of what was asked for.
+   The guest-physical address that the requested address translates to.
    */
   uint64_t physical;
   /*
@@ -165,27 +167,27 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Builds the process's ring 0. Once per process: -EEXIST if it has been built.
-
- `options` may be NULL.
+ Builds the process's ring 0. Returns -EEXIST if it has been built already.
 
  # Safety
- `options` is NULL or points to such a structure.
+ `options` must be NULL or point to such a structure. NULL selects the defaults.
  */
 int bp_ring0_build(const struct bp_ring0_options *options);
 
 /*
- Lets this thread go on in ring 0; nothing happens if it is there. -ENXIO before bp_ring0_build().
+ Makes this thread continue in ring 0. Does nothing if it is there already. Returns -ENXIO before
+ bp_ring0_build().
  */
 int bp_ring0_enter(void);
 
 /*
- Lets this thread go on in ring 3; nothing happens if it is there.
+ Makes this thread continue in ring 3. Does nothing if it is there already.
  */
 void bp_ring0_leave(void);
 
 /*
- Runs `function(argument)` in ring 0, and returns to where the thread was.
+ Runs `function(argument)` in ring 0. Afterwards the thread is in the same ring as before. Returns -ENXIO
+ before bp_ring0_build().
 
  # Safety
  The function may be called with the argument.
@@ -198,65 +200,67 @@ int bp_ring0_run(void (*function)(void*), void *argument);
 bool bp_ring0_is_inside(void);
 
 /*
- The number of this thread's processor, from 0 on; -EPERM in ring 3.
+ The number of this thread's processor, from 0 on. Returns -EPERM in ring 3.
  */
 int bp_ring0_cpu(void);
 
 /*
- Drops what this thread's processor has cached of the page at an address. -EPERM in ring 3.
+ Drops the translation of the page at an address that this thread's processor has cached. Returns -EPERM in
+ ring 3.
  */
 int bp_ring0_flush_page(uint64_t address);
 
 /*
- Drops all translations that this thread's processor has cached. -EPERM in ring 3.
+ Drops all translations that this thread's processor has cached. Returns -EPERM in ring 3.
  */
 int bp_ring0_flush(void);
 
 /*
- The guest-physical address at which ring 0 has an address of the process; 0 if its window is not there.
+ The guest-physical address of an address of the process; 0 if it has no window.
  */
 uint64_t bp_ring0_physical_address(uint64_t address);
 
 /*
- A count of what happened, by its name: "system_calls", "page_faults", "ipis_sent" and so on.
- -ENOENT if there is none of that name.
+ Reads a statistic by its name: "system_calls", "page_faults", "ipis_sent" and so on. Returns -ENOENT if
+ there is no statistic of that name.
 
  # Safety
- `name` is a C string, and `value` is writable.
+ `name` must be a C string, and `value` must be writable.
  */
 int bp_ring0_statistic(const char *name, uint64_t *value);
 
 /*
- Lets this thread's processor use other page tables from now on, until its thread ends; 0: the process's. -EPERM in
- ring 3.
+ Switches this thread's processor to other page tables, until its thread ends. 0 stands for the process's page
+ tables. Returns -EPERM in ring 3.
 
  # Safety
- The root is one that bp_ring0_tables_create() made, or 0.
+ `root` must be 0, or page tables that bp_ring0_tables_create() made.
  */
 int bp_ring0_set_root(uint64_t root);
 
 /*
- Has all processors drop what they have cached of `pages` pages of this size from `address` on; of everything if
- `pages` is 0. When it returns, none of them uses it any more. The page tables are changed before. -EPERM in ring 3.
+ Makes all processors drop the cached translations of `pages` pages of this size from `address` on, or all
+ translations if `pages` is 0. When it returns, no processor uses these translations any more. The caller must
+ change the page tables before. Returns -EPERM in ring 3.
 
- A processor with interrupts off holds this up until it has them on or calls bp_ring0_relax().
+ A processor with interrupts off delays this call until it enables them or calls bp_ring0_relax().
  */
 int bp_ring0_shoot_down(uint64_t address,
                         uint64_t pages,
                         enum bp_ring0_page_size size);
 
 /*
- Sends an interrupt (vectors 32 to 239) to a processor, whose handler of this vector runs at once if that processor is
- in the guest, and before its next instruction there otherwise. -EPERM in ring 3, -ESRCH if no thread has that
- processor.
+ Sends an interrupt (vectors 32 to 239) to a processor. Its handler of this vector runs at once if that processor
+ is in the guest, and otherwise before its next instruction there. Returns -EPERM in ring 3, -EINVAL for another
+ vector, and -ESRCH if no thread owns the processor.
  */
 int bp_ring0_send(uint32_t cpu,
                   uint8_t vector);
 
 /*
- Has `function(its processor, argument)` called on a processor, like an interrupt handler, and waits until it has
- returned: as long as that processor's thread is in a system call, or natively. -EPERM in ring 3, -ESRCH if no thread
- has that processor.
+ Calls `function(number of the processor, argument)` on a processor, like an interrupt handler, and waits until
+ it has returned. That takes at least as long as the processor's thread stays in a system call or in ring 3.
+ Returns -EPERM in ring 3, and -ESRCH if no thread owns the processor.
 
  # Safety
  The function may be called there with the argument.
@@ -266,129 +270,136 @@ int bp_ring0_call(uint32_t cpu,
                   void *argument);
 
 /*
- One turn of a loop that waits for another processor: what others wait for here is done meanwhile.
+ One iteration of a loop that waits for another processor. Serves the requests that other processors have for
+ this one.
  */
 void bp_ring0_relax(void);
 
 /*
- How many processors there are: as many as threads were in ring 0 at the same time. They are numbered from 0 on.
+ Number of processors: the largest number of threads that owned one at the same time. They are numbered from 0
+ on.
  */
 uint32_t bp_ring0_cpus(void);
 
 /*
- Has `handler` called about every `nanoseconds` (200 000 to 4 000 000 000) while this thread is in ring 0, until
- bp_ring0_stop_ticks(). -EPERM in ring 3.
+ Calls `handler` about every `nanoseconds` (200 000 to 4 000 000 000) while this thread is in ring 0, until
+ bp_ring0_stop_ticks(). Returns -EPERM in ring 3.
  */
 int bp_ring0_start_ticks(uint64_t nanoseconds,
                          bp_ring0_tick_handler handler);
 
 /*
- Ends the ticks of this thread. -EPERM in ring 3.
+ Stops the ticks of this thread. Returns -EPERM in ring 3.
  */
 int bp_ring0_stop_ticks(void);
 
 /*
- What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+ The text of this thread's last error; "" if there was none. It is valid until the next error of this thread.
  */
 const char *bp_ring0_error(void);
 
 /*
- Makes a pool of at least `bytes`, which the host provides at once, so that no first use waits for it. -ENOMEM where
- there is not so much.
+ Creates a pool of at least `bytes` bytes. The host provides the memory at once, so that no first access waits
+ for it. Returns -ENOMEM if there is not enough memory.
 
  # Safety
- `made` is writable.
+ `made` must be writable.
  */
 int bp_ring0_pool_create(size_t bytes,
                          enum bp_ring0_backing backing,
                          struct bp_ring0_pool **made);
 
 /*
- Takes a frame: its guest-physical address, or 0 if there is none left. It has the contents that its last user left.
- May be called in handlers.
+ Takes a frame. Returns its guest-physical address, or 0 if none is left. The frame has the contents that its
+ last user left. May be called in handlers.
 
  # Safety
- `from` is a pool.
+ `from` must be a pool.
  */
 uint64_t bp_ring0_frame_take(const struct bp_ring0_pool *from);
 
 /*
- Takes 512 frames, 2 MiB on a boundary of 2 MiB: the address of the first, or 0. May be called in handlers.
+ Takes 512 contiguous frames (2 MiB) on a boundary of 2 MiB. Returns the guest-physical address of the first, or
+ 0 if there are none. May be called in handlers.
 
  # Safety
- `from` is a pool.
+ `from` must be a pool.
  */
 uint64_t bp_ring0_run_take(const struct bp_ring0_pool *from);
 
 /*
- Gives a frame back. -EINVAL if it was not taken from this pool, or not by bp_ring0_frame_take(). May be called in
- handlers.
+ Gives a frame back. Returns -EINVAL if it was not taken from this pool by bp_ring0_frame_take(). May be called
+ in handlers.
 
  # Safety
- `to` is a pool, and nobody uses the frame any more.
+ `to` must be a pool, and no code may use the frame any more.
  */
 int bp_ring0_frame_give(const struct bp_ring0_pool *to,
                         uint64_t frame);
 
 /*
- Gives back what bp_ring0_run_take() returned; otherwise as bp_ring0_frame_give().
+ Gives back the frames that bp_ring0_run_take() returned. Returns -EINVAL if they were not taken from this pool
+ by that function. May be called in handlers.
 
  # Safety
- `to` is a pool, and nobody uses the frames any more.
+ `to` must be a pool, and no code may use the frames any more.
  */
 int bp_ring0_run_give(const struct bp_ring0_pool *to, uint64_t frame);
 
 /*
- Where the process sees a frame, for I/O and for handlers; NULL if it is not of this pool. May be called in handlers.
+ The address of a frame in the process, for I/O and for handlers. NULL if the frame is not of this pool. May be
+ called in handlers.
 
  # Safety
- `of` is a pool.
+ `of` must be a pool.
  */
 void *bp_ring0_frame_memory(const struct bp_ring0_pool *of,
                             uint64_t frame);
 
 /*
- Keeps addresses, whole gigabytes that the caller has reserved (PROT_NONE), for ring 0 alone: what they mean is up to
- the page tables. Only such addresses may be changed there.
+ Makes a range private to ring 0: only the page tables determine its contents. The range must consist of whole
+ gigabytes that the caller has reserved (PROT_NONE). A program may change page-table entries only in private
+ ranges.
  */
 int bp_ring0_keep_private(uint64_t address,
                           uint64_t bytes);
 
 /*
- Gives addresses back that were kept private. Ring 0 has nothing mapped there any more, and has flushed.
+ Ends the privacy of a range. Ring 0 must have removed its mappings there, and flushed them.
  */
 int bp_ring0_release_private(uint64_t address,
                              uint64_t bytes);
 
 /*
- Sets the handler of an exception (vectors 0 to 31) or an interrupt, or with NULL takes it away. -EINVAL for a
- vector that cannot have one.
+ Sets the handler of an exception (vectors 0 to 31) or an interrupt; NULL removes it. Returns -EINVAL for a
+ vector that cannot have a handler.
  */
 int bp_ring0_set_handler(uint8_t vector,
                          bp_ring0_handler handler);
 
 /*
- Sets the handler of system calls, or with NULL takes it away. This thread uses it from now on; others that are
- in ring 0 while there was none before, when they enter again.
+ Sets the handler of system calls; NULL removes it. It takes effect for this thread at once. A thread that was
+ already in ring 0 while there was no handler uses it when it enters again.
  */
 void bp_ring0_set_syscall_handler(bp_ring0_syscall_handler handler);
 
 /*
- The root of the page tables that this thread's processor uses, or of the process's in ring 3; 0 before
- bp_ring0_build().
+ The root of the page tables that this thread's processor uses. In ring 3, the root of the process's page tables,
+ or 0 before bp_ring0_build().
  */
 uint64_t bp_ring0_root(void);
 
 /*
- Maps a page of this size at a private address to the frames from `frame` (a guest-physical address) on, with flags
- BP_RING0_WRITABLE and so on. Tables that are missing are taken from `from`, which may be NULL if none are.
+ Maps a page of this size at a private address to the frames from `frame` on, with flags like BP_RING0_WRITABLE.
+ `frame` is a guest-physical address. Missing tables are taken from `from`, which may be NULL if no table is
+ missing.
 
- In all these functions `root` is 0 for the process's page tables, or what bp_ring0_tables_create() made. -EEXIST if
- something is mapped there, -EBUSY if a huge page is in the way, -ENOMEM without a frame for a table, -EAGAIN if
- somebody has locked the entry (bit 58).
+ In all these functions, `root` is 0 for the process's page tables, or page tables that bp_ring0_tables_create()
+ made. They return -EEXIST if something is mapped at the address, -EBUSY if a huge page is in the way, -ENOMEM if
+ a frame for a table is missing, and -EAGAIN if another thread has locked the entry (bit 58).
 
  # Safety
- The address is private, the root one of page tables, and `from` NULL or a pool.
+ The address must be private, `root` must be 0 or the root of page tables, and `from` NULL or a pool.
  */
 int bp_ring0_map(uint64_t root,
                  uint64_t address,
@@ -398,22 +409,22 @@ int bp_ring0_map(uint64_t root,
                  const struct bp_ring0_pool *from);
 
 /*
- Takes the page that begins at `address` away, and says in `before`, unless that is NULL, what its entry was. Processors
- use what they have cached of it until bp_ring0_shoot_down(). -ENOENT if nothing is mapped there.
+ Unmaps the page that begins at `address`, and stores its old entry in `before` unless that is NULL. Processors
+ may use cached translations of it until bp_ring0_shoot_down(). Returns -ENOENT if nothing is mapped there.
 
  # Safety
- As of bp_ring0_map(); `before` is NULL or writable.
+ As for bp_ring0_map(); `before` must be NULL or writable.
  */
 int bp_ring0_unmap(uint64_t root,
                    uint64_t address,
                    uint64_t *before);
 
 /*
- Sets and clears flags of all pages of a range. Huge pages that are only partly in it are split, with tables from
- `from`. Rights that were taken away are used until bp_ring0_shoot_down().
+ Sets and clears flags of all pages of a range. Huge pages that are only partly in the range are split, with
+ tables from `from`. Processors may use the old rights until bp_ring0_shoot_down().
 
  # Safety
- As of bp_ring0_map().
+ As for bp_ring0_map().
  */
 int bp_ring0_protect(uint64_t root,
                      uint64_t address,
@@ -423,19 +434,20 @@ int bp_ring0_protect(uint64_t root,
                      const struct bp_ring0_pool *from);
 
 /*
- What an address translates to; any address. -ENOENT if nothing is mapped there.
+ Stores the translation of any address in `found`. Returns -ENOENT if nothing is mapped there.
 
  # Safety
- The root is one of page tables, and `found` is writable.
+ `root` must be 0 or the root of page tables, and `found` must be writable.
  */
 int bp_ring0_walk(uint64_t root, uint64_t address, struct bp_ring0_page *found);
 
 /*
- The entry itself of the page of this size at an address, present or not, to be changed by compare-and-swap; tables
- above it are added from `from`, unless that is NULL. NULL if the tables do not reach down to it.
+ The entry of the page of this size at an address, present or not, in the page table itself. It must be changed
+ by compare-and-swap. Missing tables above it are added from `from`, unless that is NULL. Returns NULL if a table
+ is missing, or a huge page is in the way.
 
  # Safety
- As of bp_ring0_map().
+ As for bp_ring0_map().
  */
 uint64_t *bp_ring0_entry(uint64_t root,
                          uint64_t address,
@@ -443,12 +455,13 @@ uint64_t *bp_ring0_entry(uint64_t root,
                          const struct bp_ring0_pool *from);
 
 /*
- Makes page tables that share everything with the process's, but for a range of 512 GiB, or some, from a multiple of
- that on. There, they get a copy; with `protect`, both lose BP_RING0_WRITABLE, such that the first write after
- bp_ring0_shoot_down() faults: copy-on-write. Nobody else changes the range meanwhile.
+ Creates page tables that share everything with the process's, except for a range of one or more whole units of
+ 512 GiB. The new tables have a copy of the entries of that range. If `protect` is set, both lose
+ BP_RING0_WRITABLE there: after bp_ring0_shoot_down(), the first write to each page faults, which allows
+ copy-on-write. No other code may change the range meanwhile.
 
  # Safety
- The range is private, `from` is a pool, and `root` is writable.
+ The range must be private, `from` must be a pool, and `root` must be writable.
  */
 int bp_ring0_tables_create(uint64_t address,
                            uint64_t bytes,
@@ -457,11 +470,12 @@ int bp_ring0_tables_create(uint64_t address,
                            uint64_t *root);
 
 /*
- Frees page tables that bp_ring0_tables_create() made for this range. Frames that only they map are the caller's to
- give back, before.
+ Frees page tables that bp_ring0_tables_create() made for this range. The caller must give back the frames that
+ only these tables map before.
 
  # Safety
- No processor uses them (bp_ring0_set_root()), nobody changes them, and `to` is the pool they came from.
+ No processor may use these tables (bp_ring0_set_root()), and no code may change them. `to` must be the pool they
+ came from.
  */
 int bp_ring0_tables_free(uint64_t root,
                          uint64_t address,

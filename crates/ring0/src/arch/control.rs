@@ -1,12 +1,13 @@
-//! Control registers, and which features ring 0 has.
+//! The control registers of ring 0, and the features it needs.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 use super::xstate::native_features;
 
-/// Paging, write protection for ring 0 too (without it copy-on-write would break silently), protected mode.
+/// CR0: paging, protected mode, and write protection in ring 0 too. Without write protection, copy-on-write would
+/// fail silently.
 pub const CR0: u64 = 0x8005_0033;
-/// System calls, long mode, no-execute.
+/// EFER: system calls, long mode, no-execute.
 pub const EFER: u64 = 0xd01;
 /// RFLAGS: interrupts are taken.
 pub const INTERRUPTS: u64 = 0x200;
@@ -26,20 +27,20 @@ const XMM_EXCEPTIONS: u64 = 1 << 10;
 const FSGSBASE: u64 = 1 << 16;
 const OSXSAVE: u64 = 1 << 18;
 
-/// CR4: no SMEP and no SMAP, as user pages are ring 0's own memory; no PCID, and no global pages, so
-/// that loading CR3 drops every translation.
+/// CR4. SMEP and SMAP are off because user pages are ring 0's own memory. PCID and global pages are off, so loading
+/// CR3 drops every translation.
 pub const CR4: u64 = PAE | FXSR | XMM_EXCEPTIONS | FSGSBASE | OSXSAVE;
 
-/// x87, SSE, AVX, AVX-512. AMX would make the state larger than KVM's plain interface takes; code that uses it
-/// gets an exception in ring 0 and goes on in ring 3. Protection keys stay ring 3's.
+/// x87, SSE, AVX and AVX-512. With AMX, the state would exceed the size of KVM's plain interface. Code that uses
+/// AMX gets an exception in ring 0 and continues in ring 3. Protection keys remain a feature of ring 3.
 const VECTOR_FEATURES: u64 = 0xe7;
 
-/// The features of XCR0 that ring 0 gets: those that Linux has enabled and KVM offers.
+/// The features in ring 0's XCR0: those that Linux has enabled and KVM offers.
 pub fn xcr0(offered: u64) -> u64 {
     native_features() & offered & VECTOR_FEATURES
 }
 
-/// What this processor, or Linux on it, lacks.
+/// The first required feature that this processor, or Linux on it, lacks; `None` if there is none.
 pub fn missing_feature() -> Option<&'static str> {
     let basic = __cpuid(1).ecx;
     if basic & 1 << 26 == 0 || basic & 1 << 27 == 0 {
@@ -55,7 +56,7 @@ pub fn missing_feature() -> Option<&'static str> {
     None
 }
 
-/// Linux says so in AT_HWCAP2, bit 1.
+/// Linux reports this in bit 1 of AT_HWCAP2.
 fn linux_allows_fsgsbase() -> bool {
     // SAFETY: no conditions.
     unsafe { libc::getauxval(libc::AT_HWCAP2) & 2 != 0 }

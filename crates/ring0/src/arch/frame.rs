@@ -2,7 +2,7 @@
 
 use kvm_bindings::kvm_regs;
 
-/// The interrupted code's registers. A handler may change them; what it leaves is what the code goes on with.
+/// The registers of interrupted code. A handler may change them; the code continues with the changed values.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -24,7 +24,7 @@ pub struct TrapFrame {
     pub rax: u64,
     /// The vector: 14 is a page fault.
     pub vector: u64,
-    /// The processor's error code, 0 for vectors without one.
+    /// The processor's error code; 0 for vectors without one.
     pub error: u64,
     pub rip: u64,
     pub cs: u64,
@@ -33,15 +33,15 @@ pub struct TrapFrame {
     pub ss: u64,
 }
 
-/// Vectors of exceptions that have a name here.
+/// Named vectors.
 pub mod vector {
-    /// `#DB`, single steps and watch points.
+    /// `#DB`: single steps and watch points.
     pub const DEBUG: u64 = 1;
     /// Non-maskable interrupt.
     pub const NMI: u64 = 2;
-    /// `#BP`, `int3`.
+    /// `#BP`: `int3`.
     pub const BREAKPOINT: u64 = 3;
-    /// `#UD`, an instruction that does not exist.
+    /// `#UD`: an invalid instruction.
     pub const INVALID_OPCODE: u64 = 6;
     /// `#DF`: a fault could not be delivered.
     pub const DOUBLE_FAULT: u64 = 8;
@@ -49,7 +49,7 @@ pub mod vector {
     pub const GENERAL_PROTECTION: u64 = 13;
     /// `#PF`.
     pub const PAGE_FAULT: u64 = 14;
-    /// `#MC`, broken hardware.
+    /// `#MC`: a hardware failure.
     pub const MACHINE_CHECK: u64 = 18;
     /// The first vector that is an interrupt, not an exception.
     pub const FIRST_INTERRUPT: u64 = 32;
@@ -57,7 +57,7 @@ pub mod vector {
 
 /// Bits of a page fault's error code.
 pub mod page_fault {
-    /// The page was present: a right was missing.
+    /// The page was present, but the access lacked a right.
     pub const PRESENT: u64 = 1;
     /// The access was a write.
     pub const WRITE: u64 = 2;
@@ -66,7 +66,7 @@ pub mod page_fault {
 }
 
 impl TrapFrame {
-    /// The registers with which code goes on outside the handler, in KVM's form.
+    /// The registers in KVM's form, to continue the code outside the handler.
     pub(crate) fn to_kvm(self) -> kvm_regs {
         kvm_regs {
             rax: self.rax,

@@ -1,6 +1,6 @@
 //! Single instructions.
 //!
-//! Those that only ring 0 may execute are `unsafe`: in ring 3 they end in a signal.
+//! Functions for instructions that only ring 0 may execute are `unsafe`: in ring 3 they cause a signal.
 
 use std::arch::asm;
 
@@ -19,20 +19,20 @@ pub fn is_ring0() -> bool {
     privilege_level() == 0
 }
 
-/// Drops what this processor has cached of the page at `address`, in the tables it uses now.
+/// Drops this processor's cached translation of the page at `address`, in the current page tables.
 ///
 /// # Safety
-/// In ring 0.
+/// The caller must be in ring 0.
 #[inline]
 pub unsafe fn invlpg(address: u64) {
     // SAFETY: as the caller promised; dropping translations never changes what memory means.
     unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };
 }
 
-/// The topmost page table in use.
+/// The guest-physical address of the topmost page table in use.
 ///
 /// # Safety
-/// In ring 0.
+/// The caller must be in ring 0.
 #[inline]
 pub unsafe fn read_cr3() -> u64 {
     let value;
@@ -41,10 +41,11 @@ pub unsafe fn read_cr3() -> u64 {
     value
 }
 
-/// Uses other page tables, and drops all cached translations that are not global.
+/// Switches to other page tables, and drops all cached translations that are not global.
 ///
 /// # Safety
-/// In ring 0; the tables map the code, the stack and the data in use where they are.
+/// The caller must be in ring 0. The tables must map the code, the stack and the data in use at their present
+/// addresses.
 #[inline]
 pub unsafe fn write_cr3(value: u64) {
     // SAFETY: as the caller promised.
@@ -54,7 +55,8 @@ pub unsafe fn write_cr3(value: u64) {
 /// Writes a model-specific register.
 ///
 /// # Safety
-/// In ring 0; the value is one that the register takes and that keeps what the program relies on.
+/// The caller must be in ring 0. The register must accept the value, and the value must keep everything the program
+/// relies on.
 #[inline]
 pub unsafe fn write_msr(register: u32, value: u64) {
     // SAFETY: as the caller promised.
@@ -64,30 +66,30 @@ pub unsafe fn write_msr(register: u32, value: u64) {
     }
 }
 
-/// Lets interrupts in, waits for one (which KVM does without using the processor), and returns after it.
+/// Enables interrupts, waits for one, and returns after it. KVM does not use the processor while it waits.
 ///
 /// # Safety
-/// In ring 0.
+/// The caller must be in ring 0.
 #[inline]
 pub unsafe fn wait_for_interrupt() {
-    // SAFETY: as the caller promised. `sti` takes effect after the next instruction, so that an interrupt that
-    // is pending now ends the `hlt`.
+    // SAFETY: as the caller promised. `sti` takes effect after the next instruction, so an interrupt that is
+    // already pending ends the `hlt`.
     unsafe { asm!("sti", "hlt", options(nostack)) };
 }
 
-/// Keeps interrupts away until it is dropped, if they were let in before.
+/// Disables interrupts until it is dropped. Dropping it enables them only if they were enabled before.
 pub struct InterruptsOff {
     were_on: bool,
-    /// Belongs to the thread that made it.
+    /// Ties the value to the thread that made it.
     _here: std::marker::PhantomData<*mut ()>,
 }
 
 impl InterruptsOff {
     /// # Safety
-    /// In ring 0, and dropped there.
+    /// The caller must be in ring 0, and must drop the value in ring 0.
     pub unsafe fn new() -> InterruptsOff {
         let flags: u64;
-        // SAFETY: as the caller promised; the stack is as before at the end.
+        // SAFETY: as the caller promised; the stack pointer is unchanged at the end.
         unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
         InterruptsOff { were_on: flags & (1 << 9) != 0, _here: std::marker::PhantomData }
     }
@@ -95,17 +97,17 @@ impl InterruptsOff {
 
 impl Drop for InterruptsOff {
     fn drop(&mut self) {
-        // A thread that lost ring 0 meanwhile has its interrupts on.
+        // A thread that lost ring 0 meanwhile has its interrupts enabled already.
         if self.were_on && is_ring0() {
-            // The processor takes a pending interrupt after the instruction that follows `sti`, which must not be the caller's:
-            // the caller may rely on what the handler did.
+            // The processor takes a pending interrupt after the instruction that follows `sti`. That must not be an
+            // instruction of the caller, because the caller may rely on the handler's effects.
             // SAFETY: in ring 0.
             unsafe { asm!("sti", "nop", options(nostack)) };
         }
     }
 }
 
-/// A system call, and nothing else: no errno, no cancellation.
+/// Makes a bare system call: it does not set errno and is no cancellation point.
 ///
 /// # Safety
 /// What the call does must be sound.

@@ -1,7 +1,7 @@
-//! What is particular to x86-64: instructions, the state of a virtual processor, the few lines of assembly through
-//! which a thread enters and leaves ring 0, and the trap entries.
+//! The parts that are specific to x86-64: instructions, the state of a virtual processor, the trap entries, and the
+//! assembly that enters and leaves ring 0.
 //!
-//! Mechanism only: nothing here decides anything.
+//! This module contains mechanism only and makes no decisions.
 
 pub mod apic;
 pub mod control;

@@ -1,38 +1,38 @@
-//! Descriptor tables: GDT, TSS and IDT, and the segments that KVM is told.
+//! Descriptor tables (GDT, TSS and IDT), and the segments as KVM gets them.
 
 use kvm_bindings::kvm_segment;
 
 use super::traps;
 
-/// Ring 0's code segment. Selectors 0x18 to 0x28 are ring 3's, which SYSRET would use.
+/// Ring 0's code segment. Selectors 0x18 to 0x28 are ring 3's; SYSRET would use them.
 pub const CODE: u16 = 0x08;
 /// Ring 0's data segment.
 pub const DATA: u16 = 0x10;
 /// The task state segment.
 pub const TASK: u16 = 0x30;
 
-/// STAR: the bases of the selectors for SYSCALL and SYSRET.
+/// STAR: the base selectors for SYSCALL and SYSRET.
 pub const STAR: u64 = (CODE as u64) << 32 | 0x1b << 48;
 
-/// Which of the stacks of the task state segment a vector is taken on.
+/// The stack of the task state segment that a vector is taken on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stack {
-    /// Exceptions. The entry moves this stack's top down for as long as the handler runs, so that a fault in a
-    /// handler does not overwrite what the handler has to go back to.
+    /// Exceptions. The entry moves the top of this stack down while the handler runs. A fault in the handler
+    /// therefore does not overwrite the state that the handler returns to.
     Exception = 1,
     /// Non-maskable interrupts.
     Nmi = 2,
     /// Double faults and machine checks.
     Fatal = 3,
-    /// Interrupts; they do not nest.
+    /// Interrupts. They do not nest.
     Interrupt = 4,
 }
 
 impl Stack {
-    /// How many there are.
+    /// Number of stacks.
     pub const COUNT: usize = 4;
-    /// Bytes of each.
+    /// Size of each stack in bytes.
     pub const BYTES: usize = 64 << 10;
 
     fn of_vector(vector: usize) -> Stack {
@@ -45,14 +45,14 @@ impl Stack {
     }
 }
 
-/// The task state segment: only its stacks matter.
+/// The task state segment. Only its stacks are used.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, packed(4))]
 pub struct TaskState {
     reserved: u32,
     rsp: [u64; 3],
     reserved2: u64,
-    /// The interrupt stacks' tops; entry 0 is stack 1.
+    /// The tops of the interrupt stacks; entry 0 is stack 1.
     pub ist: [u64; 7],
     reserved3: u64,
     reserved4: u16,
@@ -62,7 +62,7 @@ pub struct TaskState {
 const TASK_BYTES: usize = size_of::<TaskState>();
 
 impl TaskState {
-    /// A segment with these stack tops and without port permissions.
+    /// Creates a segment with these stack tops and without port permissions.
     pub fn new(tops: [u64; Stack::COUNT]) -> TaskState {
         let mut ist = [0; 7];
         ist[..Stack::COUNT].copy_from_slice(&tops);
@@ -81,7 +81,7 @@ impl TaskState {
 /// The global descriptor table.
 pub type Gdt = [u64; 8];
 
-/// A table whose task segment is at `task`.
+/// Creates a table whose task state segment is at `task`.
 pub fn gdt(task: u64) -> Gdt {
     let low =
         0x8900_u64 << 32 | (TASK_BYTES as u64 - 1) | (task & 0xff_ffff) << 16 | (task >> 24 & 0xff) << 56;
@@ -97,13 +97,13 @@ pub fn gdt(task: u64) -> Gdt {
     ]
 }
 
-/// The interrupt descriptor table: every vector has its entry.
+/// The interrupt descriptor table. Every vector has an entry.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct Idt([[u64; 2]; 256]);
 
 impl Idt {
-    /// The table of the entries in [`traps`].
+    /// Creates the table of the entries in [`traps`].
     pub fn new() -> Idt {
         Idt(std::array::from_fn(|vector| {
             let entry = traps::entry(vector);
@@ -117,7 +117,7 @@ impl Idt {
     }
 }
 
-/// Ring 0's code segment, as KVM is told.
+/// Ring 0's code segment in KVM's form.
 pub fn code() -> kvm_segment {
     kvm_segment {
         selector: CODE,
@@ -131,12 +131,12 @@ pub fn code() -> kvm_segment {
     }
 }
 
-/// Ring 0's data segment, as KVM is told.
+/// Ring 0's data segment in KVM's form.
 pub fn data() -> kvm_segment {
     kvm_segment { selector: DATA, type_: 3, db: 1, l: 0, ..code() }
 }
 
-/// The task segment at `base`, as KVM is told.
+/// The task state segment at `base` in KVM's form.
 pub fn task(base: u64) -> kvm_segment {
     kvm_segment {
         base,

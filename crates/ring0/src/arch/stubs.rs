@@ -1,15 +1,18 @@
-//! The ways between rings 3 and 0.
+//! The transitions between ring 3 and ring 0.
 //!
-//! * **enter** pushes the callee-saved registers, switches to the processor's host stack and runs the host loop
-//!   there; the guest starts at a label that pops them and returns. So a thread goes on in ring 0 in the same
-//!   stack frame.
-//! * **leave** is one `out`: the host part loads the callee-saved registers and goes on behind it.
-//! * **system calls**: LSTAR points to `out; mov result, %rax; jmp *%rcx`, which needs no stack and changes no flags. The
-//!   result is in the processor's data, because KVM takes some 500 instructions to change a register. Whatever interrupts
-//!   the code before that `mov` does the `mov` for it ([`finish_call`]), as it may make system calls itself.
-//! * **with a handler**, LSTAR points to a second entry that calls it on a stack of its own first.
-//! * **clone** lets the child go on natively where the guest called; it finds the three values that a system call
-//!   takes from it below the red zone of its own stack.
+//! * **enter** pushes the callee-saved registers, switches to the processor's host stack, and runs the host loop
+//!   there. The guest starts at a label that pops these registers and returns. The thread thus continues in ring 0
+//!   in the same stack frame.
+//! * **leave** is one `out`. The host part loads the callee-saved registers and continues behind the `out`.
+//! * **system calls**: LSTAR points to `out; mov result, %rax; jmp *%rcx`, which needs no stack and changes no
+//!   flags. The host part stores the result in the processor's data, because KVM takes about 500 instructions to
+//!   change a register. Code that interrupts the guest before that `mov` may make system calls itself. It must
+//!   therefore first perform the `mov` for the interrupted code ([`finish_call`]).
+//! * **system calls with a handler**: LSTAR points to a second entry, which first calls the handler on a stack of
+//!   its own.
+//! * **clone** lets the child continue in ring 3 where the guest made the call. The child finds three values below
+//!   the red zone of its own stack: the address where it continues, and the two registers that the host part
+//!   changes for the call.
 
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -24,14 +27,15 @@ use crate::handlers::signal::{RED_ZONE, SignalFrame};
 use crate::handlers::syscall::SyscallFrame;
 use crate::process::local::CpuLocal;
 
-/// How far below its stack pointer a child finds what clone took from it.
+/// Distance below the child's stack pointer of the address where the child continues. `CHILD_RDI` and `CHILD_RSI`
+/// are the distances of two register values.
 pub const CHILD_RIP: u64 = 136;
 /// See [`CHILD_RIP`].
 pub const CHILD_RDI: u64 = 144;
 /// See [`CHILD_RIP`].
 pub const CHILD_RSI: u64 = 152;
 
-/// The result of [`bedplate_ring0_interruptible`] if the call was not made; no result of a system call.
+/// The result of [`bedplate_ring0_interruptible`] if the call was not made. No system call returns this value.
 pub const GIVEN_UP: i64 = -5000;
 
 global_asm!(
@@ -320,46 +324,49 @@ bedplate_ring0_signal_entry:        # rdi and rsp = SignalFrame; in whatever rin
 );
 
 unsafe extern "C" {
-    /// Enters ring 0 on the processor whose data are at `local`: returns 0 there, or an errno in ring 3.
+    /// Enters ring 0 on the processor whose data are at `local`. Returns 0 in ring 0, or an errno in ring 3.
     pub fn bedplate_ring0_enter(local: *mut ()) -> u64;
-    /// Where the guest starts.
+    /// The first instruction of the guest.
     pub fn bedplate_ring0_guest_start();
     /// Leaves ring 0.
     pub fn bedplate_ring0_leave();
-    /// Goes on natively with the callee-saved registers, stack pointer and instruction pointer in `regs`.
+    /// Continues in ring 3 with the callee-saved registers, the stack pointer and the instruction pointer in
+    /// `regs`.
     pub fn bedplate_ring0_resume_call(regs: *const kvm_regs) -> !;
-    /// `rt_sigreturn` with the stack pointer of the caller in the guest.
+    /// Makes the system call `rt_sigreturn` with the stack pointer that the caller had in the guest.
     pub fn bedplate_ring0_sigreturn(rsp: u64) -> !;
-    /// Ends the thread, after the vCPU on whose stack this runs was made free.
+    /// Frees the virtual processor by clearing `owner`, then ends the thread. This code runs on the stack of that
+    /// processor and therefore uses no stack.
     pub fn bedplate_ring0_exit_thread(status: u64, owner: *const u32) -> !;
-    /// The system-call entry that proxies everything.
+    /// The system-call entry that passes all calls to Linux.
     pub fn bedplate_ring0_syscall();
-    /// Behind the `out` of a proxied call: takes its result.
+    /// The instruction behind the `out` of a system call: it loads the result.
     pub fn bedplate_ring0_syscall_result();
-    /// The system-call entry that asks the handler first.
+    /// The system-call entry that calls the handlers first.
     pub fn bedplate_ring0_syscall_handled();
-    /// Makes the call in the frame.
+    /// Passes the call in the frame to Linux.
     pub fn bedplate_ring0_proxy_syscall(frame: *const SyscallFrame) -> i64;
-    /// Makes a system call, unless a bit of `noted` is set, or a signal comes before the kernel has begun with it.
+    /// Makes a system call, unless a bit of `noted` is set or a signal arrives before the kernel has begun the
+    /// call.
     pub fn bedplate_ring0_interruptible(
         number: u64,
         arguments: *const [u64; 6],
         noted: *const AtomicU64,
     ) -> i64;
-    /// The first instruction where a signal can still keep the call from being made.
+    /// The first instruction at which a signal can still prevent the call.
     pub fn bedplate_ring0_call_begins();
-    /// The last one: the call itself.
+    /// The last such instruction: the system call itself.
     pub fn bedplate_ring0_call();
-    /// Where the code goes on without the call.
+    /// Where the code continues if the call is not made.
     pub fn bedplate_ring0_call_given_up();
-    /// Where the interrupted code goes on when a signal's handler is to run in ring 0.
+    /// Where the interrupted code continues to run the handler of a signal in ring 0.
     pub fn bedplate_ring0_signal_entry();
-    /// Makes a clone system call with the registers given; the child goes on natively as [`CHILD_RIP`] says.
+    /// Makes a clone system call with the given registers. The child continues in ring 3, as [`CHILD_RIP`] says.
     pub fn bedplate_ring0_clone(regs: *const kvm_regs, vectors: *const XsaveArea, features: u64) -> i64;
 }
 
-/// Whether code that was interrupted there has the result of a system call waiting for it in its processor's data: it
-/// is to go on at its RCX with the result in RAX.
+/// Whether code interrupted at `rip` has not yet loaded the result of its system call from the processor's data. If
+/// so, it must continue at its RCX with the result in RAX.
 #[inline]
 pub fn finish_call(rip: u64) -> bool {
     rip == bedplate_ring0_syscall_result as *const () as u64

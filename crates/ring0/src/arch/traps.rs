@@ -1,11 +1,13 @@
-//! The trap entries: 256 of them, sixteen bytes apart, and what they have in common.
+//! The 256 trap entries, sixteen bytes apart, and their common code.
 //!
-//! An entry pushes the vector (and a zero where the processor pushes no error code), saves all registers, the
-//! vector registers too because the handlers are ordinary Rust, and calls `bedplate_ring0_trap` on the vector's
-//! stack. Code below the interrupted stack pointer is never touched (red zone).
+//! An entry pushes the vector, and a zero where the processor pushes no error code. It saves all registers and
+//! calls `bedplate_ring0_trap` on the vector's stack. The vector registers are saved too, because the handlers are
+//! ordinary Rust. The memory below the interrupted stack pointer is never touched, because the interrupted code may
+//! use its red zone.
 //!
-//! Exceptions move their stack's top in the task state segment down by [`NEST`] while they run, so a fault inside
-//! a fault handler has its own place. [`Stack::BYTES`](super::segments::Stack::BYTES) allows three of them.
+//! While an exception handler runs, the top of its stack in the task state segment is lower by [`NEST`] bytes. A
+//! fault inside a fault handler thus has its own part of the stack. [`Stack::BYTES`](super::segments::Stack::BYTES)
+//! allows three of them.
 
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -14,9 +16,9 @@ use super::segments::TaskState;
 use super::xstate::zero_xsave_header;
 use crate::process::local::CpuLocal;
 
-/// How far an exception moves the top of its stack down.
+/// Number of bytes by which an exception moves the top of its stack down.
 pub const NEST: u64 = 16 << 10;
-/// Room for the vector registers: the largest XSAVE area without AMX is 2696 bytes.
+/// Bytes for the vector registers. The largest XSAVE area without AMX has 2696 bytes.
 pub const XSAVE_BYTES: u64 = 3 << 10;
 
 const FIRST_IST: usize = offset_of!(CpuLocal, task) + offset_of!(TaskState, ist);

@@ -1,8 +1,8 @@
-//! Vector and floating-point registers in memory: the XSAVE area, and the signal frame by which a thread goes on
-//! natively with every register set.
+//! Vector and floating-point registers in memory: the XSAVE area, and the signal frame with which a thread
+//! continues in ring 3.
 //!
-//! The frame is the one that `rt_sigreturn` takes: the kernel loads all registers at once from it, so that the
-//! interrupted code's stack is not touched, whatever state it is in.
+//! The frame has the form that `rt_sigreturn` takes. The kernel loads all registers from it at once, so the stack
+//! of the interrupted code is not touched in any state.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -12,10 +12,11 @@ use kvm_bindings::kvm_regs;
 use super::instructions::syscall;
 use super::stubs::bedplate_ring0_sigreturn;
 
-/// The assembler's macro `ZERO_XSAVE_HEADER`, for whoever saves to an area at RSP; changes RAX. XSAVE leaves the header's
-/// reserved bytes alone, and XRSTOR refuses all but zeros there.
+/// The assembler macro `ZERO_XSAVE_HEADER` clears the header of an XSAVE area at RSP; it changes RAX. It is needed
+/// because XSAVE does not write the reserved bytes of the header and XRSTOR refuses values other than zero there.
 ///
-/// The first thing in a `global_asm!` that uses it: each may be assembled by itself, or several together.
+/// It must come first in every `global_asm!` that uses it. It may be defined more than once, because several blocks
+/// may be assembled separately or together.
 macro_rules! zero_xsave_header {
     () => {
         r#"
@@ -33,7 +34,7 @@ macro_rules! zero_xsave_header {
 }
 pub(crate) use zero_xsave_header;
 
-/// What KVM_GET_XSAVE fills, and room for the mark behind it that the kernel wants to see.
+/// The buffer of KVM_GET_XSAVE, with room behind it for the mark that the kernel checks.
 #[repr(C, align(64))]
 pub struct XsaveArea {
     /// The state in the processor's standard form.
@@ -42,20 +43,20 @@ pub struct XsaveArea {
 }
 
 impl XsaveArea {
-    /// An area in which nothing is.
+    /// An area of zeros.
     pub const fn new() -> XsaveArea {
         XsaveArea { bytes: [0; 4096], tail: [0; 64] }
     }
 }
 
-/// Offset of the header, whose first word says which components are there.
+/// Offset of the header. Its first word says which components are present.
 const HEADER: usize = 512;
 const SOFTWARE: usize = 464;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
 const PROTECTION_KEYS: u64 = 1 << 9;
 
-/// The size of the standard form with these components.
+/// Size in bytes of the standard form with these components.
 pub fn size_of_features(features: u64) -> usize {
     let mut end = HEADER + 64;
     for component in 2..63 {
@@ -67,15 +68,15 @@ pub fn size_of_features(features: u64) -> usize {
     end
 }
 
-/// The features that Linux has enabled for ring 3.
+/// The features that Linux has enabled in ring 3.
 pub fn native_features() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: XGETBV is allowed where XSAVE is enabled, without which there is no process.
+    // SAFETY: XGETBV is allowed where XSAVE is enabled, and a process with ring 0 needs XSAVE.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack)) };
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// `struct ucontext` of the kernel.
+/// The kernel's `struct ucontext`.
 #[repr(C)]
 struct Context {
     flags: u64,
@@ -112,17 +113,17 @@ struct Context {
     mask: u64,
 }
 
-/// What `flags` says: the vector registers are in XSAVE's form, and SS is valid and to be used.
+/// The value of `flags`: the vector registers are in XSAVE's form, and SS is valid and must be used.
 const CONTEXT_FLAGS: u64 = 7;
 const USER_CS: u16 = 0x33;
 const USER_SS: u16 = 0x2b;
 
-/// Goes on natively with these registers, and with the vector registers in `vectors`, of which those in
-/// `features` are taken.
+/// Continues in ring 3 with the registers in `regs` and the vector registers in `vectors`. Only the components in
+/// `features` are loaded from there.
 ///
 /// # Safety
-/// The registers are those of code that may go on in ring 3 on this thread, and nothing on the present stack is
-/// needed any more.
+/// The registers must belong to code that may continue in ring 3 on this thread. Nothing on the present stack may
+/// be needed any more.
 pub unsafe fn resume(regs: &kvm_regs, vectors: &mut XsaveArea, features: u64, own_features: u64) -> ! {
     let kept = own_features & PROTECTION_KEYS;
     let features = features | kept;
@@ -183,13 +184,13 @@ pub unsafe fn resume(regs: &kvm_regs, vectors: &mut XsaveArea, features: u64, ow
         reserved: [0; 8],
         mask,
     };
-    // A signal that comes now is taken below the frame: on this stack below the stack pointer, which is put to
-    // the frame by one instruction.
+    // A signal that arrives now does not overwrite the frame. Its handler runs below the stack pointer of this
+    // stack, and a single instruction moves the stack pointer to the frame.
     // SAFETY: the frame is complete, and the registers are what the caller promised.
     unsafe { bedplate_ring0_sigreturn((&raw const context) as u64) }
 }
 
-/// Copies without any path that panics.
+/// Copies the bytes. There is no path that panics.
 fn put(area: &mut [u8; 4096], at: usize, bytes: &[u8]) {
     for (to, from) in area.iter_mut().skip(at).zip(bytes) {
         *to = *from;

@@ -1,16 +1,16 @@
-//! Copying the contents of a frame: the larger part of what copy-on-write costs.
+//! Copying the contents of a frame, which is the larger part of the cost of copy-on-write.
 
-/// Copies the contents of a frame to another, from where the process sees the one to where it sees the other. For
-/// handlers of page faults, too: it does not allocate or fault.
+/// Copies the contents of one frame to another; both pointers are addresses in the process. Handlers of page faults
+/// may call this: it does not allocate or fault.
 ///
 /// # Safety
-/// `from` can be read and `to` can be written, 4096 bytes each, both are aligned to 4096, and nobody else uses `to`
-/// meanwhile.
+/// Both pointers must be aligned to 4096. 4096 bytes must be readable at `from` and writable at `to`. No other
+/// thread may use the frame at `to` meanwhile.
 #[inline]
 pub unsafe fn copy_frame(to: *mut u8, from: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: by the caller's promise; AVX is there when its function is called. (The direction flag is clear in all
-    // Rust code.)
+    // SAFETY: by the caller's promise; AVX is available where its function is called. The direction flag is clear
+    // in all Rust code.
     unsafe {
         if is_x86_feature_detected!("avx") {
             copy_by_vectors(to, from);
@@ -28,7 +28,7 @@ pub unsafe fn copy_frame(to: *mut u8, from: *const u8) {
     }
 }
 
-/// 128 loads and stores, without what it takes to start a string instruction.
+/// Copies with 128 loads and stores, which avoids the startup cost of a string instruction.
 ///
 /// # Safety
 /// As for [`copy_frame`].
@@ -37,7 +37,7 @@ pub unsafe fn copy_frame(to: *mut u8, from: *const u8) {
 unsafe fn copy_by_vectors(to: *mut u8, from: *const u8) {
     use std::arch::x86_64::{__m256i, _mm256_load_si256, _mm256_store_si256};
     const VECTORS: usize = 4096 / size_of::<__m256i>();
-    // As many as there are registers.
+    // One vector for each register.
     const GROUP: usize = 16;
     let (to, from) = (to.cast::<__m256i>(), from.cast::<__m256i>());
     for group in (0..VECTORS).step_by(GROUP) {

@@ -1,24 +1,24 @@
-//! The number of a frame.
+//! Frame numbers.
 
-/// The number of a frame of 4 KiB in guest-physical memory: its address without the twelve low bits.
+/// The number of a frame of 4 KiB in guest-physical memory: the address without its twelve low bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Frame(u64);
 
 impl Frame {
-    /// Frame number `number`.
+    /// Creates the frame with number `number`.
     #[inline]
     pub const fn new(number: u64) -> Frame {
         Frame(number)
     }
 
-    /// The frame that a guest-physical address is in.
+    /// The frame that contains a guest-physical address.
     #[inline]
     pub const fn containing(address: u64) -> Frame {
         Frame(address >> 12)
     }
 
-    /// Its number.
+    /// The number of the frame.
     #[inline]
     pub const fn number(self) -> u64 {
         self.0
@@ -30,7 +30,7 @@ impl Frame {
         self.0 << 12
     }
 
-    /// The frame `count` behind it.
+    /// The frame that is `count` frames behind this one.
     #[inline]
     pub const fn offset(self, count: u64) -> Frame {
         Frame(self.0.wrapping_add(count))

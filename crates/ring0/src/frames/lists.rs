@@ -1,19 +1,23 @@
-//! The free lists: what is handed out to whom, from which list, and where it goes back to.
+//! The free lists: which frames and runs are handed out, from which list, and to which list they return.
 //!
-//! Owns the links and marks of all frames and runs; not the memory. Frames are numbered from 0 here.
+//! This module owns the links and marks of all frames and runs, but not their memory. Frames are numbered from 0
+//! here.
 //!
-//! A frame is in exactly one of these states, told by its link word:
+//! A frame is in exactly one of these states, recorded in its link word:
 //! * **whole**: part of a run that is free or handed out as a run (mark `WHOLE`);
-//! * **free**: on a global stack (there are several, to keep vCPUs apart) or in a vCPU's cache (a link);
-//! * **in use**: handed out (mark `IN_USE`). Only this state can be given back, by an atomic exchange of the mark, so
-//!   giving a frame back twice is noticed, by whomever and whenever.
+//! * **free**: on a global stack or in a vCPU's cache (the word is a link). There are several global stacks, so
+//!   that vCPUs do not contend for one;
+//! * **in use**: handed out (mark `IN_USE`). Only a frame in this state can be given back. The mark is exchanged
+//!   atomically, so every attempt to give a frame back twice is detected.
 //!
-//! A vCPU's cache has two chains, so that a batch goes to or comes from a global stack only after a batch of frames was
-//! handed out or given back, and always in constant time. The cache has a flag instead of a lock: whoever finds it set
-//! (a handler that interrupted its own vCPU in the middle, or a thread with another's number) goes to the global
-//! stacks for a single frame. So nobody waits, and everything may be called from handlers.
+//! A vCPU's cache has two chains. A batch moves between the cache and a global stack only after a batch of frames
+//! was handed out or given back, and it moves in constant time. The cache has a flag instead of a lock. Two kinds
+//! of callers can find the flag set: a handler that interrupted its own vCPU in the middle of a list operation, and
+//! a thread that uses the number of another vCPU. Such a caller takes a single frame from the global stacks, or
+//! returns it there. No caller waits, so handlers may call every function that takes `&self`.
 //!
-//! Runs are broken up into frames when the stacks are empty, and put together again by [`Lists::reassemble`] only.
+//! Runs are broken up into frames when the stacks are empty. Only [`Lists::reassemble`] makes whole runs of them
+//! again.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -21,33 +25,33 @@ use crate::word::{Atomic, Atomics};
 
 use super::stack::{Chain, Links, NIL, Stack};
 
-/// Marks of frames (and of runs) that are on no list.
+/// Mark of a frame that is part of a whole run. Frames and runs with a mark are on no list.
 pub(super) const WHOLE: u32 = u32::MAX - 1;
 pub(super) const IN_USE: u32 = u32::MAX - 2;
-/// Mark of a run whose frames are on their own.
+/// Mark of a run whose frames are handed out singly.
 pub(super) const BROKEN: u32 = u32::MAX - 3;
 
-/// A frame, or run, cannot be given back.
+/// A frame or run that cannot be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WrongFrame {
-    /// It is not of this pool, or does not begin a run.
+    /// The frame is not of this pool, or does not begin a run.
     #[error("the pool does not have this frame")]
     Foreign,
-    /// It is free already, or was handed out as something else (a run's frame on its own, or the reverse).
+    /// The frame is free already, or was handed out in another form: as part of a run, or as a single frame.
     #[error("the frame is not handed out")]
     NotInUse,
 }
 
-/// What a pool has done, and has. Taken while the pool is in use, the figures are not of one instant.
+/// Statistics of a pool. While the pool is in use, the values are not of one instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frames of 4 KiB in the pool, in whatever form.
+    /// Frames of 4 KiB in the pool, whether single or part of a run.
     pub frames: u64,
     /// Single frames handed out since the pool was made.
     pub taken: u64,
     /// Single frames given back.
     pub given: u64,
-    /// Runs handed out at the moment.
+    /// Runs handed out now.
     pub runs_in_use: u64,
     /// Runs that were broken up into frames.
     pub runs_broken: u64,
@@ -55,11 +59,11 @@ pub struct Statistics {
     pub refills: u64,
     /// Batches that caches put on global stacks.
     pub returns: u64,
-    /// Frames that went past a cache, because it was in use.
+    /// Frames that bypassed a cache because it was in use.
     pub past_cache: u64,
 }
 
-/// One vCPU's free frames. All fields but `flag` belong to the holder of the flag.
+/// The free frames of one vCPU. All fields but `flag` belong to the holder of the flag.
 #[repr(align(128))]
 struct Cache<A: Atomics> {
     flag: A::U32,
@@ -86,9 +90,9 @@ impl<A: Atomics> Cache<A> {
 /// The right to use a cache.
 struct Entered<'c, A: Atomics>(&'c Cache<A>);
 
-/// The chain that frames come from and go to.
+/// The chain that frames are taken from and given to.
 const NEAR: usize = 0;
-/// The chain behind it: empty or a full batch.
+/// The second chain. It is empty or holds a full batch.
 const FAR: usize = 1;
 
 impl<A: Atomics> Entered<'_, A> {
@@ -104,7 +108,7 @@ impl<A: Atomics> Entered<'_, A> {
         count.store(chain.count, Relaxed);
     }
 
-    /// Adds one to one of the cache's counters: an addition that need not be atomic.
+    /// Adds one to a counter of the cache. The addition is not atomic, because the caller holds the flag.
     fn count(&self, counter: fn(&Cache<A>) -> &A::U64) {
         let word = counter(self.0);
         word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
@@ -137,7 +141,7 @@ pub(super) struct Lists<A: Atomics> {
     caches: Box<[Cache<A>]>,
     runs_in_use: A::U64,
     runs_broken: A::U64,
-    /// Frames handed out, and given back, past the caches.
+    /// Frames handed out and given back without a cache.
     taken: A::U64,
     given: A::U64,
 }
@@ -171,7 +175,7 @@ impl<A: Atomics> Lists<A> {
         self.links.len()
     }
 
-    /// A frame for the user of a cache.
+    /// Takes a frame for the user of cache number `cache`.
     #[inline]
     pub(super) fn take(&self, cache: u32) -> Option<u32> {
         let home = cache as usize % self.stacks.len();
@@ -221,13 +225,13 @@ impl<A: Atomics> Lists<A> {
         Some(frame)
     }
 
-    /// The last resort: a frame out of another's cache, where nobody is using that at the moment.
+    /// The last resort: takes a frame from the cache of another vCPU that is not in use now.
     #[cold]
     fn take_from_others(&self) -> Option<u32> {
         self.caches.iter().find_map(|cache| self.take_cached(&cache.enter()?))
     }
 
-    /// Takes a frame back.
+    /// Gives a frame back.
     #[inline]
     pub(super) fn give(&self, cache: u32, frame: u32) -> Result<(), WrongFrame> {
         if frame >= self.frames() {
@@ -262,7 +266,8 @@ impl<A: Atomics> Lists<A> {
         cache.set(NEAR, Chain { first: frame, last, count: near.count + 1 });
     }
 
-    /// Up to `most` frames from the global stacks, those of `home` first, or from a run that is broken up for it.
+    /// Takes up to `most` frames from the global stacks, beginning with stack `home`. If they are empty, breaks up
+    /// a run.
     fn batch(&self, home: usize, most: u32) -> Option<Chain> {
         let count = self.stacks.len();
         let stacks = (home..count).chain(0..home).map(|stack| self.stacks[stack].pop(&self.links, most));
@@ -289,7 +294,7 @@ impl<A: Atomics> Lists<A> {
         Some(Chain { first, last: first + kept - 1, count: kept })
     }
 
-    /// A whole run, by its first frame.
+    /// Takes a whole run; returns its first frame.
     pub(super) fn take_run(&self) -> Option<u32> {
         let run = self.runs.pop(&self.run_links, 1);
         if run.count == 0 {
@@ -300,14 +305,14 @@ impl<A: Atomics> Lists<A> {
         Some(run.first * self.shape.run_frames)
     }
 
-    /// Takes a whole run back.
+    /// Gives a whole run back.
     pub(super) fn give_run(&self, first: u32) -> Result<(), WrongFrame> {
         let run = self.end_run(first, NIL)?;
         self.runs.push(&self.run_links, Chain::one(run));
         Ok(())
     }
 
-    /// Makes single frames, in use, of a run in use: for its owner to give back one by one.
+    /// Turns a run in use into single frames in use. The owner of the run must give them back one by one.
     pub(super) fn scatter_run(&self, first: u32) -> Result<(), WrongFrame> {
         self.end_run(first, BROKEN)?;
         self.runs_broken.fetch_add(1, Relaxed);
@@ -328,7 +333,7 @@ impl<A: Atomics> Lists<A> {
         Ok(run)
     }
 
-    /// Makes whole runs of all broken ones whose frames are all free; returns how many.
+    /// Makes whole runs of all broken runs whose frames are all free. Returns the number of these runs.
     pub(super) fn reassemble(&mut self) -> u32 {
         for stack in &mut self.stacks {
             stack.reset();
@@ -372,7 +377,7 @@ impl<A: Atomics> Lists<A> {
         }
     }
 
-    /// The memory that handlers touch.
+    /// Address and length of the memory that handlers touch.
     pub(super) fn spans(&self) -> [(usize, usize); 4] {
         let stacks = (self.stacks.as_ptr() as usize, size_of_val(&*self.stacks));
         let caches = (self.caches.as_ptr() as usize, size_of_val(&*self.caches));

@@ -1,4 +1,5 @@
-//! The memory behind a pool: mapped once, aligned for huge pages, with the host's huge pages behind it if wanted.
+//! The memory behind a pool. It is mapped once and aligned for huge pages, and huge pages of the host back it if
+//! requested.
 
 use std::fs;
 use std::io;
@@ -9,38 +10,39 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 const MIB_2: usize = 2 << 20;
 const GIB: usize = 1 << 30;
 
-/// What the host has behind the memory.
+/// The kind of the host's pages that back the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Huge pages of 2 MiB that the administrator has reserved.
     Reserved,
-    /// Huge pages of 2 MiB as far as the host finds some when the memory is first touched.
+    /// Huge pages of 2 MiB where the host finds free ones when the memory is first touched, and pages of 4 KiB
+    /// elsewhere.
     Transparent,
     /// Pages of 4 KiB.
     Small,
     /// Pages of 4 KiB that forked children share with this process.
     Shared,
-    /// The first of these that can be had.
+    /// The first available kind of `Reserved`, `Transparent` and `Small`.
     Best,
 }
 
-/// Why there is no memory.
+/// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Nothing was asked for, or more than there are addresses.
+    /// The size is zero, or exceeds the address space.
     #[error("a pool of {0} bytes cannot be made")]
     Size(usize),
-    /// Too few reserved huge pages.
+    /// The host has too few reserved huge pages.
     #[error(
         "{needed} huge pages of 2 MiB are needed and {free} are free: reserve more with \
          `sysctl vm.nr_hugepages={total}`, or do without reserved ones"
     )]
     TooFewHugePages {
-        /// How many.
+        /// Number of huge pages needed.
         needed: usize,
-        /// How many the host has unused.
+        /// Number of huge pages that are free on the host.
         free: usize,
-        /// What the setting would have to be.
+        /// The value of `vm.nr_hugepages` that would suffice.
         total: usize,
     },
     /// Transparent huge pages are switched off.
@@ -49,19 +51,19 @@ pub enum MemoryError {
          allows them, or do with small pages"
     )]
     NoTransparentHugePages,
-    /// The host refuses.
+    /// The host refused a request.
     #[error("the host refuses {bytes} bytes of memory ({action})")]
     Host {
-        /// How much was asked for.
+        /// The requested size in bytes.
         bytes: usize,
-        /// Doing what.
+        /// The action that failed.
         action: &'static str,
-        /// Its reason.
+        /// The host's reason.
         source: io::Error,
     },
 }
 
-/// Memory for frames. Its address is a multiple of 2 MiB, from 1 GiB of size on of 1 GiB.
+/// Memory for frames. Its address is a multiple of 2 MiB; if it has 1 GiB or more, a multiple of 1 GiB.
 #[derive(Debug)]
 pub struct HostMemory {
     base: *mut u8,
@@ -69,14 +71,14 @@ pub struct HostMemory {
     backing: Backing,
 }
 
-// SAFETY: this is only the right to unmap the memory; access to it is by whoever takes its frames.
+// SAFETY: the value is only the right to unmap the memory. Only the users of its frames access the memory.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above: nothing here reads or writes it.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Maps at least `bytes` (a multiple of 2 MiB). The host provides pages as they are touched, unless they are
-    /// reserved ones; see [`prefault`](Self::prefault).
+    /// Maps `bytes` bytes, rounded up to a multiple of 2 MiB. The host provides reserved huge pages at once, and
+    /// other pages when they are first touched; see [`prefault`](Self::prefault).
     pub fn map(bytes: usize, backing: Backing) -> Result<HostMemory, MemoryError> {
         let memory = Self::reserve(bytes)?;
         match backing {
@@ -100,29 +102,29 @@ impl HostMemory {
         }
     }
 
-    /// Where it is.
+    /// The first address of the memory.
     pub const fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// How large it is.
+    /// The size in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What is behind it; never [`Backing::Best`].
+    /// The kind of pages that back the memory; never [`Backing::Best`].
     pub const fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// Has the host provide all pages now, so that no first use waits for it.
+    /// Makes the host provide all pages now, so that no first access waits for the host.
     pub fn prefault(&self) -> Result<(), MemoryError> {
         // SAFETY: the range is this mapping, and populating changes no contents.
         unsafe { madvise(self.base.cast(), self.bytes, Advice::LinuxPopulateWrite) }
             .map_err(|error| self.refused("providing its pages", error))
     }
 
-    /// Finds addresses, without memory behind them.
+    /// Reserves addresses without memory behind them.
     fn reserve(bytes: usize) -> Result<HostMemory, MemoryError> {
         let size = bytes.checked_next_multiple_of(MIB_2).filter(|size| (1..1 << 46).contains(size));
         let size = size.ok_or(MemoryError::Size(bytes))?;
@@ -150,7 +152,7 @@ impl HostMemory {
     fn back_reserved(self) -> Result<HostMemory, MemoryError> {
         let bytes = self.bytes;
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        // Somewhere else first: they are likely to be missing, and then this mapping is to stay.
+        // Test with a mapping elsewhere first. Reserved pages are often missing, and then this mapping must stay.
         // SAFETY: a new mapping, unmapped at once.
         let there = unsafe {
             mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
@@ -198,15 +200,15 @@ impl HostMemory {
             .map_err(|error| refused(bytes, "mapping shared memory", error))
     }
 
-    /// Another mapping in its place.
+    /// Replaces the mapping by another one at the same address.
     fn replaced(mut self, flags: MapFlags, backing: Backing) -> Result<HostMemory, rustix::io::Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: replaces this mapping, which is not in use yet.
         let mapped =
             unsafe { mmap_anonymous(self.base.cast(), self.bytes, protection, flags | MapFlags::FIXED) };
         if let Err(error) = mapped {
-            // The kernel may have unmapped what was there, and another thread may have mapped something in its place
-            // since: nothing there is this one's to unmap.
+            // The kernel may have unmapped the old mapping, and another thread may have mapped these addresses
+            // since. This function must therefore not unmap them.
             std::mem::forget(self);
             return Err(error);
         }
@@ -225,7 +227,7 @@ fn refused(bytes: usize, action: &'static str, error: rustix::io::Errno) -> Memo
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: this mapping is ours, and who uses its frames keeps it alive.
+        // SAFETY: this value owns the mapping, and the users of its frames keep it alive.
         let unmapped = unsafe { munmap(self.base.cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_setting_that_helps() {
+    fn missing_huge_pages_are_reported_with_the_setting_that_helps() {
         // 32 TiB in reserved huge pages: no machine has them.
         match HostMemory::map(1 << 45, Backing::Reserved) {
             Err(error @ MemoryError::TooFewHugePages { needed: 16_777_216, .. }) => {

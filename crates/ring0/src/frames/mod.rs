@@ -1,11 +1,12 @@
-//! Physical frames: preallocated, never zeroed, handed out through per-vCPU free lists (sections 5.2 and 6.1 of
-//! the paper).
+//! Physical frames. They are preallocated, never zeroed, and handed out through free lists for each vCPU (sections
+//! 5.2 and 6.1 of the paper).
 //!
-//! [`HostMemory`] is the memory, mapped once, with the host's huge pages behind it where they can be had.
-//! [`FramePool`] hands out its frames of 4 KiB, and runs of 512 of them for huge mappings. A [`Frame`] is a number of
-//! guest-physical memory; [`FramePool::address`] says where the process sees it.
+//! [`HostMemory`] is the memory. It is mapped once, and huge pages of the host back it where they are available.
+//! [`FramePool`] hands out frames of 4 KiB, and runs of 512 frames for huge mappings. A [`Frame`] is a number in
+//! guest-physical memory; [`FramePool::address`] returns the frame's address in the process.
 //!
-//! Nothing is counted or owned beyond "handed out or not": who takes a frame gives it back, once.
+//! The pool records only whether a frame is handed out. It keeps no owner and no reference count: the taker of a
+//! frame must give it back exactly once.
 
 mod copy;
 mod frame;

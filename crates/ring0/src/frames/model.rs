@@ -1,4 +1,5 @@
-//! Every interleaving of small configurations of the free lists, by loom: no frame is handed out twice, none is lost.
+//! Loom models of the free lists. They cover every interleaving of small configurations, within a bound of
+//! preemptions: no frame is handed out twice, and none is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +10,7 @@ use super::lists::{Lists, Shape};
 use super::stack::{Chain, Links, NIL, Stack};
 use crate::word::Loom;
 
-/// Lists, and for each frame whether somebody has it.
+/// The lists, and for each frame whether it is handed out.
 struct World {
     lists: Lists<Loom>,
     owned: Vec<AtomicU32>,
@@ -32,7 +33,7 @@ impl World {
         assert_eq!(self.lists.give(cache, frame), Ok(()));
     }
 
-    /// Everything is there when everything has been given back.
+    /// Asserts that no frame is lost. Every frame must have been given back.
     fn check_nothing_lost(self: Arc<World>) {
         let mut world = Arc::into_inner(self).unwrap();
         let broken = world.lists.statistics().runs_broken;
@@ -62,8 +63,8 @@ fn the_stack_gives_each_entry_once() {
         for entry in 0..3 {
             world.1.push(&world.0, Chain::one(entry));
         }
-        // Takes a chain, and puts back its first entry only: what makes a stale compare-and-swap succeed on a stack
-        // without tags.
+        // Takes a chain, and puts only its first entry back. On a stack without tags, this lets a stale
+        // compare-and-swap succeed.
         let work = |(links, stack, seen): &(Links<Loom>, Stack<Loom>, AtomicU32)| {
             let chain = stack.pop(links, 2);
             let mut entry = chain.first;

@@ -1,4 +1,4 @@
-//! A pool of frames: memory, its place in the guest, and free lists.
+//! A pool of frames: its memory, its position in guest-physical memory, and its free lists.
 
 use crate::paging::{LinearMemory, TableSource};
 use crate::word::Native;
@@ -7,38 +7,38 @@ use super::lists::{Lists, Shape, Statistics, WrongFrame};
 use super::memory::HostMemory;
 use super::{Frame, MemoryError};
 
-/// How many frames a run has: 2 MiB.
+/// Number of frames in a run (2 MiB).
 pub const RUN_FRAMES: u64 = 512;
 
-/// How many frames go from a global list to a vCPU's at once, and back.
+/// Number of frames that move between a global list and a vCPU's list at once.
 const BATCH: u32 = 64;
 
 /// Why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// Not on a boundary of 2 MiB.
+    /// The first frame is not on a boundary of 2 MiB.
     #[error("the pool's first frame, {0:?}, is not on a boundary of 2 MiB")]
     Unaligned(Frame),
-    /// More frames than the lists can number.
+    /// The memory has more frames than the lists can number.
     #[error("a pool has at most {most} runs of 2 MiB, not {runs}")]
     TooLarge {
-        /// How many were asked for.
+        /// Number of runs in the memory.
         runs: u64,
-        /// How many there can be.
+        /// Largest possible number of runs.
         most: u64,
     },
-    /// No memory.
+    /// The memory could not be mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
-/// Frames of preallocated memory, to be taken and given back by every vCPU in constant time.
+/// A pool of frames in preallocated memory. Every vCPU takes and gives frames in constant time.
 ///
-/// Everything but [`reassemble`](Self::reassemble) may be called from any thread, in ring 0 with interrupts on or
-/// off, and from a handler that has interrupted a call: nothing waits, allocates, panics, or makes a system call.
-/// The memory of the free lists ([`spans`](Self::spans)) must be mapped where handlers run.
+/// Every method but [`reassemble`](Self::reassemble) may be called from any thread, in ring 0 with interrupts on or
+/// off, and from a handler that has interrupted such a call. These methods do not wait, allocate, panic, or make
+/// system calls. The memory of the free lists ([`spans`](Self::spans)) must be mapped where handlers run.
 ///
-/// Frames are never zeroed: they have the contents that their last user left.
+/// Frames are never zeroed: a frame has the contents that its last user left.
 pub struct FramePool {
     first: Frame,
     memory: HostMemory,
@@ -46,9 +46,10 @@ pub struct FramePool {
 }
 
 impl FramePool {
-    /// A pool of all of `memory`, which the guest has at `first` and behind it, for the vCPUs 0 up to `cpus`.
+    /// Creates a pool of all of `memory` for the vCPUs from 0 up to, but not including, `cpus`. The memory begins
+    /// at frame `first` of guest-physical memory, which must be on a boundary of 2 MiB.
     ///
-    /// The global lists are in as many parts as there are vCPUs, up to 16.
+    /// There are as many global lists as vCPUs, but at most 16.
     pub fn new(first: Frame, memory: HostMemory, cpus: u32) -> Result<FramePool, PoolError> {
         let runs = memory.bytes() as u64 / (RUN_FRAMES * 4096);
         let most = u64::from(super::stack::LIMIT) / RUN_FRAMES;
@@ -68,91 +69,92 @@ impl FramePool {
         Ok(FramePool { first, memory, lists: Lists::new(shape) })
     }
 
-    /// A frame, from the list of vCPU `cpu`, or `None` if there is none left.
+    /// Takes a frame from the list of vCPU `cpu`. Returns `None` if the pool has no free frame.
     ///
-    /// Any number will do for `cpu`, and two threads with the same one do no harm but to speed.
+    /// Any value of `cpu` is valid. Two threads may use the same one; this costs only speed.
     #[inline]
     pub fn take(&self, cpu: u32) -> Option<Frame> {
         self.lists.take(cpu).map(|number| self.first.offset(u64::from(number)))
     }
 
-    /// Takes a frame back, to the list of vCPU `cpu`.
+    /// Gives a frame back, to the list of vCPU `cpu`.
     #[inline]
     pub fn give(&self, cpu: u32, frame: Frame) -> Result<(), WrongFrame> {
         self.lists.give(cpu, self.number(frame)?)
     }
 
-    /// A run: 512 frames of 2 MiB together, on a boundary of 2 MiB; the first of them.
+    /// Takes a run of 512 contiguous frames (2 MiB) on a boundary of 2 MiB. Returns the first frame.
     ///
-    /// Runs that were broken up into single frames are runs again only after [`reassemble`](Self::reassemble):
-    /// take runs before frames.
+    /// A run that was broken up into single frames is a run again only after [`reassemble`](Self::reassemble). Runs
+    /// should therefore be taken before frames.
     pub fn take_run(&self) -> Option<Frame> {
         self.lists.take_run().map(|number| self.first.offset(u64::from(number)))
     }
 
-    /// Takes a run back.
+    /// Gives a run back.
     pub fn give_run(&self, first: Frame) -> Result<(), WrongFrame> {
         self.lists.give_run(self.number(first)?)
     }
 
-    /// Makes single frames of a run that is handed out (after its huge page was split): each is given back with
-    /// [`give`](Self::give) then.
+    /// Turns a run that is handed out into single frames, for example after its huge page was split. Each frame
+    /// must then be given back with [`give`](Self::give).
     pub fn scatter_run(&self, first: Frame) -> Result<(), WrongFrame> {
         self.lists.scatter_run(self.number(first)?)
     }
 
-    /// Makes whole runs of the frames that are free, as far as they are together; returns how many. Takes time in
-    /// proportion to the pool's size.
+    /// Makes whole runs of contiguous free frames. Returns the number of runs made. Takes time in proportion to the
+    /// size of the pool.
     pub fn reassemble(&mut self) -> u32 {
         self.lists.reassemble()
     }
 
-    /// Frames for, and from, one vCPU; also a source of page tables.
+    /// The pool as used by one vCPU. The value is also a source of page tables.
     #[inline]
     pub fn cpu(&self, cpu: u32) -> CpuFrames<'_> {
         CpuFrames { pool: self, cpu }
     }
 
-    /// Where the process sees a frame: for input and output, and for handlers. `None` if it is not of this pool.
+    /// The address of a frame in the process, for I/O and for handlers. `None` if the frame is not of this pool.
     #[inline]
     pub fn address(&self, frame: Frame) -> Option<*mut u8> {
         let number = self.number(frame).ok()?;
         Some(self.memory.base().wrapping_add((number as usize) << 12))
     }
 
-    /// The frame that the process sees at an address: the reverse of [`address`](Self::address).
+    /// The frame at an address of the process: the inverse of [`address`](Self::address). `None` if the address is
+    /// not in the pool's memory.
     #[inline]
     pub fn frame_at(&self, address: *const u8) -> Option<Frame> {
         let offset = (address as usize).checked_sub(self.memory.base() as usize)?;
         (offset < self.memory.bytes()).then(|| self.first.offset((offset >> 12) as u64))
     }
 
-    /// The first frame.
+    /// The first frame of the pool.
     pub const fn first(&self) -> Frame {
         self.first
     }
 
-    /// The memory.
+    /// The memory of the pool.
     pub const fn memory(&self) -> &HostMemory {
         &self.memory
     }
 
-    /// The pool's memory as one that holds page tables.
+    /// The pool's memory as memory that contains page tables.
     ///
     /// # Safety
-    /// The pool outlives what is made of this, and frames that are used as tables are used for nothing else.
+    /// The pool must outlive the returned value. Frames that are used as tables must not be used for anything else.
     pub const unsafe fn table_memory(&self) -> LinearMemory {
         // SAFETY: the pool's frames are at these addresses; the rest is the caller's promise.
         unsafe { LinearMemory::new(self.first, self.memory.bytes() as u64 >> 12, self.memory.base()) }
     }
 
-    /// What the pool has done so far.
+    /// The statistics of the pool.
     pub fn statistics(&self) -> Statistics {
         self.lists.statistics()
     }
 
-    /// Address and length of all memory that taking and giving frames touches, besides the pool itself (the frames
-    /// are not touched).
+    /// Address and length of all memory that taking and giving frames touches, except for the pool structure
+    /// itself. The frames are not touched.
     pub fn spans(&self) -> [(usize, usize); 4] {
         self.lists.spans()
     }
@@ -171,7 +173,7 @@ impl std::fmt::Debug for FramePool {
     }
 }
 
-/// A pool, as one vCPU uses it.
+/// A pool as used by one vCPU.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuFrames<'p> {
     pool: &'p FramePool,

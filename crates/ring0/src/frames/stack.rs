@@ -1,22 +1,22 @@
-//! Lock-free stacks of numbered entries: what the global free lists are.
+//! Lock-free stacks of numbered entries. The global free lists are such stacks.
 //!
-//! An entry is a number below [`LIMIT`]; its link is a word in an array of [`Links`] that all stacks of the same
-//! entries share. A stack's head is one word: the first entry and a tag that every change increments, so a
-//! compare-and-swap succeeds only if nothing changed since the head was read. That is why a pop may take several
-//! entries at once: the links it has walked are the ones of that moment, or its compare-and-swap fails.
+//! An entry is a number below [`LIMIT`]. Its link is a word in an array of [`Links`] that all stacks of the same
+//! entries share. A stack's head is one word: the first entry, and a tag that every change increments. A
+//! compare-and-swap therefore succeeds only if the stack has not changed since the head was read. This allows a pop
+//! to take several entries at once: either the links it followed are still valid, or its compare-and-swap fails.
 //!
-//! (The tag has 32 bits. A vCPU would have to stop inside a pop while the others change the stack exactly 2^32 times,
-//! and find the same first entry, to be deceived.)
+//! The tag has 32 bits. A wrong success requires that a vCPU stops inside a pop while the others change the stack
+//! exactly 2^32 times and leave the same first entry.
 //!
-//! Nothing waits for anybody: an interrupt handler, or a vCPU that the host has stopped, is never in the way.
+//! No operation waits, so an interrupt handler, or a vCPU that the host has stopped, never blocks another.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::word::{Atomic, Atomics};
 
-/// Entries are below this; the words above mean something else.
+/// Entries are below this limit. Values from here on are marks or [`NIL`].
 pub(super) const LIMIT: u32 = u32::MAX - 7;
-/// The link of a last entry, and the first entry of an empty stack.
+/// The link of the last entry, and the first entry of an empty stack.
 pub(super) const NIL: u32 = u32::MAX;
 
 /// One link for each entry, or a mark (at least [`LIMIT`]) for an entry that is on no list.
@@ -32,7 +32,7 @@ impl<A: Atomics> Links<A> {
         self.0.len() as u32
     }
 
-    /// The link or mark of an entry; of none, `NIL`.
+    /// The link or mark of an entry; `NIL` if there is no such entry.
     #[inline]
     pub(super) fn get(&self, entry: u32) -> u32 {
         self.0.get(entry as usize).map_or(NIL, |link| link.load(Relaxed))
@@ -45,20 +45,20 @@ impl<A: Atomics> Links<A> {
         }
     }
 
-    /// Replaces a mark, if it is there: of several who try, one succeeds.
+    /// Replaces a mark by `link` if the entry has that mark. Of several concurrent callers, one succeeds.
     #[inline]
     pub(super) fn replace(&self, entry: u32, mark: u32, link: u32) -> Result<(), u32> {
         let Some(word) = self.0.get(entry as usize) else { return Err(NIL) };
         word.compare_exchange(mark, link, AcqRel, Relaxed).map(|_| ())
     }
 
-    /// Where the links are in memory: address and length.
+    /// Address and length of the links in memory.
     pub(super) fn span(&self) -> (usize, usize) {
         (self.0.as_ptr() as usize, size_of_val(&*self.0))
     }
 }
 
-/// Entries linked from `first` to `last`, on no stack.
+/// A chain of entries that is on no stack, linked from `first` to `last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) first: u32,
@@ -87,7 +87,7 @@ impl<A: Atomics> Stack<A> {
         Stack(A::U64::new(head(0, NIL)))
     }
 
-    /// Puts a chain, which its links join, on top.
+    /// Puts a chain of linked entries on top.
     pub(super) fn push(&self, links: &Links<A>, chain: Chain) {
         if chain.count == 0 {
             return;
@@ -103,7 +103,7 @@ impl<A: Atomics> Stack<A> {
         }
     }
 
-    /// Takes up to `most` entries off, as a chain that ends.
+    /// Takes up to `most` entries off the top, as a chain that ends in `NIL`.
     pub(super) fn pop(&self, links: &Links<A>, most: u32) -> Chain {
         let mut old = self.0.load(Acquire);
         loop {
@@ -127,8 +127,9 @@ impl<A: Atomics> Stack<A> {
         }
     }
 
-    /// The last of up to `most` entries from `first` on, how many they are, and what follows. `None` if a link is none:
-    /// then the stack has changed meanwhile.
+    /// Follows the links from `first` over up to `most` entries. Returns the last entry, the number of entries, and
+    /// the entry behind them. Returns `None` if it finds a mark instead of a link: then the stack has changed
+    /// meanwhile.
     fn walk(links: &Links<A>, first: u32, most: u32) -> Option<(u32, u32, u32)> {
         let (mut last, mut count) = (first, 1);
         loop {
@@ -143,7 +144,7 @@ impl<A: Atomics> Stack<A> {
         }
     }
 
-    /// Empties the stack, which nobody else uses.
+    /// Empties the stack. No other thread may use it.
     pub(super) fn reset(&mut self) {
         *self = Self::new();
     }

@@ -1,4 +1,4 @@
-//! The pool against a model, and under load from many threads.
+//! Tests of the pool against a model, and under load from many threads.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,7 +27,7 @@ fn every_frame_is_handed_out_once_and_then_no_more() {
     assert_eq!(seen.last(), Some(&FIRST.offset(3 * RUN_FRAMES - 1)));
     assert_eq!(pool.take_run(), None);
 
-    // All free frames in one vCPU's lists are no reason for another to have none.
+    // A vCPU without free frames takes them from the lists of another vCPU.
     for frame in seen.iter().take(10) {
         pool.give(0, *frame).unwrap();
     }
@@ -41,7 +41,7 @@ fn every_frame_is_handed_out_once_and_then_no_more() {
 }
 
 #[test]
-fn what_is_not_handed_out_cannot_be_given_back() {
+fn only_frames_that_are_handed_out_can_be_given_back() {
     let pool = pool(2, 1);
     let run = pool.take_run().unwrap();
     let frame = pool.take(0).unwrap();
@@ -58,7 +58,7 @@ fn what_is_not_handed_out_cannot_be_given_back() {
 }
 
 #[test]
-fn of_two_who_give_the_same_frame_back_one_is_told() {
+fn a_frame_given_back_by_two_threads_is_accepted_once() {
     let pool = pool(1, 2);
     for _ in 0..2000 {
         let frame = pool.take(0).unwrap();
@@ -112,8 +112,8 @@ fn a_pool_off_the_boundary_is_refused() {
     assert!(matches!(FramePool::new(Frame::new(8), memory, 1), Err(PoolError::Unaligned(_))));
 }
 
-/// Threads take and give from their own and from each other's caches; every frame carries its owner's name
-/// meanwhile, and nobody ever finds another's.
+/// Threads take and give frames through their own cache and through a cache they share. Every frame in use is
+/// marked with its owner, so a second owner is detected.
 #[test]
 fn no_frame_has_two_owners_under_load() {
     let shape = Shape { runs: 4, run_frames: 16, caches: 3, stacks: 2, batch: 4 };
@@ -127,7 +127,7 @@ fn no_frame_has_two_owners_under_load() {
                 let mut dice = thread;
                 for _ in 0..100_000 {
                     dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    // Four threads on three caches: two of them meet.
+                    // Four threads use three caches, so two of them share one.
                     if dice >> 31 == 0 && held.len() < 24 {
                         if let Some(frame) = lists.take(thread) {
                             assert_eq!(owners[frame as usize].swap(thread, Ordering::Relaxed), 0);
@@ -189,7 +189,7 @@ proptest! {
                         prop_assert!(!runs.contains(&(frame / LENGTH * LENGTH)));
                         frames.push(frame);
                     }
-                    // Without interference, there is nothing only if everything is out.
+                    // A single thread gets `None` only if every frame is handed out.
                     None => prop_assert_eq!(frames.len() as u32 + runs.len() as u32 * LENGTH, RUNS * LENGTH),
                 },
                 Step::Give(cpu, which) if !frames.is_empty() => {

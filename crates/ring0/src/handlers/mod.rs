@@ -1,8 +1,9 @@
-//! What a program can put in the place of the default: handlers of exceptions, interrupts and system calls.
+//! Handlers of exceptions, interrupts and system calls that a program can set instead of the default.
 //!
-//! They run in ring 0 on stacks of their own with interrupts off, between two instructions of arbitrary code, so
-//! they must not take locks that such code may hold (the allocator's, for one), and must not panic (which ends the
-//! process). Touching memory is fine: a page fault in a handler is handled like any other, up to three deep.
+//! Handlers run in ring 0 on stacks of their own, with interrupts off, between two instructions of arbitrary code.
+//! A handler must therefore not take locks that such code may hold, for example the allocator's. It must not panic,
+//! because a panic ends the process. It may touch memory: a page fault in a handler is handled like any other, up
+//! to three deep.
 
 pub mod huge;
 pub mod ranges;

@@ -1,7 +1,8 @@
-//! Handlers of page faults by address: for libraries whose memory has faults of its own.
+//! Page-fault handlers for ranges of addresses, for libraries whose memory causes page faults by design.
 //!
-//! A library claims its range of addresses once. Then neither the program's own handler nor another library displaces it.
-//! The table is read in the handler of page faults, without locks; claims are made one after the other.
+//! A library claims its range of addresses once. Neither the program's own handler nor another library can then
+//! displace its handler. The page-fault handler reads the table without locks. Claims change under the lock
+//! `CHANGING`.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +11,14 @@ use super::trap::TrapHandler;
 use crate::error::{Error, Result};
 use crate::paging::VirtRange;
 
-/// How many ranges there can be at a time.
+/// The limit of simultaneous ranges.
 pub const MOST_RANGES: usize = 16;
 
 #[derive(Debug)]
 struct Claim {
     start: AtomicU64,
     end: AtomicU64,
-    /// Null where there is no claim.
+    /// Null if the entry has no claim.
     handler: AtomicPtr<()>,
 }
 
@@ -50,17 +51,19 @@ impl Claim {
 }
 
 static CLAIMS: [Claim; MOST_RANGES] = [const { Claim::none() }; MOST_RANGES];
-/// No claim from this one on was ever made.
+/// Number of entries up to the last one that was ever claimed.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Held while a claim is made or given up.
+/// Held while a claim is made or released.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// Has `handler` handle the page faults in a range of addresses. What it passes goes to the handler that
-/// [`set_page_fault_handler`](super::set_page_fault_handler) has set, if any, and then happens natively. A range that was
-/// claimed before gets the new handler. All processors use it at once.
+/// Makes `handler` handle the page faults in a range of addresses. A fault that it passes goes to the handler set
+/// by [`set_page_fault_handler`](super::set_page_fault_handler), if any, and otherwise recurs in ring 3. If the
+/// same range is claimed already, the new handler replaces the old one. The claim takes effect on all processors at
+/// once.
 ///
 /// # Errors
-/// [`Error::BadRange`] if it overlaps another claimed range; [`Error::TooManyRanges`].
+/// [`Error::BadRange`] if the range overlaps another claimed range; [`Error::TooManyRanges`] if [`MOST_RANGES`]
+/// ranges are claimed.
 pub fn claim_page_faults(range: VirtRange, handler: TrapHandler) -> Result<()> {
     let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     let pointer = handler as *mut ();
@@ -82,8 +85,8 @@ pub fn claim_page_faults(range: VirtRange, handler: TrapHandler) -> Result<()> {
     Ok(())
 }
 
-/// Takes the handler of a claimed range away; nothing happens if there is none. It may still run on other processors when
-/// this returns, if they touch the range.
+/// Releases a claimed range. Does nothing if the range is not claimed. The handler may still be running on other
+/// processors when this returns, if they touch the range.
 pub fn release_page_faults(range: VirtRange) {
     let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(claim) = CLAIMS.iter().find(|claim| claim.is(range)) {
@@ -91,11 +94,11 @@ pub fn release_page_faults(range: VirtRange) {
     }
 }
 
-/// The handler of the range that an address is in.
+/// The handler of the claimed range that contains an address.
 pub(super) fn handler_at(address: u64) -> Option<TrapHandler> {
     CLAIMS[..USED.load(Ordering::Acquire)].iter().find_map(|claim| {
         let handler = claim.handler.load(Ordering::Acquire);
-        // The second look: if it is the same handler, the range that was looked at is its.
+        // The handler is read twice. If it has not changed, the range read in between belongs to it.
         let is_its =
             !handler.is_null() && claim.contains(address) && claim.handler.load(Ordering::Acquire) == handler;
         // SAFETY: only `claim_page_faults` stores here, and stores such functions.
@@ -110,7 +113,7 @@ mod tests {
     use crate::cpu::Cpu;
     use crate::handlers::Outcome;
 
-    /// Claims are the whole process's.
+    /// All tests share the claims of the process.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     fn range(start: u64, bytes: u64) -> VirtRange {

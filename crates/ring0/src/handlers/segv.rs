@@ -1,19 +1,19 @@
-//! Threads that touch memory natively which only ring 0 has are taken into ring 0, where it is.
+//! Entering ring 0 on a fault: a thread in ring 3 that touches memory which exists only in ring 0 enters ring 0.
 //!
-//! Natively, such addresses are reserved and have no rights ([`Process::keep_private`](crate::Process::keep_private)), so
-//! whoever uses them gets SIGSEGV: a thread that has not entered ring 0, and one that has lost it. The handler of the
-//! signal lets the thread go on in a piece of assembly that keeps all registers, enters ring 0, and returns to the
-//! instruction.
+//! In ring 3, such addresses are reserved without access rights
+//! ([`Process::keep_private`](crate::Process::keep_private)). A thread that has not entered ring 0, or has lost it,
+//! gets SIGSEGV when it touches them. The signal handler makes the thread continue in a piece of assembly. That
+//! assembly keeps all registers, enters ring 0, and returns to the instruction that faulted.
 //!
-//! That piece must be told where the instruction and its stack are. The handler must not write this below the thread's red zone,
-//! because there the kernel may have what the thread gets back: if the handler runs on the thread's own stack, the vector
-//! registers end there. So the handler leaves it in the kernel's own frame, in words that `rt_sigreturn` does not read
-//! (`left_behind`), and the piece begins with its stack pointer there. What it found it copies below the red zone, when the
-//! frame is not needed any more.
+//! The assembly needs the address of that instruction and the thread's stack pointer. The handler must not write
+//! them below the thread's red zone: if the handler runs on the thread's own stack, the kernel's saved vector
+//! registers end there. The handler therefore writes them into the kernel's signal frame, to words that
+//! `rt_sigreturn` does not read (`left_behind`). The assembly starts with its stack pointer at these words. It
+//! copies them below the red zone once the frame is no longer needed.
 //!
-//! A thread that cannot enter (too many; on top of a signal handler that has interrupted ring 0) gets its SIGSEGV after
-//! all. Entering for the first time allocates memory: code that touches such memory while it holds the allocator's lock
-//! enters before.
+//! A thread that cannot enter ring 0 gets the SIGSEGV. This happens if all processors are in use, and in a signal
+//! handler that has interrupted ring 0. The first entry of a thread allocates memory. Code that touches such memory
+//! while it holds the allocator's lock must therefore enter ring 0 before.
 
 use std::arch::global_asm;
 use std::mem::offset_of;
@@ -25,7 +25,7 @@ use crate::arch::xstate::zero_xsave_header;
 use crate::error::{Error, Result};
 use crate::process::Process;
 
-/// Bytes of the red zone below a stack pointer.
+/// Size in bytes of the red zone below a stack pointer.
 const RED_ZONE: i64 = 128;
 
 global_asm!(
@@ -95,11 +95,11 @@ bedplate_ring0_go_in:      # (rsp) = where to go on; 8(rsp) = where the stack go
 );
 
 unsafe extern "C" {
-    /// Goes on in ring 0 where the stack says.
+    /// Enters ring 0 and continues at the instruction whose address is on the stack.
     fn bedplate_ring0_go_in();
 }
 
-/// Enters ring 0; called by the assembly, between two instructions of arbitrary code.
+/// Enters ring 0. The assembly calls this between two instructions of arbitrary code.
 #[unsafe(no_mangle)]
 extern "C" fn bedplate_ring0_enter_from_signal() {
     // SAFETY: `errno` is this thread's own.
@@ -108,16 +108,17 @@ extern "C" fn bedplate_ring0_enter_from_signal() {
     let before = unsafe { *errno };
     let entered = Process::current().is_some_and(|process| process.enter().is_ok());
     if !entered {
-        // The instruction is tried again natively, and ends the process as it would have without this.
+        // The thread executes the instruction again in ring 3, and the default action ends the process.
         default_action(libc::SIGSEGV);
     }
     // SAFETY: as above.
     unsafe { *errno = before };
 }
 
-/// The default action, by a bare call: a preloaded library may have put its own in the place of the C library's.
+/// Sets the default action by a bare system call, because a preloaded library may have replaced the C library's
+/// function.
 fn default_action(signal: i32) {
-    /// The kernel's structure: handler, flags, restorer, and the signals to block.
+    /// The kernel's `struct sigaction`: handler, flags, restorer, and the signals to block.
     const DEFAULT: [u64; 4] = [libc::SIG_DFL as u64, 0, 0, 0];
     // SAFETY: reads the structure.
     unsafe {
@@ -125,31 +126,32 @@ fn default_action(signal: i32) {
     };
 }
 
-/// What is done about SIGSEGV that is not about such addresses; null as long as nothing is known of it.
+/// The action for a SIGSEGV at any other address. Null until the first call of [`take_in`] or [`set_segv_action`].
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether the handler is set. Held while that changes.
+/// Whether the handler is set. The lock is held while that changes.
 static IS_SET: Mutex<bool> = Mutex::new(false);
 
-/// Sets what is done about SIGSEGV that is not about memory of ring 0's, for a program whose own `sigaction` would take the
-/// handler away. (Old ones are kept: a signal may be using them.)
+/// Sets the action for a SIGSEGV at an address that is not ring 0's. A program uses it instead of `sigaction`,
+/// which would remove the handler of this module. Old actions are never freed, because a signal handler may be
+/// using them.
 pub fn set_segv_action(action: libc::sigaction) {
     BEFORE.store(Box::leak(Box::new(action)), Ordering::Release);
 }
 
-/// This process's number, when the handler was set: a child that has the same memory (`vfork`) has its parent's
-/// processor, too, and must not enter.
+/// The process ID when the handler was set. A child that shares the parent's memory (`vfork`) also shares its
+/// processor, and must not enter ring 0.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// In a forked child that has built a process of its own: its threads are taken in.
+/// Lets the threads of a forked child enter on faults. The child calls it when it has built its own process.
 pub fn adopt_segv() {
     // SAFETY: no conditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-/// Who says of an address that it is ring 0's.
+/// Says whether an address is memory that only ring 0 has.
 pub type IsOurs = fn(u64) -> bool;
 
-/// As many as there can be.
+/// The limit of such functions.
 const MOST: usize = 8;
 static ASKED: [AtomicPtr<()>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 
@@ -163,11 +165,11 @@ fn is_ours(address: u64) -> bool {
     )
 }
 
-/// Takes threads into ring 0 that natively touch an address of which `is_ours` says that only ring 0 has it. It is asked
-/// in a signal handler: it takes no locks and allocates nothing. Once it has been given it stays.
+/// Makes a thread in ring 3 enter ring 0 when it touches an address for which `is_ours` returns true. `is_ours`
+/// runs in a signal handler, so it must not take locks or allocate. It cannot be removed.
 ///
 /// # Errors
-/// [`Error::Segv`] if the signal cannot be handled, or too many have asked.
+/// [`Error::Segv`] if the handler of SIGSEGV cannot be set, or if eight functions are registered already.
 pub fn take_in(is_ours: IsOurs) -> Result<()> {
     let mut is_set = IS_SET.lock().unwrap_or_else(PoisonError::into_inner);
     let new = is_ours as *mut ();
@@ -188,7 +190,7 @@ pub fn take_in(is_ours: IsOurs) -> Result<()> {
     action.sa_sigaction = caught as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     let failed = || Error::Segv { source: std::io::Error::last_os_error() };
-    // SAFETY: reads the action; the handler must know it before it is set.
+    // SAFETY: reads the present action, which the handler must know before it is set.
     if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut before) } != 0 {
         return Err(failed());
     }
@@ -201,8 +203,8 @@ pub fn take_in(is_ours: IsOurs) -> Result<()> {
     Ok(())
 }
 
-/// Two words of the kernel's signal frame that it does not read when the handler returns: of those that it keeps for later use,
-/// behind the pointer to the vector registers.
+/// Two words of the kernel's signal frame that the kernel does not read when the handler returns. They are reserved
+/// words behind the pointer to the vector registers.
 fn left_behind(context: &mut libc::ucontext_t) -> *mut [i64; 2] {
     const _: () = assert!(
         size_of::<libc::mcontext_t>() >= offset_of!(libc::mcontext_t, fpregs) + 8 + size_of::<[i64; 8]>()
@@ -210,11 +212,12 @@ fn left_behind(context: &mut libc::ucontext_t) -> *mut [i64; 2] {
     (&raw mut context.uc_mcontext.fpregs).wrapping_add(1).cast()
 }
 
-/// Linux calls this, natively.
+/// The signal handler, which Linux calls in ring 3.
 extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes both, for as long as this runs.
     let (details, frame) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
-    // SAFETY: SIGSEGV of the kernel's has an address; another's has none that is ring 0's.
+    // SAFETY: a SIGSEGV of the kernel has an address. The value in any other SIGSEGV is not used, because of the
+    // check of `si_code`.
     let address = unsafe { details.si_addr() } as u64;
     // SAFETY: no conditions.
     let is_owner = || unsafe { libc::getpid() } == OWNER.load(Ordering::Relaxed);
@@ -222,8 +225,8 @@ extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let left = left_behind(frame);
         let registers = &mut frame.uc_mcontext.gregs;
         let stack = registers[libc::REG_RSP as usize] - RED_ZONE - 8;
-        // SAFETY: words of the frame, which is on the stack that this runs on. What pushes below them overwrites the frame, which
-        // nobody reads after this handler has returned.
+        // SAFETY: these words are in the frame, on the stack of this handler. The assembly's pushes below them
+        // overwrite the frame, which nothing reads after this handler has returned.
         unsafe { left.write([registers[libc::REG_RIP as usize], stack]) };
         registers[libc::REG_RSP as usize] = left as i64;
         registers[libc::REG_RIP as usize] = bedplate_ring0_go_in as *const () as i64;
@@ -232,13 +235,13 @@ extern "C" fn caught(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     pass_on(signal, info, context);
 }
 
-/// Does what was done before there was a handler here.
+/// Performs the action that was set before this handler.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: never freed.
     let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
     match before.map_or(libc::SIG_DFL, |before| before.sa_sigaction) {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The instruction is tried again, and ends the process.
+            // The thread executes the instruction again, and the default action ends the process.
             default_action(signal);
         }
         handler if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) => {
@@ -248,7 +251,7 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: without it, one of this form.
+            // SAFETY: without this flag, a handler of this form.
             let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }

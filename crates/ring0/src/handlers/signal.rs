@@ -1,16 +1,16 @@
-//! Signals handled in ring 0.
+//! Handling signals in ring 0.
 //!
-//! By default a signal interrupts the host part, and its handler runs there, natively. A handler set here runs in ring 0,
-//! where the thread was: the host part's handler, `catch`, only notes the signal, and has KVM interrupt the processor
-//! with a vector of its own. The handler of that vector lets the interrupted code go on in the signal's handler,
-//! below its red zone, as Linux does. So a signal comes between two instructions with interrupts on, and never on top
-//! of a trap handler.
+//! By default a signal interrupts the host part, and its handler runs there, in ring 3. A handler set by this
+//! module runs in ring 0 if the thread was there. The handler in the host part, `catch`, only notes the signal, and
+//! makes KVM interrupt the processor with a vector reserved for signals. The handler of that vector makes the
+//! interrupted code continue in the signal's handler, below its red zone, as Linux does. A signal thus arrives
+//! between two instructions with interrupts on, and never on top of a trap handler.
 //!
-//! A signal stays blocked from being noted until its handler has returned, so none is lost.
+//! A noted signal stays blocked until its handler has returned, so no signal is lost.
 //!
-//! What must not happen is that a signal is noted just before the host part makes a system call that blocks. So such a
-//! call is made at one place, which asks for noted signals and then calls; a signal that comes between the two moves
-//! the host part past the call, and the guest makes it again, after its handler.
+//! A signal must not be noted just before the host part makes a system call that blocks. Such a call is therefore
+//! made in one place, which first checks for noted signals. A signal that arrives between the check and the call
+//! moves the host part past the call. The guest makes the call again after the signal's handler.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -25,24 +25,26 @@ use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 use crate::process::thread;
 
-/// A handler. It runs in ring 0 if the thread was there, and natively if not ([`Cpu::current`] tells).
+/// A signal handler. It runs in ring 0 if the thread was there, and in ring 3 otherwise. [`Cpu::current`]
+/// distinguishes the two.
 pub type SignalHandler = fn(i32, &libc::siginfo_t);
 
 const SIGNALS: usize = 65;
 static HANDLERS: [AtomicPtr<()>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
-/// What code may use below its stack pointer.
+/// Size in bytes of the red zone, which code may use below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
-/// Direction and single-step flags, which a handler begins without.
+/// The direction and single-step flags. They are cleared before a handler runs.
 const NOT_IN_HANDLERS: u64 = 0x400 | 0x100;
 
-/// The signals that were noted for one processor's thread.
+/// The signals noted for the thread of one processor.
 pub struct Noted {
-    /// One bit for each.
+    /// One bit for each signal.
     bits: AtomicU64,
     infos: UnsafeCell<[MaybeUninit<libc::siginfo_t>; SIGNALS]>,
 }
 
-// SAFETY: used by the processor's thread only: its host part's handlers, and its handlers in ring 0.
+// SAFETY: only the processor's thread uses it: in its signal handlers in the host part, and in its handlers in ring
+// 0.
 unsafe impl Sync for Noted {}
 
 impl Default for Noted {
@@ -52,19 +54,19 @@ impl Default for Noted {
 }
 
 impl Noted {
-    /// Whether there are any.
+    /// Whether any signal is noted.
     #[inline]
     pub fn any(&self) -> bool {
         self.bits.load(Ordering::Relaxed) != 0
     }
 
-    /// Where the assembly looks.
+    /// The word that the assembly checks.
     pub fn word(&self) -> *const AtomicU64 {
         &raw const self.bits
     }
 
     fn note(&self, signal: i32, info: &libc::siginfo_t) {
-        // SAFETY: the signal is blocked as long as its bit is set, so nobody reads this one now.
+        // SAFETY: the signal is blocked as long as its bit is set, so no other code reads this entry now.
         unsafe { (*self.infos.get())[signal as usize].write(*info) };
         self.bits.fetch_or(1 << (signal - 1), Ordering::Release);
     }
@@ -82,10 +84,13 @@ impl Noted {
     }
 }
 
-/// Has a signal handled by `handler` in ring 0, by all threads; natively by those that are not there. Without `restart`,
-/// system calls that it interrupts fail with EINTR. `None` brings the default action back.
+/// Sets the handler of a signal for all threads. It runs in ring 0 for threads that are there, and in ring 3 for
+/// the others. Without `restart`, system calls that the signal interrupts fail with EINTR. `None` restores the
+/// default action.
 ///
-/// Signals that an instruction causes (SIGSEGV and the like) are refused: a thread gets them in ring 3.
+/// # Errors
+/// [`Error::BadSignal`] for a number that is no signal, for SIGKILL and SIGSTOP, and for signals that an
+/// instruction causes (SIGSEGV and the like). A thread gets the latter in ring 3.
 pub fn set_signal_handler(signal: i32, handler: Option<SignalHandler>, restart: bool) -> Result<()> {
     const REFUSED: [i32; 7] = [
         libc::SIGSEGV,
@@ -119,7 +124,7 @@ fn handler(signal: i32) -> Option<SignalHandler> {
     (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), SignalHandler>(pointer) })
 }
 
-/// Linux calls this, natively.
+/// The signal handler of the host part, which Linux calls in ring 3.
 extern "C" fn catch(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes both, for as long as this runs.
     let (info, context) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
@@ -127,14 +132,14 @@ extern "C" fn catch(signal: i32, info: *mut libc::siginfo_t, context: *mut c_voi
     let stack = registers[libc::REG_RSP as usize] as u64;
     let local = thread::own_cpu().filter(|local| local.in_session() && local.is_on_host_stack(stack));
     let Some(local) = local else {
-        // It interrupted native code.
+        // The signal interrupted ring 3 code.
         if let Some(handle) = handler(signal) {
             handle(signal, info);
         }
         return;
     };
     local.signals.note(signal, info);
-    // Blocked when this returns, until its handler has returned.
+    // The signal is blocked from the return of this function until its handler has returned.
     // SAFETY: the kernel's set of signals is the first word of the C library's.
     unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() |= 1 << (signal - 1) };
     let at = registers[libc::REG_RIP as usize] as u64;
@@ -145,11 +150,11 @@ extern "C" fn catch(signal: i32, info: *mut libc::siginfo_t, context: *mut c_voi
         registers[libc::REG_RIP as usize] = stubs::bedplate_ring0_call_given_up as *const () as i64;
     }
     compiler_fence(Ordering::SeqCst);
-    // SAFETY: KVM's mapping of this thread's processor. If KVM_RUN comes next, it returns at once.
+    // SAFETY: KVM's mapping of this thread's processor. If KVM_RUN is the next call, it returns at once.
     unsafe { (&raw mut (*local.run).immediate_exit).write_volatile(1) };
 }
 
-/// Before the guest runs: has KVM interrupt the processor if signals were noted.
+/// Makes KVM interrupt the processor if signals are noted. Called before the guest runs.
 pub fn announce(local: &CpuLocal) {
     // SAFETY: KVM's mapping of this thread's processor.
     unsafe { (&raw mut (*local.run).immediate_exit).write_volatile(0) };
@@ -159,27 +164,29 @@ pub fn announce(local: &CpuLocal) {
     }
 }
 
-/// What lies on the interrupted stack while a handler runs; the assembly goes back through the registers at its start.
+/// The data on the interrupted stack while a signal handler runs. The assembly restores the registers from its
+/// start.
 #[repr(C, align(16))]
 pub(crate) struct SignalFrame {
     registers: TrapFrame,
-    /// The vector registers to save: those of ring 0, as ring 3 has them as well.
+    /// The components of the vector registers to save: those of ring 0. Ring 3 has them as well.
     features: u64,
     signal: i32,
     info: libc::siginfo_t,
 }
 
 impl SignalFrame {
-    /// Where the assembly finds them.
+    /// Offset of `features`, for the assembly.
     pub(crate) const FEATURES: usize = offset_of!(SignalFrame, features);
 }
 
-/// In the processor's handler of the vector: lets the code go on in the signal's handler.
+/// Makes the interrupted code continue in the signal's handler. Called by the handler of the vector.
 pub fn deliver(cpu: Cpu, frame: &mut TrapFrame) {
     let local = cpu.local();
     let Some((signal, info)) = local.signals.take() else { return };
     let place = (frame.rsp - RED_ZONE - size_of::<SignalFrame>() as u64) & !63;
-    // SAFETY: the interrupted code's stack, below what it uses. If it is at its end, the fault is its own.
+    // SAFETY: the interrupted code's stack, below the part it uses. If the stack is too small, the fault is the
+    // program's error.
     unsafe {
         let features = local.process().features();
         (place as *mut SignalFrame).write(SignalFrame { registers: *frame, features, signal, info });
@@ -194,8 +201,8 @@ pub fn deliver(cpu: Cpu, frame: &mut TrapFrame) {
     }
 }
 
-/// Runs the handler, on the interrupted stack, from the assembly: in ring 0, or natively from where the thread has lost
-/// it, which may be anywhere here, as another signal may come in between whose handler leaves ring 0.
+/// Runs the handler on the interrupted stack; called by the assembly. The thread may lose ring 0 at any instruction
+/// here, because the handler of another signal may leave ring 0. The code then continues in ring 3.
 #[unsafe(no_mangle)]
 extern "C" fn bedplate_ring0_run_signal_handler(frame: &SignalFrame) {
     if let Some(cpu) = Cpu::current() {
@@ -207,10 +214,10 @@ extern "C" fn bedplate_ring0_run_signal_handler(frame: &SignalFrame) {
     unblock(frame.signal);
 }
 
-/// Before the thread goes on natively: signals that were noted are sent again, and so are handled natively.
+/// Sends noted signals again before the thread continues in ring 3, so they are handled in ring 3.
 pub fn hand_back(local: &CpuLocal) {
     while let Some((signal, info)) = local.signals.take() {
-        // SAFETY: sends to this thread itself what it had received.
+        // SAFETY: sends to this thread a signal that it has received.
         unsafe {
             let ids =
                 [libc::getpid() as u64, libc::gettid() as u64, signal as u64, (&raw const info) as u64, 0, 0];
@@ -245,7 +252,7 @@ mod tests {
         HANDLED.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// As where a signal on top of this one has left ring 0: all of the way back is in ring 3.
+    /// Runs the whole return path in ring 3, as after a nested signal whose handler left ring 0.
     #[test]
     fn interrupted_code_goes_on_from_ring_3_too() {
         HANDLERS[libc::SIGUSR1 as usize].store(use_registers as *mut (), Ordering::SeqCst);
@@ -253,7 +260,7 @@ mod tests {
         for bytes_further in [0, 8, 16, 40, 56] {
             let rsp = stack.as_mut_ptr_range().end as u64 - 256 - bytes_further;
             let place = (rsp - RED_ZONE - size_of::<SignalFrame>() as u64) & !63;
-            // SAFETY: all zeros is an information.
+            // SAFETY: all zeros is a valid `siginfo_t`.
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
             info.si_signo = libc::SIGUSR1;
             let registers =
@@ -261,8 +268,8 @@ mod tests {
             let features = xstate::native_features() & 7;
             let frame = SignalFrame { registers, features, signal: libc::SIGUSR1, info };
             let (mut sum, carry, at, vector): (u64, u64, u64, u64);
-            // SAFETY: the frame is on a stack that is large enough, which the code gives up again; every register
-            // that changes is named, or kept on the own stack.
+            // SAFETY: the frame is on a stack that is large enough, and the code leaves that stack again. Every
+            // register that changes is named, or saved on the own stack.
             unsafe {
                 (place as *mut SignalFrame).write(frame);
                 asm!(

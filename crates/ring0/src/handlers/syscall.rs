@@ -1,6 +1,6 @@
-//! System calls: shown to a handler in ring 0 before Linux is asked.
+//! System call handlers. In ring 0, a handler sees each system call before Linux does.
 //!
-//! The handler runs on a stack of its own. System calls that it makes itself go straight to Linux.
+//! The handler runs on a stack of its own. System calls that the handler makes go to Linux directly.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,41 +16,43 @@ use crate::process::local::CpuLocal;
 #[repr(C)]
 pub struct SyscallFrame {
     rbx: u64,
-    /// Its number.
+    /// The system call's number.
     pub number: u64,
-    /// Its arguments.
+    /// The arguments.
     pub arguments: [u64; 6],
     rflags: u64,
-    /// Where the code goes on.
+    /// The address where the caller continues.
     pub rip: u64,
     /// The caller's stack pointer.
     pub rsp: u64,
 }
 
-/// What happens with a system call.
+/// What to do with a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Linux is asked, after the [layers](add_syscall_layer) that come behind, with the number and the arguments that are in the
-    /// frame now.
+    /// Pass the call on: to the next [layer](add_syscall_layer), if any, and then to Linux, with the number and the
+    /// arguments that are in the frame now.
     Proxy,
-    /// This is the result; Linux is not asked. Errors are negative errnos: `Return(-libc::EPERM as i64)` refuses.
+    /// Return this result without asking Linux. An error is a negative errno: `Return(-libc::EPERM as i64)` refuses
+    /// the call.
     Return(i64),
 }
 
-/// A handler.
+/// A handler of system calls.
 pub type SyscallHandler = fn(Cpu, &mut SyscallFrame) -> Answer;
 
 impl SyscallFrame {
-    /// Asks Linux now, so that the handler sees the result, which it then returns.
+    /// Makes the call in Linux and returns its result. The handler can then return that result itself.
     ///
-    /// Not for calls that do not return like others: those of [`is_ordinary`](Self::is_ordinary) are.
+    /// The call must be [ordinary](Self::is_ordinary).
     pub fn proxy(&self) -> i64 {
         debug_assert!(self.is_ordinary());
         // SAFETY: the program asked for this call, and could make it.
         unsafe { stubs::bedplate_ring0_proxy_syscall(self) }
     }
 
-    /// Whether the call returns once, to where it was made: not clone, fork, exit and the like.
+    /// Whether the call returns exactly once, to the place where it was made. Calls like clone, fork and exit do
+    /// not.
     pub fn is_ordinary(&self) -> bool {
         const OTHERS: [i64; 8] = [
             libc::SYS_clone,
@@ -68,13 +70,13 @@ impl SyscallFrame {
 
 static HANDLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// How many libraries can have a layer.
+/// The limit of layers.
 pub const MOST_LAYERS: usize = 4;
 static LAYERS: [AtomicPtr<()>; MOST_LAYERS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_LAYERS];
 /// Held while a layer is added.
 static ADDING: Mutex<()> = Mutex::new(());
 
-/// The program's handler, then those of libraries.
+/// The program's handler, followed by the layers.
 fn handlers() -> impl Iterator<Item = SyscallHandler> {
     std::iter::once(&HANDLER).chain(&LAYERS).filter_map(|place| {
         let pointer = place.load(Ordering::Acquire);
@@ -83,19 +85,20 @@ fn handlers() -> impl Iterator<Item = SyscallHandler> {
     })
 }
 
-/// Sets the program's handler of system calls, or takes it away. This thread uses it from now on; others that are in ring 0
-/// while there was none before use it when they enter again.
+/// Sets or removes the program's handler of system calls. It takes effect for this thread at once. A thread that
+/// was already in ring 0 while there was no handler uses it when it enters again.
 pub fn set_syscall_handler(handler: Option<SyscallHandler>) {
     HANDLER.store(handler.map_or(std::ptr::null_mut(), |handler| handler as *mut ()), Ordering::Release);
     use_entry();
 }
 
-/// Adds a handler of system calls for a library, between the program's and Linux: it gets the calls, with their number and
-/// arguments, for which the program's handler and the layers added before say [`Answer::Proxy`]. It stays. Adding it again
-/// changes nothing. Which threads use it is as for [`set_syscall_handler`].
+/// Adds a handler of system calls for a library. It is called after the program's handler and the layers added
+/// before, if they return [`Answer::Proxy`], and sees the number and the arguments as they left them. A layer
+/// cannot be removed. Adding the same handler again changes nothing. It takes effect as [`set_syscall_handler`]
+/// describes.
 ///
 /// # Errors
-/// [`Error::TooManyLayers`].
+/// [`Error::TooManyLayers`] if there are [`MOST_LAYERS`] layers already.
 pub fn add_syscall_layer(handler: SyscallHandler) -> Result<()> {
     let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
     let new = handler as *mut ();
@@ -108,7 +111,7 @@ pub fn add_syscall_layer(handler: SyscallHandler) -> Result<()> {
     Ok(())
 }
 
-/// Has this thread, if it is in ring 0, use the entry that there is to be.
+/// Makes this thread use the right system-call entry, if it is in ring 0.
 fn use_entry() {
     if let Some(local) = CpuLocal::current() {
         let entry = entry();
@@ -118,7 +121,7 @@ fn use_entry() {
     }
 }
 
-/// The entry that LSTAR points to.
+/// The address for LSTAR: the entry with handlers if there is a handler.
 pub(crate) fn entry() -> u64 {
     match handlers().next() {
         None => stubs::bedplate_ring0_syscall as *const () as u64,
@@ -126,7 +129,7 @@ pub(crate) fn entry() -> u64 {
     }
 }
 
-/// Asks the handlers. Returns 1 if the frame's number is the result, 0 if Linux is to be asked.
+/// Calls the handlers. Returns 1 if the frame's number is the result, 0 if Linux must be asked.
 #[unsafe(no_mangle)]
 extern "C" fn bedplate_ring0_handle_syscall(frame: &mut SyscallFrame) -> u32 {
     let Some(local) = CpuLocal::current() else { return 0 };

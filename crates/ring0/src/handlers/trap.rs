@@ -1,4 +1,4 @@
-//! Exceptions and interrupts: one handler each.
+//! Exceptions and interrupts. Each vector has one handler.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,16 +11,16 @@ use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 
-/// What a handler did.
+/// The result of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The cause is gone: the interrupted code goes on with the registers in the frame.
+    /// The cause is removed. The interrupted code continues with the registers in the frame.
     Handled,
-    /// It is not the handler's: what happens by default happens.
+    /// The handler is not responsible. The default action follows.
     Pass,
 }
 
-/// A handler. The last argument is the address of a page fault, and undefined for other vectors.
+/// A trap handler. The last argument is the address of a page fault, and undefined for other vectors.
 pub type TrapHandler = fn(Cpu, &mut TrapFrame, u64) -> Outcome;
 
 static HANDLERS: [AtomicPtr<()>; 256] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 256];
@@ -31,11 +31,14 @@ fn handler(vector: usize) -> Option<TrapHandler> {
     (!pointer.is_null()).then(|| unsafe { std::mem::transmute::<*mut (), TrapHandler>(pointer) })
 }
 
-/// Sets the handler of a vector, or takes it away. All processors use it at once.
+/// Sets or removes the handler of a vector. It takes effect on all processors at once.
 ///
-/// Without a handler, an exception makes the code go on natively, where it gets the signal it would always have got;
-/// an interrupt is counted and ignored. Vectors 0 to 31 are exceptions, the others interrupts, which
-/// [`Cpu::send`](crate::Cpu::send) sends.
+/// An exception without a handler makes the code continue in ring 3, where it gets the signal it would get without
+/// ring 0. An interrupt without a handler is counted and ignored. Vectors 0 to 31 are exceptions. The others are
+/// interrupts, which [`Cpu::send`](crate::Cpu::send) sends.
+///
+/// # Errors
+/// [`Error::BadVector`] for double faults, machine checks, and the vectors that the library uses itself.
 pub fn set_handler(number: u8, handler: Option<TrapHandler>) -> Result<()> {
     let refuse = |why| Err(Error::BadVector { vector: number, why });
     match u64::from(number) {
@@ -50,20 +53,21 @@ pub fn set_handler(number: u8, handler: Option<TrapHandler>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the handler of page faults outside of [claimed ranges](super::claim_page_faults). It gets the address, and the error
-/// code in the frame.
+/// Sets or removes the handler of page faults outside [claimed ranges](super::claim_page_faults), and of page
+/// faults in claimed ranges that their handler passes. The handler gets the address as its last argument, and the
+/// error code in the frame.
 pub fn set_page_fault_handler(handler: Option<TrapHandler>) {
     let pointer = handler.map_or(std::ptr::null_mut(), |handler| handler as *mut ());
     HANDLERS[vector::PAGE_FAULT as usize].store(pointer, Ordering::Release);
 }
 
 impl TrapFrame {
-    /// Whether a page fault was an attempt to write.
+    /// Whether a page fault was a write.
     pub fn is_write(&self) -> bool {
         self.error & page_fault::WRITE != 0
     }
 
-    /// Whether a page fault met a present page that lacks a right.
+    /// Whether the page of a page fault was present but lacked a right.
     pub fn is_present(&self) -> bool {
         self.error & page_fault::PRESENT != 0
     }
@@ -74,14 +78,14 @@ impl TrapFrame {
     }
 }
 
-/// All traps come here from their entries.
+/// The common handler of all traps, which the trap entries call.
 #[unsafe(no_mangle)]
 extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
     let Some(local) = CpuLocal::current() else { return };
     let cpu = Cpu::new(local);
-    // A page fault does not come there: what the entry of system calls touches is always mapped.
+    // Page faults need no check: all memory that the entry of system calls touches is always mapped.
     if frame.vector != vector::PAGE_FAULT && finish_call(frame.rip) {
-        // A handler may make system calls, or be left for other code.
+        // The result must be taken now, because the handler may make system calls or continue other code.
         frame.rax = local.syscall_result.load(Ordering::Relaxed);
         frame.rip = frame.rcx;
     }
@@ -120,22 +124,22 @@ extern "C" fn bedplate_ring0_trap(frame: &mut TrapFrame, address: u64) {
             return unsafe { apic::end_of_interrupt() };
         }
     }
-    // SAFETY: in ring 0, on a trap's stack: the host part takes the frame from there, and either returns to try
-    // again, or goes on natively.
+    // SAFETY: in ring 0, on the stack of a trap. The host part reads the frame from there. It either returns to
+    // retry the instruction, or continues in ring 3.
     unsafe {
         asm!("out {port}, al", port = const ports::TRAP, in("rdi") std::ptr::from_mut(frame), in("rsi") address);
     }
 }
 
-/// Whether the code before the interrupted instruction is `int n` with this vector: then no controller sent it, and
-/// natively it is a signal, or a system call of 32 bits.
+/// Whether the interrupted instruction follows an `int n` with this vector. Then no controller sent the interrupt.
+/// In ring 3, it is a signal or a system call of 32 bits.
 fn is_software_interrupt(frame: &TrapFrame) -> bool {
     const INT: u8 = 0xcd;
     if handler(frame.vector as usize).is_some() || crate::ipi::is_reserved(frame.vector as u8) {
         return false;
     }
-    // SAFETY: an instruction of two bytes or more has just been executed, or fetched, there or shortly before; if
-    // the page before is not mapped, the fault goes on natively at this read.
+    // SAFETY: an instruction of two or more bytes was just executed or fetched at this address or shortly before
+    // it. If the previous page is not mapped, the fault makes the thread continue in ring 3 at this read.
     let before = unsafe { ((frame.rip - 2) as *const [u8; 2]).read() };
     before == [INT, frame.vector as u8]
 }

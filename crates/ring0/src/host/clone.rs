@@ -1,8 +1,8 @@
-//! New threads and processes: they begin natively, where the guest called, with the guest's registers.
+//! New threads and processes. They start in ring 3, where the guest made the call, with the guest's registers.
 //!
-//! A child without a stack of its own would begin on the host stack, so it is given the guest's stack explicitly.
-//! What the call takes from it (where to go on, and arguments that were changed on the way) lies below the red zone
-//! of that stack.
+//! A child without a stack of its own would start on the host stack, so this code passes it the guest's stack
+//! explicitly. Below the red zone of that stack are the values that the child needs: where it continues, and the
+//! arguments that this code changes for the call.
 
 use kvm_bindings::kvm_regs;
 
@@ -11,7 +11,7 @@ use crate::arch::stubs::{CHILD_RDI, CHILD_RIP, CHILD_RSI, bedplate_ring0_clone};
 use crate::process::local::CpuLocal;
 
 const KVM_GET_XSAVE: u64 = 0x9000_aea4;
-/// The largest `struct clone_args` that is known; longer ones have zeros behind.
+/// Number of words of the largest known `struct clone_args`. In longer structures, the rest must be zero.
 const CLONE_ARGS_WORDS: usize = 16;
 const STACK: usize = 5;
 const STACK_SIZE: usize = 6;
@@ -49,24 +49,24 @@ pub fn start_child(local: &CpuLocal, guest: &kvm_regs) -> i64 {
             call.rsi
         }
     };
-    // SAFETY: the stack is one that the child will use from its top down; what is written lies below where it, or
-    // the signal handlers of whoever has it now, keeps anything. A stack that is not writable is one that the child
-    // could not have used.
+    // SAFETY: the child will use this stack from its top down. The words written are below everything that the
+    // present user of the stack, or its signal handlers, keeps. If the stack is not writable, the child cannot use
+    // it either.
     unsafe {
         put(stack - CHILD_RIP, guest.rcx);
         put(stack - CHILD_RDI, guest.rdi);
         put(stack - CHILD_RSI, guest.rsi);
     }
-    // SAFETY: the guest asked for it; the child goes on in the guest's code, on the stack prepared for it.
+    // SAFETY: the guest asked for the call. The child continues in the guest's code, on the stack prepared for it.
     unsafe { bedplate_ring0_clone(&raw const call, area, local.process().features()) }
 }
 
 unsafe fn put(address: u64, value: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe { (address as *mut u64).write_unaligned(value) };
 }
 
-/// Copies the arguments of clone3, completed by a stack, and returns the stack's top.
+/// Copies the arguments of clone3, adds a stack if there is none, and returns the top of the stack.
 fn clone3_arguments(guest: &kvm_regs, arguments: &mut [u64; CLONE_ARGS_WORDS]) -> Result<u64, i64> {
     const SMALLEST: u64 = 64;
     if guest.rsi < SMALLEST {
@@ -75,7 +75,7 @@ fn clone3_arguments(guest: &kvm_regs, arguments: &mut [u64; CLONE_ARGS_WORDS]) -
     if guest.rsi > size_of_val(arguments) as u64 {
         return Err(-i64::from(libc::E2BIG));
     }
-    // SAFETY: the guest passed such a structure, as in every system call: an address that is not readable ends in
+    // SAFETY: the guest passed this structure, as in every system call. If it is not readable, the result is a
     // SIGSEGV here, where Linux would return EFAULT.
     unsafe {
         let bytes = arguments.as_mut_ptr().cast::<u8>();

@@ -1,4 +1,4 @@
-//! Ending the process where a guest has no registers left to go on with.
+//! Ending the process when the guest's registers are lost and it cannot continue.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use kvm_bindings::kvm_regs;
 use crate::arch::instructions::syscall;
 use crate::process::local::CpuLocal;
 
-/// Why a process had to be ended: its registers are lost. A debugger finds it in `bedplate_ring0_last_fatal`.
+/// Why the process had to be ended. A debugger finds the value in `bedplate_ring0_last_fatal`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fatal {
@@ -16,9 +16,9 @@ pub enum Fatal {
     None,
     /// A fault while a fault was delivered.
     DoubleFault,
-    /// The processor shut down.
+    /// The processor shut down (triple fault).
     Shutdown,
-    /// Broken hardware.
+    /// A hardware failure.
     MachineCheck,
     /// KVM did not return the vector registers.
     VectorRegisters,
@@ -36,15 +36,15 @@ impl Fatal {
     }
 }
 
-/// See [`Fatal`].
+/// The reason of the last fatal error. See [`Fatal`].
 #[unsafe(export_name = "bedplate_ring0_last_fatal")]
 pub static LAST_FATAL: AtomicU32 = AtomicU32::new(Fatal::None as u32);
 
-/// Ends the process with SIGABRT, after a line that says why and where. (KVM on AMD resets the registers of a processor
-/// that shut down: they say nothing then.)
+/// Ends the process with SIGABRT, after a line on standard error that says why and where. On AMD, KVM resets the
+/// registers of a processor that shut down, so they have no meaning then.
 pub fn fatal(why: Fatal, local: &CpuLocal, regs: &kvm_regs) -> ! {
     LAST_FATAL.store(why as u32, Ordering::SeqCst);
-    // Nothing is known about the state of the program that ends: no memory is asked for, and no lock.
+    // The state of the program is unknown, so this code neither allocates memory nor takes locks.
     let mut line = [0; 200];
     let mut rest = &mut line[..];
     let _ = writeln!(

@@ -1,7 +1,7 @@
-//! The host part: what runs in ring 3, on a stack of its own, whenever a processor stops executing guest code.
+//! The host part: code that runs in ring 3, on a stack of its own, whenever a processor stops executing guest code.
 //!
-//! It runs between two instructions of arbitrary code of the same thread, so it must not allocate, must not take
-//! locks that such code may hold, and must not touch errno. It makes system calls bare.
+//! It runs between two instructions of arbitrary code of the same thread. It must therefore not allocate, not touch
+//! errno, and not take locks that such code may hold. It makes bare system calls.
 
 pub mod call;
 pub mod clone;

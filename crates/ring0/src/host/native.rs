@@ -1,4 +1,4 @@
-//! Going on natively: in ring 3, at the instruction where the guest was.
+//! Continuing in ring 3, at the instruction where the guest was.
 
 use kvm_bindings::kvm_regs;
 
@@ -12,7 +12,8 @@ use crate::process::local::CpuLocal;
 
 const KVM_GET_XSAVE: u64 = 0x9000_aea4;
 
-/// Behind the `out` of a thread that leaves: a function call, so that the callee-saved registers are all there is.
+/// Continues behind the `out` of a thread that leaves. Leaving is a function call, so only the callee-saved
+/// registers are restored.
 pub fn resume_left(local: &CpuLocal, regs: &kvm_regs) -> ! {
     const OUT_BYTES: u64 = 2;
     let regs = kvm_regs { rip: regs.rip + OUT_BYTES, ..*regs };
@@ -22,7 +23,8 @@ pub fn resume_left(local: &CpuLocal, regs: &kvm_regs) -> ! {
     unsafe { bedplate_ring0_resume_call(&raw const regs) }
 }
 
-/// In the middle of arbitrary code. What it does natively decides what happens: the right signal, or nothing.
+/// Continues in the middle of arbitrary code. If the instruction faults in ring 3, the thread gets the right
+/// signal.
 pub fn resume_interrupted(local: &CpuLocal, regs: &kvm_regs) -> ! {
     let area = local.vectors.get();
     // SAFETY: KVM writes 4096 bytes to the area, which is its owner's.
@@ -34,9 +36,10 @@ pub fn resume_interrupted(local: &CpuLocal, regs: &kvm_regs) -> ! {
     resume(local, regs)
 }
 
-/// At a trap, whose entry saved the vector registers at `saved`.
+/// Continues at a trap whose entry saved the vector registers at `saved`.
 pub fn resume_trapped(local: &CpuLocal, regs: &kvm_regs, saved: u64) -> ! {
-    // SAFETY: the entry saved at most so much there, on the trap's stack; the area is its owner's.
+    // SAFETY: the entry saved at most this many bytes there, on the trap's stack. The area belongs to this
+    // processor's owner.
     unsafe {
         let bytes = xstate::size_of_features(local.process().features()).min(3 << 10);
         std::ptr::copy_nonoverlapping(saved as *const u8, local.vectors.get().cast::<u8>(), bytes);
@@ -50,7 +53,7 @@ fn resume(local: &CpuLocal, regs: &kvm_regs) -> ! {
     signal::hand_back(local);
     let process = local.process();
     let regs = out_of_entry(local, regs);
-    // SAFETY: the registers are the guest's, which is code of this thread; its vector registers were put into the
-    // area; nothing on the host stack is needed any more.
+    // SAFETY: the registers are the guest's, which is code of this thread. The area contains its vector registers.
+    // Nothing on the host stack is needed any more.
     unsafe { xstate::resume(&regs, &mut *local.vectors.get(), process.features(), process.native_features()) }
 }

@@ -1,4 +1,4 @@
-//! The host loop: runs the guest, and acts on why it stopped.
+//! The host loop: it runs the guest and handles the reasons why the guest stopped.
 
 use std::sync::atomic::Ordering;
 
@@ -18,17 +18,17 @@ use crate::process::local::CpuLocal;
 
 const KVM_RUN: u64 = 0xae80;
 
-/// The registers of the guest that KVM and this process share.
+/// The guest's registers in the memory that KVM shares with this process.
 ///
 /// # Safety
-/// By the processor's owner, while it is not in the guest.
+/// Only the processor's owner may call this, while the processor is not in the guest.
 unsafe fn registers<'a>(run: *mut kvm_run) -> &'a mut kvm_regs {
-    // SAFETY: KVM's mapping stays; it was told to keep the registers in this member.
+    // SAFETY: KVM's mapping is never unmapped, and KVM keeps the registers in this member.
     unsafe { &mut (*run).s.regs.regs }
 }
 
-/// Runs the guest from its start. Returns (an errno) only if the guest could not be started at all; otherwise the
-/// thread goes on elsewhere: in the guest, or natively where the guest was.
+/// Runs the guest from its start. Returns an errno only if the guest could not be started. Otherwise the thread
+/// continues elsewhere: in the guest, or in ring 3 where the guest was.
 #[unsafe(no_mangle)]
 extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
     let run = local.run;
@@ -51,10 +51,10 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
     loop {
         signal::announce(local);
         if started && shootdown.host_ends(number) {
-            // The guest takes it first.
+            // The interrupt makes the guest perform the shootdown first.
             local.process().interrupt_from_outside(local.number, crate::ipi::SHOOTDOWN);
         }
-        // A bare system call: the C library's would write errno, which is the guest's as well.
+        // A bare system call, because the C library's function would write the errno that the guest also uses.
         // SAFETY: runs code of this process with the rights of this process.
         let result = unsafe { syscall(libc::SYS_ioctl as u64, [local.fd as u64, KVM_RUN, 0, 0, 0, 0]) };
         shootdown.host_begins(number);
@@ -80,7 +80,7 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
                 resume_interrupted(local, regs)
             }
         }
-        // SAFETY: KVM has set the reason, and the member that belongs to it.
+        // SAFETY: KVM has set the exit reason, and the union member that belongs to it.
         let (reason, port) = unsafe {
             let io = (*run).__bindgen_anon_1.io;
             let out = u32::from(io.direction) == KVM_EXIT_IO_OUT && io.size == 1 && io.count == 1;
@@ -97,7 +97,7 @@ extern "C" fn bedplate_ring0_host_loop(local: &CpuLocal) -> u64 {
             (KVM_EXIT_IO, ports::TRAP) => trap::unhandled(local, regs),
             (KVM_EXIT_IO, ports::CALL) => {
                 local.counters.native_calls.increment();
-                // SAFETY: `natively` is the only one to use this port, and passes such a function.
+                // SAFETY: only `natively` uses this port, and it passes such a function.
                 let function = unsafe { std::mem::transmute::<u64, extern "C" fn(*mut ())>(regs.rdi) };
                 function(regs.rsi as *mut ());
             }

@@ -1,20 +1,20 @@
-//! Keeping signals away for a moment.
+//! Blocking signals for a short time.
 //!
-//! It makes system calls by itself, because its callers run where the C library's functions may be the program's, which a
-//! preloaded library put in their place, and this crate depends on nothing else of Bedplate's.
+//! This module makes bare system calls, because a preloaded library may have replaced the C library's functions. It
+//! does not use another crate for this, because this crate depends on no other crate of Bedplate.
 
 use std::marker::PhantomData;
 
 use crate::arch::instructions::syscall;
 
-/// All signals of this thread are blocked until this is dropped.
+/// Blocks all signals of this thread until it is dropped.
 pub struct BlockedSignals {
     before: u64,
     _this_thread: PhantomData<*mut ()>,
 }
 
 impl BlockedSignals {
-    /// Blocks them.
+    /// Blocks all signals of this thread.
     pub fn new() -> BlockedSignals {
         let (all, mut before) = (u64::MAX, 0u64);
         let how = libc::SIG_BLOCK as u64;
@@ -38,7 +38,7 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// Whether this code runs on the alternate signal stack.
+/// Whether the caller runs on the alternate signal stack.
 pub fn on_alternate_stack() -> bool {
     let mut stack = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: writes to the variable.

@@ -1,5 +1,5 @@
-//! System calls: made for the guest, by the same thread, unchanged but for the few that concern the thread's own
-//! registers.
+//! System calls. The same thread makes them for the guest. They are unchanged, except for the few that concern the
+//! thread's own registers.
 
 use std::sync::atomic::Ordering;
 
@@ -20,8 +20,8 @@ const ARCH_SET_FS: u64 = 0x1002;
 const KVM_GET_SREGS: u64 = 0x8138_ae83;
 const SYSCALL_BYTES: u64 = 2;
 
-/// Makes the call that the registers ask for, and puts its result where the guest takes it. Returns whether the registers
-/// changed.
+/// Makes the call that the registers describe, and stores its result where the guest reads it. Returns whether
+/// `regs` changed.
 pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
     local.counters.system_calls.increment();
     let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
@@ -30,16 +30,17 @@ pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
             clone::start_child(local, regs)
         }
         Ok(libc::SYS_exit) => exit(local, regs.rdi),
-        // A handler that began natively and entered ring 0 ends: what it interrupted was native.
+        // This is the end of a signal handler that started in ring 3 and entered ring 0. The interrupted code was
+        // in ring 3.
         Ok(libc::SYS_rt_sigreturn) => {
             local.end_session();
             // SAFETY: the guest's stack pointer points to the frame, or the kernel sends SIGSEGV.
             unsafe { bedplate_ring0_sigreturn(regs.rsp) }
         }
-        // GS is the processor's own in ring 0.
+        // In ring 0, GS points to the processor's data.
         Ok(libc::SYS_arch_prctl) if arguments[0] == ARCH_SET_GS => -i64::from(libc::EPERM),
         Ok(libc::SYS_arch_prctl) if arguments[0] == ARCH_SET_FS => set_fs(local, arguments[1], run),
-        // With interrupts off, the guest cannot handle a signal before it makes the call again.
+        // With interrupts off, the guest could not handle a signal before it makes the call again.
         // SAFETY: the guest is code of this process, which could make the call itself in ring 3.
         _ if regs.rflags & control::INTERRUPTS == 0 => unsafe { syscall(regs.rax, arguments) },
         // SAFETY: as above.
@@ -53,7 +54,8 @@ pub fn proxy(local: &CpuLocal, regs: &mut kvm_regs, run: *mut kvm_run) -> bool {
     false
 }
 
-/// The registers with which code goes on natively: not in the entry of system calls, which is ring 0's.
+/// The registers for continuing in ring 3. If the guest is in ring 0's entry of system calls, the result points to
+/// the call or behind it.
 pub fn out_of_entry(local: &CpuLocal, regs: &kvm_regs) -> kvm_regs {
     if finish_call(regs.rip) {
         return kvm_regs { rax: local.syscall_result.load(Ordering::Relaxed), rip: regs.rcx, ..*regs };
@@ -62,7 +64,7 @@ pub fn out_of_entry(local: &CpuLocal, regs: &kvm_regs) -> kvm_regs {
     kvm_regs { rip: if not_yet_made { regs.rcx - SYSCALL_BYTES } else { regs.rip }, ..*regs }
 }
 
-/// Sets the FS base natively and in ring 0.
+/// Sets the FS base in ring 3 and in ring 0.
 fn set_fs(local: &CpuLocal, base: u64, run: *mut kvm_run) -> i64 {
     // SAFETY: as the guest asked. The host part does not use thread-local variables.
     let result = unsafe { syscall(libc::SYS_arch_prctl as u64, [ARCH_SET_FS, base, 0, 0, 0, 0]) };
@@ -71,7 +73,7 @@ fn set_fs(local: &CpuLocal, base: u64, run: *mut kvm_run) -> i64 {
     }
     let mut sregs = kvm_sregs::default();
     let arguments = [local.fd as u64, KVM_GET_SREGS, (&raw mut sregs) as u64, 0, 0, 0];
-    // SAFETY: KVM writes to the variable; its own registers come back with one changed.
+    // SAFETY: KVM writes to the variable, and gets its own registers back with one changed.
     unsafe {
         let result = syscall(libc::SYS_ioctl as u64, arguments);
         if result != 0 {
@@ -84,8 +86,8 @@ fn set_fs(local: &CpuLocal, base: u64, run: *mut kvm_run) -> i64 {
     0
 }
 
-/// Ends the thread. Its processor becomes another thread's at once, with the stack this runs on, so the last steps
-/// use no stack, and no signal may need one.
+/// Ends the thread. Another thread may get the processor at once, with the stack that this code runs on. The last
+/// steps therefore use no stack, and signals are blocked because their handlers would need one.
 fn exit(local: &CpuLocal, status: u64) -> ! {
     std::mem::forget(BlockedSignals::new());
     local.end_session();

@@ -1,4 +1,4 @@
-//! Traps that ring 0 did not handle.
+//! Traps that no handler in ring 0 handled.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,8 @@ use crate::arch::traps::XSAVE_BYTES;
 use crate::memory::{ADDRESS_END, maps};
 use crate::process::local::CpuLocal;
 
-/// Adds the window that is missing, so that the instruction can be tried again; or lets the thread go on natively.
+/// Adds the missing window, so that the guest can retry the instruction. If no window is missing, makes the thread
+/// continue in ring 3.
 pub fn unhandled(local: &CpuLocal, regs: &kvm_regs) {
     // SAFETY: the trap entry passes its frame, on a stack of this processor's.
     let frame = unsafe { &*(regs.rdi as *const TrapFrame) };
@@ -21,12 +22,12 @@ pub fn unhandled(local: &CpuLocal, regs: &kvm_regs) {
         vector::PAGE_FAULT if add_window(local, frame, address) => return,
         vector::DOUBLE_FAULT => fatal(Fatal::DoubleFault, local, &native),
         vector::MACHINE_CHECK => fatal(Fatal::MachineCheck, local, &native),
-        // The processor has gone past these; they happen again natively.
+        // The processor is past these instructions. They are executed again in ring 3.
         vector::BREAKPOINT => native.rip -= 1,
         vector::FIRST_INTERRUPT.. => native.rip -= 2,
         _ => {}
     }
-    // The entry aligned its stack pointer below the frame for the vector registers.
+    // The trap entry saved the vector registers below the frame, at an aligned address.
     let saved = (regs.rdi - XSAVE_BYTES) & !63;
     resume_trapped(local, &native, saved)
 }
@@ -37,7 +38,7 @@ fn add_window(local: &CpuLocal, frame: &TrapFrame, address: u64) -> bool {
         return false;
     }
     if windows.physical_address(address).is_some() {
-        // Somebody else has just added it; or the page is missing in tables that somebody has changed.
+        // Another thread has just added the window, or the page is missing in tables that the program has changed.
         let first = local.retried.swap(address, Ordering::Relaxed) != address;
         return first && windows.is_whole(address);
     }

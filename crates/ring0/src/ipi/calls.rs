@@ -1,8 +1,9 @@
-//! Functions called on other processors.
+//! Function calls on other processors.
 //!
-//! Each processor has a few places for calls. A caller takes a free one, writes the call, and interrupts; the
-//! processor's handler runs what it finds, in no particular order, and frees the places. Nothing is allocated or
-//! locked, and whoever waits for a call runs the calls that others have for it.
+//! Each processor has `PLACES` places for calls. A caller takes a free place, writes the call there, and interrupts
+//! the processor. The processor's handler runs all calls it finds, in no particular order, and frees their places.
+//! Nothing is allocated or locked. A thread that waits for a call runs the calls that others have for its own
+//! processor meanwhile.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -12,7 +13,7 @@ use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::process::local::CpuLocal;
 
-/// A function for another processor. It runs there like an interrupt handler.
+/// A function to call on another processor. It runs there like an interrupt handler.
 pub type RemoteFunction = fn(Cpu, u64);
 
 const PLACES: usize = 16;
@@ -28,13 +29,13 @@ pub struct Inbox([Place; PLACES]);
 #[derive(Debug, Default)]
 struct Place {
     state: AtomicU32,
-    /// How many calls have been made here.
+    /// Number of calls completed in this place.
     done: AtomicU64,
     function: AtomicPtr<()>,
     argument: AtomicU64,
 }
 
-/// A call that was asked for.
+/// A call in progress.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "the call may not have been made yet"]
 pub struct RemoteCall {
@@ -44,8 +45,13 @@ pub struct RemoteCall {
 }
 
 impl Cpu {
-    /// Has `function` called on another processor, or on this one: at once if it is in the guest with interrupts on,
-    /// otherwise before its next instruction there with interrupts on.
+    /// Calls `function` on another processor, or on this one. The call runs at once if that processor is in the
+    /// guest with interrupts on. Otherwise it runs before the processor's next guest instruction with interrupts
+    /// on. Waits while all places of the target are taken.
+    ///
+    /// # Errors
+    /// [`Error::NotInRing0`](crate::Error::NotInRing0), and [`Error::NoSuchCpu`](crate::Error::NoSuchCpu) if no
+    /// thread owns the target.
     pub fn call(&self, to: u32, function: RemoteFunction, argument: u64) -> Result<RemoteCall> {
         let target = self.processor(to)?;
         let place = loop {
@@ -62,13 +68,14 @@ impl Cpu {
         place.argument.store(argument, Ordering::Relaxed);
         place.state.store(READY, Ordering::Release);
         self.local().counters.ipis_sent.increment();
-        // SAFETY: `processor` has found this thread in ring 0, or it has lost it since, natively: then the target
-        // finds the call at its next interrupt, and this instruction is this thread's SIGSEGV.
+        // SAFETY: `processor` has checked that this thread is in ring 0. If the thread has lost ring 0 since, this
+        // instruction causes a SIGSEGV in ring 3, and the target finds the call at its next interrupt.
         unsafe { apic::send(target.number, super::CALL) };
         Ok(RemoteCall { place, number, cpu: *self })
     }
 
-    /// One turn of a loop that waits for another processor: what others wait for here is done meanwhile.
+    /// One iteration of a loop that waits for another processor. Serves the requests that other processors have for
+    /// this one.
     pub fn relax(&self) {
         if is_ring0() {
             super::shoot::serve(self.local());
@@ -84,8 +91,8 @@ impl RemoteCall {
         self.place.done.load(Ordering::Acquire) != self.number
     }
 
-    /// Waits until the function has returned. That can take as long as the other processor's thread is in a system
-    /// call, or natively.
+    /// Waits until the function has returned. That takes at least as long as the other processor's thread stays in
+    /// a system call or in ring 3.
     pub fn wait(self) {
         while !self.is_done() {
             self.cpu.relax();
@@ -93,7 +100,7 @@ impl RemoteCall {
     }
 }
 
-/// Makes the calls that others want from this processor.
+/// Runs the calls that others have for this processor.
 pub(super) fn serve(cpu: Cpu) {
     let local: &CpuLocal = cpu.local();
     for place in &local.inbox.0 {
@@ -102,7 +109,7 @@ pub(super) fn serve(cpu: Cpu) {
             continue;
         }
         let function = place.function.load(Ordering::Relaxed);
-        // SAFETY: `call` stores such functions.
+        // SAFETY: `call` stores only such functions.
         let function = unsafe { std::mem::transmute::<*mut (), RemoteFunction>(function) };
         function(cpu, place.argument.load(Ordering::Relaxed));
         local.counters.remote_calls.increment();

@@ -1,9 +1,9 @@
-//! Interrupts: between processors, and from the timer.
+//! Interrupts between processors, and from the timer.
 //!
-//! Vectors 0xf0 to 0xff are the library's own; programs set handlers for the others
+//! Vectors 0xf0 to 0xff are reserved for this library. Programs set handlers for the others
 //! ([`handlers::set_handler`](crate::handlers::set_handler)) and send them with [`Cpu::send`].
 //!
-//! An interrupt that is sent to a processor in a host call, or that has left, is taken before its next instruction in
+//! A processor that is in a host call, or has left ring 0, takes a pending interrupt before its next instruction in
 //! the guest.
 
 pub mod calls;
@@ -18,21 +18,21 @@ use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 
-/// Signals that are to be handled in ring 0.
+/// Vector for signals to handle in ring 0.
 pub(crate) const SIGNAL: u8 = 0xf3;
-/// Shootdowns.
+/// Vector of shootdowns.
 pub(crate) const SHOOTDOWN: u8 = 0xf0;
-/// Calls of functions by other processors.
+/// Vector of function calls by other processors.
 pub(crate) const CALL: u8 = 0xf2;
-/// The preemption timer.
+/// Vector of the preemption timer.
 pub(crate) const TICK: u8 = 0xf1;
 
-/// Whether a vector is the library's own.
+/// Whether a vector is reserved for this library.
 pub(crate) fn is_reserved(vector: u8) -> bool {
     vector >= 0xf0
 }
 
-/// Handles the library's own interrupts; returns whether it was one.
+/// Handles this library's own interrupts. Returns whether the vector is one of them.
 pub(crate) fn handle(cpu: Cpu, vector: u8, frame: &mut TrapFrame) -> bool {
     match vector {
         SHOOTDOWN => shoot::serve(cpu.local()),
@@ -45,8 +45,12 @@ pub(crate) fn handle(cpu: Cpu, vector: u8, frame: &mut TrapFrame) -> bool {
 }
 
 impl Cpu {
-    /// Sends an interrupt to another processor, whose handler of this vector runs at once if that processor is in
-    /// the guest, and before its next guest instruction otherwise.
+    /// Sends an interrupt to another processor. Its handler of this vector runs at once if that processor is in the
+    /// guest, and otherwise before its next guest instruction.
+    ///
+    /// # Errors
+    /// [`Error::NotInRing0`]; [`Error::BadVector`] for exceptions and reserved vectors; [`Error::NoSuchCpu`] if no
+    /// thread owns the target.
     pub fn send(&self, to: u32, vector: u8) -> Result<()> {
         let target = self.target(to, vector)?;
         self.local().counters.ipis_sent.increment();
@@ -55,7 +59,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Sends an interrupt to this processor itself.
+    /// Sends an interrupt to this processor. The errors are those of [`send`](Self::send).
     pub fn send_self(&self, vector: u8) -> Result<()> {
         self.target(self.number(), vector)?;
         self.local().counters.ipis_sent.increment();
@@ -75,7 +79,7 @@ impl Cpu {
         self.processor(to)
     }
 
-    /// Another processor that a thread has, asked for in ring 0.
+    /// A processor that a thread owns. Fails in ring 3.
     pub(crate) fn processor(&self, number: u32) -> Result<&'static CpuLocal> {
         if !instructions::is_ring0() {
             return Err(Error::NotInRing0);
@@ -84,7 +88,8 @@ impl Cpu {
         found.filter(|local| local.owner.load(Ordering::Acquire) != 0).ok_or(Error::NoSuchCpu { number })
     }
 
-    /// Waits for an interrupt. The processor stays busy for Linux meanwhile, but does nothing.
+    /// Waits for an interrupt. Linux counts the processor as busy meanwhile, but it executes nothing. Returns at
+    /// once in ring 3.
     pub fn wait_for_interrupt(&self) {
         if instructions::is_ring0() {
             // SAFETY: in ring 0.

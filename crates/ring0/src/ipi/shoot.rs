@@ -1,7 +1,7 @@
 //! TLB shootdown between the processors: the protocol of [`shootdown`](crate::shootdown) on this machine.
 //!
-//! Where a processor is, the protocol is told at these places: a thread comes in at the end of
-//! [`Process::enter`](crate::Process::enter) and goes out when it leaves, loses ring 0, or ends; the host loop
+//! The protocol must know where each processor is. A thread comes in at the end of
+//! [`Process::enter`](crate::Process::enter), and goes out when it leaves, loses ring 0, or ends. The host loop
 //! announces its work around each run of the guest.
 
 use crate::arch::{apic, instructions};
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::process::local::CpuLocal;
 use crate::shootdown::{Batch, CpuSet, Platform};
 
-/// A processor in ring 0.
+/// The processor that this code runs on, in ring 0.
 struct Here<'a>(&'a CpuLocal);
 
 impl Platform for Here<'_> {
     fn interrupt(&self, target: usize) {
         self.0.counters.ipis_sent.increment();
-        // SAFETY: made in ring 0 only.
+        // SAFETY: a `Here` exists in ring 0 only.
         unsafe { apic::send(target as u32, super::SHOOTDOWN) };
     }
 
@@ -26,24 +26,28 @@ impl Platform for Here<'_> {
     }
 
     fn flush_page(&self, address: u64) {
-        // SAFETY: made in ring 0 only.
+        // SAFETY: a `Here` exists in ring 0 only.
         unsafe { instructions::invlpg(address) };
     }
 
     fn flush_all(&self) {
         // Translations are never global: CR4 has no PGE.
-        // SAFETY: made in ring 0 only; the tables stay the same.
+        // SAFETY: a `Here` exists in ring 0 only; the tables stay the same.
         unsafe { instructions::write_cr3(instructions::read_cr3()) };
     }
 }
 
 impl Cpu {
-    /// Has `targets`, and this processor if it is one of them, drop what they have cached of a batch of pages. When
-    /// it returns, none of them uses it any more: targets in system calls, or in ring 3, flush before they go on in
-    /// the guest.
+    /// Makes the processors in `targets`, which may include this one, drop the cached translations of a batch of
+    /// pages. When this returns, no target uses these translations any more. A target that is in a system call or
+    /// in ring 3 flushes before it continues in the guest.
     ///
-    /// The page-table entries are changed before. A target that has interrupts off holds this up until it has them on
-    /// or calls [`relax`](Self::relax); one that makes a system call meanwhile calls `relax` after it.
+    /// The caller must change the page-table entries before. A target with interrupts off delays this call until it
+    /// enables them or calls [`relax`](Self::relax). A target that makes a system call with interrupts off must
+    /// call `relax` after it.
+    ///
+    /// # Errors
+    /// [`Error::NotInRing0`].
     pub fn shoot_down(&self, targets: &CpuSet, batch: &Batch) -> Result<()> {
         if !instructions::is_ring0() {
             return Err(Error::NotInRing0);
@@ -54,18 +58,18 @@ impl Cpu {
         Ok(())
     }
 
-    /// [`shoot_down`](Self::shoot_down) for all processors.
+    /// Calls [`shoot_down`](Self::shoot_down) for all processors.
     pub fn shoot_down_everywhere(&self, batch: &Batch) -> Result<()> {
         self.shoot_down(&CpuSet::first(self.process().cpus()), batch)
     }
 }
 
-/// Does what others have asked of this processor. In ring 0.
+/// Performs the shootdowns that others have requested of this processor. The caller must be in ring 0.
 pub(super) fn serve(local: &CpuLocal) {
     local.process().shootdown().serve(local.number as usize, &Here(local));
 }
 
-/// A thread has come in: the first thing it does in ring 0.
+/// Announces that a thread has come in. This must be the thread's first action in ring 0.
 pub(crate) fn come_in(local: &CpuLocal) {
     local.process().shootdown().come_in(local.number as usize, &Here(local));
 }

@@ -1,4 +1,4 @@
-//! The virtual machine: what it must offer, and creating it.
+//! The virtual machine: its required features, and its creation.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,36 +15,37 @@ use crate::arch::control;
 use crate::arch::instructions::syscall;
 use crate::error::{Error, Result};
 
-/// Where Intel's processors without unrestricted guests want three pages: below all that is handed out.
+/// Address of the three pages that KVM needs on Intel processors without unrestricted guests. It is below all
+/// guest-physical addresses that are handed out.
 const TASK_STATE_ADDRESS: usize = 0xfffb_d000;
-/// Interrupt lines of the (absent) I/O controller: the local controllers are KVM's own.
+/// Number of interrupt lines of the absent I/O controller. The local controllers are in KVM.
 const INTERRUPT_LINES: u64 = 24;
-/// Without 32-bit interrupt controller numbers, 255 means everybody.
+/// Limit of processors without 32-bit interrupt controller numbers, because number 255 then means all processors.
 const SHORT_NUMBERS: u32 = 255;
 
-/// A virtual machine and what its processors get.
+/// A virtual machine, and the properties of its processors.
 #[derive(Debug)]
 pub struct Machine {
     /// The virtual machine.
     pub vm: VmFd,
-    /// What CPUID says in ring 0.
+    /// The CPUID leaves of ring 0.
     pub cpuid: CpuId,
-    /// The vector features that ring 0 has.
+    /// The vector features of ring 0, in the form of XCR0.
     pub xcr0: u64,
-    /// Bits of a physical address.
+    /// Number of bits of a physical address.
     pub address_width: u32,
     /// Whether pages of 1 GiB exist.
     pub gigabyte_pages: bool,
-    /// Whether KVM keeps records of steal time, and drops translations by marks in them.
+    /// Whether KVM keeps records of steal time, and flushes translations by marks in them.
     pub records_steal_time: bool,
-    /// How many memory slots there are.
+    /// Number of memory slots.
     pub slots: usize,
-    /// How many processors there can be.
+    /// Limit of processors.
     pub max_cpus: u32,
 }
 
 impl Machine {
-    /// Creates it.
+    /// Creates the virtual machine.
     pub fn new() -> Result<Machine> {
         if let Some(feature) = control::missing_feature() {
             let advice = "ring 0 needs a processor of 2013 or later and Linux 5.9 or later";
@@ -90,7 +91,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// Interrupts a processor as a device would. Allocates nothing, and leaves errno alone.
+    /// Interrupts a processor as a device would. It allocates nothing and does not change errno.
     pub fn interrupt(&self, number: u32, vector: u8) {
         const KVM_SIGNAL_MSI: u64 = 0x4020_aea5;
         let message = kvm_msi {
@@ -131,9 +132,9 @@ fn check_capabilities(kvm: &Kvm) -> Result<()> {
     }
 }
 
-/// Keeps KVM from halting a processor while Linux fetches a page for it. A page that cannot be fetched (a file that
-/// became shorter) would be tried for ever, where without halting KVM_RUN fails, and the code gets its SIGBUS. KVM
-/// does without where processors halt on their own.
+/// Keeps KVM from halting a processor while Linux fetches a page for it. If a page cannot be fetched, for example
+/// because a file became shorter, KVM would otherwise retry forever. Without the halt, KVM_RUN fails and the thread
+/// gets its SIGBUS. KVM does not halt a processor if the guest may execute `hlt` without an exit.
 fn fault_synchronously(vm: &VmFd) -> Result<()> {
     let own_halt = kvm_enable_cap {
         cap: KVM_CAP_X86_DISABLE_EXITS,

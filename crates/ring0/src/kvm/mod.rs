@@ -1,4 +1,4 @@
-//! KVM, as far as it is not the run loop: the virtual machine, and processors in the state ring 0 starts in.
+//! KVM except for the run loop: the virtual machine, and processors in the initial state of ring 0.
 
 pub mod machine;
 pub mod statistics;

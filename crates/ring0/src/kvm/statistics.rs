@@ -1,4 +1,4 @@
-//! KVM's own statistics: exits that never reach this process are only counted there.
+//! KVM's own statistics. Only they count the exits that do not reach this process.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 const KVM_GET_STATS_FD: u64 = 0xaece;
 
-/// A statistics file of KVM's, and where in it each value is.
+/// A statistics file of KVM, and the offset of each value in it.
 #[derive(Debug)]
 pub struct Statistics {
     file: File,
@@ -15,7 +15,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The statistics of a processor or a machine.
+    /// Opens the statistics of a processor or a virtual machine.
     pub fn open(of: &impl AsRawFd) -> io::Result<Statistics> {
         let fd: RawFd = of.as_raw_fd();
         // SAFETY: the request has no argument, and returns a new file.
@@ -23,7 +23,7 @@ impl Statistics {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the file was just made and belongs to nobody else.
+        // SAFETY: the file was just opened, and nothing else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         let mut header = [0u8; 24];
         file.read_exact_at(&mut header, 0)?;
@@ -46,7 +46,7 @@ impl Statistics {
         Ok(Statistics { file, values })
     }
 
-    /// The value with this name, if KVM has it.
+    /// The value with this name, or `None` if KVM does not have it.
     pub fn get(&self, name: &str) -> Option<u64> {
         let (_, offset) = self.values.iter().find(|(known, _)| known == name)?;
         let mut value = [0; 8];

@@ -1,30 +1,32 @@
-//! Whether the threads of other processors run: KVM's record of *steal time*, which it keeps for guests that ask for it.
+//! KVM's record of *steal time*, which says whether the threads of other processors run. KVM keeps it for guests
+//! that ask for it.
 //!
-//! KVM marks a processor's record when Linux takes the processor's thread off its CPU. A guest can add a mark that has KVM
-//! drop the processor's translations before its next instruction. So a shootdown need not wait for a thread that does not
-//! run: it may not run for a long time.
+//! KVM marks a processor's record when Linux preempts the processor's thread. A guest can add a mark that makes KVM
+//! drop the processor's translations before its next instruction. A shootdown therefore need not wait for a
+//! preempted thread, which may not run for a long time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The register that says where the record is.
+/// The model-specific register with the address of the record.
 pub const REGISTER: u32 = 0x4b56_4d03;
 /// The bit of [`REGISTER`] that turns the record on.
 pub const ENABLED: u64 = 1;
-/// The CPUID leaf with KVM's features, and the features in its EAX: the record, and the mark for dropping translations.
+/// The CPUID leaf with KVM's features. [`FEATURES`] are the bits of its EAX for the record and for the mark that
+/// drops translations.
 pub const LEAF: u32 = 0x4000_0001;
 /// See [`LEAF`].
 pub const FEATURES: u32 = 1 << 5 | 1 << 9;
 
-/// The thread does not run.
+/// Mark: the thread does not run.
 const PREEMPTED: u8 = 1;
-/// All translations are dropped before the processor's next instruction.
+/// Mark: KVM must drop all translations before the processor's next instruction.
 const FLUSH: u8 = 2;
 
-/// A processor's record, as KVM lays it out.
+/// A processor's record, in KVM's layout.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct StealTime {
-    /// Times and counts, which nobody reads here.
+    /// Times and counts, which are not used here.
     times: [u8; 16],
     state: AtomicU8,
     rest: [u8; 47],
@@ -39,11 +41,12 @@ impl Default for StealTime {
 }
 
 impl StealTime {
-    /// If the processor's thread does not run, has the processor drop all translations before its next instruction. Says
-    /// whether it will. The caller has changed the page-table entries before, with a fence in between.
+    /// If the processor's thread does not run, makes KVM drop all translations before the processor's next
+    /// instruction. Returns whether it will. The caller must have changed the page-table entries before, with a
+    /// fence in between.
     pub fn flush_when_resumed(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        // KVM swaps the marks out before it acts on them. A mark that is there was not seen yet.
+        // KVM swaps the marks out before it acts on them, so KVM has not yet seen a mark that is still set.
         state & PREEMPTED != 0
             && self.state.compare_exchange(state, state | FLUSH, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

@@ -1,4 +1,4 @@
-//! A virtual processor in the state ring 0 starts in.
+//! A virtual processor in the initial state of ring 0.
 
 use std::os::fd::AsRawFd;
 
@@ -16,21 +16,21 @@ use crate::process::local::CpuLocal;
 
 const KVM_SET_DEVICE_ATTR: u64 = 0x4018_aee1;
 
-/// What all processors have in common.
+/// The properties that all processors share.
 pub struct Template<'a> {
     /// The machine.
     pub machine: &'a Machine,
-    /// The interrupt descriptor table.
+    /// The address of the interrupt descriptor table.
     pub idt: u64,
-    /// The topmost page table.
+    /// The guest-physical address of the topmost page table.
     pub root: u64,
-    /// The system-call entry.
+    /// The address of the system-call entry.
     pub syscall_entry: u64,
 }
 
 impl Template<'_> {
-    /// Creates processor `number`, whose own data are at `local`, with the guest-physical address of its record of steal
-    /// time.
+    /// Creates processor `number`, whose data are `local`. `record` is the guest-physical address of its record of
+    /// steal time.
     pub fn create(&self, number: u32, local: &CpuLocal, record: Option<u64>) -> Result<VcpuFd> {
         let vm = &self.machine.vm;
         let cpu = vm.create_vcpu(u64::from(number)).map_err(Error::kvm("creating a virtual processor"))?;
@@ -46,7 +46,7 @@ impl Template<'_> {
         Ok(cpu)
     }
 
-    /// CPUID and XCR0; before the control registers, which KVM checks against them.
+    /// Sets CPUID and XCR0. This must come before the control registers, which KVM checks against them.
     fn set_features(&self, cpu: &VcpuFd, number: u32) -> Result<()> {
         let mut cpuid = self.machine.cpuid.clone();
         for entry in cpuid.as_mut_slice() {
@@ -97,14 +97,14 @@ impl Template<'_> {
         }
     }
 
-    /// Has KVM keep the record of steal time, if it can.
+    /// Makes KVM keep the record of steal time, if KVM supports it.
     fn keep_record(&self, cpu: &VcpuFd, record: Option<u64>) -> Result<()> {
         let Some(record) = record.filter(|_| self.machine.records_steal_time) else { return Ok(()) };
         let data = record | steal_time::ENABLED;
         let list = [kvm_msr_entry { index: steal_time::REGISTER, data, ..Default::default() }];
         let what = "asking for the record of steal time";
         let msrs = Msrs::from_entries(&list).map_err(|_| Error::kvm_errno(what, libc::E2BIG))?;
-        // A kernel without accounts of scheduling sets nothing. Then no thread is ever seen not to run.
+        // On a kernel without scheduling statistics, no register is set. Every thread then counts as running.
         cpu.set_msrs(&msrs).map_err(Error::kvm(what))?;
         Ok(())
     }
@@ -115,7 +115,7 @@ pub fn stop_timer(cpu: &VcpuFd) -> Result<()> {
     change_controller(cpu, &[(apic::TIMER_INITIAL_OFFSET, 0), (apic::TIMER_VECTOR_OFFSET, apic::TIMER_OFF)])
 }
 
-/// Writes registers of the interrupt controller.
+/// Writes registers of the interrupt controller, given as pairs of byte offset and value.
 fn change_controller(cpu: &VcpuFd, registers: &[(usize, u32)]) -> Result<()> {
     let mut lapic = cpu.get_lapic().map_err(Error::kvm("reading the interrupt controller"))?;
     for (offset, value) in registers {
@@ -126,7 +126,7 @@ fn change_controller(cpu: &VcpuFd, registers: &[(usize, u32)]) -> Result<()> {
     cpu.set_lapic(&lapic).map_err(Error::kvm("setting the interrupt controller"))
 }
 
-/// Makes the time stamp counter the host's, on which the clocks of the C library rest.
+/// Sets the time stamp counter to the host's. The clocks of the C library depend on it.
 fn set_time(cpu: &VcpuFd) -> Result<()> {
     let offset = 0u64;
     let attribute = kvm_device_attr {
@@ -135,7 +135,7 @@ fn set_time(cpu: &VcpuFd) -> Result<()> {
         addr: (&raw const offset) as u64,
         flags: 0,
     };
-    // The crate has this request for other processors only.
+    // The crate offers this request for other architectures only.
     // SAFETY: KVM reads the structure and the value it points to.
     let result = unsafe { libc::ioctl(cpu.as_raw_fd(), KVM_SET_DEVICE_ATTR as _, &raw const attribute) };
     if result == 0 {

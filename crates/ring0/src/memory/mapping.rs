@@ -1,4 +1,4 @@
-//! An anonymous mapping of this process's own, unmapped when dropped.
+//! An anonymous private mapping, unmapped when dropped.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use crate::error::Error;
 
-/// Zeroed memory at an address of the kernel's choice.
+/// Zeroed memory at an address that the kernel chooses.
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
@@ -15,11 +15,11 @@ pub struct Mapping {
 
 // SAFETY: the mapping belongs to no thread.
 unsafe impl Send for Mapping {}
-// SAFETY: only addresses are given out.
+// SAFETY: the methods give out only addresses.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Memory that takes no place until it is used.
+    /// Maps memory. Pages use no memory until they are touched. `what` names the purpose in errors.
     pub fn new(bytes: usize, what: &'static str) -> Result<Mapping, Error> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -30,7 +30,7 @@ impl Mapping {
         }
     }
 
-    /// Takes all rights to `bytes` at `offset` away: what runs into them gets a signal.
+    /// Removes all access rights from `bytes` at `offset`, so that an access there causes a signal.
     pub fn guard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: inside of the mapping; nothing is stored there.
@@ -38,12 +38,12 @@ impl Mapping {
             .map_err(|error| Error::Memory { what: "a guard page", source: io::Error::from(error) })
     }
 
-    /// Where it is.
+    /// The first address of the mapping.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// How long it is.
+    /// The length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -51,7 +51,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`; its owner is done with it. A failure leaves it mapped.
+        // SAFETY: the mapping made in `new`, which its owner no longer uses. If unmapping fails, it stays
+        // mapped.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }

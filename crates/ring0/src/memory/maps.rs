@@ -1,4 +1,4 @@
-//! `/proc/self/maps`: where the process has memory.
+//! Reading `/proc/self/maps`, which lists the mappings of the process.
 
 use std::ops::Range;
 
@@ -9,17 +9,17 @@ use crate::error::Error;
 /// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Area {
-    /// Its addresses.
+    /// The addresses of the mapping.
     pub range: Range<u64>,
-    /// Whether anything may be done with it.
+    /// Whether the mapping has any access rights.
     pub accessible: bool,
-    /// Whether it is the main thread's stack.
+    /// Whether the mapping is the main thread's stack.
     pub main_stack: bool,
 }
 
 impl Area {
-    /// Whether it only keeps addresses: a window and more without any rights. Such areas do not make windows
-    /// necessary; they are looked at again when somebody touches them.
+    /// Whether the mapping only reserves addresses: it has no access rights and is at least as large as a window.
+    /// Such a mapping needs no windows. It is checked again on an access to it.
     pub fn is_reservation(&self) -> bool {
         !self.accessible && self.range.end - self.range.start >= WINDOW
     }
@@ -31,12 +31,12 @@ pub fn areas() -> Result<Vec<Area>, Error> {
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// The same, without allocating, for the host part: ring 0 may have been interrupted in the allocator. Returns
-/// whether all of the file could be read.
+/// Calls `act` for each mapping. It does the same as `areas` without allocating, because the host part may have
+/// interrupted ring 0 in the allocator. Returns whether the file could be read to the end.
 pub fn for_each(mut act: impl FnMut(&Area)) -> bool {
     let mut buffer = [0u8; 8 << 10];
     let path = c"/proc/self/maps".as_ptr() as u64;
-    // SAFETY: opens a file for reading; the path is a string that stays.
+    // SAFETY: opens a file for reading; the path is a static string.
     let fd = unsafe {
         syscall(libc::SYS_open as u64, [path, (libc::O_RDONLY | libc::O_CLOEXEC) as u64, 0, 0, 0, 0])
     };
@@ -59,7 +59,7 @@ pub fn for_each(mut act: impl FnMut(&Area)) -> bool {
         buffer.copy_within(whole..filled, 0);
         filled -= whole;
         if filled == buffer.len() {
-            break false; // A line of 8 KiB: paths are shorter.
+            break false; // A line fills the 8 KiB buffer; paths are shorter.
         }
     };
     // SAFETY: closes the file opened above.
@@ -87,7 +87,7 @@ fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
     (1..=16).contains(&digits).then_some((value, &text[digits..]))
 }
 
-/// The first addresses of the windows that areas have memory in.
+/// The first addresses of all windows that contain memory of `areas`.
 pub fn windows(areas: &[Area]) -> Vec<u64> {
     let mut starts: Vec<u64> = areas
         .iter()
@@ -99,8 +99,8 @@ pub fn windows(areas: &[Area]) -> Vec<u64> {
     starts
 }
 
-/// Makes the main stack as large as it may become (at most 64 MiB) without giving it memory: KVM cannot grow a
-/// stack. Where that is not possible, code that grows it goes on in ring 3.
+/// Grows the main stack to its limit, but at most to 64 MiB, without giving it memory. This is needed because KVM
+/// cannot grow a stack. If it fails, code that grows the stack continues in ring 3.
 pub fn grow_main_stack(areas: &[Area]) {
     let Some(stack) = areas.iter().find(|area| area.main_stack) else { return };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -114,16 +114,16 @@ pub fn grow_main_stack(areas: &[Area]) {
         return;
     }
     let now = [0u64; 2];
-    // A futex call reads the word, which makes the kernel grow the stack, and ends at once: either the word is not
-    // what the call expects, or the time it may wait is over.
-    // SAFETY: reads one word; where that is not memory, the call says so.
+    // A futex call reads the word, which makes the kernel grow the stack. The call returns at once: either the word
+    // differs from the expected value, or the timeout of zero has expired.
+    // SAFETY: reads one word. If there is no memory at that address, the call returns an error.
     unsafe {
         let wait = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64;
         syscall(libc::SYS_futex as u64, [lowest, wait, 1, now.as_ptr() as u64, 0, 0]);
     }
 }
 
-/// Whether there is any mapping at the address, asked without touching it.
+/// Whether there is any mapping at the address. Does not touch the memory.
 pub fn is_mapped(address: u64) -> bool {
     let mut resident = 0u8;
     let arguments = [address & !4095, 4096, (&raw mut resident) as u64, 0, 0, 0];
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_is_known() {
+    fn is_mapped_finds_mappings() {
         let here = 0u64;
         assert!(is_mapped((&raw const here) as u64));
         assert!(!is_mapped(0x1000));

@@ -1,4 +1,4 @@
-//! Addresses that only ring 0 has: kept from Linux, and from windows.
+//! Addresses that only ring 0 uses. Linux maps nothing there, and there are no windows.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::paging::VirtRange;
 use crate::process::Process;
 
-/// A range of whole gigabytes where Linux has nothing, and what ring 0 has is up to the page tables. Given back when
-/// dropped.
+/// A range of whole gigabytes in which Linux maps nothing. The page tables alone determine what ring 0 has there.
+/// The range is released when the value is dropped.
 #[derive(Debug)]
 pub struct Reserved {
     process: &'static Process,
@@ -15,7 +15,8 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Keeps a range, unless something is mapped there.
+    /// Reserves a range. Fails if anything is mapped there, or if the range does not consist of whole windows of 1
+    /// GiB.
     pub fn new(process: &'static Process, range: VirtRange) -> Result<Reserved> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: a new mapping where there is none.
@@ -26,7 +27,7 @@ impl Reserved {
         Ok(reserved)
     }
 
-    /// The range.
+    /// The reserved range.
     pub fn range(&self) -> VirtRange {
         self.range
     }
@@ -35,9 +36,9 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let (address, bytes) = (self.range.start(), self.range.bytes());
-        // What cannot be given back stays reserved.
+        // If the range cannot be released, it stays reserved.
         if self.process.release_private(address, bytes).is_ok() {
-            // SAFETY: the mapping made above, to which nothing leads any more.
+            // SAFETY: the mapping made above, to which no page table leads any more.
             let _ = unsafe { munmap(address as *mut _, bytes as usize) };
         }
     }

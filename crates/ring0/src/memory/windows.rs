@@ -1,15 +1,17 @@
-//! The windows: which gigabyte of virtual addresses is where in guest-physical memory, and the page tables that
-//! say so.
+//! The windows: the position of each gigabyte of virtual addresses in guest-physical memory, and the page tables
+//! that map them.
 //!
-//! Guest-physical memory is handed out from 4 GiB up, a gigabyte at a time; the number of a gigabyte is also the
-//! number of KVM's memory slot (less the first four). Virtual and guest-physical addresses are congruent modulo
-//! 1 GiB, so that huge pages stay huge.
+//! Guest-physical memory is handed out from 4 GiB up, one gigabyte at a time. The number of KVM's memory slot is
+//! the number of the gigabyte less four. Virtual and guest-physical addresses are congruent modulo 1 GiB, so huge
+//! pages stay huge.
 //!
-//! The tables have a topmost table and all 256 tables below it from the start: a window is one entry (or one table,
-//! where the processor has no 1 GiB pages). Whoever copies the topmost table so sees windows that are added later.
+//! The topmost table and all 256 tables below it exist from the start. A window is one entry in these tables; on
+//! processors without pages of 1 GiB, it is one table. A copy of the topmost table therefore includes windows that
+//! are added later.
 //!
-//! One lock, `space`, is held while windows are added or taken away, in ring 3 with signals blocked: ring 0 asks its
-//! host part, so an interrupted holder never is the one who waits. Readers need no lock.
+//! The lock `space` is held while windows are added or removed. A thread takes it only in ring 3 with signals
+//! blocked. Ring 0 asks its host part to do this work. A thread that holds the lock is therefore never interrupted
+//! by code that waits for the lock. Readers need no lock.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Mutex;
@@ -25,11 +27,11 @@ use crate::frames::Frame;
 use crate::host::signals::BlockedSignals;
 use crate::paging::{PhysicalMemory, Table};
 
-/// The first gigabyte of guest-physical memory that is handed out.
+/// The first gigabyte of guest-physical memory that is handed out, as a number of gigabytes.
 const FIRST: usize = 4;
-/// Windows of virtual addresses there can be.
+/// Number of windows in the virtual address space.
 const VIRTUAL: usize = 1 << 17;
-/// Marks addresses that ring 0 alone gives a meaning.
+/// Marks a window of private addresses: only ring 0's page tables determine its contents.
 const PRIVATE: u32 = u32::MAX;
 
 const ENTRIES: usize = 512;
@@ -38,42 +40,45 @@ const TABLE_FLAGS: u64 = 7; // present, writable, user
 const LEAF_FLAGS: u64 = 0xe7; // and accessed, dirty, huge
 const KVM_SET_USER_MEMORY_REGION: u64 = 0x4020_ae46;
 
-/// See the module.
+/// The windows of a process. See the module.
 #[derive(Debug)]
 pub struct Windows {
     vm: RawFd,
-    /// For each gigabyte of virtual addresses: 0, or 1 + the number of its gigabyte of guest-physical memory, or
-    /// [`PRIVATE`].
+    /// For each gigabyte of virtual addresses: 0 if there is no window, [`PRIVATE`], or 1 + the number of its
+    /// gigabyte of guest-physical memory.
     physical: Mapping,
-    /// For each gigabyte of guest-physical memory: 0, or 1 + the number of its gigabyte of virtual addresses.
+    /// For each gigabyte of guest-physical memory: 0 if it is not in use, or 1 + the number of its gigabyte of
+    /// virtual addresses.
     virtuals: Box<[AtomicU32]>,
-    /// The topmost table, the 256 tables below it, and one more for each window if there are no 1 GiB pages.
+    /// The topmost table and the 256 tables below it. Without pages of 1 GiB, there is one more table for each
+    /// window.
     tables: Mapping,
     gigabyte_pages: bool,
     space: Mutex<Space>,
 }
 
-/// Which gigabytes of guest-physical memory are taken.
+/// The allocation of guest-physical memory in units of 1 GiB.
 #[derive(Debug)]
 struct Space {
     taken: Box<[bool]>,
     free: usize,
-    /// Which are in use; filled by `reclaim`, which cannot allocate.
+    /// The gigabytes that still contain memory. `reclaim` fills the list; it is allocated ahead because `reclaim`
+    /// must not allocate.
     used: Box<[bool]>,
 }
 
-/// Memory that was given guest-physical addresses of its own, one after the other.
+/// Memory with additional, contiguous guest-physical addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attached {
-    /// The guest-physical address of its first byte.
+    /// The guest-physical address of the first byte.
     pub physical: u64,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
 }
 
 impl Windows {
-    /// Tables without windows but their own. `width` is the number of bits of a physical address, `slots` the
-    /// number of memory slots KVM has.
+    /// Creates tables that contain only the windows of the tables themselves. `width` is the number of bits of a
+    /// physical address; `slots` is the number of KVM's memory slots.
     pub fn new(vm: &impl AsRawFd, width: u32, slots: usize, gigabyte_pages: bool) -> Result<Windows> {
         let end = (1usize << width.clamp(33, 48).saturating_sub(30)).min(slots.saturating_sub(8) + FIRST);
         let tables = 1 + 256 + if gigabyte_pages { 0 } else { end };
@@ -100,23 +105,23 @@ impl Windows {
         Ok(windows)
     }
 
-    /// How many windows there can be.
+    /// The limit of windows.
     pub fn capacity(&self) -> usize {
         self.virtuals.len() - FIRST
     }
 
-    /// How many gigabytes of guest-physical memory are not handed out.
+    /// Number of gigabytes of guest-physical memory that are free.
     pub fn free(&self) -> usize {
         let _signals = BlockedSignals::new();
         self.lock().free
     }
 
-    /// The guest-physical address of the topmost table: what CR3 is.
+    /// The guest-physical address of the topmost table, for CR3.
     pub fn root(&self) -> u64 {
         self.physical_address(self.tables.base() as u64).unwrap_or(0)
     }
 
-    /// The guest-physical address of a virtual one, if its window is there.
+    /// The guest-physical address of a virtual address, or `None` if there is no window.
     #[inline]
     pub fn physical_address(&self, address: u64) -> Option<u64> {
         match self.window(address)?.load(Ordering::Acquire) {
@@ -125,7 +130,7 @@ impl Windows {
         }
     }
 
-    /// The virtual address of a guest-physical one.
+    /// The virtual address of a guest-physical address.
     #[inline]
     pub fn virtual_address(&self, physical: u64) -> Option<u64> {
         let number = usize::try_from(physical / WINDOW).ok()?;
@@ -135,12 +140,12 @@ impl Windows {
         }
     }
 
-    /// Whether the address belongs to ring 0 alone.
+    /// Whether the address is in a private window.
     pub fn is_private(&self, address: u64) -> bool {
         self.window(address).is_some_and(|window| window.load(Ordering::Acquire) == PRIVATE)
     }
 
-    /// Whether the window of an address is one entry, as it was added: nobody has divided it.
+    /// Whether the window of an address still is one entry, as it was added, and has not been split.
     pub fn is_whole(&self, address: u64) -> bool {
         let (top, entry) = ((address >> 39) as usize & 511, (address >> 30) as usize & 511);
         let value = self.table(1 + top)[entry].load(Ordering::Acquire);
@@ -151,7 +156,7 @@ impl Windows {
         }
     }
 
-    /// Adds the windows of a range. In ring 3.
+    /// Adds the windows of a range where they are missing. The caller must be in ring 3.
     pub fn add(&self, address: u64, bytes: u64) -> Result<()> {
         let end = checked_end(address, bytes)?;
         let _signals = BlockedSignals::new();
@@ -189,8 +194,8 @@ impl Windows {
         Ok(())
     }
 
-    /// Takes windows away in which there is no memory any more. KVM flushes what processors have cached of a slot
-    /// when it goes, so a gigabyte can be handed out again at once.
+    /// Removes the windows that contain no memory any more. KVM flushes the cached translations of a slot when the
+    /// slot is deleted, so its gigabyte can be reused at once.
     fn reclaim(&self, space: &mut Space) {
         space.used.fill(false);
         let complete = maps::for_each(|area| {
@@ -212,7 +217,7 @@ impl Windows {
             }
             let start = u64::from(window - 1) * WINDOW;
             if self.physical_address(start) != Some(number as u64 * WINDOW) {
-                continue; // Attached memory.
+                continue; // Attached memory has no window of its own here.
             }
             self.map(start, None);
             if self.set_slot(number, start, 0).is_err() {
@@ -227,7 +232,8 @@ impl Windows {
         }
     }
 
-    /// Keeps a range, whole windows, for ring 0: its host part will not put a window there. In ring 3.
+    /// Makes a range of whole windows private: the host part will not add windows there. Existing windows in it are
+    /// removed. The caller must be in ring 3.
     pub fn keep_private(&self, address: u64, bytes: u64) -> Result<()> {
         let end = checked_end(address, bytes)?;
         if !(address | bytes).is_multiple_of(WINDOW) {
@@ -256,7 +262,8 @@ impl Windows {
         Ok(())
     }
 
-    /// Gives a range back that was kept private; its entries in the tables are empty again. In ring 3.
+    /// Ends the privacy of a range. The caller must be in ring 3, and the range's entries in the tables must be
+    /// empty again.
     pub fn release_private(&self, address: u64, bytes: u64) -> Result<()> {
         let end = checked_end(address, bytes)?;
         let _signals = BlockedSignals::new();
@@ -269,8 +276,8 @@ impl Windows {
         Ok(())
     }
 
-    /// Gives memory guest-physical addresses that follow one another, besides those it has by its windows. In ring
-    /// 3.
+    /// Gives memory contiguous guest-physical addresses, in addition to those of its windows. The caller must be in
+    /// ring 3.
     pub fn attach(&self, address: u64, bytes: u64) -> Result<Attached> {
         checked_end(address, bytes)?;
         if !(address | bytes).is_multiple_of(4096) {
@@ -293,8 +300,8 @@ impl Windows {
         Ok(Attached { physical: number as u64 * WINDOW + offset, bytes })
     }
 
-    /// Takes guest-physical addresses away that [`attach`](Self::attach) gave. In ring 3, when no page table leads
-    /// to them any more.
+    /// Removes the guest-physical addresses that [`attach`](Self::attach) gave. The caller must be in ring 3, and
+    /// no page table may lead to these addresses any more.
     pub fn detach(&self, attached: Attached) -> Result<()> {
         let (number, offset) = ((attached.physical / WINDOW) as usize, attached.physical % WINDOW);
         let _signals = BlockedSignals::new();
@@ -310,17 +317,17 @@ impl Windows {
 
     fn window(&self, address: u64) -> Option<&AtomicU32> {
         let index = usize::try_from(address / WINDOW).ok()?;
-        // SAFETY: the mapping has VIRTUAL zeroed words, which are atomics, and lives as long as this value.
+        // SAFETY: the mapping has VIRTUAL zeroed atomic words, and lives as long as this value.
         (index < VIRTUAL).then(|| unsafe { &*self.physical.base().cast::<AtomicU32>().add(index) })
     }
 
     fn table(&self, index: usize) -> &[AtomicU64; ENTRIES] {
         assert!(index < self.tables.bytes() / TABLE_BYTES);
-        // SAFETY: inside of the mapping, which is aligned to pages; programs and processors access it as words.
+        // SAFETY: inside of the mapping, which is aligned to pages. Programs and processors access it as words.
         unsafe { &*self.tables.base().add(index * TABLE_BYTES).cast() }
     }
 
-    /// Lets the window's entry point to a gigabyte, or to nothing.
+    /// Points the window's entry to a gigabyte of guest-physical memory, or clears it.
     fn map(&self, start: u64, number: Option<usize>) {
         let (top, entry) = ((start >> 39) as usize & 511, (start >> 30) as usize & 511);
         let value = match number {
@@ -353,7 +360,7 @@ impl Windows {
             userspace_addr: address,
         };
         let arguments = [self.vm as u64, KVM_SET_USER_MEMORY_REGION, (&raw const region) as u64, 0, 0, 0];
-        // SAFETY: KVM reads the structure. Ring 0 gets no memory that ring 3 does not have.
+        // SAFETY: KVM reads the structure. Ring 0 gets only memory that ring 3 has too.
         match unsafe { syscall(libc::SYS_ioctl as u64, arguments) } {
             0 => Ok(()),
             errno => Err(Error::kvm_errno("adding memory to the virtual machine", -errno as i32)),
@@ -365,23 +372,23 @@ impl Windows {
     }
 }
 
-// SAFETY: a frame of a window, or of attached memory, is found where the memory is, which stays while page tables are
-// in it, as those who put them there have promised. Nothing faults, allocates, locks or panics: the lists are in
-// windows.
+// SAFETY: a frame of a window or of attached memory is found at the memory's virtual address. Whoever puts page
+// tables there has promised that the memory stays while they are in use. The lookup does not fault, allocate, lock
+// or panic, because its lists are in windows.
 unsafe impl PhysicalMemory for Windows {
     #[inline]
     fn table(&self, frame: Frame) -> &Table {
         match self.virtual_address(frame.address()) {
-            // SAFETY: as above; a table is atomics, for which all values are valid.
+            // SAFETY: as above; a table consists of atomics, for which all values are valid.
             Some(address) => unsafe { &*(address as *const Table) },
-            // Tables that are not in this memory: against the contract of whoever made them.
+            // The frame is not in this memory. The code that made these tables has broken its contract.
             None => std::process::abort(),
         }
     }
 }
 
 impl Space {
-    /// The first of so many free gigabytes in a row.
+    /// Takes `count` contiguous free gigabytes, and returns the number of the first one.
     fn take(&mut self, count: usize) -> Option<usize> {
         let mut run = 0;
         for number in 0..self.taken.len() {

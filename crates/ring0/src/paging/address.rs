@@ -1,10 +1,11 @@
 //! Virtual addresses, page sizes, and ranges of addresses.
 //!
-//! Only the lower half of the address space is spoken of (below 2^47): a Linux process has no other.
+//! This module handles only the lower half of the address space (below 2^47), because a Linux process has no other
+//! addresses.
 
 use super::PagingError;
 
-/// The first address that is not the process's: 2^47.
+/// The first address behind the process's addresses: 2^47.
 pub const ADDRESS_LIMIT: u64 = 1 << 47;
 
 /// The sizes of pages.
@@ -19,25 +20,25 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// How many bytes a page has.
+    /// Number of bytes of a page.
     #[inline]
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }
 
-    /// How many frames of 4 KiB a page has.
+    /// Number of frames of 4 KiB of a page.
     #[inline]
     pub const fn frames(self) -> u64 {
         self.bytes() >> 12
     }
 
-    /// How many low bits of an address are an offset in the page.
+    /// Number of low bits of an address that are the offset in the page.
     #[inline]
     pub const fn shift(self) -> u32 {
         12 + 9 * (self.level() as u32 - 1)
     }
 
-    /// Whether a leaf has to say that it is one.
+    /// Whether leaves of this size need [`PteFlags::HUGE`](super::PteFlags::HUGE).
     #[inline]
     pub const fn is_huge(self) -> bool {
         !matches!(self, PageSize::Size4K)
@@ -53,7 +54,7 @@ impl PageSize {
         }
     }
 
-    /// The size of leaves in tables of this level, where such leaves can exist.
+    /// The size of leaves in tables of this level, or `None` if such leaves cannot exist.
     #[inline]
     pub(super) const fn of_level(level: u8) -> Option<PageSize> {
         match level {
@@ -65,19 +66,19 @@ impl PageSize {
     }
 }
 
-/// What one entry of a table of this level spans, in bytes.
+/// Number of bytes that one entry of a table of this level spans.
 #[inline]
 pub(super) const fn span(level: u8) -> u64 {
     1 << (12 + 9 * (level as u32 - 1))
 }
 
-/// Which entry of a table of this level an address belongs to.
+/// The index of an address's entry in a table of this level.
 #[inline]
 pub(super) const fn index(address: u64, level: u8) -> usize {
     ((address >> (12 + 9 * (level as u32 - 1))) & 511) as usize
 }
 
-/// Addresses from `start` up to and without `end`, both multiples of 4 KiB, not empty.
+/// A range of addresses that is not empty. `start` is included and `end` is not; both are multiples of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct VirtRange {
     start: u64,
@@ -102,7 +103,7 @@ impl VirtRange {
         Ok(VirtRange { start, end })
     }
 
-    /// `bytes` from `start` on.
+    /// The range of `bytes` bytes from `start` on.
     pub const fn at(start: u64, bytes: u64) -> Result<VirtRange, PagingError> {
         match start.checked_add(bytes) {
             Some(end) => VirtRange::new(start, end),
@@ -110,7 +111,7 @@ impl VirtRange {
         }
     }
 
-    /// All that one entry of the topmost table spans: 512 GiB.
+    /// The range that one entry of the topmost table spans: 512 GiB.
     pub const fn top_level_slot(slot: usize) -> Result<VirtRange, PagingError> {
         VirtRange::at((slot as u64).saturating_mul(span(4)), span(4))
     }
@@ -121,24 +122,24 @@ impl VirtRange {
         self.start
     }
 
-    /// The first address behind it.
+    /// The first address behind the range.
     #[inline]
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// How many bytes it has.
+    /// Number of bytes in the range.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.end - self.start
     }
 
-    /// The addresses of its pages of 4 KiB.
+    /// The addresses of the range's pages of 4 KiB.
     pub fn pages(self) -> impl Iterator<Item = u64> {
         (self.start >> 12..self.end >> 12).map(|page| page << 12)
     }
 
-    /// Whether the address is in it.
+    /// Whether the address is in the range.
     #[inline]
     pub const fn contains(self, address: u64) -> bool {
         self.start <= address && address < self.end
@@ -150,15 +151,15 @@ impl VirtRange {
         (self.start | self.end).is_multiple_of(size.bytes())
     }
 
-    /// What it has in common with `bytes` from `start` on, if it has something.
+    /// The intersection with `bytes` bytes from `start` on, or `None` if it is empty.
     #[inline]
     pub(super) fn within(self, start: u64, bytes: u64) -> Option<VirtRange> {
         let (start, end) = (self.start.max(start), self.end.min(start + bytes));
         (start < end).then_some(VirtRange { start, end })
     }
 
-    /// Cuts the range into at most `parts` of nearly equal size whose ends are multiples of 2 MiB, for threads
-    /// that share the work of [`clone_range`](super::PageTables::clone_range).
+    /// Cuts the range into at most `parts` ranges of nearly equal size whose inner ends are multiples of 2 MiB.
+    /// Threads can share the work of [`clone_range`](super::PageTables::clone_range) this way.
     pub fn split(self, parts: usize) -> impl Iterator<Item = VirtRange> {
         const UNIT: u64 = PageSize::Size2M.bytes();
         let parts = parts.max(1) as u64;
@@ -171,7 +172,7 @@ impl VirtRange {
     }
 }
 
-/// Refuses what is not an address of the process, or not a multiple of the page's size.
+/// Refuses an address outside of the process's half, or one that is not a multiple of the page's size.
 pub(super) const fn check(address: u64, size: PageSize) -> Result<(), PagingError> {
     if address >= ADDRESS_LIMIT {
         return Err(PagingError::OutOfRange { address });

@@ -1,11 +1,11 @@
-//! Copies of page tables: what snapshots are made of.
+//! Copying page tables, for snapshots.
 //!
-//! A copy has its own tables below chosen entries of the topmost table and shares the rest. Copying is tight
-//! loops over whole tables, without reference counts: about eight instructions a page. Several threads can copy
+//! A copy has its own tables below some entries of the topmost table and shares the others. The copy loops run over
+//! whole tables without reference counts and take about eight instructions per page. Several threads can copy
 //! disjoint ranges into the same copy at once.
 //!
-//! Locked entries stop a copy with [`PagingError::Locked`] before their table becomes part of it; copying the
-//! range again is harmless, and so is copying over an older copy.
+//! A locked entry stops a copy with [`PagingError::Locked`] before its table becomes part of the copy. The caller
+//! can then copy the range again. Copying over an older copy is also allowed.
 
 use super::address::{index, span};
 use super::slot::Child;
@@ -15,37 +15,37 @@ use super::{
     PageSize, PageTables, PagingError, PhysicalMemory, Pte, PteFlags, Slot, Table, TableSource, VirtRange,
 };
 
-/// Who loses the right to write when tables are copied.
+/// Which tables lose the right to write when they are copied.
 ///
-/// In entries that are not present, WRITABLE is cleared like in the others: software that keeps something in
-/// such entries leaves this bit (and LOCK) alone.
+/// WRITABLE is also cleared in entries that are not present. Software that stores data in such entries must
+/// therefore not use this bit, nor LOCK.
 ///
-/// Except in exact copies, ACCESSED and DIRTY are clear: no processor has used the copy. An entry of it that still has
-/// ACCESSED clear is in no TLB, and can be changed without a flush.
+/// ACCESSED and DIRTY are clear in a copy that is not exact, because no processor has used the copy. An entry of
+/// the copy with ACCESSED still clear is in no TLB, and can be changed without a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protect {
-    /// Nobody: the copy is exact.
+    /// None: the copy is exact.
     Nothing,
-    /// The copy; the original stays as it is. For copies made ahead.
+    /// The copy loses it; the original stays unchanged. For copies made ahead.
     Copy,
-    /// Both, while other vCPUs use and change the original.
+    /// Both lose it. Other vCPUs may use and change the original meanwhile.
     Both,
-    /// Both, and no other vCPU uses or changes the original meanwhile, which saves an atomic operation a page.
-    /// Where that is not so, changes and dirty bits are lost.
+    /// Both lose it. No other vCPU may use or change the original meanwhile; otherwise changes and dirty bits are
+    /// lost. This saves an atomic operation per page.
     BothQuiesced,
 }
 
 const LOCK: u64 = PteFlags::LOCK.bits();
 const WRITABLE: PteFlags = PteFlags::WRITABLE;
-/// What a copy that is not exact does without.
+/// The flags that are cleared in a copy that is not exact.
 const NOT_COPIED: PteFlags = WRITABLE.union(PteFlags::ACCESSED).union(PteFlags::DIRTY);
 
 impl<'m, M: PhysicalMemory> PageTables<'m, M> {
-    /// New tables that share everything with these, down to the tables, except for `private`, which consists of
-    /// whole entries of the topmost table and is empty in the new ones: [`clone_range`](Self::clone_range)
+    /// Creates tables that share all tables with these, except in the range `private`. That range must consist of
+    /// whole entries of the topmost table. It is empty in the new tables until [`clone_range`](Self::clone_range)
     /// fills it.
     ///
-    /// What these tables add to their topmost table later is not shared; see
+    /// Entries added to the topmost table of these tables later are not shared; see
     /// [`fill_top_level`](Self::fill_top_level).
     pub fn create_sharing(
         &self,
@@ -61,17 +61,17 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
             let shared = !private.contains(number as u64 * span(4));
             new.store_exclusive(if shared { old.load() } else { Pte::EMPTY });
         }
-        // SAFETY: the new topmost table leads only to tables that the old one leads to.
+        // SAFETY: the new topmost table leads only to tables of the old one.
         Ok(unsafe { PageTables::from_root(self.memory(), root) })
     }
 
-    /// Copies the tables of a range (its ends are multiples of 2 MiB) to `copy`, which is not in use there, or
-    /// is an older copy of them. A huge page is copied with the range that its first byte is in. Returns how many
-    /// tables were added.
+    /// Copies the tables of a range to `copy` and returns the number of tables added. Both ends of the range must
+    /// be multiples of 2 MiB. In this range, `copy` must be unused, or be an older copy of these tables. A huge
+    /// page is copied with the range that contains its first byte.
     ///
-    /// Several threads may copy disjoint ranges to one copy at once ([`VirtRange::split`]). With
-    /// [`Protect::Both`] and [`Protect::BothQuiesced`], vCPUs may still write through what they have cached of
-    /// the original until a shootdown has returned.
+    /// Several threads may copy disjoint ranges to one copy at once ([`VirtRange::split`]). With [`Protect::Both`]
+    /// and [`Protect::BothQuiesced`], vCPUs may still write through cached translations of the original until a
+    /// shootdown has returned.
     pub fn clone_range(
         &self,
         copy: &PageTables<'m, M>,
@@ -96,14 +96,14 @@ struct Copying<'c, 'm, M, S> {
     original: &'c PageTables<'m, M>,
     copy: &'c PageTables<'m, M>,
     protect: Protect,
-    /// Copies a table of 4 KiB leaves; the error is the number of a locked entry.
+    /// Copies a table of 4 KiB leaves. The error is the index of a locked entry.
     leaves: fn(&Table, &Table) -> Result<(), usize>,
     tables: &'c mut S,
     added: u64,
 }
 
 impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
-    /// Copies the entries of a table above the 4 KiB leaves.
+    /// Copies the entries of a table above the tables of 4 KiB leaves.
     fn table(&mut self, from: &Table, to: &Table, level: u8, range: VirtRange) -> Result<(), PagingError> {
         for (old, base) in entries(from, level, range) {
             let new = &to.slots[index(base, level)];
@@ -124,7 +124,7 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
                         self.leaf_table(from, new, base)?;
                     }
                 }
-                // The range in which it begins has it, or will have it.
+                // This huge page is copied with the range that contains its first byte.
                 Some(Child::Leaf(_)) if base < range.start() => {}
                 Some(Child::Leaf(_) | Child::Blocked(_)) => self.entry(old, new, base)?,
             }
@@ -132,7 +132,7 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
         Ok(())
     }
 
-    /// The copy's table below an entry, where the original has a table.
+    /// The copy's table below an entry for which the original has a table. Adds it if it is missing.
     fn below(&mut self, new: &Slot, base: u64) -> Result<&'m Table, PagingError> {
         let child = match new.child() {
             Some(child) => child,
@@ -148,7 +148,7 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
         }
     }
 
-    /// Copies a table of 4 KiB leaves. A new one is filled before it is linked, so it need not be cleared.
+    /// Copies a table of 4 KiB leaves. A new table is filled before it is linked, so it need not be cleared.
     fn leaf_table(&mut self, from: &Table, new: &Slot, base: u64) -> Result<(), PagingError> {
         let locked = |number: usize| PagingError::Locked { address: base + number as u64 * span(1) };
         match new.child() {
@@ -167,7 +167,7 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
         }
     }
 
-    /// Copies a huge leaf, or what software keeps in an entry that is not present.
+    /// Copies a huge leaf, or the data that software stores in an entry that is not present.
     fn entry(&self, old: &Slot, new: &Slot, base: u64) -> Result<(), PagingError> {
         if matches!(new.child(), Some(Child::Table(_))) {
             return Err(PagingError::AlreadyMapped { address: base });
@@ -187,8 +187,8 @@ impl<'m, M: PhysicalMemory, S: TableSource> Copying<'_, 'm, M, S> {
     }
 }
 
-/// Copies a table of 4 KiB leaves entry by entry, with as few instructions as can be: it runs while a database
-/// waits for its snapshot. Locks are looked for once per group.
+/// Copies a table of 4 KiB leaves entry by entry. It uses as few instructions as possible, because it runs while a
+/// database waits for its snapshot. It checks for locks once per group of entries.
 fn copy_leaves<const PROTECT: u8>(from: &Table, to: &Table) -> Result<(), usize> {
     const GROUP: usize = 8;
     let (from_groups, _) = from.slots.as_chunks::<GROUP>();
@@ -212,7 +212,7 @@ fn copy_leaves<const PROTECT: u8>(from: &Table, to: &Table) -> Result<(), usize>
     Ok(())
 }
 
-/// The same with the original in use: entries that lose the right to write do so atomically.
+/// Copies a table of 4 KiB leaves whose original is in use. Entries lose the right to write atomically.
 fn copy_shared_leaves(from: &Table, to: &Table) -> Result<(), usize> {
     for (number, (old, new)) in from.slots.iter().zip(&to.slots).enumerate() {
         let mut pte = old.peek();

@@ -1,7 +1,7 @@
-//! The leaf tables of a range, found without a walk: what a handler of page faults uses that is called often.
+//! A directory of the leaf tables of a range. Frequent page-fault handlers use it to find entries without a walk.
 //!
-//! Owns the list only. It is as good as the tables it was made of: tables added later are not in it, and it goes
-//! before those of its range are freed.
+//! A directory owns only its list. It does not contain tables that are added later. It must be dropped before the
+//! tables of its range are freed.
 
 use super::address::index;
 use super::slot::Child;
@@ -15,13 +15,13 @@ pub struct Directory<'m> {
 }
 
 impl Directory<'_> {
-    /// The range.
+    /// The range of the directory.
     pub const fn range(&self) -> VirtRange {
         self.range
     }
 
-    /// The entry of the 4 KiB page at an address, present or not. `None` outside of the range, and where a huge page is,
-    /// or nothing.
+    /// The entry of the 4 KiB page at an address, present or not. Returns `None` outside of the range, and where
+    /// there is a huge page or no table.
     #[inline]
     pub fn slot(&self, address: u64) -> Option<&Slot> {
         let offset = address.wrapping_sub(self.range.start());
@@ -29,14 +29,15 @@ impl Directory<'_> {
         Some(&(*table)?.slots[index(address, 1)])
     }
 
-    /// Address and length of the list, for handlers.
+    /// Address and length of the list, which handlers touch.
     pub fn span(&self) -> (usize, usize) {
         (self.tables.as_ptr() as usize, size_of_val(&*self.tables))
     }
 }
 
 impl<'m, M: PhysicalMemory> PageTables<'m, M> {
-    /// The leaf tables that there are in a range whose ends are multiples of 2 MiB. (Allocates: not for handlers.)
+    /// Lists the existing leaf tables of a range whose ends are multiples of 2 MiB. It allocates memory, so
+    /// handlers must not call it.
     pub fn directory(&self, range: VirtRange) -> Result<Directory<'m>, PagingError> {
         Self::aligned(range, PageSize::Size2M)?;
         let pages = (range.start()..range.end()).step_by(PageSize::Size2M.bytes() as usize);
@@ -47,7 +48,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         Ok(Directory { range, tables: pages.map(table).collect() })
     }
 
-    /// The same, with all tables added that are missing: so pages can be mapped on demand without adding tables.
+    /// As [`directory`](Self::directory), but adds all missing tables first. Pages of the range can then be mapped
+    /// on demand without adding tables.
     pub fn directory_or_add(
         &self,
         range: VirtRange,

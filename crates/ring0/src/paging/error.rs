@@ -1,42 +1,42 @@
-//! What can be wrong with a request to the page tables.
+//! The errors of the page tables.
 
 use super::PageSize;
 
-/// Why a request was refused. Nothing here allocates, so handlers can make and drop it.
+/// Why a request was refused. No variant allocates memory, so handlers can create and drop errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PagingError {
-    /// Not an address of the process.
+    /// The address is outside of the process's half of the address space.
     #[error("address {address:#x} is not in the lower half of the address space")]
     OutOfRange {
         /// The address, or the end of the range.
         address: u64,
     },
-    /// Nothing between the ends.
+    /// The range is empty.
     #[error("range {start:#x}..{end:#x} is empty")]
     EmptyRange {
-        /// Where it should start.
+        /// The requested start of the range.
         start: u64,
-        /// Where it should end.
+        /// The requested end of the range.
         end: u64,
     },
-    /// An address that is not a multiple of the page's size.
+    /// The address is not a multiple of the page's size.
     #[error("{value:#x} is not a multiple of {} KiB", size.bytes() / 1024)]
     Unaligned {
         /// The address, virtual or physical.
         value: u64,
-        /// What it must be a multiple of.
+        /// The page size.
         size: PageSize,
     },
-    /// Something is mapped there, or a table of smaller pages is.
+    /// A page is mapped at the address already, or a table of smaller pages is in the way.
     #[error("something is mapped at {address:#x} already")]
     AlreadyMapped {
-        /// Where.
+        /// The address.
         address: u64,
     },
-    /// Nothing is mapped there.
+    /// Nothing is mapped at the address.
     #[error("nothing is mapped at {address:#x}")]
     NotMapped {
-        /// Where.
+        /// The address.
         address: u64,
     },
     /// A huge page spans the address, and the operation does not split it.
@@ -45,13 +45,13 @@ pub enum PagingError {
         /// An address in the page.
         address: u64,
     },
-    /// Somebody holds the lock bit of the entry: try again.
+    /// Another thread holds the lock bit of the entry. The caller can try again.
     #[error("the entry of {address:#x} is locked")]
     Locked {
-        /// Where.
+        /// The address of the locked page.
         address: u64,
     },
-    /// No frame was left for a table.
+    /// The source of frames for tables is empty.
     #[error("no frame is left for a page table")]
     OutOfTables,
 }

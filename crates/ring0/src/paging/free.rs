@@ -1,4 +1,4 @@
-//! Taking tables away: the only code that does, and the only one that needs everybody else kept out.
+//! Freeing tables. Only this module removes tables, and it requires exclusive access to them.
 
 use super::address::span;
 use super::slot::Child;
@@ -8,29 +8,29 @@ use super::{PageTables, PhysicalMemory, Pte, Table, TableSource, VirtRange};
 /// Which tables of a range to free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// All that lie wholly in the range, whatever they map, and the empty ones.
+    /// All tables that lie wholly in the range, whatever they map, and all empty tables.
     All,
-    /// Those that hold nothing: what unmapping leaves behind, and what keeps a huge page from being mapped.
+    /// Only empty tables. They remain after unmapping, and keep a huge page from being mapped.
     Empty,
 }
 
 impl<M: PhysicalMemory> PageTables<'_, M> {
-    /// Frees tables of a range and returns how many. Frames that were mapped are not freed: they are their
-    /// owner's, who looks for them before ([`for_each`](Self::for_each)).
+    /// Frees tables of a range, and returns their number. The mapped frames are not freed, because they belong to
+    /// their owners. An owner must find them before, with [`for_each`](Self::for_each).
     ///
     /// # Safety
-    /// Nobody walks these tables in the range meanwhile, neither programs nor processors, and none uses what it
-    /// has cached of them: every vCPU that had them in CR3 has had a full flush, or uses others. No other tables
-    /// share them.
+    /// No program and no processor may walk these tables in the range meanwhile. No processor may use cached
+    /// translations of them: every vCPU that had them in CR3 must have made a full flush, or use other tables. No
+    /// other tables may share them.
     pub unsafe fn free_range(&self, range: VirtRange, which: Which, tables: &mut impl TableSource) -> u64 {
         self.free_below(self.top(), 4, range, which, tables)
     }
 
-    /// Frees the topmost table. What it leads to is freed before ([`free_range`](Self::free_range)), or
-    /// belongs to the tables that it is shared with.
+    /// Frees the topmost table. The tables below it must be freed before ([`free_range`](Self::free_range)), or
+    /// belong to tables that share them.
     ///
     /// # Safety
-    /// It is in no CR3, and no handle on these tables is used any more.
+    /// The table must be in no CR3. No other handle on these tables may be used any more.
     pub unsafe fn free_root(self, tables: &mut impl TableSource) {
         tables.give(self.root());
     }

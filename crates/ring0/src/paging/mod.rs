@@ -1,18 +1,18 @@
-//! Page tables: x86-64 entries, and mapping, protecting, walking, copying over them.
+//! Page tables in the format of x86-64: entries, and mapping, protecting, walking and copying tables.
 //!
-//! [`PageTables`] is a handle on one set of four-level tables. All of it works on tables that processors are
-//! using at the same moment, from handlers, too: nothing here allocates (tables come from a [`TableSource`]),
-//! locks, panics, or makes a system call.
+//! [`PageTables`] is a handle on one set of four-level tables. Its operations work on tables that processors use at
+//! the same time, and handlers may call them unless their documentation says otherwise. They take tables from a
+//! [`TableSource`]; they do not allocate, take locks, panic, or make system calls.
 //!
-//! Rules that make this work:
-//! * **Leaves** change by compare-and-swap ([`RawSlot`]), so that neither the processor's accessed and dirty bits
-//!   nor somebody else's change is lost. An entry whose [`PteFlags::LOCK`] is set is its holder's; operations on
-//!   ranges stop there with [`PagingError::Locked`].
-//! * **Tables** are added by compare-and-swap, filled before; two vCPUs that add the same one agree on one. They
-//!   are taken away by the `free_*` functions only, whose callers have excluded everybody else (and flushed). So a
-//!   walk needs no lock.
-//! * **Flushing is the caller's**: after a change that takes rights or a mapping away, processors may go on using
-//!   what they have cached until a [`shootdown`](crate::shootdown) has returned.
+//! The rules that make this work:
+//! * **Leaves** change by compare-and-swap ([`RawSlot`]). Neither the processor's accessed and dirty bits nor a
+//!   concurrent change is lost. An entry with [`PteFlags::LOCK`] set belongs to the holder of the lock; operations
+//!   on ranges stop there with [`PagingError::Locked`].
+//! * **Tables** are filled first and then added by compare-and-swap. If two vCPUs add a table for the same entry,
+//!   both use the one that was added first. Only the `free_*` functions remove tables. Their callers must have
+//!   excluded all other users, and flushed. A walk therefore needs no lock.
+//! * **Flushing is the caller's duty**. After a change that removes rights or a mapping, processors may still use
+//!   cached translations until a [`shootdown`](crate::shootdown) has returned.
 //!
 //! ```
 //! use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};

@@ -1,5 +1,5 @@
-//! Every interleaving of changes of one entry, by loom: with the processor, which sets its bits on its own, and with
-//! each other.
+//! Loom models of concurrent changes of one entry, over every interleaving. The changes concur with each other, and
+//! with the processor, which sets bits on its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -20,13 +20,14 @@ fn leaf(flags: PteFlags) -> Pte {
     Pte::leaf(Frame::new(512), PageSize::Size4K, flags)
 }
 
-/// What the processor does for a write: checks and sets in one atomic step. Returns whether the write was allowed.
+/// Models the processor's write: it checks the entry and sets its bits in one atomic step. Returns whether the
+/// write was allowed.
 fn processor_writes(slot: &Slot) -> bool {
     let bits = PteFlags::ACCESSED | PteFlags::DIRTY;
     slot.update(|pte| (pte.is_present() && pte.is_writable()).then(|| pte.with(bits))).is_ok()
 }
 
-/// Runs two pieces of work on a slot and returns what they returned, and what the slot holds in the end.
+/// Runs two functions on a slot concurrently. Passes their results and the final entry to `check`.
 fn two<A, B>(
     start: Pte,
     one: fn(&Slot) -> A,
@@ -47,7 +48,7 @@ fn two<A, B>(
 }
 
 #[test]
-fn a_write_is_seen_by_whoever_takes_the_mapping_away() {
+fn unmapping_returns_the_dirty_bit_of_a_concurrent_write() {
     two(
         leaf(WRITABLE),
         |slot| change_leaf(slot, PageSize::Size4K, |_| Pte::EMPTY).unwrap(),
@@ -85,7 +86,7 @@ fn a_write_is_in_the_parts_of_a_page_that_is_split() {
                 .0
                 .replace_leaf(huge, size, Frame::new(9), |pte| shared.1.store_exclusive(pte.part(size, 3)))
         });
-        // A walk goes through the table as soon as it is there.
+        // A walk uses the new table as soon as it is linked.
         let dirty = PteFlags::ACCESSED | PteFlags::DIRTY;
         let in_leaf = slot.0.update(|pte| pte.is_leaf(PageSize::Size2M).then(|| pte.with(dirty)));
         match in_leaf {
@@ -106,7 +107,7 @@ fn a_write_is_in_the_parts_of_a_page_that_is_split() {
 }
 
 #[test]
-fn protecting_and_writing_leave_a_read_only_page_whose_dirt_is_known() {
+fn protecting_during_a_write_keeps_the_dirty_bit() {
     two(
         leaf(WRITABLE),
         |slot| change_leaf(slot, PageSize::Size4K, |pte| pte.without(WRITABLE)).unwrap(),
@@ -119,9 +120,9 @@ fn protecting_and_writing_leave_a_read_only_page_whose_dirt_is_known() {
 }
 
 #[test]
-fn one_holds_the_lock_and_what_it_publishes_is_complete() {
+fn one_thread_holds_the_lock_and_publishes_a_complete_page() {
     loom::model(|| {
-        // The page's contents: written under the lock, with ordinary stores.
+        // The contents of the page, written under the lock with ordinary stores.
         let page = Arc::new((Slot::new(Pte::EMPTY), AtomicU64::new(0)));
         let work = |(slot, contents): &(Slot, AtomicU64)| {
             let Some(locked) = slot.try_lock() else { return false };
@@ -146,7 +147,7 @@ fn one_holds_the_lock_and_what_it_publishes_is_complete() {
 }
 
 #[test]
-fn who_holds_the_lock_is_not_overtaken() {
+fn only_the_holder_of_the_lock_changes_the_entry() {
     two(
         leaf(PteFlags::empty()),
         |slot| {
@@ -161,7 +162,7 @@ fn who_holds_the_lock_is_not_overtaken() {
             assert!(locked.is_some());
             let expected = match (taken, left.is_present()) {
                 (true, false) => Pte::EMPTY,
-                // The mapping was taken before the lock was.
+                // The mapping was removed before the lock was taken.
                 _ => leaf(WRITABLE),
             };
             assert_eq!(left, expected);
@@ -170,9 +171,9 @@ fn who_holds_the_lock_is_not_overtaken() {
 }
 
 #[test]
-fn two_who_add_a_table_agree_on_one_that_is_filled() {
+fn two_threads_that_add_a_table_agree_on_one_that_is_filled() {
     loom::model(|| {
-        // A slot, and an entry in each of the two tables that want to be in it.
+        // A slot, and one entry of each of the two tables that compete for it.
         let world = Arc::new((Slot::new(Pte::EMPTY), [AtomicU64::new(7), AtomicU64::new(7)]));
         let work = |(slot, tables): &(Slot, [AtomicU64; 2]), mine: usize| {
             tables[mine].store(0, Relaxed);

@@ -1,22 +1,22 @@
-//! One page-table entry as a value: what its bits mean, and how one is made from another.
+//! A page-table entry as a value: the meaning of its bits, and functions that derive one entry from another.
 //!
-//! Owns no memory; a [`Pte`] is 64 bits by value. Entries in memory, which other vCPUs and the processor
-//! itself change, are [`Slot`](super::Slot)s.
+//! A [`Pte`] is a value of 64 bits and owns no memory. Entries in memory, which other vCPUs and the processor
+//! change, are [`Slot`](super::Slot)s.
 
 use crate::frames::Frame;
 
 use super::PageSize;
 
 bitflags::bitflags! {
-    /// The bits of an entry that are not the frame's address (AMD64 manual, volume 2, 5.4).
+    /// The bits of an entry that are not part of the frame's address (AMD64 manual, volume 2, 5.4).
     ///
-    /// Bits 12 to 51 are the address. Bits 59 to 62 are protection keys where those are switched on, so
-    /// software leaves them alone.
+    /// Bits 12 to 51 are the address. Bits 59 to 62 are the protection key if protection keys are enabled, so
+    /// software must not use them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct PteFlags: u64 {
-        /// The entry translates. All other bits are software's while this one is clear.
+        /// The entry translates. If this bit is clear, software may use all other bits.
         const PRESENT = 1;
-        /// Writes are allowed; ring 0 is only stopped because CR0.WP is set.
+        /// Writes are allowed. A clear bit stops ring 0 only because CR0.WP is set.
         const WRITABLE = 1 << 1;
         /// Ring 3 may use the page.
         const USER = 1 << 2;
@@ -28,8 +28,8 @@ bitflags::bitflags! {
         const ACCESSED = 1 << 5;
         /// Set by the processor when it writes through a leaf.
         const DIRTY = 1 << 6;
-        /// In the tables of 2 MiB and 1 GiB entries: this one is a leaf. Clear in a leaf of 4 KiB, where the bit
-        /// would select a memory type; so is the one that would do so in huge leaves, bit 12.
+        /// The entry is a leaf in a table of 2 MiB or 1 GiB entries. The bit is clear in a leaf of 4 KiB, where it
+        /// would select a memory type. In huge leaves, bit 12 selects the memory type; it is clear too.
         const HUGE = 1 << 7;
         /// The translation survives a change of CR3.
         const GLOBAL = 1 << 8;
@@ -51,11 +51,12 @@ bitflags::bitflags! {
         const SOFTWARE_56 = 1 << 56;
         /// Free for the owner of the mapping.
         const SOFTWARE_57 = 1 << 57;
-        /// Somebody is changing what the entry maps: until it is clear again only they change the entry, except
-        /// that the processor sets, and harvesting clears, `ACCESSED` and `DIRTY`. The processor ignores the
-        /// bit, so a locked entry goes on translating. See [`Slot::try_lock`](super::RawSlot::try_lock).
+        /// A thread is changing the page that the entry maps. While the bit is set, only that thread may change the
+        /// entry; other changes are limited to `ACCESSED` and `DIRTY`, which the processor sets and harvesting
+        /// clears. The processor ignores the bit, so a locked entry still translates. See
+        /// [`Slot::try_lock`](super::RawSlot::try_lock).
         const LOCK = 1 << 58;
-        /// Instructions cannot be fetched.
+        /// Instruction fetches are not allowed.
         const NO_EXECUTE = 1 << 63;
     }
 }
@@ -68,22 +69,23 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 pub struct Pte(u64);
 
 impl Pte {
-    /// Maps nothing, says nothing.
+    /// The empty entry: all bits are zero.
     pub const EMPTY: Pte = Pte(0);
 
-    /// An entry for `frame`. Nothing is implied: without [`PteFlags::PRESENT`] it does not translate.
+    /// Creates an entry for `frame`. No flag is added: without [`PteFlags::PRESENT`] the entry does not translate.
     #[inline]
     pub const fn new(frame: Frame, flags: PteFlags) -> Pte {
         Pte((frame.address() & ADDRESS) | flags.bits())
     }
 
-    /// An entry that points to the next level's table. Permissions are the leaves' business, so it has all.
+    /// Creates an entry that points to the table of the next level. It has all permissions, because the leaves
+    /// restrict them.
     #[inline]
     pub const fn table(frame: Frame) -> Pte {
         Pte::new(frame, PteFlags::PRESENT.union(PteFlags::WRITABLE).union(PteFlags::USER))
     }
 
-    /// A leaf for a page of this size.
+    /// Creates a leaf for a page of this size.
     #[inline]
     pub const fn leaf(frame: Frame, size: PageSize, flags: PteFlags) -> Pte {
         let huge = if size.is_huge() { PteFlags::HUGE } else { PteFlags::empty() };
@@ -96,13 +98,13 @@ impl Pte {
         self.0
     }
 
-    /// An entry from its 64 bits; every value is one.
+    /// Creates an entry from its 64 bits. Every value is valid.
     #[inline]
     pub const fn from_bits(bits: u64) -> Pte {
         Pte(bits)
     }
 
-    /// The frame of a table or of a 4 KiB leaf, or the first of a huge one.
+    /// The frame of the table or of the 4 KiB leaf, or the first frame of a huge leaf.
     #[inline]
     pub const fn frame(self) -> Frame {
         Frame::containing(self.0 & ADDRESS)
@@ -126,62 +128,62 @@ impl Pte {
         self.0 & flags.bits() != 0
     }
 
-    /// The same with these bits set.
+    /// The entry with these bits set.
     #[inline]
     pub const fn with(self, flags: PteFlags) -> Pte {
         Pte(self.0 | flags.bits())
     }
 
-    /// The same with these bits clear.
+    /// The entry with these bits clear.
     #[inline]
     pub const fn without(self, flags: PteFlags) -> Pte {
         Pte(self.0 & !flags.bits())
     }
 
-    /// The same for another frame.
+    /// The entry with another frame.
     #[inline]
     pub const fn at(self, frame: Frame) -> Pte {
         Pte((self.0 & !ADDRESS) | (frame.address() & ADDRESS))
     }
 
-    /// Whether it translates, or leads on.
+    /// Whether the entry translates, or points to a table.
     #[inline]
     pub const fn is_present(self) -> bool {
         self.has(PteFlags::PRESENT)
     }
 
-    /// Whether writing is allowed (asked of a present entry).
+    /// Whether writing is allowed. Meaningful only for present entries.
     #[inline]
     pub const fn is_writable(self) -> bool {
         self.has(PteFlags::WRITABLE)
     }
 
-    /// Whether somebody holds [`PteFlags::LOCK`].
+    /// Whether [`PteFlags::LOCK`] is set.
     #[inline]
     pub const fn is_locked(self) -> bool {
         self.has(PteFlags::LOCK)
     }
 
-    /// Whether the processor has written through it.
+    /// Whether the processor has written through the entry.
     #[inline]
     pub const fn is_dirty(self) -> bool {
         self.has(PteFlags::DIRTY)
     }
 
-    /// Whether the processor has used it.
+    /// Whether the processor has used the entry.
     #[inline]
     pub const fn is_accessed(self) -> bool {
         self.has(PteFlags::ACCESSED)
     }
 
-    /// Whether it is a present leaf where leaves have this size.
+    /// Whether the entry is a present leaf, in a table whose leaves have this size.
     #[inline]
     pub const fn is_leaf(self, size: PageSize) -> bool {
         self.is_present() && (!size.is_huge() || self.has(PteFlags::HUGE))
     }
 
-    /// Entry `index` of the table that takes the place of this huge leaf: the same memory with the same rights,
-    /// in pages of the next smaller size.
+    /// Entry `index` of the table that replaces this huge leaf. It maps its part of the memory with the same
+    /// rights, in pages of the next smaller size.
     #[inline]
     pub const fn part(self, size: PageSize, index: usize) -> Pte {
         match size {

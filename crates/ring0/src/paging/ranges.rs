@@ -1,8 +1,8 @@
-//! Operations on all pages of a range: map, take away, protect, look, harvest.
+//! Operations on all pages of a range: map, unmap, protect, visit, harvest.
 //!
-//! They go from low to high addresses and stop at the first entry that refuses; what came before stays changed,
-//! and doing the same again is harmless. Huge pages that reach over an end of the range are split first by what
-//! changes mappings, and seen as a whole by what only looks.
+//! They proceed from low to high addresses and stop at the first entry that refuses. Earlier entries stay changed,
+//! and the operation can be repeated. If a huge page extends over an end of the range, operations that change
+//! mappings split it first. Operations that only look at it treat it as a whole.
 
 use crate::frames::Frame;
 
@@ -13,17 +13,17 @@ use super::{
     VirtRange,
 };
 
-/// What `protect_range` leaves alone: bits that say what an entry is, not what may be done with the page.
+/// The bits that `protect_range` does not change. They say what an entry is, and are no rights.
 const STRUCTURE: PteFlags = PteFlags::PRESENT.union(PteFlags::HUGE).union(PteFlags::LOCK);
 
-/// What to do with a huge page that is only partly in the range.
+/// How to treat a huge page that is only partly in the range.
 enum Partly<'t, S> {
     Split(&'t mut S),
     Whole,
 }
 
 impl<M: PhysicalMemory> PageTables<'_, M> {
-    /// Maps a range to the frames from `frame` on, in pages as large as both addresses allow, but not larger than
+    /// Maps a range to the frames from `frame` on. It uses the largest pages that both addresses allow, up to
     /// `largest`.
     pub fn map_range(
         &self,
@@ -49,9 +49,9 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
         Ok(())
     }
 
-    /// Takes all pages of a range away and calls `taken` with the address, the last state and the size of each.
+    /// Unmaps all pages of a range. Calls `taken` with the address, the last entry and the size of each page.
     ///
-    /// The frames may be used again only when no processor can have the translation cached any more.
+    /// The frames may be reused only when no processor can have cached the translation any more.
     pub fn unmap_range(
         &self,
         range: VirtRange,
@@ -67,8 +67,8 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
         })
     }
 
-    /// Sets and clears rights (and software's bits) of all pages of a range; returns how many entries changed.
-    /// Bits that say what an entry is (present, huge, lock) are not touched.
+    /// Sets and clears rights and software bits of all pages of a range; returns the number of entries changed. The
+    /// present, huge and lock bits are never changed.
     pub fn protect_range(
         &self,
         range: VirtRange,
@@ -90,7 +90,7 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
         Ok(count)
     }
 
-    /// Calls `see` with the address of every page of a range that is mapped, and its entry.
+    /// Calls `see` with the address and the entry of every mapped page of a range.
     pub fn for_each(&self, range: VirtRange, mut see: impl FnMut(u64, Leaf<'_>)) {
         let never_fails =
             self.leaves(self.top(), 4, range, &mut Partly::<NoTables>::Whole, &mut |address, leaf| {
@@ -100,16 +100,16 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
         debug_assert_eq!(never_fails, Ok(()));
     }
 
-    /// Clears `flags` ([`PteFlags::ACCESSED`], [`PteFlags::DIRTY`] or both) in the entries of a range that have
-    /// one of them, and calls `seen` with the address, the state before, and the size of each.
+    /// Clears `flags` ([`PteFlags::ACCESSED`], [`PteFlags::DIRTY`] or both) in all entries of a range that have at
+    /// least one of them. Calls `seen` with the address, the entry before, and the size of each.
     ///
-    /// What the processors have cached keeps them from setting the bits again: whoever must not miss the next
-    /// write shoots down what was dirty before relying on it.
+    /// A processor that has cached a translation does not set the bits again. A caller that must not miss the next
+    /// write must therefore shoot down the pages that were dirty before it relies on the bits.
     pub fn harvest(&self, range: VirtRange, flags: PteFlags, mut seen: impl FnMut(u64, Pte, PageSize)) {
         self.for_each(range, |address, leaf| {
             if leaf.pte.has_any(flags) {
-                // A huge page that was split meanwhile has handed its bits to its parts, and an entry that leads to
-                // a table may lose ACCESSED without harm.
+                // If a huge page was split meanwhile, its parts have inherited its bits. An entry that points to a
+                // table may lose ACCESSED without harm.
                 let before = leaf.slot.harvest(flags);
                 if before.is_leaf(leaf.size) {
                     seen(address, before, leaf.size);
@@ -118,8 +118,8 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
         });
     }
 
-    /// Makes sure that every entry of the topmost table leads to a table, so that tables that share the entries
-    /// ([`create_sharing`](Self::create_sharing)) share what is mapped later, too.
+    /// Adds a table below every empty entry of the topmost table. Tables that share these entries
+    /// ([`create_sharing`](Self::create_sharing)) then also share later mappings.
     pub fn fill_top_level(&self, tables: &mut impl TableSource) -> Result<(), PagingError> {
         for slot in self.top().slots.iter().take(super::ADDRESS_LIMIT.div_ceil(span(4)) as usize) {
             if slot.child().is_none() {
@@ -129,8 +129,8 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
         Ok(())
     }
 
-    /// Calls `work` with every leaf of the range below `table`. `work` says whether it is done with the entry;
-    /// otherwise the entry is looked at again.
+    /// Calls `work` with every leaf of the range below `table`. `work` returns whether it is done with the entry;
+    /// if not, the entry is read and visited again.
     fn leaves<S: TableSource>(
         &self,
         table: &Table,
@@ -177,8 +177,8 @@ impl<M: PhysicalMemory> PageTables<'_, M> {
     }
 }
 
-/// Whether an attempt to change a leaf settles the matter: it did change, or somebody else has taken the page away.
-/// A page that was split meanwhile is looked at again, and a locked one is an error.
+/// Whether an attempt to change a leaf is finished: it has changed, or another thread has unmapped the page.
+/// Returns false for a page that was split meanwhile, which must be visited again. A locked page is an error.
 fn settled(changed: Result<Pte, Pte>, address: u64) -> Result<bool, PagingError> {
     match changed {
         Ok(_) => Ok(true),

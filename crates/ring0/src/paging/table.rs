@@ -1,7 +1,7 @@
-//! Tables, where they are in memory, and where new ones come from.
+//! Page tables in memory, and the source of frames for new tables.
 //!
-//! Owns nothing; the traits say what the rest of the module needs from its surroundings, so that the same code
-//! works natively (tests, building tables before a process enters) and in ring 0.
+//! This module owns nothing. Its traits say what the page-table code needs from its surroundings. The same code
+//! therefore works in ring 3 (in tests, and to build tables before a process enters) and in ring 0.
 
 use std::mem::ManuallyDrop;
 
@@ -18,7 +18,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Makes all entries empty. The table is not in use yet, or no longer.
+    /// Makes all entries empty. The table must not be in use.
     pub(super) fn clear(&self) {
         for slot in &self.slots {
             slot.store_exclusive(Pte::EMPTY);
@@ -26,20 +26,20 @@ impl Table {
     }
 }
 
-/// Physical memory, as far as it holds page tables.
+/// Access to the physical memory that contains page tables.
 ///
 /// # Safety
-/// For every frame that was given out as a table, `table` returns the same memory every time, aligned to 4 KiB,
-/// valid for reads and writes as long as the table is in use, and accessed only as a [`Table`] by programs (and
-/// by the processor). In a handler that memory, and what `table` itself reads, must be mapped: the lookup must
-/// not fault, allocate, lock or panic.
+/// For every frame that is used as a table, `table` must return the same memory every time. That memory must be
+/// aligned to 4 KiB, and valid for reads and writes as long as the table is in use. Programs must access it only as
+/// a [`Table`]. Handlers call `table`: that memory, and the memory that `table` itself reads, must be mapped there.
+/// The lookup must not fault, allocate, take locks, or panic.
 pub unsafe trait PhysicalMemory {
     /// The table in this frame.
     fn table(&self, frame: Frame) -> &Table;
 }
 
-/// Memory whose virtual addresses are its physical ones plus a constant: one region of frames, or all of the
-/// memory of a process whose windows are laid out so.
+/// Memory whose virtual addresses are its physical addresses plus a constant: one region of frames, or all memory
+/// of a process if its windows are laid out so.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearMemory {
     first: Frame,
@@ -47,17 +47,18 @@ pub struct LinearMemory {
     base: *const u8,
 }
 
-// SAFETY: the pointer is only ever turned into tables, whose entries are atomics.
+// SAFETY: the pointer is used only for references to tables, whose entries are atomics.
 unsafe impl Send for LinearMemory {}
 // SAFETY: as above.
 unsafe impl Sync for LinearMemory {}
 
 impl LinearMemory {
-    /// `count` frames from `first` on are at `base`.
+    /// Describes `count` frames from `first` on, which are mapped at `base`.
     ///
     /// # Safety
-    /// They are, for as long as this value and its copies are used; `base` is aligned to 4 KiB, the memory is
-    /// readable and writable, and the frames that are used as tables are used for nothing else meanwhile.
+    /// The frames must be mapped there, readable and writable, as long as this value and its copies are used.
+    /// `base` must be aligned to 4 KiB. Frames that are used as tables must not be used for anything else
+    /// meanwhile.
     pub const unsafe fn new(first: Frame, count: u64, base: *const u8) -> LinearMemory {
         LinearMemory { first, count, base }
     }
@@ -69,17 +70,17 @@ unsafe impl PhysicalMemory for LinearMemory {
     fn table(&self, frame: Frame) -> &Table {
         let index = frame.number().wrapping_sub(self.first.number());
         debug_assert!(index < self.count, "{frame:?} is not in this memory");
-        // SAFETY: inside the region, by the contract of `new`; a table is atomics, for which every bit pattern
-        // is a value.
+        // SAFETY: inside the region, by the contract of `new`. A table consists of atomics, for which every bit
+        // pattern is valid.
         unsafe { &*self.base.add((index << 12) as usize).cast::<Table>() }
     }
 }
 
-/// Where frames for tables come from, and go back to. They need not be zeroed.
+/// The source of frames for tables, to which freed frames return. The frames need not be zeroed.
 pub trait TableSource {
-    /// A frame, if one is left.
+    /// Takes a frame. Returns `None` if none is left.
     fn take(&mut self) -> Option<Frame>;
-    /// A frame that no table uses any more.
+    /// Gives back a frame that no table uses any more.
     fn give(&mut self, frame: Frame);
 }
 
@@ -93,7 +94,7 @@ impl<T: TableSource + ?Sized> TableSource for &mut T {
     }
 }
 
-/// For operations that are to do without new tables: it has none.
+/// A source without frames, for operations that must not add tables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoTables;
 
@@ -105,7 +106,7 @@ impl TableSource for NoTables {
     fn give(&mut self, _frame: Frame) {}
 }
 
-/// A frame on its way to becoming a table: goes back to its source unless it was installed.
+/// A frame that is to become a table. Dropping it returns the frame to its source, unless it was installed.
 pub(super) struct Prepared<'s, S: TableSource> {
     frame: Frame,
     source: &'s mut S,
@@ -121,7 +122,7 @@ impl<'s, S: TableSource> Prepared<'s, S> {
         self.frame
     }
 
-    /// The frame is a table now.
+    /// Records that the frame is a table now.
     pub(super) fn installed(self) {
         let _ = ManuallyDrop::new(self);
     }

@@ -1,6 +1,7 @@
-//! One set of page tables: finding, adding and splitting entries one at a time.
+//! One set of page tables: finding, adding and splitting single entries.
 //!
-//! Owns no memory and no lock; see the module's rules for what may happen at the same time.
+//! This module owns no memory and no lock. The rules for concurrent use are in the documentation of
+//! [`paging`](super).
 
 use crate::frames::Frame;
 use crate::word::Atomic;
@@ -12,7 +13,7 @@ use super::{
     PageSize, PagingError, PhysicalMemory, Pte, PteFlags, RawSlot, Slot, Table, TableSource, VirtRange,
 };
 
-/// A handle on a set of four-level page tables: the topmost table's frame, and the memory that holds them.
+/// A handle on a set of four-level page tables: the frame of the topmost table, and the memory that contains them.
 #[derive(Debug)]
 pub struct PageTables<'m, M> {
     memory: &'m M,
@@ -27,25 +28,25 @@ impl<M> Clone for PageTables<'_, M> {
 
 impl<M> Copy for PageTables<'_, M> {}
 
-/// Where the walk for an address ended.
+/// The entry at which the walk for an address ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Leaf<'m> {
     /// The entry.
     pub slot: &'m Slot,
-    /// What the walk found in it, present or not.
+    /// The value that the walk read from it, present or not.
     pub pte: Pte,
-    /// The size of what it maps, or would map.
+    /// The size of the page that the entry maps or would map.
     pub size: PageSize,
 }
 
-/// What an address translates to.
+/// The translation of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translation {
     /// The entry.
     pub pte: Pte,
     /// The size of the page.
     pub size: PageSize,
-    /// Where in the page the address is.
+    /// The offset of the address in the page, in bytes.
     pub offset: u64,
 }
 
@@ -57,33 +58,32 @@ impl Translation {
 }
 
 impl<'m, M: PhysicalMemory> PageTables<'m, M> {
-    /// The tables below `root`.
+    /// Creates a handle on the tables below `root`.
     ///
     /// # Safety
-    /// `root` is a topmost table in `memory`, all it leads to are tables in `memory`, and through this handle
-    /// only such addresses are changed as the caller may change: those whose meaning no code relies on that does
-    /// not know of the change.
+    /// `root` must be a topmost table in `memory`, and all tables below it must be in `memory`. This handle may
+    /// change only addresses that the caller may change: no code that is unaware of the change may rely on them.
     pub const unsafe fn from_root(memory: &'m M, root: Frame) -> Self {
         PageTables { memory, root }
     }
 
-    /// New tables that map nothing.
+    /// Creates tables that map nothing.
     ///
     /// # Safety
-    /// As for [`from_root`](Self::from_root), which the new tables' use comes down to.
+    /// As for [`from_root`](Self::from_root), once the tables are in use.
     pub unsafe fn create(memory: &'m M, tables: &mut impl TableSource) -> Result<Self, PagingError> {
         let root = tables.take().ok_or(PagingError::OutOfTables)?;
         memory.table(root).clear();
         Ok(PageTables { memory, root })
     }
 
-    /// The frame of the topmost table: what CR3 holds.
+    /// The frame of the topmost table, for CR3.
     #[inline]
     pub const fn root(&self) -> Frame {
         self.root
     }
 
-    /// The memory that holds the tables.
+    /// The memory that contains the tables.
     #[inline]
     pub const fn memory(&self) -> &'m M {
         self.memory
@@ -95,8 +95,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         self.memory.table(self.root)
     }
 
-    /// The entry that decides about an address: a leaf, or the empty entry at which the walk ends, if leaves can
-    /// be there. `None` where the walk ends higher up.
+    /// The entry that determines the translation of an address. It is a leaf, or the entry that is not present at
+    /// which the walk ends, if a leaf can be there. Returns `None` if the walk ends at a higher level.
     #[inline]
     pub fn leaf(&self, address: u64) -> Option<Leaf<'m>> {
         let mut table = self.top();
@@ -115,7 +115,7 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         }
     }
 
-    /// What an address translates to, if it does.
+    /// The translation of an address, or `None` if nothing is mapped there.
     #[inline]
     pub fn translate(&self, address: u64) -> Option<Translation> {
         check(address & !0xfff, PageSize::Size4K).ok()?;
@@ -123,7 +123,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         pte.is_present().then(|| Translation { pte, size, offset: address & (size.bytes() - 1) })
     }
 
-    /// The entry for the page of this size at `address`, present or not, if the tables reach down to it.
+    /// The entry for the page of this size at `address`, present or not. Returns `None` if a table above it is
+    /// missing.
     #[inline]
     pub fn slot(&self, address: u64, size: PageSize) -> Option<&'m Slot> {
         let mut table = self.top();
@@ -136,10 +137,10 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         table.slots.get(index(address, size.level()))
     }
 
-    /// The entry for the page of this size at `address`; the tables above it are added where they are missing.
+    /// The entry for the page of this size at `address`. Missing tables above it are added.
     ///
-    /// A handler that maps pages on demand does this once for its range, and finds the entries by
-    /// [`slot`](Self::slot) without needing tables then.
+    /// A handler that maps pages on demand calls this once for its range. Afterwards it finds the entries with
+    /// [`slot`](Self::slot) and needs no tables.
     pub fn slot_or_add(
         &self,
         address: u64,
@@ -168,10 +169,10 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         changed.map(|_| ()).map_err(|found| refused(found, address))
     }
 
-    /// Takes the page at `address` away and returns what its entry was; its tables stay.
+    /// Unmaps the page at `address`, and returns its old entry and size. Its tables stay.
     ///
-    /// `address` is where the page begins: a huge page goes as a whole ([`unmap_range`](Self::unmap_range) splits
-    /// it).
+    /// `address` must be the first address of the page: a huge page is unmapped as a whole.
+    /// [`unmap_range`](Self::unmap_range) splits huge pages.
     pub fn unmap(&self, address: u64) -> Result<(Pte, PageSize), PagingError> {
         check(address, PageSize::Size4K)?;
         loop {
@@ -184,15 +185,15 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
             }
             match change_leaf(leaf.slot, leaf.size, |_| Pte::EMPTY) {
                 Ok(pte) => return Ok((pte, leaf.size)),
-                // A table of smaller pages has taken the huge page's place.
+                // Another thread has replaced the huge page by a table of smaller pages.
                 Err(found) if found.is_present() && !found.is_locked() => {}
                 Err(found) => return Err(refused(found, address)),
             }
         }
     }
 
-    /// Replaces the huge pages around `address` by tables of smaller ones, down to pages of `size`. The memory
-    /// and the rights stay the same, so nothing has to be flushed before the next change.
+    /// Replaces the huge page around `address` by tables of smaller pages, down to pages of `size`. The memory and
+    /// the rights do not change, so no flush is needed before the next change.
     pub fn split(
         &self,
         address: u64,
@@ -210,7 +211,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         self.reach(address, size, tables, true).map(|_| ())
     }
 
-    /// Walks down to the entry for a page of this size, adding tables, and splitting huge pages if that is asked.
+    /// Walks down to the entry for a page of this size. Adds missing tables, and splits huge pages if `split` is
+    /// set.
     fn reach(
         &self,
         address: u64,
@@ -250,7 +252,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         }
     }
 
-    /// Adds an empty table below a slot; if somebody else was faster, theirs it is. Also says whether it was added.
+    /// Adds an empty table below a slot. If another thread has added one meanwhile, that one is used. The second
+    /// value says whether this call added the table.
     pub(super) fn add_table(
         &self,
         slot: &Slot,
@@ -265,8 +268,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         Ok((child, installed))
     }
 
-    /// Puts a table of smaller pages in the place of a huge leaf, unless the entry has changed from `pte` meanwhile:
-    /// then nothing happens, and the caller looks again.
+    /// Replaces a huge leaf by a table of smaller pages. If the entry is no longer a leaf, does nothing; the caller
+    /// must read the entry again.
     pub(super) fn split_leaf(
         &self,
         slot: &Slot,
@@ -290,8 +293,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
     }
 }
 
-/// The entries of a table of this level that a range touches, each with the address where its span begins. The
-/// range begins in the table's span; what it has behind that is left out.
+/// The entries of a table of this level that a range touches, each with the first address of its span. The range
+/// must begin in the table's span. Its part behind that span is ignored.
 pub(super) fn entries(table: &Table, level: u8, range: VirtRange) -> impl Iterator<Item = (&Slot, u64)> {
     let first = range.start() & !(span(level) - 1);
     let end = (range.start() & !(span(level + 1) - 1)) + span(level + 1);
@@ -300,7 +303,7 @@ pub(super) fn entries(table: &Table, level: u8, range: VirtRange) -> impl Iterat
     slots.iter().take(count).enumerate().map(move |(n, slot)| (slot, first + n as u64 * span(level)))
 }
 
-/// Changes an entry that is a leaf of this size and not locked; otherwise says what it is.
+/// Changes an entry that is a leaf of this size and not locked. Otherwise returns the entry found.
 pub(super) fn change_leaf<W: Atomic<u64>>(
     slot: &RawSlot<W>,
     size: PageSize,
@@ -309,7 +312,7 @@ pub(super) fn change_leaf<W: Atomic<u64>>(
     slot.update(|pte| (pte.is_leaf(size) && !pte.is_locked()).then(|| change(pte)))
 }
 
-/// Why an entry could not be changed.
+/// The error for an entry that could not be changed.
 pub(super) const fn refused(found: Pte, address: u64) -> PagingError {
     if found.is_locked() {
         PagingError::Locked { address }

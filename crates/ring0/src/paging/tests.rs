@@ -1,4 +1,4 @@
-//! Page tables against a map of their leaves.
+//! Tests of the page tables against a map of their leaves.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ type Tables<'g> = PageTables<'g, LinearMemory>;
 
 const MIB_2: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
-/// In the middle of an entry of the topmost table, which is this test's.
+/// An address in the middle of the span of a topmost entry that these tests use.
 const BASE: u64 = 5 * (512 << 30) + 7 * GIB;
 
-/// Frames for tables, for one test: a test counts what it has of them.
+/// The frames for the tables of one test. A test can count its frames in use.
 struct Ground {
     pool: FramePool,
     memory: LinearMemory,
@@ -23,11 +23,12 @@ struct Ground {
 impl Ground {
     fn new() -> Ground {
         let memory = HostMemory::map(8 << 20, Backing::Small).unwrap();
-        // Frames are not zeroed, so the contents of new tables must not matter: these would map something.
-        // SAFETY: the memory is as large, and nobody uses it yet.
+        // Frames are not zeroed, so the old contents of new tables must not matter. This pattern would map
+        // pages.
+        // SAFETY: the memory has this size, and nothing uses it yet.
         unsafe { memory.base().write_bytes(0x67, memory.bytes()) };
         let pool = FramePool::new(Frame::new(0x8_0000), memory, 4).unwrap();
-        // SAFETY: the pool is kept with it, and in these tests all its frames are tables.
+        // SAFETY: the pool is stored together with it. In these tests all its frames are tables.
         let memory = unsafe { pool.table_memory() };
         Ground { pool, memory }
     }
@@ -63,7 +64,7 @@ fn all() -> VirtRange {
     VirtRange::top_level_slot(5).unwrap()
 }
 
-/// What is mapped: address to size, frame and flags.
+/// The mapped pages: address to size, frame and flags.
 type Leaves = BTreeMap<u64, (PageSize, Frame, PteFlags)>;
 
 fn leaves(tables: &Tables<'_>, range: VirtRange) -> Leaves {
@@ -76,7 +77,7 @@ fn leaves(tables: &Tables<'_>, range: VirtRange) -> Leaves {
     found
 }
 
-/// The tables' behaviour, in terms of a map.
+/// A model of the tables' behaviour: a map of leaves.
 #[derive(Debug, Clone, Default)]
 struct Model(Leaves);
 
@@ -118,7 +119,7 @@ impl Model {
         }
     }
 
-    /// Splits what reaches over the ends, as deep as the ends demand.
+    /// Splits the pages that extend over an end of the range, as deep as necessary.
     fn split_at(&mut self, range: VirtRange) {
         for end in [range.start(), range.end()] {
             while let Some((start, size)) = self.covering(end)
@@ -171,7 +172,7 @@ fn size() -> impl Strategy<Value = PageSize> {
     prop_oneof![3 => Just(PageSize::Size4K), 3 => Just(PageSize::Size2M), 1 => Just(PageSize::Size1G)]
 }
 
-/// Addresses of pages at and around boundaries, so that steps meet.
+/// Addresses of pages at and around boundaries, so that steps collide.
 fn address() -> impl Strategy<Value = u64> {
     let end = || prop_oneof![Just(0u64), Just(1), Just(511)];
     (0u64..2, end(), end()).prop_map(|(g, m, k)| BASE + g * GIB + m * MIB_2 + k * 4096)
@@ -216,7 +217,7 @@ fn free_empty(ground: &Ground, tables: &Tables<'_>) {
     unsafe { tables.free_range(all(), Which::Empty, &mut ground.frames()) };
 }
 
-/// Does one step to the tables and to the model, and compares what they answer.
+/// Applies one step to the tables and to the model, and compares the results.
 fn apply(ground: &Ground, tables: &Tables<'_>, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let frames = &mut ground.frames();
     match *step {
@@ -225,7 +226,7 @@ fn apply(ground: &Ground, tables: &Tables<'_>, model: &mut Model, step: &Step) -
             let mut result = tables.map(at, frame, size, flags, frames);
             let expected = model.map(at, size, frame, flags);
             if result == Err(PagingError::AlreadyMapped { address: at }) && expected.is_ok() {
-                // Tables that hold nothing are in the way of a huge page.
+                // Empty tables are in the way of a huge page.
                 prop_assert!(size.is_huge());
                 free_empty(ground, tables);
                 result = tables.map(at, frame, size, flags, frames);
@@ -233,8 +234,7 @@ fn apply(ground: &Ground, tables: &Tables<'_>, model: &mut Model, step: &Step) -
             prop_assert_eq!(result, expected);
         }
         Step::MapRange(at, bytes, largest, frame, flags) => {
-            // A mixture of sizes is compared by what addresses translate to, further down; small pages in
-            // hundreds of thousands are not what this is about.
+            // Skip ranges that would need hundreds of thousands of small pages.
             let fits = (at | frame << 12).is_multiple_of(largest.bytes());
             if !fits && bytes > 4 * MIB_2 {
                 return Ok(());
@@ -346,7 +346,7 @@ proptest! {
         let ground = &Ground::new();
         let in_use = ground.in_use();
         let tables = ground.create();
-        // Something outside of what is private: the copy shares it, now and later.
+        // Map something outside of the private range. The copy shares it now and later.
         tables.fill_top_level(&mut ground.frames()).unwrap();
         tables.map(0x1000, Frame::new(1), PageSize::Size4K, PteFlags::USER, &mut ground.frames()).unwrap();
         let mut model = Model::default();
@@ -377,7 +377,7 @@ proptest! {
         tables.map(0x2000, Frame::new(2), PageSize::Size4K, PteFlags::USER, &mut ground.frames()).unwrap();
         prop_assert_eq!(copy.translate(0x2001).unwrap().physical_address(), 0x2001);
 
-        // SAFETY: no processor uses these tables, and only what is the copy's own is freed.
+        // SAFETY: no processor uses these tables, and only the copy's own tables are freed.
         unsafe {
             copy.free_range(all(), Which::All, &mut ground.frames());
             copy.free_root(&mut ground.frames());
@@ -413,7 +413,7 @@ fn bad_requests_are_refused() {
 }
 
 #[test]
-fn a_locked_entry_stops_whoever_wants_to_change_it() {
+fn a_locked_entry_refuses_changes() {
     let ground = &Ground::new();
     let (tables, frames) = (ground.create(), &mut ground.frames());
     let pages = range(BASE, 8 * 4096);
@@ -446,7 +446,7 @@ fn a_locked_entry_stops_whoever_wants_to_change_it() {
 }
 
 #[test]
-fn a_directory_finds_what_a_walk_finds() {
+fn a_directory_finds_the_same_entries_as_a_walk() {
     let ground = &Ground::new();
     let (tables, frames) = (ground.create(), &mut ground.frames());
     let region = range(BASE, 4 * MIB_2);
@@ -469,7 +469,7 @@ fn a_directory_finds_what_a_walk_finds() {
     );
 }
 
-/// What a snapshot does: threads copy parts of a region into one copy at the same time.
+/// Copies parts of a region into one copy from several threads at the same time, as a snapshot does.
 #[test]
 fn threads_copy_disjoint_ranges_of_one_region() {
     let ground = &Ground::new();
@@ -491,7 +491,8 @@ fn threads_copy_disjoint_ranges_of_one_region() {
             });
             copies.collect::<Vec<_>>().into_iter().map(|copy| copy.join().unwrap()).sum()
         });
-        // 64 tables of leaves; one above them on each side of the boundary of 1 GiB; one above those.
+        // 64 leaf tables, one table above them on each side of the boundary of 1 GiB, and one table above
+        // those.
         assert_eq!(added, 64 + 2 + 1, "round {round}");
         assert_eq!(ground.in_use() - before, added + 1);
         let expected = Model(leaves(&tables, region)).without(PteFlags::WRITABLE);
@@ -505,7 +506,7 @@ fn threads_copy_disjoint_ranges_of_one_region() {
     }
 }
 
-/// Many threads map into tables that do not exist yet, and split the same huge page.
+/// Several threads map pages below tables that do not exist yet, and split the same huge page.
 #[test]
 fn threads_that_meet_in_the_same_tables_agree() {
     let ground = &Ground::new();
@@ -535,7 +536,7 @@ fn threads_that_meet_in_the_same_tables_agree() {
             assert!(!tables.translate(BASE + number * 4096).unwrap().pte.is_writable());
         }
         assert!(tables.translate(BASE + MIB_2).unwrap().pte.is_writable());
-        // The topmost table; below it one; two below that; of leaves one on each side.
+        // The topmost table, one table below it, two below that, and one leaf table on each side.
         assert_eq!(ground.in_use(), 1 + 1 + 2 + 2);
         ground.destroy(tables);
         assert_eq!(ground.in_use(), 0, "a table that lost the race is lost");

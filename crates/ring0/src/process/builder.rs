@@ -1,4 +1,4 @@
-//! Building the process: the virtual machine, and the windows of all that is mapped.
+//! Building the process: its virtual machine, and the windows of all mapped memory.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
@@ -28,26 +28,32 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// How many threads can be in ring 0 at the same time: 256 if nothing else is said, which is also the most, and
-    /// never more than KVM allows.
+    /// Sets the limit of virtual processors, that is, of threads that own one. The value is clamped to 1 to 256;
+    /// the default is 256. The limit is lower if KVM allows fewer.
     pub fn max_cpus(mut self, count: u32) -> Builder {
         self.max_cpus = count.clamp(1, MOST_CPUS as u32);
         self
     }
 
-    /// How many windows of 1 GiB there may be; never more than physical addresses and KVM's slots have room for.
+    /// Sets the limit of windows of 1 GiB. The limit is lower if physical addresses or KVM's memory slots allow
+    /// fewer.
     pub fn max_windows(mut self, count: usize) -> Builder {
         self.max_windows = Some(count);
         self
     }
 
-    /// Maps windows by pages of 2 MiB, as on processors that have none of 1 GiB.
+    /// Maps windows by pages of 2 MiB, as on processors without pages of 1 GiB.
     pub fn small_pages(mut self) -> Builder {
         self.small_pages = true;
         self
     }
 
-    /// Builds it.
+    /// Builds the process.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyBuilt`] if this process has one; [`Error::Open`], [`Error::Kvm`] and [`Error::Missing`] if
+    /// KVM cannot be used; [`Error::AddressSpace`] if the memory needs too many windows; [`Error::Memory`] and
+    /// [`Error::Maps`].
     pub fn build(self) -> Result<&'static Process> {
         let before = CURRENT.load(Ordering::Acquire);
         // SAFETY: a process is never dropped.
@@ -87,10 +93,10 @@ impl Builder {
         windows_of(&process)?;
         let new = Box::into_raw(process);
         match CURRENT.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: it was just leaked.
+            // SAFETY: the value was just leaked.
             Ok(_) => Ok(unsafe { &*new }),
             Err(_) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other thread has seen the value.
                 drop(unsafe { Box::from_raw(new) });
                 Err(Error::AlreadyBuilt)
             }
@@ -98,7 +104,7 @@ impl Builder {
     }
 }
 
-/// The process itself is read by trap handlers.
+/// Adds the windows of the process value, because trap handlers read it.
 fn windows_of(process: &Process) -> Result<()> {
     process.windows.add(std::ptr::from_ref(process) as u64, size_of::<Process>() as u64)
 }

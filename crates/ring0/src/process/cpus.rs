@@ -1,7 +1,7 @@
-//! The virtual processors: as many as threads needed at the same time.
+//! The virtual processors. Their number is the largest number of threads that owned one at the same time.
 //!
-//! KVM cannot delete a processor, so one that its thread gave back is given to the next. The list grows under a lock
-//! that is taken in ring 3 only, while no code of ring 0 is interrupted (a thread enters by an ordinary call).
+//! KVM cannot delete a processor, so a processor that a thread has released is given to another thread. The lock
+//! `made` is held while the list grows, and is taken in ring 3 only. Readers of the list need no lock.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use crate::kvm::statistics::Statistics;
 use crate::kvm::vcpu::{self, Template};
 use crate::memory::mapping::Mapping;
 
-/// See the module.
+/// The processors of a process. See the module.
 #[derive(Debug)]
 pub struct Cpus {
     list: Box<[AtomicPtr<CpuLocal>]>,
@@ -25,7 +25,7 @@ pub struct Cpus {
     made: Mutex<Vec<Made>>,
 }
 
-/// What keeps a processor alive.
+/// The resources that keep a processor alive.
 #[derive(Debug)]
 struct Made {
     cpu: VcpuFd,
@@ -33,12 +33,12 @@ struct Made {
 }
 
 impl Cpus {
-    /// How many there can be.
+    /// The limit of processors.
     pub fn limit(&self) -> u32 {
         self.list.len() as u32
     }
 
-    /// None yet, and at most so many.
+    /// Creates an empty list for at most `limit` processors.
     pub fn new(limit: u32) -> Cpus {
         Cpus {
             list: (0..limit).map(|_| AtomicPtr::default()).collect(),
@@ -47,7 +47,7 @@ impl Cpus {
         }
     }
 
-    /// All that were made.
+    /// Iterates over all processors created so far.
     pub fn iter(&self) -> impl Iterator<Item = &'static CpuLocal> {
         let count = self.count.load(Ordering::Acquire) as usize;
         // SAFETY: a processor's data are never dropped.
@@ -60,7 +60,7 @@ impl Cpus {
         unsafe { self.list.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// A processor for this thread.
+    /// Claims a processor for this thread: a free one, or a new one.
     pub fn claim(&self, process: &'static Process) -> Result<&'static CpuLocal> {
         let free = |local: &&CpuLocal| {
             local.owner.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -90,7 +90,7 @@ impl Cpus {
         let local = unsafe { &*at };
         let record = process.windows.physical_address((&raw const local.steal_time) as u64);
         let mut cpu = template.create(number, local, record)?;
-        // SAFETY: nobody else knows it yet.
+        // SAFETY: no other thread knows this processor yet.
         unsafe {
             (*at).fd = std::os::fd::AsRawFd::as_raw_fd(&cpu);
             (*at).run = cpu.get_kvm_run();
@@ -104,7 +104,7 @@ impl Cpus {
         Ok(unsafe { &*at })
     }
 
-    /// Brings KVM's registers of a processor up to what was decided since it was last in the guest.
+    /// Updates the registers of a processor in KVM that have changed since it was last in the guest.
     pub fn update(&self, local: &CpuLocal) -> Result<()> {
         let wanted = handlers::syscall::entry();
         if local.syscall_entry.load(Ordering::Relaxed) != wanted {
@@ -114,7 +114,7 @@ impl Cpus {
         Ok(())
     }
 
-    /// Back to the process's own page tables, and without ticks, for the next thread.
+    /// Resets the page tables to the process's and stops the ticks, for the next owner.
     pub fn reset(&self, local: &CpuLocal, root: u64) -> Result<()> {
         self.with(local.number, |cpu| {
             let mut sregs = cpu.get_sregs().map_err(Error::kvm("reading control registers"))?;

@@ -1,6 +1,7 @@
-//! Noticing that this is a forked child.
+//! Detection of forked children.
 //!
-//! A page that the kernel empties in forked children is marked. That notices every kind of fork, and asks nobody.
+//! The mark is a page that the kernel clears in forked children. This detects every kind of fork without a fork
+//! handler.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,13 +26,13 @@ impl Mark {
         Ok(mark)
     }
 
-    /// Whether this is a child of the process that was marked.
+    /// Whether the caller is in a forked child of the marked process.
     pub fn is_forked(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 0
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped as long as the mark exists, and holds this word only.
+        // SAFETY: the page is mapped as long as the mark exists, and contains only this word.
         unsafe { &*self.0.base().cast() }
     }
 }

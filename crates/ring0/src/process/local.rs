@@ -1,7 +1,6 @@
-//! What belongs to one virtual processor. GS points here in ring 0.
+//! The data of one virtual processor. GS points to them in ring 0.
 //!
-//! The processor's owner is one thread at a time ([`CpuLocal::owner`]); other threads read and write the atomics
-//! only.
+//! One thread at a time owns the processor ([`CpuLocal::owner`]). Other threads may access only the atomics.
 
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -20,66 +19,66 @@ use crate::kvm::steal_time::StealTime;
 use crate::memory::mapping::Mapping;
 use crate::statistics::Counters;
 
-/// See the module. The assembly finds the first fields by their offsets.
+/// The data of one virtual processor. The assembly finds the first fields by their offsets.
 #[repr(C, align(64))]
 pub struct CpuLocal {
     this: AtomicPtr<CpuLocal>,
-    /// The stack pointer where the thread entered.
+    /// The stack pointer at which the thread entered.
     pub guest_rsp: AtomicU64,
     /// The top of the stack that the host loop runs on.
     pub host_stack: u64,
-    /// The thread's FS base where it entered.
+    /// The thread's FS base at its entry.
     pub fs_base: AtomicU64,
-    /// The stack pointer of the code whose system call a handler is looking at.
+    /// The stack pointer of the code whose system call a handler is processing.
     pub syscall_rsp: AtomicU64,
     /// The top of the stack that system-call handlers run on.
     pub syscall_stack: u64,
-    /// The result of the system call that was proxied last.
+    /// The result of the last system call that Linux made.
     pub syscall_result: AtomicU64,
-    /// 1 while a system-call handler runs: its own calls are not shown to it.
+    /// 1 while a system-call handler runs. The handler's own system calls bypass the handlers.
     pub syscall_busy: AtomicU32,
-    /// 0 if no thread has this processor.
+    /// 0 if no thread owns this processor.
     pub owner: AtomicU32,
-    /// Its number, also its interrupt controller's.
+    /// The number of the processor and of its interrupt controller.
     pub number: u32,
-    /// KVM's file for it.
+    /// The descriptor of the KVM file of this processor.
     pub fd: i32,
     /// The task state segment: the tops of the trap stacks.
     pub task: UnsafeCell<TaskState>,
     /// The global descriptor table.
     pub gdt: Gdt,
-    /// What this process shares with KVM about it.
+    /// The memory about this processor that KVM and the process share.
     pub run: *mut kvm_run,
-    /// Whose processor it is.
+    /// The process that the processor belongs to.
     pub process: *const Process,
-    /// Whether a host loop of its owner's is on the host stack.
+    /// Whether the owner's host loop is on the host stack.
     pub session: AtomicBool,
     /// The system-call entry that LSTAR points to.
     pub syscall_entry: AtomicU64,
-    /// The page tables it uses.
+    /// The page tables in use: the guest-physical address of the topmost table.
     pub root: AtomicU64,
-    /// Where the last page fault was that was retried because its window was there already.
+    /// The address of the last page fault that was retried because its window existed already.
     pub retried: AtomicU64,
-    /// What is called at each tick of its timer, if it ticks.
+    /// The function called at each tick of the timer; null if there are no ticks.
     pub tick_handler: AtomicPtr<()>,
-    /// Signals on their way to their handlers in ring 0.
+    /// Signals noted for handlers in ring 0.
     pub signals: Noted,
-    /// Calls that others want from it.
+    /// Function calls that other processors have requested.
     pub inbox: Inbox,
-    /// Whether its thread runs, if KVM says so.
+    /// KVM's record of whether the owner's thread runs, if KVM keeps one.
     pub steal_time: StealTime,
-    /// What happened on it.
+    /// The counters of this processor.
     pub counters: Counters,
-    /// Vector registers on their way to ring 3.
+    /// Buffer for the vector registers on their way to ring 3.
     pub vectors: UnsafeCell<XsaveArea>,
 }
 
-// SAFETY: what is not atomic is either never changed or its owner's alone.
+// SAFETY: a field that is not atomic either never changes or is used by the owner only.
 unsafe impl Sync for CpuLocal {}
 // SAFETY: as above.
 unsafe impl Send for CpuLocal {}
 
-/// Where everything of a processor's is in its mapping, from low to high, each stack below a guard page.
+/// The layout of a processor's mapping, from low to high addresses. Each stack has a guard page below it.
 mod layout {
     use super::{CpuLocal, Stack};
 
@@ -98,7 +97,7 @@ mod layout {
 }
 
 impl CpuLocal {
-    /// Makes the data of a processor that is not running yet, in memory of their own, which the caller keeps.
+    /// Creates the data of a processor that is not running yet. The caller must keep the returned mapping.
     pub fn allocate(process: &Process, number: u32) -> Result<(Mapping, *mut CpuLocal)> {
         let memory = Mapping::new(layout::BYTES, "a virtual processor")?;
         for index in 0..Stack::COUNT {
@@ -137,12 +136,13 @@ impl CpuLocal {
             counters: Counters::default(),
             vectors: UnsafeCell::new(XsaveArea::new()),
         };
-        // SAFETY: the mapping has room for it there, aligned to a page, and nobody else knows the mapping.
+        // SAFETY: the mapping has room at this address, which is aligned to a page, and no other code knows the
+        // mapping.
         unsafe { at.write(local) };
         Ok((memory, at))
     }
 
-    /// The processor this code runs on, if it runs in ring 0.
+    /// The processor this code runs on, or `None` in ring 3.
     #[inline]
     pub fn current() -> Option<&'static CpuLocal> {
         if !is_ring0() {
@@ -153,43 +153,43 @@ impl CpuLocal {
         unsafe {
             std::arch::asm!("mov {}, gs:[0]", out(reg) this, options(nostack, readonly, preserves_flags))
         };
-        // SAFETY: a processor's data stay as long as the program.
+        // SAFETY: a processor's data are never freed.
         Some(unsafe { &*this })
     }
 
-    /// Where it is.
+    /// The address of this value.
     pub fn address(&self) -> u64 {
         ptr::from_ref(self) as u64
     }
 
-    /// Whose it is.
+    /// The process that the processor belongs to.
     #[inline]
     pub fn process(&self) -> &'static Process {
-        // SAFETY: a process stays as long as the program.
+        // SAFETY: a process is never freed.
         unsafe { &*self.process }
     }
 
-    /// Whether an address is on its host stack.
+    /// Whether an address is on the host stack.
     pub fn is_on_host_stack(&self, address: u64) -> bool {
         (self.host_stack - layout::HOST_STACK as u64..self.host_stack).contains(&address)
     }
 
-    /// Whether a host loop of its thread's is on the host stack, as far as it knows.
+    /// Whether the thread's host loop is on the host stack, according to the flag.
     pub fn in_session(&self) -> bool {
         self.session.load(Ordering::Relaxed)
     }
 
-    /// The guest part will not go on: the thread leaves, has lost ring 0, or ends.
+    /// Ends the session, because the guest will not continue: the thread leaves, has lost ring 0, or ends.
     pub fn end_session(&self) {
         self.process().shootdown().go_out(self.number as usize);
         self.session.store(false, Ordering::Relaxed);
     }
 
-    /// Puts what a thread may have left behind in order. The processor is not running.
+    /// Resets the state that a previous session may have left. The processor must not be running.
     pub fn prepare(&self) {
         let base = self.host_stack - layout::HOST_TOP as u64;
         let top = base + layout::trap_top(Stack::Exception as usize - 1) as u64;
-        // SAFETY: the processor is not running, and its owner is here.
+        // SAFETY: the processor is not running, and the caller is its owner.
         unsafe { (*self.task.get()).ist[Stack::Exception as usize - 1] = top };
         self.syscall_busy.store(0, Ordering::Relaxed);
         self.retried.store(0, Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! The process: one virtual machine over its own address space, for as long as the program runs.
+//! The process: one virtual machine over its own address space, for the lifetime of the program.
 //!
-//! A [`Process`] is never dropped: other threads may be in ring 0. A forked child inherits files that KVM refuses
-//! it, and the threads' processors; [`fork`] notices, and the child may build its own.
+//! A [`Process`] is never dropped, because other threads may be in ring 0. A forked child inherits KVM's files,
+//! which KVM does not let it use, and the processors of the parent's threads. [`fork`] detects this, and the child
+//! may build a process of its own.
 
 mod builder;
 mod cpus;
@@ -50,23 +51,25 @@ pub struct Process {
 }
 
 impl Process {
-    /// What can be chosen before the process is built.
+    /// Starts building a process with options.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The process, if this one has been built (and not only the one it was forked from).
+    /// The process, or `None` if this process has not built one. The process of a parent before `fork` does not
+    /// count.
     pub fn current() -> Option<&'static Process> {
         // SAFETY: a process is never dropped.
         let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
         (!process.born.is_forked()).then_some(process)
     }
 
-    /// The process, built as it is by default if it has not been. For libraries, which are not the only ones to need it.
+    /// The process. It is built with default options if there is none. Libraries should use this, because another
+    /// library may need the process too.
     ///
     /// # Errors
-    /// Those of [`Builder::build`]; [`Error::Missing`] where the processor has no virtualization: KVM would emulate ring 0,
-    /// and cannot run what a program has.
+    /// The errors of [`Builder::build`], and [`Error::Missing`] if the processor has no virtualization. Without it
+    /// KVM would emulate ring 0, and cannot run every instruction of a program.
     pub fn this() -> Result<&'static Process> {
         static BUILDING: Mutex<()> = Mutex::new(());
         let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,21 +83,25 @@ impl Process {
         Process::builder().build()
     }
 
-    /// Lets this thread go on in ring 0. Does nothing if it is there.
+    /// Makes this thread continue in ring 0. Does nothing if it is there already.
     ///
-    /// The first time a thread enters, it gets a virtual processor, which it keeps until it ends. A thread can lose
-    /// ring 0 at any time by a fault (see the crate's documentation) and then enter again.
+    /// At its first entry, a thread gets a virtual processor, which it owns until it ends. A thread can lose ring 0
+    /// at any time by a fault (see the crate's documentation), and can then enter again.
+    ///
+    /// # Errors
+    /// [`Error::TooManyThreads`], [`Error::Interrupted`], [`Error::Forked`], [`Error::Kvm`], [`Error::Memory`],
+    /// [`Error::AddressSpace`].
     pub fn enter(&'static self) -> Result<Cpu> {
         thread::enter(self)
     }
 
-    /// Lets this thread go on in ring 3. Does nothing if it is there.
+    /// Makes this thread continue in ring 3. Does nothing if it is there already.
     pub fn leave(&self) {
         thread::leave();
     }
 
-    /// Runs `function` in ring 0. Where the thread was in ring 0 before, it is afterwards; otherwise it leaves, also
-    /// if the function panics.
+    /// Runs `function` in ring 0. If the thread was in ring 3 before, it leaves ring 0 afterwards, even if the
+    /// function panics. Otherwise it stays in ring 0. The errors are those of [`enter`](Self::enter).
     pub fn run<R>(&'static self, function: impl FnOnce(Cpu) -> R) -> Result<R> {
         struct Leave(bool);
         impl Drop for Leave {
@@ -109,7 +116,7 @@ impl Process {
         Ok(function(cpu))
     }
 
-    /// What happened in ring 0 until now, on all processors together.
+    /// The statistics of ring 0, summed over all processors.
     pub fn statistics(&self) -> Statistics {
         let mut sum = Statistics::default();
         for local in self.cpus.iter() {
@@ -118,44 +125,48 @@ impl Process {
         sum
     }
 
-    /// How many virtual processors there are: as many as threads were in ring 0 at the same time.
+    /// Number of virtual processors: the largest number of threads that owned one at the same time.
     pub fn cpus(&self) -> usize {
         self.cpus.iter().count()
     }
 
-    /// How many of them belong to threads.
+    /// Number of virtual processors that threads own now.
     pub fn cpus_in_use(&self) -> usize {
         self.cpus.iter().filter(|local| local.owner.load(Ordering::Relaxed) != 0).count()
     }
 
-    /// How many windows of 1 GiB there can be, and how many more can be added.
+    /// The limit of windows of 1 GiB, and the number of gigabytes that are still free.
     pub fn window_capacity(&self) -> (usize, usize) {
         (self.windows.capacity(), natively(|| self.windows.free()))
     }
 
-    /// KVM's own statistics of a processor, which also count the exits that never reach this process.
+    /// KVM's own statistics of a processor. They also count the exits that do not reach this process.
     pub fn kvm_statistics(&self, cpu: u32) -> Result<KvmStatistics> {
         natively(|| self.cpus.statistics(cpu))
     }
 
-    /// Keeps a range of addresses, whole gigabytes, for ring 0 alone: what they mean is up to the page tables, and no
-    /// window will ever be put there. The caller has reserved the range (`PROT_NONE`), so that nothing else is there.
+    /// Makes a range of whole gigabytes private to ring 0: only the page tables determine its contents, and no
+    /// window is ever added there. The caller must have reserved the range (`PROT_NONE`), so that nothing else is
+    /// mapped there.
     ///
     /// Without this, a fault in a reserved range would add its window, and hide what ring 0 maps there.
+    ///
+    /// # Errors
+    /// [`Error::BadRange`] if the range does not consist of whole gigabytes.
     pub fn keep_private(&self, address: u64, bytes: u64) -> Result<()> {
         natively(|| self.windows.keep_private(address, bytes))
     }
 
-    /// Gives a range back that was kept private. Ring 0 has removed its mappings there, and flushed.
+    /// Ends the privacy of a range. Ring 0 must have removed its mappings there, and flushed them.
     pub fn release_private(&self, address: u64, bytes: u64) -> Result<()> {
         natively(|| self.windows.release_private(address, bytes))
     }
 
-    /// Gives memory of the process guest-physical addresses in one piece, so that page tables can map it elsewhere:
-    /// frames. It stays where it is, too.
+    /// Gives memory of the process contiguous guest-physical addresses in addition to its present ones. Page tables
+    /// can then map it elsewhere as frames.
     ///
     /// # Safety
-    /// The memory stays mapped until [`detach`](Self::detach).
+    /// The memory must stay mapped until [`detach`](Self::detach).
     pub unsafe fn attach(&self, address: u64, bytes: u64) -> Result<Attached> {
         natively(|| {
             self.windows.add(address, bytes)?;
@@ -163,46 +174,48 @@ impl Process {
         })
     }
 
-    /// Takes guest-physical addresses away again. No page table leads to them any more.
+    /// Removes the guest-physical addresses that [`attach`](Self::attach) gave. No page table may lead to them any
+    /// more.
     pub fn detach(&self, attached: Attached) -> Result<()> {
         natively(|| self.windows.detach(attached))
     }
 
-    /// Makes sure that ring 0 reaches a range of memory without a fault: what handlers touch.
+    /// Adds the windows of a range of memory, so that ring 0 reaches it without a fault. Handlers need this for the
+    /// memory they touch.
     pub fn add_windows(&self, address: u64, bytes: u64) -> Result<()> {
         natively(|| self.windows.add(address, bytes))
     }
 
-    /// The guest-physical address at which ring 0 has an address of the process, if its window is there.
+    /// The guest-physical address of an address of the process, or `None` if it has no window.
     pub fn physical_address(&self, address: u64) -> Option<u64> {
         self.windows.physical_address(address)
     }
 
-    /// The topmost page table's guest-physical address.
+    /// The guest-physical address of the topmost page table.
     pub fn root(&self) -> u64 {
         self.windows.root()
     }
 
-    /// What shootdowns did until now.
+    /// The statistics of all shootdowns so far.
     pub fn shootdown_statistics(&self) -> ShootdownStatistics {
         self.shootdown.statistics()
     }
 
-    /// The page tables of the process, to look at and to change.
+    /// The page tables of the process.
     ///
     /// # Safety
-    /// Only entries are changed whose meaning nobody else relies on: those of ranges kept private
-    /// ([`keep_private`](Self::keep_private)). What hangs below other entries, windows, is the library's.
+    /// The caller may change only entries of ranges that it keeps private ([`keep_private`](Self::keep_private)),
+    /// on which no other code relies. All other entries, those of windows, belong to this library.
     pub unsafe fn page_tables(&self) -> PageTables<'_, Windows> {
-        // SAFETY: the topmost table is one, and what it leads to is found by the windows.
+        // SAFETY: `root` is a topmost table, and the windows find every table below it.
         unsafe { PageTables::from_root(&self.windows, Frame::containing(self.windows.root())) }
     }
 
-    /// A pool of frames for ring 0, made of `memory`: attached in one piece, and such that handlers can use it. It
-    /// exists as long as the process.
+    /// Creates a pool of frames for ring 0 from `memory`. The memory is attached in one piece, and handlers can use
+    /// the pool. The pool is never freed.
     pub fn frame_pool(&self, memory: HostMemory) -> Result<&'static FramePool> {
         let (address, bytes) = (memory.base() as u64, memory.bytes() as u64);
-        // SAFETY: the pool has the memory, and stays.
+        // SAFETY: the pool owns the memory, and is never freed.
         let attached = unsafe { self.attach(address, bytes) }?;
         let first = Frame::containing(attached.physical);
         let pool = Box::leak(Box::new(FramePool::new(first, memory, self.cpus.limit())?));
@@ -213,12 +226,13 @@ impl Process {
         Ok(pool)
     }
 
-    /// The memory that holds page tables: the process's, by its windows and by what was attached.
+    /// The memory that contains page tables: all windows, and all attached memory.
     pub fn physical_memory(&self) -> &Windows {
         &self.windows
     }
 
-    /// Interrupts a processor from its host part. Bare: also in the middle of anything.
+    /// Interrupts a processor from the host part. Makes only a bare system call, so it may be called between any
+    /// two instructions.
     pub(crate) fn interrupt_from_outside(&self, number: u32, vector: u8) {
         self.machine.interrupt(number, vector);
     }
@@ -235,17 +249,17 @@ impl Process {
         &self.windows
     }
 
-    /// The vector features of ring 0.
+    /// The vector features of ring 0, in the form of XCR0.
     pub(crate) fn features(&self) -> u64 {
         self.machine.xcr0
     }
 
-    /// The vector features of ring 3.
+    /// The vector features of ring 3, in the form of XCR0.
     pub(crate) fn native_features(&self) -> u64 {
         self.native_features
     }
 
-    /// An error if this is a forked child.
+    /// Returns an error in a forked child.
     fn check_not_forked(&self) -> Result<()> {
         if self.born.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }

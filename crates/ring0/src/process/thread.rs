@@ -1,4 +1,4 @@
-//! Entering and leaving: what a thread remembers, and when it gives its processor back.
+//! Entering and leaving ring 0, the processor of each thread, and its release at the thread's end.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -16,33 +16,35 @@ use crate::host::signals::on_alternate_stack;
 use crate::ipi::shoot;
 
 thread_local! {
-    /// The thread's processor. It has no destructor: registering one allocates memory, and a thread may enter for the
-    /// first time where that must not be, in the middle of its allocator, say.
+    /// The thread's processor. The variable has no destructor, because registering one allocates memory. A thread
+    /// may enter for the first time where it must not allocate, for example in the middle of its allocator.
     static OWNED: Cell<*const CpuLocal> = const { Cell::new(ptr::null()) };
 }
 
-/// What has the C library call [`ended`] at a thread's end, without allocating if the key is one of the first 32.
+/// The key that makes the C library call [`ended`] at a thread's end. Setting it does not allocate if it is one of
+/// the first 32 keys.
 static AT_END: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
-/// Prepares for threads: called before there is a process for them.
+/// Creates the key. Must be called before the process is built.
 pub fn prepare() -> Result<()> {
     if AT_END.get().is_none() {
         let mut key = 0;
-        // SAFETY: writes to the variable; the function is there as long as the program.
+        // SAFETY: writes to the variable; the function exists as long as the program.
         let errno = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) };
         if errno != 0 {
             return Err(Error::kvm_errno("making a key for threads", errno));
         }
-        // Where another thread was faster, this key is never set.
+        // If another thread has set the key meanwhile, this one stays unused.
         let _ = AT_END.set(key);
     }
     Ok(())
 }
 
-/// At the end of a thread that has a processor: gives it back.
+/// Releases the processor of a thread that ends.
 ///
-/// What the key holds is not believed: a thread that ended by a bare `exit` system call leaves it behind, and the C
-/// library hands it on to the next thread on the same stack. That one's variables are new.
+/// The value of the key is not used, because it may be stale. A thread that ends by a bare `exit` system call
+/// leaves it behind, and the C library passes it to the next thread on the same stack. The variables of that thread
+/// are new.
 unsafe extern "C" fn ended(_: *mut c_void) {
     leave();
     let Some(local) = own_cpu() else { return };
@@ -58,13 +60,13 @@ fn release(local: &CpuLocal) {
     let changed =
         local.root.load(Ordering::Relaxed) != root || !local.tick_handler.load(Ordering::Relaxed).is_null();
     if changed && process.cpus.reset(local, root).is_err() {
-        return; // Its tables may be gone, so nobody gets it any more.
+        return; // Its tables may be gone, so the processor is never reused.
     }
     local.end_session();
     local.owner.store(0, Ordering::Release);
 }
 
-/// The processor this thread has, wherever it is. Also for signal handlers.
+/// The processor that this thread owns, in ring 0 or in ring 3. Signal handlers may call this.
 pub(crate) fn own_cpu() -> Option<&'static CpuLocal> {
     // SAFETY: a processor's data are never dropped.
     unsafe { OWNED.get().as_ref() }
@@ -84,7 +86,7 @@ pub fn enter(process: &'static Process) -> Result<Cpu> {
     }
     local.prepare();
     process.cpus.update(local)?;
-    // SAFETY: the processor is this thread's and not running; it starts where this call returns.
+    // SAFETY: this thread owns the processor, which is not running. It starts where this call returns.
     let errno = unsafe { stubs::bedplate_ring0_enter(ptr::from_ref(local).cast_mut().cast()) };
     if errno != 0 {
         return Err(Error::kvm_errno("running ring 0", errno as i32));
@@ -94,23 +96,24 @@ pub fn enter(process: &'static Process) -> Result<Cpu> {
             shoot::come_in(local);
             Ok(Cpu::new(local))
         }
-        // The first instructions faulted, and this went on natively.
+        // The first instructions faulted, and the thread continued in ring 3.
         None => Err(Error::kvm_errno("running ring 0", libc::EFAULT)),
     }
 }
 
-/// This thread's processor: the one it has, or a new one.
+/// This thread's processor: the one it owns, or a new one.
 fn own(process: &'static Process) -> Result<&'static CpuLocal> {
     // SAFETY: a processor's data are never dropped.
     match unsafe { OWNED.get().as_ref() } {
         Some(local) if ptr::eq(local.process, process) => return Ok(local),
-        // The processor of the process that this one was forked from.
+        // The thread owns none, or only one of the process that this one was forked from.
         _ => {}
     }
     let local = process.cpus.claim(process)?;
     OWNED.set(local);
     if let Some(key) = AT_END.get() {
-        // SAFETY: this program's key. Where it fails, a thread that ends in ring 3 leaves its processor unused.
+        // SAFETY: the key of this program. If this fails, a thread that ends in ring 3 does not release its
+        // processor.
         unsafe { libc::pthread_setspecific(*key, ptr::from_ref(local).cast()) };
     }
     Ok(local)
@@ -119,7 +122,7 @@ fn own(process: &'static Process) -> Result<&'static CpuLocal> {
 /// See [`Process::leave`].
 pub fn leave() {
     if is_ring0() {
-        // SAFETY: in ring 0; goes on natively behind the call.
+        // SAFETY: in ring 0; the thread continues in ring 3 behind the call.
         unsafe { stubs::bedplate_ring0_leave() };
     }
 }

@@ -1,21 +1,21 @@
-//! What is to be flushed: ranges of pages, gathered while page tables are changed.
+//! The pages to flush, collected as ranges while page tables are changed.
 
 use crate::paging::PageSize;
 
-/// How many ranges a batch holds before it becomes a full flush.
+/// The limit of ranges in a batch. A batch with more ranges becomes a full flush.
 const RANGES: usize = 8;
-/// How many pages are flushed one by one at most; more are a full flush, which is cheaper then. (Linux draws its
-/// line at 33 for the same reason.)
+/// The limit of pages that are flushed one by one. For more pages, a full flush is cheaper. Linux uses 33 for the
+/// same reason.
 const PAGES: u32 = 33;
 
 /// Consecutive pages of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pages {
-    /// Where the first begins.
+    /// The address of the first page.
     pub start: u64,
-    /// How many.
+    /// Number of pages.
     pub count: u32,
-    /// The size of each: one flush takes a whole huge page out.
+    /// Size of each page. One flush removes the translation of a whole huge page.
     pub size: PageSize,
 }
 
@@ -30,7 +30,7 @@ impl Pages {
     }
 }
 
-/// Pages to flush; beyond a few, everything.
+/// Pages to flush. A batch with too many pages or ranges is a full flush.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch {
     ranges: [Pages; RANGES],
@@ -46,25 +46,25 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Nothing yet.
+    /// Creates an empty batch.
     pub const fn new() -> Batch {
         let none = Pages { start: 0, count: 0, size: PageSize::Size4K };
         Batch { ranges: [none; RANGES], used: 0, pages: 0, full: false }
     }
 
-    /// Everything.
+    /// Creates a batch that flushes everything.
     pub const fn full() -> Batch {
         Batch { full: true, ..Batch::new() }
     }
 
-    /// One page.
+    /// Creates a batch of one page.
     pub const fn page(address: u64, size: PageSize) -> Batch {
         let mut batch = Batch::new();
         batch.add(address, size);
         batch
     }
 
-    /// Adds a page that was taken away, or that lost rights.
+    /// Adds a page that was unmapped, or that lost rights.
     pub const fn add(&mut self, address: u64, size: PageSize) {
         let start = address & !(size.bytes() - 1);
         self.pages += 1;
@@ -87,17 +87,17 @@ impl Batch {
         self.used += 1;
     }
 
-    /// Whether there is nothing to flush.
+    /// Whether the batch flushes nothing.
     pub const fn is_empty(&self) -> bool {
         self.used == 0 && !self.full
     }
 
-    /// Whether everything is to be flushed.
+    /// Whether the batch flushes everything.
     pub const fn is_full(&self) -> bool {
         self.full
     }
 
-    /// The ranges; they say nothing when everything is to be flushed.
+    /// The ranges to flush one by one; empty if the batch flushes everything.
     pub fn ranges(&self) -> &[Pages] {
         if self.full { &[] } else { self.ranges.get(..self.used).unwrap_or_default() }
     }

@@ -1,14 +1,14 @@
-//! What is written in a vCPU's ring of requests.
+//! The entries in a vCPU's ring of requests.
 //!
-//! An entry is one word, so it is read whole or not at all: 36 bits of page number, 2 of page size, 6 of count, and 20
-//! that say of which lap of the ring it is, so that an entry of another lap is noticed. (Not noticed would be one that
-//! is written 2^20 laps too late.)
+//! An entry is one word, so it is read completely or not at all. It has 36 bits of page number, 2 of page size, 6
+//! of count, and 20 that identify the lap of the ring. The lap distinguishes an entry from those of other laps.
+//! Only an entry written 2^20 laps too late would be mistaken for a current one.
 
 use crate::paging::PageSize;
 
 use super::Pages;
 
-/// How many requests a vCPU can be behind before it flushes everything.
+/// Number of requests in the ring. A vCPU that is further behind flushes everything.
 pub(super) const RING: u64 = 32;
 const COUNT_BITS: u32 = 6;
 const LAP: u64 = (1 << 20) - 1;
@@ -17,7 +17,7 @@ const fn lap(generation: u64) -> u64 {
     (generation / RING) & LAP
 }
 
-/// An entry for some pages; a full flush if they do not fit.
+/// Encodes an entry for some pages. Pages that do not fit into an entry become a full flush.
 pub(super) fn encode(pages: Pages, generation: u64) -> u64 {
     if pages.count == 0 || pages.count >= 1 << COUNT_BITS || pages.start >= 1 << 48 {
         return encode_full();
@@ -30,12 +30,13 @@ pub(super) fn encode(pages: Pages, generation: u64) -> u64 {
     lap(generation) << 44 | (pages.start >> 12) << 8 | size << COUNT_BITS | u64::from(pages.count)
 }
 
-/// An entry that no request matches.
+/// Encodes a full flush: an entry that [`decode`] rejects for every request.
 pub(super) const fn encode_full() -> u64 {
     0
 }
 
-/// What an entry asks for as the request of this number; nothing if it is another's, or says everything.
+/// Decodes an entry as the request with number `generation`. Returns `None` if the entry belongs to another
+/// request, or is a full flush.
 pub(super) fn decode(entry: u64, generation: u64) -> Option<Pages> {
     let size = match (entry >> COUNT_BITS) & 3 {
         1 => PageSize::Size4K,
@@ -56,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_say_what_was_asked_and_nothing_in_another_lap(
+        fn entries_decode_to_their_request_in_their_own_lap_only(
             page in 0u64..1 << 35, count in 1u32..64, size in 0usize..3, generation: u64, laps in 1u64..1 << 20,
         ) {
             let size = [PageSize::Size4K, PageSize::Size2M, PageSize::Size1G][size];

@@ -1,8 +1,10 @@
-//! Every interleaving of small configurations, by loom: when a shootdown has returned, no vCPU uses what was taken away.
+//! Loom models of shootdowns in small configurations: when a shootdown has returned, no vCPU uses the removed
+//! translation. They cover every interleaving, within a bound of preemptions where one is given.
 //!
-//! The machine is modelled as far as the protocol relies on it. A vCPU caches translations ([`Vcpu::cached`]) and uses
-//! them until it flushes; between instructions it takes the interrupt that is pending, if interrupts are on. A page's
-//! old frame is "reused" as soon as the shootdown has returned: whoever uses it then has lost.
+//! The models contain the properties of the machine on which the protocol relies. A vCPU caches translations
+//! ([`Vcpu::cached`]) and uses them until it flushes. Between instructions it takes a pending interrupt, if
+//! interrupts are on. The old frame of a page is reused as soon as the shootdown has returned; a later access to it
+//! is an error.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ const NEW: u32 = 2;
 const PREEMPTED: u32 = 1;
 const FLUSH: u32 = 2;
 
-/// One page: its entry, whether its old frame is somebody else's now, and a lock bit.
+/// A page: its entry, whether its old frame is reused, and a lock bit.
 struct Page {
     entry: AtomicU32,
     reused: AtomicU32,
@@ -31,7 +33,7 @@ struct Page {
 struct World {
     protocol: Protocol<Loom>,
     pending: Vec<AtomicU32>,
-    /// KVM's records: what it does not say is not modelled.
+    /// KVM's records of preempted threads. Only the marks are modelled.
     records: Option<Vec<AtomicU32>>,
     pages: [Page; 2],
 }
@@ -45,8 +47,8 @@ struct Vcpu {
 
 impl Platform for Vcpu {
     fn interrupt(&self, target: usize) {
-        // What was written before it is there when it is taken; more is not assumed. (An atomic operation, because
-        // loom does not put plain stores of several threads in one order, and would lose interrupts.)
+        // The model assumes only that earlier writes are visible when the interrupt is taken. The operation is
+        // atomic because loom does not order plain stores of several threads, and would lose interrupts.
         self.world.pending[target].swap(1, Release);
     }
 
@@ -78,7 +80,7 @@ impl World {
 }
 
 impl Vcpu {
-    /// A vCPU that has both pages cached as they were, in the guest or not.
+    /// Creates a vCPU that has the old translations of both pages cached. It is in the guest if `present` is set.
     fn new(world: &Arc<World>, number: usize, present: bool) -> Vcpu {
         let vcpu = Vcpu { world: world.clone(), number, cached: [Cell::new(None), Cell::new(None)] };
         if present {
@@ -107,7 +109,7 @@ impl Vcpu {
         }
     }
 
-    /// Linux takes the thread off its CPU, and gives it one later.
+    /// Models that Linux preempts the thread and runs it again later.
     fn preempted(&self) {
         let record = &self.world.records.as_ref().unwrap()[self.number];
         record.swap(PREEMPTED, AcqRel);
@@ -116,7 +118,7 @@ impl Vcpu {
         }
     }
 
-    /// Takes the pending interrupt.
+    /// Takes the pending interrupt. Returns whether there was one.
     fn between_instructions(&self) -> bool {
         let pending = self.world.pending[self.number].load(Acquire) == 1;
         if pending {
@@ -126,7 +128,7 @@ impl Vcpu {
         pending
     }
 
-    /// An instruction that accesses a page.
+    /// Models an instruction that accesses a page.
     fn access(&self, page: usize) {
         self.between_instructions();
         self.access_with_interrupts_off(page);
@@ -148,7 +150,7 @@ impl Vcpu {
         }
     }
 
-    /// Maps a page elsewhere and reuses its old frame; interrupts are off all the while.
+    /// Maps a page to a new frame, runs a shootdown and reuses the old frame, all with interrupts off.
     fn replace(&self, page: usize) {
         let Page { entry, reused, .. } = &self.world.pages[page];
         entry.store(NEW, Relaxed);
@@ -171,7 +173,8 @@ impl Vcpu {
     }
 }
 
-/// Runs scripts, one per vCPU. Those in `present` begin in the guest, all with both pages cached as they were.
+/// Runs one script per vCPU. The vCPUs in `present` start in the guest. All have the old translations of both pages
+/// cached.
 fn check<const N: usize>(preemptions: Option<usize>, present: [bool; N], scripts: [fn(&Vcpu); N]) {
     check_in(preemptions, || World::new(N), present, scripts);
 }
@@ -242,7 +245,7 @@ fn a_target_that_is_halted() {
     );
 }
 
-/// It has interrupts off, too: only KVM can flush for it.
+/// The target also has interrupts off, so only KVM can flush for it.
 #[test]
 fn a_target_that_does_not_run() {
     check_in(
@@ -259,7 +262,7 @@ fn a_target_that_does_not_run() {
     );
 }
 
-/// It lost its CPU in the guest, and goes on there with what was asked of it meanwhile still in its ring.
+/// The target is preempted in the guest, and continues there. Its ring still contains requests made meanwhile.
 #[test]
 fn a_target_that_does_not_run_and_is_asked_again() {
     check_in(
@@ -344,8 +347,9 @@ fn two_that_shoot_at_each_other_with_interrupts_off() {
     );
 }
 
-/// Two write to the ring of a third at the same time, which is in a host call meanwhile. (Loom cannot run three of
-/// which two wait: it lets those two take turns for ever. Real threads do that, in the tests beside this.)
+/// Two vCPUs write to the ring of a third at the same time, while the third is in a host call. Loom cannot run
+/// three threads of which two wait, because it lets those two alternate forever. The tests in `tests.rs` do that
+/// with real threads.
 #[test]
 fn two_that_shoot_at_a_third() {
     loom::model(|| {
@@ -386,9 +390,9 @@ fn two_requests_in_a_row() {
     );
 }
 
-/// One holds the lock of an entry while it shoots; the other waits for that lock with interrupts off.
+/// One vCPU holds the lock of an entry during its shootdown. The other waits for that lock with interrupts off.
 #[test]
-fn a_target_that_waits_for_what_the_initiator_holds() {
+fn a_target_that_waits_for_a_lock_of_the_initiator() {
     check(
         Some(3),
         [true, true],

@@ -1,9 +1,10 @@
-//! The protocol itself: places, generations, acknowledgements.
+//! The protocol itself: places, generations and acknowledgements.
 //!
-//! Owns one [`Cpu`] record per vCPU. Who writes what:
-//! * `place`: the vCPU itself (its guest part, or the thread that runs it while it is in a host call);
+//! It owns one [`Cpu`] record per vCPU. Each field has its writers:
+//! * `place`: the vCPU itself, in its guest part or in the thread that runs it during a host call;
 //! * `generation` and `ring`: initiators;
-//! * `acknowledged`: the vCPU itself, upwards only: a handler may have interrupted the same work.
+//! * `acknowledged`: the vCPU itself. The value only grows, because a handler may have interrupted the code that
+//!   sets it.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -13,63 +14,63 @@ use super::entry::{RING, decode, encode, encode_full};
 use super::set::MOST_CPUS;
 use super::{Batch, CpuSet};
 
-/// What the protocol needs from the processor and the virtual machine.
+/// The operations of the processor and the virtual machine that the protocol needs.
 ///
-/// All of it is called on the vCPU that calls the protocol, possibly in a handler.
+/// All are called on the vCPU that calls the protocol, possibly in a handler.
 pub trait Platform {
-    /// Interrupts a vCPU such that it calls [`Protocol::serve`]. When this returns, the interrupt is recorded with the
-    /// target: it is taken before the target's next instruction in the guest with interrupts on. (KVM does so
-    /// whether the target runs, is halted, or is in its host part.) A target that runs with interrupts off calls
-    /// `serve` after every host call it makes.
+    /// Interrupts a vCPU so that it calls [`Protocol::serve`]. When this returns, the interrupt is recorded with
+    /// the target. The target takes it before its next instruction in the guest with interrupts on. KVM guarantees
+    /// this whether the target runs, is halted, or is in its host part. A target that runs with interrupts off must
+    /// call `serve` after every host call it makes.
     fn interrupt(&self, target: usize);
-    /// Has a vCPU drop all that it has cached before its next instruction, without an interrupt, if its thread does not run
-    /// now. Says whether it will. It need not know.
+    /// Makes a vCPU drop all cached translations before its next instruction, without an interrupt, if its thread
+    /// does not run now. Returns whether it will. The default implementation never does.
     fn flush_when_resumed(&self, _target: usize) -> bool {
         false
     }
-    /// Drops what this vCPU has cached of a page.
+    /// Drops this vCPU's cached translation of a page.
     fn flush_page(&self, address: u64);
-    /// Drops all that this vCPU has cached, global translations too.
+    /// Drops all cached translations of this vCPU, including global ones.
     fn flush_all(&self);
 }
 
-/// Where a vCPU is.
+/// The place of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Place {
-    /// Not in the guest. It flushes everything when it comes in.
+    /// Not in the guest. The vCPU flushes everything when it comes in.
     Absent = 0,
-    /// In the guest, with its host part at work: a host call, a signal, an exit of any kind that user space sees.
+    /// In the guest, with its host part at work: a host call, a signal, or any other exit to user space.
     Host = 1,
-    /// In the guest: computing, or halted.
+    /// In the guest, computing or halted.
     Guest = 2,
 }
 
-/// What was done for, and by, all vCPUs together.
+/// Statistics of shootdowns, summed over all vCPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShootdownStatistics {
-    /// Calls of `shoot` that had something to do.
+    /// Calls of `shoot` with a batch that was not empty.
     pub shootdowns: u64,
     /// Interrupts sent.
     pub interrupts: u64,
-    /// Targets that were not waited for, because their host part was at work.
+    /// Targets that the initiator did not wait for because they had left the guest, or their host part was at work.
     pub not_waited_for: u64,
-    /// Targets that were not waited for, because their threads did not run.
+    /// Targets that the initiator did not wait for because their threads did not run.
     pub descheduled: u64,
-    /// Pages flushed on request.
+    /// Pages flushed on request of other vCPUs.
     pub pages: u64,
-    /// Full flushes on request.
+    /// Full flushes on request of other vCPUs.
     pub full_flushes: u64,
 }
 
-/// One vCPU, as a target and as an initiator.
+/// The record of one vCPU, as target and as initiator.
 #[repr(align(128))]
 struct Cpu<A: Atomics> {
     place: A::U32,
     generation: A::U64,
     acknowledged: A::U64,
     ring: [A::U64; RING as usize],
-    // Statistics, added to by this vCPU only.
+    // Statistics. Only this vCPU adds to them.
     shootdowns: A::U64,
     interrupts: A::U64,
     not_waited_for: A::U64,
@@ -100,23 +101,24 @@ impl<A: Atomics> Cpu<A> {
     }
 }
 
-/// Shootdowns between the vCPUs of one virtual machine; see the module.
+/// Shootdowns between the vCPUs of one virtual machine. See the module.
 pub struct Protocol<A: Atomics> {
     cpus: Box<[Cpu<A>]>,
 }
 
 impl<A: Atomics> Protocol<A> {
-    /// For the vCPUs 0 up to `cpus`, at most [`MOST_CPUS`]; all absent.
+    /// Creates the records of the vCPUs from 0 up to, but not including, `cpus`, and at most [`MOST_CPUS`]. All are
+    /// absent.
     pub fn new(cpus: usize) -> Self {
         Protocol { cpus: (0..cpus.min(MOST_CPUS)).map(|_| Cpu::new()).collect() }
     }
 
-    /// How many vCPUs there are.
+    /// Number of vCPUs.
     pub fn cpus(&self) -> usize {
         self.cpus.len()
     }
 
-    /// Where a vCPU is; with the generations, for whoever debugs a hang.
+    /// The place of a vCPU. The debug output has it together with the generations.
     pub fn place(&self, cpu: usize) -> Place {
         match self.cpus.get(cpu).map_or(0, |cpu| cpu.place.load(Relaxed)) {
             1 => Place::Host,
@@ -125,27 +127,28 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// A vCPU comes into the guest: the first thing it does there, before it touches memory whose translations are
-    /// shot down.
+    /// Announces that a vCPU comes into the guest. This must be its first action there, before it touches memory
+    /// whose translations are shot down.
     pub fn come_in(&self, cpu: usize, platform: &impl Platform) {
         let Some(me) = self.cpus.get(cpu) else { return };
         me.place.store(Place::Guest as u32, Relaxed);
         A::fence();
-        // Initiators that saw it absent have changed their entries before; those that did not are served later.
+        // Initiators that saw this vCPU absent changed their entries before the flush below. Requests of the others
+        // are served later.
         let asked = me.generation.load(Acquire);
         platform.flush_all();
         me.acknowledged.fetch_max(asked, Release);
     }
 
-    /// A vCPU leaves the guest, or its thread ends: the last thing it does there, after it has touched such memory.
-    /// It may also be called for it by the host part, when the guest part will not go on.
+    /// Announces that a vCPU leaves the guest, or that its thread ends. This must be its last action there, after
+    /// its last access to such memory. The host part may call it instead if the guest part will not continue.
     pub fn go_out(&self, cpu: usize) {
         if let Some(me) = self.cpus.get(cpu) {
             me.place.store(Place::Absent as u32, Release);
         }
     }
 
-    /// The host part of a vCPU begins to work: right after the guest was left for it.
+    /// Announces that the host part of a vCPU begins to work. Called right after the guest was left.
     #[inline]
     pub fn host_begins(&self, cpu: usize) {
         if let Some(me) = self.cpus.get(cpu) {
@@ -153,8 +156,9 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// The host part of a vCPU is done: right before the guest is entered again. Says whether requests are waiting: then
-    /// the host part interrupts its vCPU, because initiators do not interrupt one whose host part is at work.
+    /// Announces that the host part of a vCPU is done. Called right before the guest is entered again. Returns
+    /// whether requests are waiting. If so, the host part must interrupt its vCPU, because initiators do not
+    /// interrupt a vCPU whose host part is at work.
     #[inline]
     #[must_use]
     pub fn host_ends(&self, cpu: usize) -> bool {
@@ -164,8 +168,8 @@ impl<A: Atomics> Protocol<A> {
         me.generation.load(Relaxed) != me.acknowledged.load(Relaxed)
     }
 
-    /// Does what others have asked of this vCPU: in the handler of the interrupt, and in every loop that waits for
-    /// another vCPU with interrupts off. Says whether there was something to do.
+    /// Performs the requests of other vCPUs to this one. It must be called in the handler of the interrupt, and in
+    /// every loop that waits for another vCPU with interrupts off. Returns whether there was a request.
     #[inline]
     pub fn serve(&self, cpu: usize, platform: &impl Platform) -> bool {
         let Some(me) = self.cpus.get(cpu) else { return false };
@@ -193,17 +197,18 @@ impl<A: Atomics> Protocol<A> {
         true
     }
 
-    /// Has `targets` flush a batch, and this vCPU, `me`, too. Returns when no other of them can use what it has cached
-    /// of those pages any more, and serves requests to `me` meanwhile.
+    /// Makes `targets` flush a batch. This vCPU, `me`, flushes too if it is one of them. Returns when no other
+    /// target can use its cached translations of these pages any more. Serves requests to `me` meanwhile.
     ///
-    /// The entries are changed before. Interrupts may be on or off; nothing may be held that a target could be waiting
-    /// for without serving requests.
+    /// The caller must change the entries before. Interrupts may be on or off. The caller must not hold anything
+    /// for which a target could wait without serving requests.
     pub fn shoot(&self, me: usize, targets: &CpuSet, batch: &Batch, platform: &impl Platform) {
         if batch.is_empty() {
             return;
         }
         let (mut asked, mut descheduled) = (CpuSet::new(), 0);
-        // The changed entries come before the places: a target that is seen absent has yet to flush.
+        // The changed entries must be visible before the places are read: a target that is absent here has yet to
+        // flush.
         A::fence();
         for target in targets.iter().filter(|target| *target != me) {
             let Some(cpu) = self.cpus.get(target) else { continue };
@@ -211,7 +216,8 @@ impl<A: Atomics> Protocol<A> {
             if place == Place::Absent as u32 {
                 continue;
             }
-            // A target in its host part does not run in the guest, either. The ring has it flush less.
+            // A target in its host part does not run in the guest either, but its ring lets it flush less than
+            // everything.
             if place == Place::Guest as u32 && platform.flush_when_resumed(target) {
                 descheduled += 1;
                 continue;
@@ -219,8 +225,8 @@ impl<A: Atomics> Protocol<A> {
             Self::ask(cpu, batch);
             asked.insert(target);
         }
-        // The requests come before another look at the places: a host part that is seen at work here sees the request
-        // when it is done, and interrupts its vCPU itself.
+        // The requests must be visible before the places are read again. A host part that is seen at work here sees
+        // the request when it is done, and interrupts its vCPU itself.
         A::fence();
         let mut interrupts = 0;
         for target in asked.iter() {
@@ -232,7 +238,7 @@ impl<A: Atomics> Protocol<A> {
         if targets.contains(me) {
             Self::flush(batch, platform);
         }
-        // The requests, and the interrupts, come before the second look at the places.
+        // The requests and the interrupts must be visible before the places are read by `wait`.
         A::fence();
         let mut not_waited_for = 0;
         for target in asked.iter() {
@@ -250,7 +256,7 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// Puts a batch into a target's ring.
+    /// Writes a batch into a target's ring.
     fn ask(cpu: &Cpu<A>, batch: &Batch) {
         if batch.is_full() {
             let generation = cpu.generation.fetch_add(1, AcqRel);
@@ -265,7 +271,7 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// Waits until a target has acknowledged what it has been asked up to now, or need not be waited for.
+    /// Waits until a target has acknowledged all requests made so far, or need not be waited for.
     fn wait(&self, me: usize, target: usize, platform: &impl Platform) -> Waited {
         let Some(cpu) = self.cpus.get(target) else { return Waited::Acknowledged };
         let asked = cpu.generation.load(Relaxed);
@@ -276,7 +282,7 @@ impl<A: Atomics> Protocol<A> {
             if cpu.place.load(Acquire) != Place::Guest as u32 {
                 return Waited::AtHost;
             }
-            // The target's thread may lose its CPU with interrupts off, or before it has taken the interrupt.
+            // The target's thread may be preempted with interrupts off, or before it has taken the interrupt.
             if platform.flush_when_resumed(target) {
                 return Waited::Descheduled;
             }
@@ -296,7 +302,7 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// What has been done so far.
+    /// The statistics so far.
     pub fn statistics(&self) -> ShootdownStatistics {
         let sum = |field: fn(&Cpu<A>) -> &A::U64| self.cpus.iter().map(|cpu| field(cpu).load(Relaxed)).sum();
         ShootdownStatistics {
@@ -309,7 +315,7 @@ impl<A: Atomics> Protocol<A> {
         }
     }
 
-    /// Address and length of the memory that handlers touch, besides this value itself.
+    /// Address and length of the memory that handlers touch, except for this value itself.
     pub fn span(&self) -> (usize, usize) {
         (self.cpus.as_ptr() as usize, size_of_val(&*self.cpus))
     }
@@ -324,16 +330,17 @@ impl<A: Atomics> std::fmt::Debug for Protocol<A> {
     }
 }
 
-/// How waiting for a target has ended.
+/// The result of waiting for a target.
 enum Waited {
     Acknowledged,
-    /// Its host part is at work, or it has left.
+    /// The target's host part is at work, or the target has left the guest.
     AtHost,
-    /// Its thread does not run, and it will flush before its next instruction.
+    /// The target's thread does not run, and the target flushes before its next instruction.
     Descheduled,
 }
 
-/// Adds to a counter that only this vCPU adds to. (A handler that interrupts the addition may be forgotten.)
+/// Adds to a counter that only this vCPU updates. If a handler interrupts the addition, the handler's addition may
+/// be lost.
 #[inline]
 fn count<W: Atomic<u64>>(counter: &W, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);

@@ -1,6 +1,6 @@
 //! Sets of vCPUs.
 
-/// How many vCPUs there can be.
+/// The limit of vCPUs.
 pub const MOST_CPUS: usize = 256;
 
 /// A set of vCPUs.
@@ -8,12 +8,12 @@ pub const MOST_CPUS: usize = 256;
 pub struct CpuSet([u64; MOST_CPUS / 64]);
 
 impl CpuSet {
-    /// None.
+    /// Creates an empty set.
     pub const fn new() -> CpuSet {
         CpuSet([0; MOST_CPUS / 64])
     }
 
-    /// The vCPUs 0 up to `count`.
+    /// The set of the vCPUs from 0 up to, but not including, `count`.
     pub const fn first(count: usize) -> CpuSet {
         let mut set = CpuSet::new();
         let mut cpu = 0;
@@ -24,26 +24,26 @@ impl CpuSet {
         set
     }
 
-    /// Adds one; numbers that no vCPU has are left out.
+    /// Adds a vCPU. Numbers from [`MOST_CPUS`] on are ignored.
     pub const fn insert(&mut self, cpu: usize) {
         if cpu < MOST_CPUS {
             self.0[cpu / 64] |= 1 << (cpu % 64);
         }
     }
 
-    /// Takes one out.
+    /// Removes a vCPU.
     pub const fn remove(&mut self, cpu: usize) {
         if cpu < MOST_CPUS {
             self.0[cpu / 64] &= !(1 << (cpu % 64));
         }
     }
 
-    /// Whether it is in.
+    /// Whether a vCPU is in the set.
     pub const fn contains(&self, cpu: usize) -> bool {
         cpu < MOST_CPUS && self.0[cpu / 64] & 1 << (cpu % 64) != 0
     }
 
-    /// Those that are in, in order.
+    /// Iterates over the vCPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         self.0.iter().enumerate().flat_map(|(word, bits)| {
             let mut bits = *bits;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_hold_what_was_put_in() {
+    fn sets_contain_inserted_vcpus() {
         let mut set = CpuSet::first(66);
         set.remove(3);
         set.insert(255);

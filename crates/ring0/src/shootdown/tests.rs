@@ -1,4 +1,4 @@
-//! What is flushed for which request, step by step on one thread, and a run with real threads.
+//! Tests of what each request flushes, step by step on one thread, and one test with real threads.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use super::*;
 use crate::paging::PageSize;
 
-/// Writes down what it is told.
+/// Records all calls.
 #[derive(Debug, Default)]
 struct Log(RefCell<Vec<String>>);
 
@@ -32,7 +32,7 @@ impl Platform for Log {
 
 const SMALL: PageSize = PageSize::Size4K;
 
-/// vCPU 0 in the guest and vCPU 1 in a host call.
+/// Sets up vCPU 0 in the guest and vCPU 1 in a host call.
 fn started() -> (Shootdown, Log) {
     let (shootdown, log) = (Shootdown::new(2), Log::default());
     for cpu in 0..2 {
@@ -44,7 +44,7 @@ fn started() -> (Shootdown, Log) {
 }
 
 #[test]
-fn a_target_in_its_host_part_flushes_exactly_what_was_asked_when_it_goes_on() {
+fn a_target_in_its_host_part_flushes_exactly_the_requested_pages() {
     let (shootdown, log) = started();
     let mut batch = Batch::new();
     for address in [0x1000, 0x2000, 0x3000, 0x9000] {
@@ -69,7 +69,7 @@ fn a_target_in_its_host_part_flushes_exactly_what_was_asked_when_it_goes_on() {
 }
 
 #[test]
-fn who_is_absent_is_left_alone_and_flushes_everything_later() {
+fn an_absent_vcpu_is_not_interrupted_and_flushes_everything_later() {
     let (shootdown, log) = started();
     shootdown.go_out(1);
     shootdown.shoot(0, &CpuSet::first(2), &Batch::page(0x1000, SMALL), &log);
@@ -80,7 +80,7 @@ fn who_is_absent_is_left_alone_and_flushes_everything_later() {
 }
 
 #[test]
-fn who_is_too_far_behind_flushes_everything() {
+fn a_vcpu_that_is_too_far_behind_flushes_everything() {
     let (shootdown, log) = started();
     for page in 0..33 {
         shootdown.shoot(0, &CpuSet::first(2), &Batch::page(page << 12, SMALL), &log);
@@ -96,7 +96,8 @@ fn who_is_too_far_behind_flushes_everything() {
     assert_eq!(log.take().len(), 32);
 }
 
-/// A handler that interrupts the same work further out serves more than that; what it has acknowledged stays so.
+/// A handler that interrupts `serve` serves newer requests. The interrupted call must not take its acknowledgement
+/// back.
 #[test]
 fn serving_can_be_interrupted_by_serving() {
     struct Interrupted<'s>(&'s Shootdown, Log);
@@ -148,16 +149,16 @@ fn large_batches_are_full_flushes() {
     assert_eq!(log.take(), [""; 0]);
 }
 
-/// Threads as vCPUs: their cached translations are memory that only flushes change, and each checks all the time that
-/// it does not use a generation of a page that is gone for it.
+/// Threads act as vCPUs. Their cached translations are words in memory that only flushes clear. Each thread checks
+/// all the time that it does not use a version of a page that is already gone.
 #[test]
-fn threads_never_use_what_is_gone() {
+fn threads_never_use_stale_translations() {
     const CPUS: usize = 3;
     const ROUNDS: u64 = 3000;
     struct Machine {
         shootdown: Shootdown,
         pending: [AtomicBool; CPUS],
-        /// The version that each page's entry maps, and the oldest that may still be used.
+        /// The version that each page's entry maps. `oldest` is the oldest version that may still be used.
         entry: [AtomicU64; 2],
         oldest: [AtomicU64; 2],
         running: AtomicU64,
@@ -199,7 +200,7 @@ fn threads_never_use_what_is_gone() {
                             vcpu.1[page].store(machine.entry[page].load(SeqCst), SeqCst);
                         }
                         let oldest = machine.oldest[page].load(SeqCst);
-                        // Taken in between, the interrupt would flush: the use is this comparison.
+                        // If an interrupt is pending, it would flush before the use, which is this comparison.
                         if !machine.pending[number].load(SeqCst) {
                             assert!(vcpu.1[page].load(SeqCst) >= oldest, "vCPU {number} uses what is gone");
                         }
@@ -218,7 +219,7 @@ fn threads_never_use_what_is_gone() {
                         }
                         _ => {}
                     }
-                    // Two of them replace a page each; the third only uses them.
+                    // Two of the vCPUs replace one page each; the third one only uses the pages.
                     if number < 2 && turn <= ROUNDS {
                         let version = machine.entry[number].fetch_add(1, SeqCst) + 1;
                         let batch = Batch::page((number as u64) << 12, SMALL);

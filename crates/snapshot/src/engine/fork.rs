@@ -1,5 +1,5 @@
-//! The baseline: `fork`, as databases use it today. The kernel copies the page tables and then page by page what
-//! either side writes.
+//! The baseline: `fork`, as databases use it today. The kernel copies the page tables at the fork, and each page
+//! when the parent or the child first writes to it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use super::{Engine, Frozen, Kind, Options, Statistics, Threads};
 use crate::{Error, PAGE};
 
-/// A private anonymous mapping.
+/// The memory: a private anonymous mapping.
 pub(super) struct Fork {
     base: usize,
     pages: usize,
@@ -24,7 +24,7 @@ impl Fork {
             .map_err(Error::system("mapping the memory"))?;
         let advice = if options.huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: the mapping made above; advice about page sizes changes no content. A kernel without huge pages
-        // says no, and has small ones.
+        // refuses, and uses small ones.
         let _ = unsafe { madvise(at, options.reserve, advice) };
         Ok(Self { base: at as usize, pages: options.reserve / PAGE, snapshots: AtomicU64::new(0) })
     }
@@ -36,7 +36,7 @@ impl Fork {
 
 impl Drop for Fork {
     fn drop(&mut self) {
-        // SAFETY: this engine's own mapping, which nothing borrows any more.
+        // SAFETY: this engine's own mapping, which no code borrows any more.
         let _ = unsafe { munmap(self.at(0), self.pages * PAGE) };
     }
 }
@@ -58,7 +58,7 @@ impl Engine for Fork {
 
     fn grow(&self, pages: Range<usize>) -> Result<(), Error> {
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: a part of this engine's own mapping, which nobody has used yet.
+        // SAFETY: a part of this engine's own mapping, which no code has used yet.
         unsafe { mprotect(self.at(pages.start), pages.len() * PAGE, access) }
             .map_err(Error::system("making more of the memory accessible"))
     }

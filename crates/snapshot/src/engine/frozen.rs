@@ -1,30 +1,30 @@
-//! What is between the beginning of a snapshot for a child and the child's fork. It is one type for all engines, so that nothing
-//! is allocated for it: the program's allocator may have its locks.
+//! The state between the beginning of a snapshot for a child and the fork of the child. It is one type for all
+//! engines, so that nothing is allocated for it: other threads may hold the locks of the program's allocator.
 
 use crate::{Error, remap, uffd};
 
-/// A memory of which a child is about to be forked. The thread that has it must not write to the memory, nor claim or give
-/// back anything of it.
+/// A memory of which a child is about to be forked. The thread that holds this value must not write to the memory,
+/// and must not claim or release any part of it.
 #[must_use]
 pub struct Frozen<'a>(By<'a>);
 
 enum By<'a> {
     Remap(remap::Frozen<'a>),
     Uffd(uffd::Frozen<'a>),
-    /// The snapshot's number.
+    /// The number of the snapshot.
     Fork(u64),
     #[cfg(target_arch = "x86_64")]
     Ring0(crate::ring0::Frozen),
 }
 
 impl Frozen<'_> {
-    /// Of the engine `fork`: nothing need wait, for the child inherits the memory.
+    /// Creates the value for the engine `fork`. No thread needs to wait, because the child inherits the memory.
     pub(super) fn fork(number: u64) -> Self {
         Self(By::Fork(number))
     }
 
-    /// In the parent, after the fork: all goes on. Gives the snapshot's number. If there is no child, the snapshot ends by
-    /// itself.
+    /// Ends the freeze in the parent, after the fork: all threads continue. Returns the snapshot's number. If there
+    /// is no child, the snapshot ends by itself.
     pub fn thaw(self) -> u64 {
         match self.0 {
             By::Remap(frozen) => frozen.thaw().into(),
@@ -35,15 +35,16 @@ impl Frozen<'_> {
         }
     }
 
-    /// In the child, before anything touches the memory.
+    /// Maps the memory in the child. Must be called before any code there touches the memory.
     ///
     /// # Errors
-    /// [`Error::System`], [`Error::Unavailable`]: the memory is not there.
+    /// [`Error::System`], [`Error::Unavailable`]: the memory is not mapped.
     ///
     /// # Safety
-    /// This is the child of a `fork` that followed [`Engine::freeze`](super::Engine::freeze) immediately, and has one thread.
+    /// The caller must be the child of a `fork` that followed [`Engine::freeze`](super::Engine::freeze)
+    /// immediately, and must have one thread.
     pub unsafe fn map_in_child(self) -> Result<(), Error> {
-        // SAFETY: as the caller says.
+        // SAFETY: by the caller's promise.
         unsafe {
             match self.0 {
                 By::Remap(frozen) => frozen.map_in_child(),

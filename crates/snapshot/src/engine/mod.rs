@@ -1,19 +1,20 @@
-//! The engines: what an engine must do, what each of them can do, and how one is made.
+//! The engines: their interface, their abilities, and their creation.
 //!
-//! An engine owns a memory and takes snapshots of it. All of them promise: a snapshot is what every writer's stores had made of
-//! the memory at one moment while it was taken; no later store shows; snapshots end in any order; there are no snapshots of
-//! snapshots.
+//! An engine owns a memory and takes snapshots of it. All engines make these promises. A snapshot contains the
+//! stores of every writer up to one moment while it was taken, and no later store. Snapshots may end in any order.
+//! There are no snapshots of snapshots.
 //!
-//! Two traits say what an engine must do:
-//! - [`Engine`] is for every engine: where its memory is, and how snapshots begin and end. [`Memory`](crate::Memory) needs no
-//!   more.
-//! - [`Arena`] is for engines whose memory a program's own allocator divides up: pages are claimed and given back at any
-//!   time, and children that know nothing of this library inherit them. The preloaded library needs that.
+//! There are two traits:
+//! - [`Engine`] is implemented by every engine. It says where the memory is, and how snapshots begin and end.
+//!   [`Memory`](crate::Memory) needs no more.
+//! - [`Arena`] is for engines whose memory a program's own allocator divides up. Pages are claimed and released at
+//!   any time, and children that do not know this library inherit them. The preloaded library needs that.
 //!
-//! They are two because a memory of `fork`, and one of `ring0` for tasks in threads, have no pages to claim. With one trait,
-//! these two would fail in half of its methods, and only at run time. A function that takes an `Arena` cannot get them.
+//! The traits are separate because a memory of `fork`, and one of `ring0` for tasks in threads, have no pages to
+//! claim. With a single trait, these engines would fail in half of its methods, and only at run time. A function
+//! that takes an `Arena` cannot be given such an engine.
 //!
-//! What differs between engines and is known before one is made is in one table, [`Kind::abilities`].
+//! The table [`Kind::abilities`] has all differences between engines that are known before an engine is created.
 
 mod fork;
 mod frozen;
@@ -34,19 +35,21 @@ pub use frozen::Frozen;
 pub use service::Service;
 pub(crate) use service::Threads;
 
-/// What runs on a snapshot. It returns bytes because it may run in another process.
+/// The work of a task on a snapshot. It returns bytes because it may run in another process.
 pub type Work = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + Send>;
 
-/// What runs on a snapshot in a child of this process, at once: the child has a copy of all that it borrows.
+/// The work of a task on a snapshot in a child of this process. It runs at once, and the child has a copy of
+/// everything it borrows.
 pub type ChildWork<'a> = Box<dyn FnOnce(&View<'_>) -> Vec<u8> + 'a>;
 
 /// A mechanism that makes snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Page tables are detached and the memory is mapped privately in their place, which takes as long for any size; the
-    /// kernel's copy-on-write does the rest. When snapshots have ended, what the owner wrote meanwhile is merged into the
-    /// memory. In this process there is one snapshot at a time; of children ([`Builder::in_child`]) there is any number.
+    /// Page tables are detached, and the memory is mapped privately in their place. This takes constant time. The
+    /// kernel's copy-on-write does the rest. When all snapshots have ended, the owner's writes are merged into the
+    /// memory. Only one in-process snapshot can be active at a time; snapshots in children ([`Builder::in_child`])
+    /// are not limited.
     ///
     /// [`Builder::in_child`]: crate::Builder::in_child
     Remap,
@@ -55,12 +58,12 @@ pub enum Kind {
     ///
     /// [`Builder::in_child`]: crate::Builder::in_child
     Uffd,
-    /// `fork`: what databases do today. The task runs in a child process.
+    /// `fork`, as databases use it today. The task runs in a child process.
     Fork,
-    /// Page tables of the process's own in ring 0 (`bedplate-ring0`), prioritized copy-on-write by its own handler of
-    /// page faults. The task runs in a thread of this process, in ring 0, and sees the memory at its own address; other
-    /// threads do not, so it cannot start any. Never chosen unless it is asked for, because every system call of
-    /// threads in ring 0 costs more.
+    /// Page tables of the process itself in ring 0 (`bedplate-ring0`), with prioritized copy-on-write in its own
+    /// page-fault handler. The task runs in a thread of this process, in ring 0, and sees the memory at its own
+    /// address. Other threads do not see the snapshot, so the task cannot start threads. This engine is never
+    /// chosen unless it is requested, because every system call of a thread in ring 0 costs more.
     Ring0,
 }
 
@@ -89,29 +92,29 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// Which engine a memory gets.
+/// The choice of a memory's engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The best one that works here, found by trying.
+    /// The best engine that works here. Each one is tried.
     #[default]
     Auto,
-    /// This one, or an error.
+    /// This engine, or an error.
     Only(Kind),
 }
 
-/// What an engine can do, whatever its memory is like.
+/// The abilities of an engine, independent of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
-    /// How many snapshots can be active at once for threads of this process; `usize::MAX` if only memory limits them.
+    /// Limit of simultaneous snapshots for threads of this process; `usize::MAX` if only memory limits them.
     pub in_process: usize,
-    /// The same for children.
+    /// Limit of simultaneous snapshots for children, in the same form.
     pub in_children: usize,
-    /// Whether the engine can keep track of changes.
+    /// Whether the engine can track changes.
     pub tracks_changes: bool,
     /// Whether a snapshot in this process is a mapping of its own, to which its readers may write.
     pub views_are_writable: bool,
-    /// Whether parts of the memory can have access rights of their own. They cannot where page tables are moved, because
-    /// these are moved in one piece only from few mappings.
+    /// Whether parts of the memory can have access rights of their own. They cannot if page tables are moved,
+    /// because tables can be moved in one piece only if there are few mappings.
     pub parts_have_rights: bool,
     /// Whether pages move to other frames at snapshots.
     pub moves_pages: bool,
@@ -120,7 +123,7 @@ pub struct Abilities {
 }
 
 impl Kind {
-    /// What this engine can do.
+    /// The abilities of this engine.
     pub const fn abilities(self) -> Abilities {
         let fork = Abilities {
             in_process: usize::MAX,
@@ -153,7 +156,8 @@ impl Kind {
         }
     }
 
-    /// Whether the engine has what is asked for: so many snapshots at once, and keeping track of changes.
+    /// Refuses options that the engine does not support: the number of simultaneous snapshots, and the tracking of
+    /// changes.
     fn check(self, options: &Options) -> Result<(), Error> {
         let abilities = self.abilities();
         let most = if options.in_child { abilities.in_children } else { abilities.in_process };
@@ -168,34 +172,34 @@ impl Kind {
     }
 }
 
-/// Snapshots of `ring0` at once: as many as a word has bits.
+/// Limit of simultaneous snapshots of `ring0`: one for each bit of a word.
 pub(crate) const RING0_SNAPSHOTS: usize = 64;
 
-/// How a memory is to be made.
+/// The options of a memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Its size in bytes to begin with, a multiple of the page's.
+    /// The initial size in bytes, a multiple of the page size.
     pub bytes: usize,
-    /// The size to which it can grow, likewise. It has addresses for so many bytes.
+    /// The size in bytes to which it can grow, a multiple of the page size. Addresses are reserved for this size.
     pub reserve: usize,
-    /// Whether the kernel may back it with huge pages. `remap` and `uffd` take them from a file system of their own if that is
-    /// allowed (CAP_SYS_ADMIN), else from memory files where `shmem_enabled` allows it. They are copied page by page all the
-    /// same.
+    /// Whether the kernel may back it with huge pages. `remap` and `uffd` take them from a file system of their own
+    /// if that is allowed (CAP_SYS_ADMIN), and otherwise from memory files if `shmem_enabled` allows it. They are
+    /// still copied page by page.
     pub huge_pages: bool,
-    /// Whether tasks must see it at its own address, where that takes a child process.
+    /// Whether tasks must see the memory at its own address, even if that takes a child process.
     pub in_child: bool,
-    /// How many snapshots there may be at once.
+    /// Number of snapshots that may be active at once.
     pub at_once: usize,
-    /// Whether it keeps track of changes.
+    /// Whether the memory tracks changes.
     pub track_changes: bool,
     /// For `ring0`: how many snapshots can be taken in a row without copying page tables.
     pub ahead: usize,
-    /// For `ring0`: how many threads make tables ready for that.
+    /// For `ring0`: number of threads that prepare such tables.
     pub copiers: usize,
 }
 
 impl Options {
-    /// A memory of so many bytes that does not grow, and has nothing special.
+    /// The options of a memory of this many bytes that does not grow, with default values.
     pub const fn new(bytes: usize) -> Self {
         Self {
             bytes,
@@ -214,40 +218,40 @@ impl Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotId {
     pub(crate) slot: usize,
-    /// Its number: later ones have greater ones.
+    /// The number of the snapshot in its era. Later snapshots have larger numbers.
     pub epoch: u32,
-    /// How often the numbers were used up before, and began anew.
+    /// The era: how often the numbers have wrapped around.
     pub(crate) era: u32,
-    /// Where the owner's process sees it.
+    /// The address of the snapshot in the owner's process.
     pub base: usize,
-    /// Pages that it has: no page from this one on was ever in use at the snapshot.
+    /// Number of pages of the snapshot. No page from this one on had been in use at the snapshot.
     pub pages: usize,
-    /// How long it held up writers, in nanoseconds.
+    /// How long writers had to wait for the snapshot, in nanoseconds.
     pub pause_ns: u64,
 }
 
-/// The number of a snapshot among all of its memory. `epoch` begins anew in each era.
+/// The number of a snapshot among all snapshots of its memory. `epoch` starts again in each era.
 pub(crate) fn number(era: u32, epoch: u32) -> u64 {
     u64::from(era) << 32 | u64::from(epoch)
 }
 
-/// What every engine does with its memory. Any thread may call all of it. Nothing but errors allocates.
+/// The operations of every engine. Any thread may call them. Only errors allocate memory.
 ///
-/// Some engines need threads before snapshots can be taken: a [`Service`] starts them.
+/// Some engines need threads before snapshots can be taken. A [`Service`] starts them.
 pub trait Engine: Threads + Send + Sync + 'static {
-    /// Which one this is.
+    /// The kind of this engine.
     fn kind(&self) -> Kind;
 
-    /// Where the memory begins.
+    /// The first address of the memory.
     fn base(&self) -> usize;
 
-    /// Its size in pages, of which not all need be accessible.
+    /// The size of the memory in pages, which need not all be accessible.
     fn pages(&self) -> usize;
 
-    /// Makes pages accessible that nobody has used yet. They are zero. An engine whose pages are all accessible has nothing to do.
+    /// Makes unused pages accessible. They are zero. An engine whose pages are all accessible does nothing.
     ///
     /// # Errors
-    /// [`Error::System`]: they are not accessible.
+    /// [`Error::System`]: the pages are not accessible.
     fn grow(&self, _: Range<usize>) -> Result<(), Error> {
         Ok(())
     }
@@ -255,30 +259,33 @@ pub trait Engine: Threads + Send + Sync + 'static {
     /// Takes a snapshot that this process sees at another address.
     ///
     /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`]; [`Error::Unavailable`] if only tasks see the engine's snapshots.
+    /// [`Error::TooManySnapshots`], [`Error::System`]; [`Error::Unavailable`] if only tasks can see the engine's
+    /// snapshots.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         let reason = "only a task sees its snapshots (Memory::spawn); the engines remap and uffd have others";
         Err(Error::Unavailable { engine: self.kind(), reason: reason.to_owned() })
     }
 
-    /// Ends a snapshot of this process's.
+    /// Ends a snapshot of this process.
     ///
     /// # Safety
-    /// Nobody reads it any more.
+    /// No code may read the snapshot any more.
     unsafe fn end(&self, _: SnapshotId) {}
 
-    /// Whether a snapshot of this process's that has not ended has its own copies of all pages that were written so far.
+    /// Whether an active snapshot of this process has its own copies of all pages that were written so far.
     fn is_whole(&self, _: &SnapshotId) -> bool {
         true
     }
 
-    /// Of pages that were in use at the earlier snapshot with the number `since`, of the same era, the first run that was
-    /// written until a later snapshot, which has not ended. If no track is kept, all pages are in one.
+    /// The first run of pages, among `pages`, that were written between the earlier snapshot `since` and this later
+    /// snapshot, which is still active. Both snapshots must be of the same era, and all `pages` must have been in
+    /// use at the earlier one. An engine that does not track changes returns all pages.
     fn first_changed(&self, _: &SnapshotId, _since: u32, pages: Range<usize>) -> Option<Range<usize>> {
         (!pages.is_empty()).then_some(pages)
     }
 
-    /// Takes a snapshot and runs `work` on it in a thread that sees the memory at its own address. Only `ring0` can.
+    /// Takes a snapshot and runs `work` on it in a thread that sees the memory at its own address. Only `ring0`
+    /// supports this.
     ///
     /// # Errors
     /// [`Error::TooManySnapshots`], [`Error::OfASnapshot`], [`Error::System`]; [`Error::Unavailable`].
@@ -287,109 +294,113 @@ pub trait Engine: Threads + Send + Sync + 'static {
         Err(Error::Unavailable { engine: self.kind(), reason })
     }
 
-    /// Takes a snapshot for the child of a `fork` that is the next thing this thread does, with all signals blocked that a
-    /// handler of the program's may answer.
+    /// Takes a snapshot for the child of a `fork`. The thread must call `fork` next. All signals that a handler of
+    /// the program may handle must be blocked.
     ///
     /// # Errors
-    /// [`Error::TooManySnapshots`], [`Error::System`]: all is as before; [`Error::Unavailable`] if the engine has no
-    /// snapshots in children.
+    /// [`Error::TooManySnapshots`], [`Error::System`]: the engine is unchanged; [`Error::Unavailable`] if the
+    /// engine has no snapshots in children.
     fn freeze(&self) -> Result<Frozen<'_>, Error> {
         let reason = "its tasks run in this process (Memory::spawn)".to_owned();
         Err(Error::Unavailable { engine: self.kind(), reason })
     }
 
-    /// Does all that can be done ahead of the next snapshot, or waits until it is done: pages armed, tables copied.
+    /// Does all work that can be done ahead of the next snapshot, or waits until it is done: write-protecting
+    /// pages, copying tables.
     fn settle(&self) {}
 
-    /// What has happened so far.
+    /// The statistics so far.
     fn statistics(&self) -> Statistics;
 }
 
-/// An engine whose pages a program's allocator claims and gives back. Nothing here allocates by the program's allocator.
+/// An engine whose pages a program's allocator claims and releases. No method allocates with the program's
+/// allocator.
 ///
-/// The process that made it is its owner. Processes that are forked from the owner have a snapshot of it, or, if it was not
-/// [served](Self::is_served) yet, a copy.
+/// The process that created the arena is its owner. A process forked from the owner has a snapshot of it, or a copy
+/// if it was not [served](Self::is_served) yet.
 pub trait Arena: Engine {
-    /// Claims so many pages at the lowest free place that is aligned to `align` pages. They are zero.
+    /// Claims `count` free pages at the lowest address that is aligned to `align` pages. They are zero.
     fn claim_anywhere(&self, count: usize, align: usize) -> Option<Range<usize>>;
 
-    /// Claims these pages if they are all free.
+    /// Claims these pages if they are all free. Returns whether it did.
     fn claim_exactly(&self, pages: Range<usize>) -> bool;
 
-    /// Pages become zero and are in use, whether they were before or not. No other thread can claim them meanwhile. Gives
-    /// whether that worked.
+    /// Makes pages zero and in use, whether they were in use before or not. No other thread may claim them
+    /// meanwhile. Returns whether that worked.
     fn replace(&self, pages: Range<usize>) -> bool;
 
-    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    /// Releases pages, and returns their memory to the kernel. Snapshots keep their content.
     fn release(&self, pages: Range<usize>);
 
-    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    /// Makes pages zero, and returns their memory to the kernel. Snapshots keep their content.
     fn discard(&self, pages: Range<usize>);
 
-    /// In a child: pages become zero for the child. They stay mapped, so that nothing else is ever there.
+    /// Makes pages zero in a child. They stay mapped, so that no other mapping can take their place.
     ///
     /// # Safety
-    /// The child has given them up.
+    /// The child must not need their content any more.
     unsafe fn discard_in_child(&self, pages: Range<usize>) {
         let (at, len) = ((self.base() + pages.start * PAGE) as *mut u8, pages.len() * PAGE);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the child's own memory, as the caller says.
+        // SAFETY: the child's own memory, by the caller's promise.
         unsafe {
             if mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, flags).is_err() {
-                // There can only be so many mappings.
+                // The limit of mappings of a process may be reached.
                 at.write_bytes(0, len);
             }
         }
     }
 
-    /// Pins all pages from now on, because devices may write to their frames: the process is about to begin direct reads, or
-    /// to set up a ring of io_uring. Snapshots take longer where pages would have moved.
+    /// Pins all pages from now on, because devices may write to their frames. The process calls it before it starts
+    /// direct reads or sets up a ring of io_uring. Afterwards, snapshots take longer if pages would otherwise move.
     ///
     /// # Errors
-    /// [`Error::System`]: what devices write may be lost. All else is as before.
+    /// [`Error::System`]: writes of devices may be lost. Nothing else changes.
     fn pin(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Whether there can be one more snapshot in a child now.
+    /// Whether one more snapshot in a child is possible now.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Whether snapshots can be taken yet. Children that are forked before call [`copy_in_child`](Self::copy_in_child).
+    /// Whether snapshots can be taken. A child that is forked before that must call
+    /// [`copy_in_child`](Self::copy_in_child).
     fn is_served(&self) -> bool {
         true
     }
 
-    /// In a child that was forked when the arena was not served: maps it, all of it the child's own.
+    /// Maps the arena in a child that was forked before the arena was served. All of it is the child's own.
     ///
     /// # Errors
-    /// [`Error::System`]; [`Error::OfASnapshot`] where arenas are always served.
+    /// [`Error::System`]; [`Error::OfASnapshot`] if arenas of this engine are always served.
     ///
     /// # Safety
-    /// The child has one thread, which has not touched the arena.
+    /// The child must have one thread, and must not have touched the arena.
     unsafe fn copy_in_child(&self) -> Result<(), Error> {
         Err(Error::OfASnapshot)
     }
 
-    /// In a child, before it forks: makes every page the child's own, where nobody would copy pages for its child.
+    /// Makes every page the child's own, in a child that is about to fork. It is needed if no thread would copy
+    /// pages for the grandchild.
     fn own_everything(&self) {}
 
-    /// Keeps the statistics on a page from now on, where other processes can read them
-    /// ([`processes`](crate::statistics::processes)), with the reason why the engine is this one. Numbers on the page are at
-    /// most about a second old. Without memory or descriptors for a page there is none.
+    /// Publishes the statistics on a page that other processes can read
+    /// ([`processes`](crate::statistics::processes)), with the reason for the choice of this engine. The numbers on
+    /// the page are at most about one second old. Without memory or descriptors for the page, it is not created.
     fn publish_statistics(&self, why: &str);
 
     /// Counts a snapshot that could not be taken.
     fn count_failure(&self);
 
-    /// Whether an address is in it.
+    /// Whether an address is in the arena.
     fn contains(&self, address: usize) -> bool {
         (self.base()..self.base() + self.pages() * PAGE).contains(&address)
     }
 }
 
-/// Makes an engine for a [`Memory`](crate::Memory).
+/// Creates an engine for a [`Memory`](crate::Memory).
 pub(crate) fn open(kind: Kind, options: Options) -> Result<Service<dyn Engine>, Error> {
     kind.check(&options)?;
     let engine = match kind {
@@ -411,11 +422,11 @@ fn boxed(engine: impl Engine + 'static) -> Result<MmapBox<dyn Engine>, Error> {
     MmapBox::new(engine).map(MmapBox::into_engine).map_err(Error::system("mapping the engine"))
 }
 
-/// Makes an arena of the engine `remap` or `uffd`, without threads yet. The one of `ring0` is a [region](crate::ring0::Region)
-/// that exists as long as the process.
+/// Creates an arena of the engine `remap` or `uffd`, without threads yet. The arena of `ring0` is a
+/// [region](crate::ring0::Region) that exists as long as the process.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where the engine does not work, or has no such arenas; [`Error::System`].
+/// [`Error::Unavailable`] if the engine does not work here, or has no such arenas; [`Error::System`].
 pub fn open_arena(kind: Kind, options: Options) -> Result<Service<dyn Arena>, Error> {
     match kind {
         Kind::Remap => remap::Region::new(options).map(|region| Service::new(region.into_arena())),

@@ -1,5 +1,5 @@
-//! The `ring0` engine of a [`Memory`](crate::Memory): its tasks run in threads of this process, in ring 0. Forked programs
-//! have another one, [`Region`](crate::ring0::Region).
+//! The `ring0` engine of a [`Memory`](crate::Memory). Its tasks run in threads of this process, in ring 0. Programs
+//! that fork use another one, [`Region`](crate::ring0::Region).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{Error, PAGE, ring0};
 
 /// A memory that only ring 0 can use.
 pub(super) struct Ring0 {
-    // Dropped first: it works on the memory.
+    // Dropped first, because it works on the memory.
     background: Background,
     space: Arc<Space>,
 }

@@ -11,20 +11,20 @@ use crate::region::MmapBox;
 
 const STACK: usize = 128 << 10;
 
-/// The threads of an engine. Only [`Service`] calls this, for the trait has no name outside of this crate.
+/// The threads of an engine. Only [`Service`] can use this trait, because it has no public name.
 pub trait Threads {
-    /// The names of the threads that it needs.
+    /// The names of the threads that the engine needs.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// The life of one of them. It ends some time after [`end_threads`](Self::end_threads).
+    /// Runs one of the threads. It returns some time after [`end_threads`](Self::end_threads).
     fn run_thread(&self, _number: usize) {}
 
-    /// All of them run.
+    /// Tells the engine that all its threads run.
     fn threads_run(&self) {}
 
-    /// They are to end.
+    /// Tells the engine's threads to end.
     fn end_threads(&self) {}
 }
 
@@ -33,7 +33,7 @@ pub struct Service<E: Engine + ?Sized> {
     /// Dropped after its threads have ended.
     engine: MmapBox<E>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The process whose the threads are. Its children have none.
+    /// The process that has the threads. Its children have none.
     owner: u32,
 }
 
@@ -45,10 +45,10 @@ impl<E: Engine + ?Sized> Deref for Service<E> {
     }
 }
 
-/// What threads know of the engine, which outlives them.
+/// The threads' pointer to the engine, which outlives them.
 struct EnginePointer<E: ?Sized>(*const E);
 
-// SAFETY: engines are for any thread.
+// SAFETY: any thread may use an engine.
 unsafe impl<E: Sync + ?Sized> Send for EnginePointer<E> {}
 
 impl<E: Engine + ?Sized> EnginePointer<E> {
@@ -59,20 +59,21 @@ impl<E: Engine + ?Sized> EnginePointer<E> {
 }
 
 impl<E: Engine + ?Sized> Service<E> {
-    /// An engine without threads yet.
+    /// Wraps an engine. Its threads are not started yet.
     pub(crate) fn new(engine: MmapBox<E>) -> Self {
         Self { engine, threads: Mutex::new(Vec::new()), owner: std::process::id() }
     }
 
-    /// Whether this process made it. In a child its locks are as they were at the fork, and nobody unlocks them.
+    /// Whether this process created the engine. In a child the locks have the state of the fork, and no thread
+    /// unlocks them.
     pub fn is_owner(&self) -> bool {
         std::process::id() == self.owner
     }
 
-    /// Starts its threads: from now on snapshots can be taken. Once is enough.
+    /// Starts the engine's threads, so that snapshots can be taken. Does nothing if they run already.
     ///
     /// # Errors
-    /// [`Error::System`] when threads cannot be had: it has none then.
+    /// [`Error::System`] if the threads cannot be started. Then the engine has no threads.
     pub fn start_threads(&self) -> Result<(), Error> {
         let mut running = self.lock();
         if !running.is_empty() {
@@ -82,7 +83,7 @@ impl<E: Engine + ?Sized> Service<E> {
         for (number, name) in self.engine.names().iter().enumerate() {
             match self.start(number, name, &started) {
                 Ok(handle) => running.push(handle),
-                // It may be tried again: an engine whose threads were ended has none any more.
+                // The caller can try again. An engine whose threads were ended has no threads.
                 Err(error) if running.is_empty() => return Err(error),
                 Err(error) => {
                     drop(running);
@@ -91,7 +92,8 @@ impl<E: Engine + ?Sized> Service<E> {
                 }
             }
         }
-        // A thread allocates until it runs. None must have begun to keep writers waiting before.
+        // A new thread allocates memory until it runs. No thread may make writers wait before all have got that
+        // far.
         while started.load(Ordering::Acquire) < running.len() {
             std::thread::yield_now();
         }
@@ -105,7 +107,7 @@ impl<E: Engine + ?Sized> Service<E> {
         let handle = bedplate_threads::spawn(builder, move || {
             let (pointer, begun) = (pointer, begun);
             begun.fetch_add(1, Ordering::AcqRel);
-            // Never freed, for this thread frees nothing while it works: a word.
+            // This is never freed, because the thread must not free memory while it works. It leaks only one word.
             std::mem::forget(begun);
             pointer.engine().run_thread(number);
         });
@@ -129,7 +131,7 @@ impl<E: Engine + ?Sized> Drop for Service<E> {
         if self.is_owner() {
             self.end_threads();
         } else {
-            // There is no thread to wait for.
+            // There is no thread to wait for in a child.
             let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(threads));
         }

@@ -1,7 +1,7 @@
 //! The numbers of the library's own descriptors.
 //!
-//! A program that was started without some of the standard descriptors writes to the file that gets their numbers. So
-//! none of the library's descriptors has one of these numbers.
+//! If a program is started without some of the standard descriptors, it writes to whatever file gets their numbers.
+//! The library's descriptors therefore never have these numbers.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Gives a file a number above those of the standard descriptors.
+/// Gives a file a descriptor number above the standard descriptors.
 pub fn above_standard(file: OwnedFd) -> Result<OwnedFd, Errno> {
     if file.as_raw_fd() > libc::STDERR_FILENO {
         return Ok(file);

@@ -1,9 +1,10 @@
-//! The file behind a region, and where it is mapped.
+//! The file behind a region, and its mapping.
 //!
-//! Write-protecting a page costs the kernel mostly a look at the page's descriptor, and pages that belong together in one
-//! large folio share theirs: newer kernels arm them up to four times faster, though they are still single pages to
-//! their owner and to snapshots. Files get large folios by the options of their file system; so where it is allowed the
-//! file is one of an instance of tmpfs that is made for it, is mounted nowhere, and goes with it.
+//! The kernel's cost of write-protecting a page is mostly an access to the page's descriptor. Pages of one large
+//! folio share a descriptor. Newer kernels therefore protect such pages up to four times faster, although the owner
+//! and the snapshots still see single pages. The options of a file system determine whether files get large folios.
+//! Where it is allowed, the file is therefore in its own instance of tmpfs, which is not mounted anywhere and
+//! disappears with the file.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -24,21 +25,22 @@ use super::above_standard::above_standard;
 use super::filter;
 use crate::{Error, Kind, PAGE};
 
-/// Bytes of the largest folio. Only what lies alike in the file and in memory is mapped in one piece.
+/// Size in bytes of the largest folio. A folio is mapped in one piece only if its offsets in the file and in memory
+/// agree modulo this size.
 const LARGE: usize = 2 << 20;
-/// Bytes that a page table of the level above maps: memory of this size or more lies alike to it, too.
+/// Size in bytes that a page table of the next level maps. Memory of at least this size is aligned to it.
 const GIANT: usize = 1 << 30;
 
-/// A file without a name, and whether it has large folios.
+/// Creates a file without a name. Also returns whether it has large folios.
 ///
 /// # Errors
-/// `EFBIG` if no file may be as large.
+/// `EFBIG` if the limit on the size of files is lower than `bytes`.
 pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), Errno> {
-    // Asked for before: whoever makes a file larger than that gets a signal that ends the process.
+    // The limit is checked first, because exceeding it causes a signal that ends the process.
     if getrlimit(Resource::Fsize).current.is_some_and(|most| most < bytes as u64) {
         return Err(Errno::FBIG);
     }
-    // Not for everybody, and not in all kernels.
+    // This needs privileges, and not all kernels support it.
     let (file, large) = match large_folios.then(of_its_own_instance) {
         Some(Ok(file)) => (above_standard(file)?, true),
         _ => (memory_file(c"bedplate-region", MemfdFlags::empty())?, false),
@@ -47,10 +49,10 @@ pub(crate) fn file(bytes: usize, large_folios: bool) -> Result<(OwnedFd, bool), 
     Ok((file, large))
 }
 
-/// A file in memory that has no name.
+/// Creates a memory file without a name.
 pub(crate) fn memory_file(name: &CStr, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | MemfdFlags::CLOEXEC;
-    // Where `vm.memfd_noexec` is 2, files in memory must not be executable. Linux before 6.3 does not know the flag.
+    // If `vm.memfd_noexec` is 2, memory files must not be executable. Linux before 6.3 does not know the flag.
     let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => memfd_create(name, flags),
         made => made,
@@ -58,7 +60,7 @@ pub(crate) fn memory_file(name: &CStr, flags: MemfdFlags) -> Result<OwnedFd, Err
     above_standard(file?)
 }
 
-/// The error of an engine that has no file.
+/// The error of an engine whose file could not be created.
 pub(crate) fn no_file(error: Errno, engine: Kind) -> Error {
     match error {
         Errno::FBIG => Error::Unavailable {
@@ -69,7 +71,7 @@ pub(crate) fn no_file(error: Errno, engine: Kind) -> Error {
     }
 }
 
-/// Pages' memory goes from a file back to the kernel, wherever they are mapped and not copied.
+/// Returns the memory of pages of a file to the kernel, in all mappings that have no copies of them.
 pub(crate) fn punch(file: &OwnedFd, pages: Range<usize>) {
     if pages.is_empty() {
         return;
@@ -79,7 +81,7 @@ pub(crate) fn punch(file: &OwnedFd, pages: Range<usize>) {
     while fallocate(file, hole, offset, len) == Err(Errno::INTR) {}
 }
 
-/// The first of some pages that a file has, with those that follow without a gap.
+/// The first run of pages, among `pages`, that the file has memory for.
 pub(crate) fn next_data(file: &OwnedFd, pages: Range<usize>) -> Result<Option<Range<usize>>, Errno> {
     let offset = |page: usize| (page * PAGE) as u64;
     let start = match seek(file, SeekFrom::Data(offset(pages.start))) {
@@ -97,7 +99,7 @@ fn of_its_own_instance() -> Result<OwnedFd, Errno> {
     }
     let instance = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&instance, c"huge", c"always")?;
-    // What limits it is memory, as for any other.
+    // Only memory limits the size, as for any other memory.
     fsconfig_set_string(&instance, c"size", c"0")?;
     fsconfig_create(&instance)?;
     let root = fsmount(&instance, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -108,7 +110,8 @@ fn of_its_own_instance() -> Result<OwnedFd, Errno> {
 pub(crate) fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     let align = if bytes >= GIANT { GIANT } else { LARGE };
-    // SAFETY: a new mapping at an address of the kernel's choice, replaced in part by one in it; the rest is unmapped.
+    // SAFETY: a new mapping at an address of the kernel's choice. A part of it is replaced by the file's mapping,
+    // and the rest is unmapped.
     unsafe {
         let none = ProtFlags::empty();
         let room = mmap_anonymous(std::ptr::null_mut(), bytes + align, none, MapFlags::PRIVATE)?;
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
     use crate::region::filter::tests::{KILL, with_filter};
 
-    /// As under systemd, whose services may not mount.
+    /// Services of systemd, for instance, may not mount.
     #[test]
     fn a_file_is_made_where_mounting_ends_the_process() {
         for call in [libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount] {

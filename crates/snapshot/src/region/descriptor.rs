@@ -1,4 +1,4 @@
-//! The userfaultfd system call and its ioctls, as far as write protection and holding up need them.
+//! The userfaultfd system call and its ioctls for write protection and for holding up page faults.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,7 +22,7 @@ const WAKE: Opcode = opcode::read::<uffdio_range>(GROUP, 0x02);
 const REGISTER: Opcode = opcode::read_write::<uffdio_register>(GROUP, 0x00);
 const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(GROUP, 0x04);
 const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(GROUP, 0x06);
-/// Of `/dev/userfaultfd`: a new descriptor, for users who may open that file.
+/// An ioctl of `/dev/userfaultfd`: creates a descriptor. Users who may open that file may call it.
 const NEW: Opcode = opcode::none(GROUP, 0x00);
 
 const REGISTER_MODE_MISSING: u64 = 1 << 0;
@@ -31,13 +31,14 @@ const REGISTER_MODE_MINOR: u64 = 1 << 2;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
 
-/// What a descriptor is for. The feature for events at `fork` stays off: with it the kernel copies the region's page
-/// tables at each.
+/// The purpose of a descriptor. The feature for events at `fork` is never used, because the kernel would copy the
+/// region's page tables at every fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Write protection: faults say which they are; shared memory can be protected (Linux 5.19).
+    /// Write protection. Faults are reported with their type, and shared memory can be protected (Linux 5.19).
     WriteProtection,
-    /// Holding up whoever uses pages without entries in the tables, whether the file has them or not (Linux 5.14).
+    /// Holding up threads that use pages without page-table entries, whether the file has these pages or not (Linux
+    /// 5.14).
     HoldingUp,
 }
 
@@ -50,22 +51,22 @@ impl Purpose {
     }
 }
 
-/// What fails when nothing better is known.
+/// The name of the failed operation if no better one is known.
 const WHAT: &str = "userfaultfd";
 
-/// Why there is no descriptor.
+/// Why no descriptor could be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not for this user, who needs the device: what opening it, or asking it for a descriptor, said.
+    /// The user needs the device and cannot use it. The value is the error of opening it or of its ioctl.
     Device(Errno),
-    /// The kernel is too old or was built without.
+    /// The kernel is too old, or was built without the feature.
     Kernel(Purpose),
-    /// Something else failed.
+    /// Another operation failed.
     Other(&'static str, Errno),
 }
 
 impl Refusal {
-    /// The error of an engine that needs one.
+    /// Makes an error of an engine that needs the descriptor.
     pub fn of(self, engine: Kind) -> Error {
         Error::Unavailable { engine, reason: self.to_string() }
     }
@@ -111,7 +112,8 @@ impl AsFd for Descriptor {
 }
 
 impl Descriptor {
-    /// Opens one that also reports the kernel's own faults: system calls write into a heap as its threads do.
+    /// Opens a descriptor that also reports faults of the kernel, because system calls write into a heap like its
+    /// threads.
     pub fn open(purpose: Purpose) -> Result<Self, Refusal> {
         let descriptor =
             above_standard(open(purpose)?).map(Self).map_err(|error| Refusal::Other(WHAT, error))?;
@@ -125,25 +127,25 @@ impl Descriptor {
     }
 
     /// # Safety
-    /// `T` is what the ioctl takes.
+    /// `T` must be the type that the ioctl takes.
     unsafe fn call<const OPCODE: Opcode, T>(&self, value: &mut T) -> Result<(), Errno> {
-        // SAFETY: as the caller says.
+        // SAFETY: by the caller's promise.
         unsafe { ioctl(&self.0, Updater::<OPCODE, T>::new(value)) }
     }
 
-    /// Makes write protection possible in a range of this process's.
+    /// Registers a range of this process for write protection.
     ///
     /// # Safety
-    /// Faults of the range are served from now on.
+    /// Faults of the range must be served from now on.
     pub unsafe fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.register_as(start, len, REGISTER_MODE_WP)
     }
 
-    /// From now on whoever uses a page of the range that has no entry in the tables waits. Those that are waited for are
-    /// not reported.
+    /// Makes every thread wait that uses a page of the range without a page-table entry. Waiting threads are not
+    /// reported.
     ///
     /// # Safety
-    /// The caller soon wakes whoever waits, and waits for none of them before.
+    /// The caller must soon wake the waiting threads, and must not wait for any of them before.
     pub unsafe fn hold_up(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.register_as(start, len, REGISTER_MODE_MISSING | REGISTER_MODE_MINOR)
     }
@@ -155,8 +157,8 @@ impl Descriptor {
         unsafe { self.call::<REGISTER, _>(&mut register) }
     }
 
-    /// Maps the kernel's page of zeros in the place of all pages of a registered range, of which none has an entry, and
-    /// wakes whoever waits for them.
+    /// Maps the kernel's zero page for all pages of a registered range, and wakes the threads that wait for them.
+    /// None of these pages may have a page-table entry.
     pub fn map_zeros(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut done = 0;
         while done < len {
@@ -165,7 +167,7 @@ impl Descriptor {
             // SAFETY: the structure that this ioctl reads and writes. The caller has registered the range.
             match unsafe { self.call::<ZEROPAGE, _>(&mut zeros) } {
                 Ok(()) => return Ok(()),
-                // The kernel says how far it came.
+                // The kernel returns the number of bytes it has mapped.
                 Err(Errno::AGAIN) if zeros.zeropage > 0 => done += zeros.zeropage as usize,
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -174,26 +176,26 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Faults of the range are the kernel's own matter again.
+    /// Unregisters a range, so that the kernel handles its faults again.
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut range = uffdio_range { start: start as u64, len: len as u64 };
-        // SAFETY: the structure that this ioctl reads. It changes no content, and wakes who waits.
+        // SAFETY: the structure that this ioctl reads. It changes no content, and wakes waiting threads.
         unsafe { self.call::<UNREGISTER, _>(&mut range) }
     }
 
-    /// Wakes who waits for pages of the range, to look at them again.
+    /// Wakes the threads that wait for pages of the range. They retry the access.
     pub fn wake(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut range = uffdio_range { start: start as u64, len: len as u64 };
         // SAFETY: the structure that this ioctl reads.
         unsafe { self.call::<WAKE, _>(&mut range) }
     }
 
-    /// Write-protects pages; those that are so already stay so.
+    /// Write-protects pages. Pages that are protected already stay protected.
     pub fn protect(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.write_protect(start, len, WRITEPROTECT_MODE_WP)
     }
 
-    /// Lifts the protection and wakes who waits for it.
+    /// Removes the protection, and wakes the threads that wait for it.
     pub fn unprotect(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.write_protect(start, len, 0)
     }
@@ -202,7 +204,7 @@ impl Descriptor {
         let range = uffdio_range { start: start as u64, len: len as u64 };
         let mut protect = uffdio_writeprotect { range, mode };
         loop {
-            // SAFETY: the structure that this ioctl reads. It changes no content, and who faults is served.
+            // SAFETY: the structure that this ioctl reads. It changes no content, and faults are served.
             match unsafe { self.call::<WRITEPROTECT, _>(&mut protect) } {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 result => return result,
@@ -210,12 +212,12 @@ impl Descriptor {
         }
     }
 
-    /// Takes a fault that no thread has taken yet, and gives its address.
+    /// Takes the next fault, and returns its address. Returns `None` if there is none.
     pub fn read(&self) -> Option<usize> {
-        // SAFETY: all zero is a value of it.
+        // SAFETY: all zeros is a valid value.
         let mut message: uffd_msg = unsafe { std::mem::zeroed() };
         let bytes = {
-            // SAFETY: a message in bytes, which may be anything.
+            // SAFETY: a message as bytes, for which every value is valid.
             let buffer: &mut [u8] =
                 unsafe { std::slice::from_raw_parts_mut((&raw mut message).cast(), size_of::<uffd_msg>()) };
             rustix::io::read(&self.0, buffer)
@@ -223,22 +225,22 @@ impl Descriptor {
         if bytes != Ok(size_of::<uffd_msg>()) || message.event != EVENT_PAGEFAULT {
             return None;
         }
-        // SAFETY: the kernel said that it is a page fault.
+        // SAFETY: the kernel has said that it is a page fault.
         let address = unsafe { message.arg.pagefault.address };
         Some(address as usize)
     }
 }
 
-/// Opens a userfaultfd that also reports the kernel's own faults, as engines do it.
+/// Opens a userfaultfd that also reports faults of the kernel, as engines do.
 ///
 /// # Errors
-/// Why there is none, and what to do.
+/// The reason of the failure, and how to fix it.
 pub fn userfaultfd_of_engines() -> Result<OwnedFd, String> {
     open(Purpose::HoldingUp).map_err(|refusal| refusal.to_string())
 }
 
-/// By the device, which needs a permission of its own only; else by the system call, which not all users may make, and
-/// which not all filters of system calls know.
+/// Uses the device if possible, which needs only access to the device. Otherwise uses the system call, which not
+/// all users may make, and which some seccomp filters do not know.
 fn open(purpose: Purpose) -> Result<OwnedFd, Refusal> {
     let device = match by_device() {
         Ok(fd) => return Ok(fd),
@@ -251,11 +253,11 @@ fn open(purpose: Purpose) -> Result<OwnedFd, Refusal> {
     if !filter::permits(&[libc::SYS_userfaultfd]) {
         return Err(denied);
     }
-    // SAFETY: a new descriptor; what is done with it is this module's matter.
+    // SAFETY: creates a descriptor, which only this module uses.
     match unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) } {
         Ok(fd) => Ok(fd),
         Err(Errno::PERM | Errno::ACCESS) => Err(denied),
-        // Some filters say of all calls that they do not permit that there are none of this number.
+        // Some filters report every forbidden call as an unknown call.
         Err(Errno::NOSYS) if device != Errno::NOENT || filter::is_filtered() => Err(denied),
         Err(Errno::NOSYS) => Err(Refusal::Kernel(purpose)),
         Err(error) => Err(Refusal::Other(WHAT, error)),
@@ -264,13 +266,13 @@ fn open(purpose: Purpose) -> Result<OwnedFd, Refusal> {
 
 fn by_device() -> Result<OwnedFd, Errno> {
     let device = rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: this ioctl takes flags as a number and gives a descriptor.
+    // SAFETY: this ioctl takes flags as a number and returns a descriptor.
     unsafe { ioctl(&device, NewDescriptor((libc::O_CLOEXEC | libc::O_NONBLOCK) as usize)) }
 }
 
 struct NewDescriptor(usize);
 
-// SAFETY: the argument is a number; the output is a descriptor that nobody else owns.
+// SAFETY: the argument is a number; the output is a descriptor that no other code owns.
 unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
@@ -288,7 +290,7 @@ unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
         _: *mut std::ffi::c_void,
     ) -> rustix::io::Result<Self::Output> {
         use std::os::fd::FromRawFd;
-        // SAFETY: what this ioctl returned is a new descriptor.
+        // SAFETY: the result of this ioctl is a new descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(out) })
     }
 }
@@ -302,7 +304,7 @@ mod tests {
 
     const DEVICE: &str = "/dev/userfaultfd";
 
-    /// Every refusal fits into the line in which the preloaded library says it.
+    /// Every refusal fits into the line in which the preloaded library prints it.
     #[test]
     fn refusals_are_short_and_say_what_to_do() {
         let device = [Errno::NOENT, Errno::ACCESS, Errno::PERM].map(Refusal::Device);
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// A filter that ends the process for the system call leaves the device.
+    /// The device is still used if a filter ends the process for the system call.
     #[test]
     fn the_system_call_is_not_made_where_it_ends_the_process() {
         let opens = Descriptor::open(Purpose::HoldingUp).is_ok();
@@ -326,11 +328,11 @@ mod tests {
         assert_eq!(with_filter(libc::SYS_userfaultfd, KILL, tried), 0);
     }
 
-    /// A user who may neither open the device nor make the system call is told of the device.
+    /// A user who may neither open the device nor make the system call gets an error about the device.
     #[test]
     fn who_may_not_open_the_device_is_told_so() {
         const NOBODY: u32 = 65534;
-        // SAFETY: a question.
+        // SAFETY: only reads the user's number.
         if unsafe { libc::geteuid() } != 0 {
             println!("skipped: only root can become somebody else");
             return;
@@ -340,7 +342,7 @@ mod tests {
             return;
         }
         let tried = || {
-            // SAFETY: the process that `with_filter` made becomes somebody else.
+            // SAFETY: changes the user of the process that `with_filter` created.
             let somebody_else = unsafe {
                 libc::setgroups(0, std::ptr::null()) == 0
                     && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0

@@ -1,5 +1,5 @@
-//! What the kernel tells of pages' entries in the owner's tables: whether it has copies of its own,
-//! and what is protected.
+//! Reading the page-table entries of the owner from the kernel: which pages the owner has copies of, and which are
+//! protected.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ pub const SWAPPED: u64 = 1 << 62;
 pub const OF_A_FILE: u64 = 1 << 61;
 const PROTECTED: u64 = 1 << 57;
 
-/// Pages that are asked for at once.
+/// Number of entries that are read at once.
 const ASKED: usize = 1024;
 
 /// `/proc/self/pagemap`.
@@ -25,7 +25,7 @@ impl Entries {
         open(c"/proc/self/pagemap").map(Self)
     }
 
-    /// Whether the page at an address is write-protected by userfaultfd.
+    /// Whether userfaultfd write-protects the page at an address.
     pub fn is_protected(&self, address: usize) -> Result<bool, Errno> {
         let mut entry = [0; 8];
         self.read(address, &mut entry)?;
@@ -43,8 +43,8 @@ impl Entries {
         }
     }
 
-    /// Calls `f` with runs, counted from the first one, of so many private pages at an address: those of which this process
-    /// has copies of its own. None of them may be protected by userfaultfd.
+    /// Calls `f` with each run of pages of which this process has its own copies. Runs are counted from the first
+    /// of the `pages` private pages at `address`. None of these pages may be protected by userfaultfd.
     pub fn for_copies(
         &self,
         address: usize,

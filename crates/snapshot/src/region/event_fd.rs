@@ -17,16 +17,16 @@ impl EventFd {
 
     /// Wakes the thread.
     pub fn notify(&self) {
-        // It fails only after 2^64 notifications.
+        // The write fails only after 2^64 notifications.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// The thread that was woken takes all notifications.
+    /// Clears all notifications. Only the thread that was woken calls this.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// For `poll`: readable when there is a notification.
+    /// The argument for `poll`: readable if there is a notification.
     pub fn poll(&self) -> PollFd<'_> {
         PollFd::new(&self.0, PollFlags::IN)
     }

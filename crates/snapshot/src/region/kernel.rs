@@ -1,15 +1,15 @@
-//! Which kernel this is, for what cannot be asked otherwise.
+//! Properties of the running kernel that cannot be found by trying.
 
 use super::above_standard::open;
 
-/// Whether the kernel is this version or a later one. What cannot be read is an old one.
+/// Whether the kernel has this version or a later one. A version that cannot be parsed counts as old.
 pub fn is_at_least(major: u32, minor: u32) -> bool {
     let uname = rustix::system::uname();
     uname.release().to_str().ok().and_then(version).is_some_and(|version| version >= (major, minor))
 }
 
-/// Whether the kernel lets processes have private memory only as far as all of it could be copied (`vm.overcommit_memory`
-/// is 2). Then a private mapping as large as the memory may not be had. Nothing is allocated.
+/// Whether the kernel limits private memory to the amount that could be copied completely (`vm.overcommit_memory`
+/// is 2). Then a private mapping as large as the memory may be refused. Nothing is allocated.
 pub fn counts_promises() -> bool {
     let mut mode = [0];
     let read = open(c"/proc/sys/vm/overcommit_memory").and_then(|file| rustix::io::read(&file, &mut mode));

@@ -1,4 +1,5 @@
-//! Memory outside of the heap: handlers write to it while writers to the heap, which may be the region, wait for them.
+//! Memory outside of the heap. Fault handlers write to it while writers to the heap wait for them, and the heap may
+//! be the region.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -20,7 +21,7 @@ fn map(bytes: usize) -> Result<NonNull<u8>, Errno> {
 /// A value in a mapping of its own.
 pub struct MmapBox<T: ?Sized>(NonNull<T>);
 
-// SAFETY: owns its value like a box.
+// SAFETY: it owns its value like a box.
 unsafe impl<T: Send + ?Sized> Send for MmapBox<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync + ?Sized> Sync for MmapBox<T> {}
@@ -28,7 +29,7 @@ unsafe impl<T: Sync + ?Sized> Sync for MmapBox<T> {}
 impl<T> MmapBox<T> {
     pub fn new(value: T) -> Result<Self, Errno> {
         let at = map(size_of::<T>())?.cast::<T>();
-        // SAFETY: fresh memory of this size, aligned to pages.
+        // SAFETY: new memory of this size, aligned to pages.
         unsafe { at.write(value) };
         Ok(Self(at))
     }
@@ -50,7 +51,7 @@ impl<T: ?Sized> Deref for MmapBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: written by `new`, and mapped as long as this lives.
+        // SAFETY: written by `new`, and mapped as long as this value exists.
         unsafe { self.0.as_ref() }
     }
 }
@@ -58,7 +59,7 @@ impl<T: ?Sized> Deref for MmapBox<T> {
 impl<T: ?Sized> Drop for MmapBox<T> {
     fn drop(&mut self) {
         let bytes = size_of_val(&**self);
-        // SAFETY: written by `new`; dropped and unmapped once.
+        // SAFETY: written by `new`; dropped and unmapped only here.
         unsafe {
             self.0.drop_in_place();
             let _ = munmap(self.0.as_ptr().cast(), bytes);
@@ -66,29 +67,29 @@ impl<T: ?Sized> Drop for MmapBox<T> {
     }
 }
 
-/// What all-zero memory is a value of.
+/// Types for which memory of zeros is valid.
 ///
 /// # Safety
-/// Zero bytes are a valid value.
+/// Zero bytes must be a valid value.
 pub unsafe trait Zero {}
 // SAFETY: an integer.
 unsafe impl Zero for std::sync::atomic::AtomicU32 {}
 // SAFETY: an integer.
 unsafe impl Zero for std::sync::atomic::AtomicU64 {}
 
-/// A table that takes memory where it was written. Forked children have the same, or none.
+/// An array that uses memory only where it was written. Forked children inherit it or not, as chosen in `new`.
 pub struct MmapArray<T> {
     at: NonNull<T>,
     len: usize,
 }
 
-// SAFETY: owns its elements like a vector.
+// SAFETY: it owns its elements like a vector.
 unsafe impl<T: Send> Send for MmapArray<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for MmapArray<T> {}
 
 impl<T: Zero> MmapArray<T> {
-    /// All zero.
+    /// Creates an array of zeros.
     pub fn new(len: usize, for_children: bool) -> Result<Self, Errno> {
         let bytes = (len * size_of::<T>()).next_multiple_of(crate::PAGE);
         let at = map(bytes)?;
@@ -104,7 +105,7 @@ impl<T> Deref for MmapArray<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: mapped as long as this lives, and zero is a value.
+        // SAFETY: mapped as long as this value exists; zero is a valid value.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 }
@@ -112,7 +113,7 @@ impl<T> Deref for MmapArray<T> {
 impl<T> Drop for MmapArray<T> {
     fn drop(&mut self) {
         let bytes = (self.len * size_of::<T>()).next_multiple_of(crate::PAGE);
-        // SAFETY: this table's own mapping.
+        // SAFETY: this array's own mapping.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), bytes) };
     }
 }

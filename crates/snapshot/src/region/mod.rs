@@ -1,10 +1,10 @@
-//! Memory files of which snapshots are taken on a stock kernel, without KVM: what the engines [`crate::uffd`] and
-//! [`crate::remap`] have in common.
+//! The common part of the engines [`crate::uffd`] and [`crate::remap`]: memory files of which snapshots are taken
+//! on a stock kernel, without KVM.
 //!
-//! A *region* is a file without a name that is mapped at one address: the owner's memory, an
-//! [`Arena`](crate::engine::Arena). It may be the owner's heap. So its threads
-//! ([`Service`](crate::engine::Service)) allocate nothing once they run and have all signals blocked, for signals' handlers
-//! are the program's; and what is known of it is in mappings of its own (`mmap_box`).
+//! A *region* is a file without a name that is mapped at one address. It is the owner's memory, an
+//! [`Arena`](crate::engine::Arena), and may be the owner's heap. Its threads ([`Service`](crate::engine::Service))
+//! therefore do not allocate once they run. They have all signals blocked, because signal handlers belong to the
+//! program. The data about a region is in mappings of its own (`mmap_box`).
 
 mod above_standard;
 mod accessible;
@@ -35,7 +35,8 @@ pub(crate) use proc_maps::ProcMaps;
 pub use proc_maps::has_mapped_ring;
 pub(crate) use sets::Pages;
 
-/// Methods of [`Engine`](crate::engine::Engine) that are the same for all regions, which have their parts by the same names.
+/// Methods of [`Engine`](crate::engine::Engine) that are the same for all regions. The regions use the same names
+/// for the fields.
 macro_rules! region_as_engine {
     ($kind:expr) => {
         fn kind(&self) -> crate::Kind {
@@ -51,7 +52,7 @@ macro_rules! region_as_engine {
         }
 
         fn grow(&self, pages: std::ops::Range<usize>) -> Result<(), crate::Error> {
-            // Nobody else claims any.
+            // No other code claims pages.
             let what = "making more of the memory accessible";
             let grown = crate::engine::Arena::claim_exactly(self, pages);
             grown.then_some(()).ok_or(crate::Error::System { what, source: rustix::io::Errno::NOMEM })
@@ -64,7 +65,7 @@ macro_rules! region_as_engine {
 }
 pub(crate) use region_as_engine;
 
-/// The same of [`Arena`](crate::engine::Arena).
+/// Methods of [`Arena`](crate::engine::Arena) that are the same for all regions.
 macro_rules! region_as_arena {
     () => {
         fn claim_anywhere(&self, count: usize, align: usize) -> Option<std::ops::Range<usize>> {

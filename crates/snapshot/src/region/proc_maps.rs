@@ -1,10 +1,12 @@
-//! Where the process's mappings end, and whether it has some.
+//! Queries about the process's mappings: their ends, and whether there are rings of io_uring.
 //!
-//! Some calls take a part of one mapping only: `UFFDIO_ZEROPAGE`, and `mremap` before Linux 6.17. Later kernels refuse
-//! several mappings if userfaultfd has one of them. When `mremap` refuses, it has unmapped the target already.
+//! Some calls accept only a part of one mapping: `UFFDIO_ZEROPAGE`, and `mremap` before Linux 6.17. Later kernels
+//! refuse several mappings in `mremap` if userfaultfd is registered for one of them. When `mremap` refuses, it has
+//! already unmapped the target.
 //!
-//! A part of a region may consist of several mappings, for three reasons: the owner has locked some pages in memory; one
-//! part became private before another; one part got its first copy while userfaultfd had the pages beside it.
+//! A part of a region may consist of several mappings, for three reasons. The owner may have locked some pages in
+//! memory. One part may have become private before another. One part may have got its first copy while the pages
+//! next to it were registered with userfaultfd.
 
 use std::os::fd::OwnedFd;
 
@@ -17,13 +19,13 @@ use super::above_standard::open;
 /// The number of the ioctl `PROCMAP_QUERY` (Linux 6.11).
 const QUERY: Opcode = opcode::read_write::<procmap_query>(b'f', 17);
 
-/// The kernel's name for the mappings of rings.
+/// The kernel's name for mappings of rings.
 const RING: &[u8] = b"anon_inode:[io_uring]";
 
 /// Whether this process has mapped a ring of io_uring. Nothing is allocated.
 ///
 /// # Errors
-/// `/proc` is not there.
+/// `/proc` is not available.
 pub fn has_mapped_ring() -> Result<bool, Errno> {
     ProcMaps::open()?.have_ring()
 }
@@ -60,10 +62,11 @@ impl ProcMaps {
         open(c"/proc/self/maps").map(Self)
     }
 
-    /// The end of the mapping that has an address. One thread at a time may ask. Nothing is allocated.
+    /// The end of the mapping that contains an address. Only one thread may call this at a time. Nothing is
+    /// allocated.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] if no mapping has the address; errors of reading the file.
+    /// [`Errno::NOENT`] if no mapping contains the address; errors of reading the file.
     pub fn end_of(&self, address: usize) -> Result<usize, Errno> {
         let mut query = query(address, 0);
         // SAFETY: the structure that this ioctl reads and writes.
@@ -90,7 +93,7 @@ impl ProcMaps {
                 Ok(()) if name.starts_with(RING) => return Ok(true),
                 Ok(()) => {}
                 Err(Errno::NOENT) => return Ok(false),
-                // The call gives no address to go on from when a name does not fit.
+                // If a name does not fit, the call does not return an address from which to continue.
                 Err(Errno::NOTTY | Errno::NAMETOOLONG) => return self.have_ring_in_text(),
                 Err(error) => return Err(error),
             }
@@ -98,7 +101,7 @@ impl ProcMaps {
         }
     }
 
-    /// The same for kernels without that ioctl.
+    /// As [`have_ring`](Self::have_ring), for kernels without that ioctl.
     fn have_ring_in_text(&self) -> Result<bool, Errno> {
         let (mut text, mut carried, mut read) = ([0; 4096], 0, 0);
         loop {
@@ -120,7 +123,7 @@ impl ProcMaps {
         }
     }
 
-    /// The same as [`end_of`](Self::end_of) for kernels without that ioctl.
+    /// As [`end_of`](Self::end_of), for kernels without that ioctl.
     fn end_in_text(&self, address: usize) -> Result<usize, Errno> {
         let (mut text, mut line, mut read) = ([0; 4096], Line::default(), 0);
         loop {
@@ -141,7 +144,7 @@ impl ProcMaps {
     }
 }
 
-/// A line of the file, of which a part may have been read: `START-END` in hexadecimal, a space, and the rest.
+/// A line of the file that may have been read in part: `START-END` in hexadecimal, a space, and the rest.
 #[derive(Default)]
 struct Line {
     start: usize,
@@ -158,7 +161,7 @@ enum Part {
 }
 
 impl Line {
-    /// Takes the next byte of the file. Gives whether the line's addresses are complete with it.
+    /// Takes the next byte of the file. Returns whether it completes the line's addresses.
     fn take(&mut self, byte: u8) -> bool {
         let digit = char::from(byte).to_digit(16).unwrap_or(0) as usize;
         match (&self.part, byte) {
@@ -187,13 +190,13 @@ mod tests {
         let maps = ProcMaps::open().unwrap();
         assert_eq!((maps.have_ring(), maps.have_ring_in_text()), (Ok(false), Ok(false)));
         let params = &mut [0u32; 30];
-        // SAFETY: sets up a ring of which the kernel describes the parts in 120 bytes.
+        // SAFETY: sets up a ring; the kernel writes its description to these 120 bytes.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
         if ring < 0 {
             println!("skipped: there is no io_uring here: {}", std::io::Error::last_os_error());
             return;
         }
-        // SAFETY: the ring's first mapping, which nobody uses.
+        // SAFETY: the ring's first mapping, which no code uses.
         let at = unsafe {
             let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
             libc::mmap(std::ptr::null_mut(), PAGE, access, flags, ring as i32, 0)
@@ -210,9 +213,9 @@ mod tests {
     #[test]
     fn both_ways_give_the_ends_of_mappings() {
         let maps = ProcMaps::open().unwrap();
-        // The kernel chooses higher addresses for mappings of other threads, so none of them is made in the gap.
+        // The kernel chooses higher addresses for mappings of other threads, so none of them is placed in the gap.
         let low = std::ptr::without_provenance_mut(1 << 36);
-        // SAFETY: new mappings, used by this test only.
+        // SAFETY: new mappings that only this test uses.
         let at = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             let at = mmap_anonymous(low, 4 * PAGE, access, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);

@@ -1,9 +1,10 @@
-//! Write protection that is looked at afterwards.
+//! Write protection that is verified afterwards.
 //!
-//! Before Linux 6.5 the kernel says that it has protected pages and has not, if another thread touches a huge page of the
-//! file in the moment between its being taken apart and its small pages' getting entries: then it is mapped as one again,
-//! and passed over. (Later kernels try again by themselves.) That concerns all pages of a page table at once, so one of
-//! each is looked at, where it matters: by whoever has huge pages, or may have them without wanting them.
+//! Before Linux 6.5 the kernel may report that it has protected pages although it has not. This happens if another
+//! thread touches a huge page of the file after the page was split, and before its small pages have entries. The
+//! page is then mapped as a huge page again, and skipped. Later kernels retry by themselves. The error affects all
+//! pages of a page table at once, so one page of each table is verified. Only regions that have huge pages, or may
+//! get them unasked, need this.
 
 use std::ops::Range;
 
@@ -12,21 +13,21 @@ use rustix::io::Errno;
 use super::{Descriptor, Entries, kernel};
 use crate::PAGE;
 
-/// Pages of a last-level page table.
+/// Number of pages of a last-level page table.
 const TABLE: usize = 512;
-/// How often it is tried.
+/// Limit of attempts.
 const TRIES: usize = 1000;
 
-/// Whether the kernel is one of those.
+/// Whether the kernel may have this error.
 pub fn needs_a_look() -> bool {
     !kernel::is_at_least(6, 5)
 }
 
-/// Protects pages of a region that begins at `base`, and looks whether they are if there are `entries` to look at.
+/// Protects pages of a region that begins at `base`. With `entries`, it also verifies the result.
 ///
 /// # Errors
-/// No memory for their tables; they cannot be looked at; `EBUSY`: they were mapped as huge pages again each time. Some may be
-/// protected.
+/// There is no memory for the page tables; the entries cannot be read; `EBUSY` if the pages were mapped as huge
+/// pages again at every attempt. Some pages may be protected after an error.
 pub fn protect(
     descriptor: &Descriptor,
     entries: Option<&Entries>,
@@ -51,7 +52,7 @@ pub fn protect(
     Ok(())
 }
 
-/// Older kernels do it for a part of one mapping at a time only, and there may be several.
+/// Older kernels accept only a part of one mapping at a time, and the range may contain several mappings.
 fn protect_once(descriptor: &Descriptor, base: usize, pages: Range<usize>) -> Result<(), Errno> {
     match descriptor.protect(base + pages.start * PAGE, pages.len() * PAGE) {
         Err(Errno::NOENT) if pages.len() > 1 => {

@@ -1,4 +1,4 @@
-//! A set of page numbers: a bit per page, changed by any thread.
+//! Sets of page numbers, with one bit per page. Any thread may change them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::words::AtomicU64;
 
 const BITS: usize = 64;
 
-/// Which pages.
+/// A set of pages.
 pub struct Pages {
     words: MmapArray<AtomicU64>,
 }
@@ -20,7 +20,7 @@ impl Pages {
         Ok(Self { words: MmapArray::new(pages.div_ceil(BITS), for_children)? })
     }
 
-    /// Address and length of what it is in, for handlers of faults.
+    /// Address and length of the set's memory, which fault handlers touch.
     pub fn span(&self) -> (usize, usize) {
         (self.words.as_ptr() as usize, size_of_val(&*self.words))
     }
@@ -29,12 +29,12 @@ impl Pages {
         self.words[page / BITS].load(Ordering::Acquire) >> (page % BITS) & 1 != 0
     }
 
-    /// Adds pages and says how many were new.
+    /// Adds pages. Returns the number of pages that were not in the set.
     pub fn insert(&self, pages: Range<usize>) -> usize {
         self.each_word(pages, |word, mask| mask & !word.fetch_or(mask, Ordering::AcqRel))
     }
 
-    /// Removes pages and says how many there were.
+    /// Removes pages. Returns the number of pages that were in the set.
     pub fn remove(&self, pages: Range<usize>) -> usize {
         self.each_word(pages, |word, mask| mask & word.fetch_and(!mask, Ordering::AcqRel))
     }
@@ -51,7 +51,7 @@ impl Pages {
         total
     }
 
-    /// The first page of the range that is in it, or that is not.
+    /// The first page of the range that is in the set (`inside`) or not in the set.
     pub fn first(&self, pages: Range<usize>, inside: bool) -> Option<usize> {
         let mut page = pages.start;
         while page < pages.end {
@@ -66,18 +66,18 @@ impl Pages {
         None
     }
 
-    /// The next run of pages in the range that are in it, or that are not.
+    /// The first run of pages in the range that are in the set (`inside`) or not in the set.
     pub fn run(&self, pages: Range<usize>, inside: bool) -> Option<Range<usize>> {
         let start = self.first(pages.clone(), inside)?;
         Some(start..self.first(start..pages.end, !inside).unwrap_or(pages.end))
     }
 
-    /// The lowest place for so many pages, aligned to `align` pages, that are not in it, among `pages`. None from `used`
-    /// on is in it.
+    /// The lowest run of `count` pages, aligned to `align` pages and below `pages`, that are not in the set. No
+    /// page from `used` on may be in the set.
     pub fn gap(&self, used: usize, pages: usize, count: usize, align: usize) -> Option<Range<usize>> {
         let mut at = 0;
         loop {
-            // All after what was ever used is free.
+            // All pages from `used` on are free.
             let free = match self.run(at..used, false) {
                 Some(free) if free.end < used => free,
                 Some(free) => free.start..pages,
@@ -95,7 +95,7 @@ impl Pages {
         }
     }
 
-    /// The next run in the range that begins and ends with pages in it, with gaps of at most `gap` pages.
+    /// The next run in the range that begins and ends with pages in the set and has gaps of at most `gap` pages.
     pub fn run_with_gaps(&self, pages: Range<usize>, gap: usize) -> Option<Range<usize>> {
         let mut run = self.run(pages.clone(), true)?;
         while let Some(next) = self.run(run.end..pages.end.min(run.end + gap + 1), true) {

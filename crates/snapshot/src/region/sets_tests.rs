@@ -1,4 +1,4 @@
-//! Sets of pages against the library's.
+//! Tests of sets of pages against the standard library's sets.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ proptest! {
             let run = first.map(|start| start..(start..PAGES).find(|page| model.contains(page) != inside).unwrap_or(PAGES));
             prop_assert_eq!(set.run(from..PAGES, inside), run);
         }
-        // Runs with gaps cover exactly the members, in order, and no gap is longer.
+        // Runs with gaps cover exactly the members, in order, and no gap is longer than allowed.
         let (mut at, mut covered) = (0, BTreeSet::new());
         while let Some(run) = set.run_with_gaps(at..PAGES, gap) {
             prop_assert!(model.contains(&run.start) && model.contains(&(run.end - 1)));

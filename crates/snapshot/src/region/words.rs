@@ -1,3 +1,3 @@
-//! The atomic word that sets of pages are made of. The model checker has its own in its place.
+//! The atomic word of sets of pages. The model checker replaces it by its own.
 
 pub use std::sync::atomic::AtomicU64;

@@ -1,7 +1,8 @@
-//! Whether processes live that inherited the region: children, their children, and whoever else has its memory.
+//! Detection of living processes that inherited the region: children, their descendants, and any other process with
+//! its memory.
 //!
-//! They all inherit a mapping of one file. Sealing the file against writes (`F_SEAL_WRITE`) fails as long as there is such a
-//! mapping. This depends neither on descriptors, which a daemon closes, nor on process numbers.
+//! All of them inherit a mapping of one file. Sealing the file against writes (`F_SEAL_WRITE`) fails as long as
+//! such a mapping exists. This depends neither on descriptors, which a daemon closes, nor on process IDs.
 
 use std::os::fd::OwnedFd;
 
@@ -12,15 +13,16 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::PAGE;
 use crate::region::backing::memory_file;
 
-/// The children that were forked since none lived.
+/// The children that were forked since the last time when none was alive.
 pub(super) struct Children {
     /// The file that they map.
     file: OwnedFd,
-    /// The file that replaces it after it was sealed. It is made early, because the process may have no descriptor left later.
+    /// The file that replaces `file` after it was sealed. It is created early, because the process may have no free
+    /// descriptor later.
     next: Option<OwnedFd>,
-    /// How many were forked.
+    /// Number of children forked.
     forked: u64,
-    /// One was forked without an anchor. It may live as long as this process.
+    /// A child was forked without an anchor. It counts as alive as long as this process.
     is_untracked: bool,
 }
 
@@ -32,29 +34,30 @@ impl Children {
         Ok(Self { file: make()?, next: Some(make()?), forked: 0, is_untracked: false })
     }
 
-    /// A child is about to be forked. If it fails the child can be forked all the same, and counts as living for ever.
+    /// Prepares the fork of a child. If this fails, the child can still be forked, but it counts as alive forever.
     pub fn fork(&mut self) -> Option<Anchor> {
         let (none, flags) = (ProtFlags::empty(), MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice, which nobody can access.
+        // SAFETY: a new inaccessible mapping at an address of the kernel's choice.
         let anchor = unsafe { mmap(std::ptr::null_mut(), PAGE, none, flags, &self.file, 0) };
         self.forked += 1;
         self.is_untracked |= anchor.is_err();
         anchor.ok().map(|at| Anchor(at as usize))
     }
 
-    /// How many were forked since [`living`](Self::living) found that none lived.
+    /// Number of children forked since [`living`](Self::living) last found that none was alive.
     pub fn forked(&self) -> u64 {
         self.forked
     }
 
-    /// How many were forked since none lived; 0 if none lives. Whoever asks has no [`Anchor`].
+    /// Number of children forked since the last time when none was alive, or 0 if none is alive. The caller must
+    /// not have an [`Anchor`].
     pub fn living(&mut self) -> u64 {
         if self.forked == 0 || self.is_untracked {
             return self.forked;
         }
         let Some(next) = self.next.take().or_else(|| make().ok()) else { return self.forked };
         if fcntl_add_seals(&self.file, SealFlags::WRITE).is_err() {
-            // Only success means that no child lives.
+            // Only a success proves that no child is alive.
             self.next = Some(next);
             return self.forked;
         }
@@ -84,7 +87,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
-    /// A daemon may have closed the file, and opened another one that has its number now.
+    /// A daemon may have closed the file, and its number may now belong to another file.
     #[test]
     fn another_file_in_the_place_of_theirs_does_not_end_them() {
         let mut children = Children::new().unwrap();
@@ -94,7 +97,7 @@ mod tests {
         assert_eq!(children.living(), 1);
     }
 
-    /// They live as long as a grandchild that has closed all it could.
+    /// A grandchild that has closed all descriptors still counts as alive.
     #[test]
     fn they_live_until_the_last_process_has_ended() {
         let mut children = Children::new().unwrap();
@@ -113,7 +116,7 @@ mod tests {
                     }
                     libc::_exit(0);
                 }
-                // This child and no other: tests that run beside this one wait for theirs.
+                // Waits only for this child, because other tests at the same time wait for theirs.
                 assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
             }
             drop(anchor);

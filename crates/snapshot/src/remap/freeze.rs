@@ -1,7 +1,7 @@
 //! Snapshots in forked children.
 //!
-//! The region is made private before `fork`. The child inherits it as the kernel has it inherit any private memory, so
-//! what is in the region and outside of it are of the same moment, that of the fork.
+//! The region is made private before `fork`. The child inherits it as any private memory. The contents of the
+//! region and all other memory are therefore of the same moment, the moment of the fork.
 
 use std::sync::MutexGuard;
 
@@ -12,7 +12,7 @@ use super::region::{Region, State};
 use crate::region::{exclude_from_dumps, now};
 use crate::{Error, PAGE};
 
-/// A region that a child is about to inherit. Whoever holds this must not claim or give back anything of it.
+/// A region that a child is about to inherit. The holder must not claim or release any part of it.
 pub struct Frozen<'a> {
     region: &'a Region,
     state: MutexGuard<'a, State>,
@@ -21,10 +21,10 @@ pub struct Frozen<'a> {
 }
 
 impl Region {
-    /// Maps pages from one on, of which the child has inherited none, or which it has inherited without access.
+    /// Maps the pages from `from` on. The child has not inherited them, or has inherited them without access.
     ///
     /// # Safety
-    /// The child has one thread.
+    /// The child must have one thread.
     unsafe fn map_rest(&self, from: usize) -> Result<(), Error> {
         if self.is_pinned() {
             return self.make_rest_accessible().map_err(Error::system("mapping the region in the child"));
@@ -33,7 +33,7 @@ impl Region {
             return Ok(());
         }
         let (at, len) = (self.address(from), (self.pages - from) * PAGE);
-        // SAFETY: nothing is mapped there: children do not inherit what is shared.
+        // SAFETY: nothing is mapped there, because children do not inherit shared mappings.
         unsafe {
             mmap(
                 std::ptr::without_provenance_mut(at),
@@ -75,21 +75,21 @@ impl Frozen<'_> {
     }
 
     /// # Safety
-    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    /// As for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, state, anchor, .. } = self;
         let to = state.private.end;
-        // The lock's state is a copy of the parent's: nobody uses it here.
+        // The lock is a copy of the parent's lock, and is not used here.
         std::mem::forget(state);
-        // It stays as long as this process and those that it forks.
+        // The anchor must exist as long as this process and its descendants.
         std::mem::forget(anchor);
-        // It mostly reads, by entries that are as large as can be.
+        // The child mostly reads, so huge page-table entries are best.
         // SAFETY: the region's memory, whose content does not change.
         let _ = unsafe {
             madvise(std::ptr::without_provenance_mut(region.base), to * PAGE, Advice::LinuxHugepage)
         };
-        // Nothing is in use there, but nobody else's must be there.
-        // SAFETY: the child's only thread.
+        // No page is in use there, but no other mapping may take these addresses.
+        // SAFETY: this is the child's only thread.
         unsafe { region.map_rest(to) }
     }
 }

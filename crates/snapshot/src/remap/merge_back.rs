@@ -1,10 +1,11 @@
-//! Merging: the owner's copies go into the file, and its tables back to their place.
+//! Merging: the owner's copies are written into the file, and the detached tables return to their place.
 //!
 //! A group of chunks is merged in these steps:
-//! 1. It is registered with userfaultfd: whoever uses a page of it that has no entry in the tables waits.
-//! 2. Its tables are moved to a *staging* mapping, which no other thread knows. From now on every user of the group waits.
+//! 1. The group is registered with userfaultfd. A thread that uses a page of it without a page-table entry waits.
+//! 2. The group's tables are moved to a *staging* mapping, which no other thread knows. From now on every user of
+//!    the group waits.
 //! 3. The copies among the staged pages are written into the file.
-//! 4. The detached tables come back, with the shared mapping, and waiting threads go on.
+//! 4. The detached tables come back with the shared mapping, and the waiting threads continue.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,9 +21,9 @@ use super::region::{Region, State};
 use crate::PAGE;
 use crate::region::{backing, now};
 
-/// Most chunks that are merged in one step. Threads that use these chunks wait for the end of the step.
+/// Limit of chunks that are merged in one step. Threads that use these chunks wait for the end of the step.
 const CHUNKS: usize = 16;
-/// A step ends before the chunk with which it would have more copies than this.
+/// Limit of copies in one step. A step ends before the chunk that would exceed it.
 const COPIES: usize = 512;
 
 /// The result of a step of merging.
@@ -30,18 +31,19 @@ const COPIES: usize = 512;
 pub(super) enum Merged {
     /// Some chunks were merged, and there may be more.
     Some,
-    /// All is shared.
+    /// All chunks are shared.
     All,
-    /// Snapshots have to end first.
+    /// Snapshots must end first.
     Waits,
 }
 
 impl Region {
-    /// Merges some chunks. Signals are blocked meanwhile: a handler of theirs might use what is merged, and wait for this
-    /// thread.
+    /// Merges some chunks. Signals must be blocked, because a signal handler might use a chunk that is being
+    /// merged, and wait for this thread.
     ///
     /// # Errors
-    /// There is no memory for what the file does not have yet. All stays as it is, and later it may go better.
+    /// There is no memory for pages that the file does not have yet. Nothing has changed, and the caller may try
+    /// again later.
     pub(super) fn merge_some(&self, _: &BlockedSignals) -> Result<Merged, Errno> {
         let mut state = self.lock();
         if state.private.is_empty() {
@@ -57,7 +59,7 @@ impl Region {
         let begin = *state.merge_begin.get_or_insert_with(now);
         let group = self.next_group(&state)?;
         let (at, len) = (self.address(group.start), group.len() * PAGE);
-        // SAFETY: whoever waits is woken at the end of this function.
+        // SAFETY: this function wakes the waiting threads at its end.
         let merged = match unsafe { self.descriptor.hold_up(at, len) } {
             Ok(()) => self.merge(group.clone()),
             Err(error) => Err(error),
@@ -80,7 +82,7 @@ impl Region {
         Ok(Merged::Some)
     }
 
-    /// The pages to merge next, which are a part of one mapping.
+    /// The pages to merge next. They are a part of one mapping.
     fn next_group(&self, state: &State) -> Result<Range<usize>, Errno> {
         let Range { start, end } = state.private;
         let end = end.min((self.maps.end_of(self.address(start))? - self.base) / PAGE);
@@ -99,7 +101,7 @@ impl Region {
         Ok(start..at)
     }
 
-    /// Gives how many pages the owner had copies of. Whoever uses the group waits.
+    /// Merges a group whose users wait. Returns the number of pages of which the owner had copies.
     fn merge(&self, group: Range<usize>) -> Result<usize, Errno> {
         let (at, len) = (self.address(group.start), group.len() * PAGE);
         // SAFETY: users of the group wait from now on.
@@ -119,22 +121,23 @@ impl Region {
         Ok(copies)
     }
 
-    /// Moves staged pages back to their place. Nothing else has the owner's copies, so it is tried until there is memory
-    /// for it.
+    /// Moves staged pages back to their place. There is no other place for the owner's copies, so this retries
+    /// until there is memory for the move.
     fn bring_back(&self, staged: &Staged) {
         const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let (at, len) = (self.address(staged.pages.start), staged.pages.len() * PAGE);
-        // SAFETY: the same pages as before, in the place of the group. Users of the group wait.
+        // SAFETY: the same pages as before, at the group's address. Users of the group wait.
         while unsafe { self.move_tables(staged.at, at, len) }.is_err() {
-            // The group may be unmapped now, but its users must wait.
-            // SAFETY: the group's pages are staged, so this replaces nothing in use. `merge_some` wakes the waiting threads.
+            // The group may be unmapped now, but its users must still wait.
+            // SAFETY: the group's pages are staged, so this replaces nothing in use. `merge_some` wakes the waiting
+            // threads.
             let _ =
                 unsafe { self.map_privately(&staged.pages).and_then(|()| self.descriptor.hold_up(at, len)) };
             let _ = nanosleep(&PAUSE);
         }
     }
 
-    /// Writes the owner's copies into the file, by the mapping that has the detached tables.
+    /// Writes the owner's copies into the file, through the mapping of the detached tables.
     fn write_copies(&self, staged: &Staged) -> Result<usize, Errno> {
         let group = &staged.pages;
         let mut at = group.start;
@@ -153,7 +156,7 @@ impl Region {
                     next += 1;
                 }
                 self.write(from..next, staged)?;
-                // The file has a hole in the place of a page that is not to be written.
+                // The file has a hole for a page that must not be written.
                 while next < end && !self.is_to_be_written(next, staged) {
                     next += 1;
                 }
@@ -163,7 +166,7 @@ impl Region {
         Ok(copies)
     }
 
-    /// Whether a copy is of a page that is in use, and that is not zero because it was given back.
+    /// Whether the copy of a page must be written: the page is in use, and is not zero because it was released.
     fn is_to_be_written(&self, page: usize, staged: &Staged) -> bool {
         let is_zero = || staged.content(page..page + 1).iter().all(|&byte| byte == 0);
         self.claimed.contains(page) && !(self.gone.contains(page) && is_zero())
@@ -174,11 +177,12 @@ impl Region {
             return Ok(());
         }
         let (at, len) = (self.aside + pages.start * PAGE, pages.len() * PAGE);
-        // Not by a system call that writes: files can only be as large as `ulimit -f` says.
-        // SAFETY: faults pages in as if written. It fails where writing would end the process.
+        // A writing system call is not used, because `ulimit -f` limits the size of files.
+        // SAFETY: faults pages in as if they were written. It fails where a write would end the process.
         unsafe { madvise(std::ptr::without_provenance_mut(at), len, Advice::LinuxPopulateWrite) }?;
         let from = staged.content(pages);
-        // SAFETY: the shared mapping of these pages, which no snapshot reads any more, and which is apart from the other.
+        // SAFETY: the shared mapping of these pages, which no snapshot reads any more. It does not overlap the
+        // source.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), std::ptr::with_exposed_provenance_mut(at), len);
         }
@@ -186,10 +190,10 @@ impl Region {
     }
 }
 
-/// The owner's pages that are being merged, in a mapping that no other thread knows. It is unmapped on drop.
+/// The owner's pages that are being merged, in a mapping that no other thread knows. Dropping the value unmaps it.
 struct Staged {
     pages: Range<usize>,
-    /// Where the first one is.
+    /// The address of the first page.
     at: usize,
 }
 

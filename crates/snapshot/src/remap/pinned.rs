@@ -1,13 +1,15 @@
 //! Memory into which devices write.
 //!
-//! A direct read (`O_DIRECT`) or a ring of io_uring *pins* pages: the device writes to their frames, whenever its data
-//! comes. The kernel keeps a pinned page of private memory with the process that pinned it, and `fork` copies it for the
-//! child at once. Moving page tables aside and merging would leave the frame to the snapshot, and the data would be lost.
+//! A direct read (`O_DIRECT`) or a ring of io_uring *pins* pages: the device writes to their frames when its data
+//! arrives. The kernel leaves a pinned page of private memory with the process that pinned it, and `fork` copies it
+//! for the child at once. Moving page tables aside and merging would leave the frame with the snapshot, and the
+//! data would be lost.
 //!
-//! So the region becomes private for good before the program can pin anything. `fork` copies its page tables from then on.
-//! The file gives its pages up, because the owner has copies of them: each page in use is copied once, as if the owner had
-//! written to it, and is then removed from the file. The part of the region that is not in use yet becomes anonymous memory,
-//! which has no file behind it: what is given back there needs no page of zeros in its place.
+//! The region therefore becomes private permanently before the program can pin pages. From then on, `fork` copies
+//! its page tables. The file gives its pages up, because the owner has copies of them. Each page in use is copied
+//! once, as if the owner had written to it, and is then removed from the file. The part of the region that is not
+//! in use yet becomes anonymous memory without a file. Released pages of that part need no zero page in their
+//! place.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -22,7 +24,7 @@ use super::region::{Region, State};
 use crate::region::{NONE, backing, exclude_from_dumps};
 use crate::{Error, PAGE};
 
-/// Most pages that the file gives up in one step. Whoever claims pages waits for the end of the step.
+/// Limit of pages that the file gives up in one step. A thread that claims pages waits for the end of the step.
 const STEP: usize = CHUNK;
 
 impl Region {
@@ -36,7 +38,7 @@ impl Region {
             return Ok(());
         }
         {
-            // Nothing becomes accessible meanwhile.
+            // No pages become accessible meanwhile.
             let _search = self.space.lock().unwrap_or_else(PoisonError::into_inner);
             let mut state = self.lock();
             if self.is_pinned() {
@@ -49,14 +51,15 @@ impl Region {
             state.private = 0..self.pages;
             self.pinned.store(true, Ordering::Release);
         }
-        // While children live, and when there is no memory now, the region's thread does the rest later.
+        // While children are alive, or if there is no memory now, the region's thread does the rest later.
         while self.give_up_some(&mut self.lock()) == Ok(Merged::Some) {
             self.give_way();
         }
         Ok(())
     }
 
-    /// Replaces pages from one on, none of which is in use. They get their rights again when they are used.
+    /// Replaces the pages from `start` on by anonymous memory. None of them may be in use. They become accessible
+    /// again when they are used.
     fn make_rest_anonymous(&self, start: usize) -> Result<(), Errno> {
         if start == self.pages {
             return Ok(());
@@ -64,33 +67,35 @@ impl Region {
         let (at, len) = (self.address(start), (self.pages - start) * PAGE);
         let place = std::ptr::without_provenance_mut(at);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // Also when this fails, these pages become accessible again before they are used.
+        // Even if this fails, these pages become accessible again before they are used.
         self.accessible.take_back(start);
-        // One mapping, so that it is replaced as a whole or not at all. Linux before 6.12 may unmap the old one when this
-        // fails: then no more pages can become accessible, and allocators get memory outside of the region.
-        // SAFETY: the region's own mapping, of which nobody uses these pages.
+        // This is a single mapping, so it is replaced as a whole or not at all. Linux before 6.12 may unmap the old
+        // mapping if this fails. Then no more pages can become accessible, and allocators get memory outside of the
+        // region.
+        // SAFETY: the region's own mapping; no code uses these pages.
         unsafe { mmap_anonymous(place, len, NONE, flags) }?;
         exclude_from_dumps(at, len);
         Ok(())
     }
 
-    /// In a child: all of the region can be accessed, as in other children.
+    /// Makes the whole region accessible in a child, as in children of regions that are not pinned.
     pub(super) fn make_rest_accessible(&self) -> Result<(), Errno> {
         let rest = self.accessible.end().min(self.pages)..self.pages;
         if rest.is_empty() {
             return Ok(());
         }
         let at = std::ptr::without_provenance_mut(self.address(rest.start));
-        // SAFETY: the region's mapping, of which nobody uses these pages.
+        // SAFETY: the region's mapping; no code uses these pages.
         unsafe { mprotect(at, rest.len() * PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }
     }
 
-    /// Has the file give up some of its pages, of which the owner gets copies.
+    /// Makes the file give up some of its pages. The owner gets copies of those in use.
     pub(super) fn give_up_some(&self, state: &mut State) -> Result<Merged, Errno> {
         if state.has_snapshots() {
             return Ok(Merged::Waits);
         }
-        // Each page is tried once: the kernel keeps a page of the file, filled with zeros, if it cannot split a huge one.
+        // Each page is tried only once. If the kernel cannot split a huge page, it keeps the file's page, filled
+        // with zeros.
         let Some(part) = backing::next_data(&self.file, state.given_up..self.pages)? else {
             state.given_up = 0;
             return Ok(Merged::All);
@@ -106,12 +111,12 @@ impl Region {
         Ok(Merged::Some)
     }
 
-    /// The owner gets copies of pages in use, but for those that it has given back, which are zero.
+    /// Copies pages in use for the owner, except released pages, which are zero.
     fn copy_pages(&self, used: Range<usize>) -> Result<(), Errno> {
         let mut at = used.start;
         while let Some(run) = self.gone.run(at..used.end, false) {
             let (place, len) = (self.address(run.start), run.len() * PAGE);
-            // SAFETY: faults pages of the region in as if written to; their content stays.
+            // SAFETY: faults pages of the region in as if they were written; their content stays.
             unsafe { madvise(std::ptr::without_provenance_mut(place), len, Advice::LinuxPopulateWrite) }?;
             at = run.end;
         }
@@ -128,7 +133,7 @@ mod tests {
     /// More pages than become accessible at once.
     const PAGES: usize = 64 * 512;
 
-    /// What the first byte of each page is that is in use.
+    /// The pages in use, with the value of the first byte of each.
     type Values = Vec<(usize, u8)>;
 
     fn address(region: &Region, page: usize) -> *mut u8 {
@@ -138,18 +143,18 @@ mod tests {
     fn write(region: &Region, values: &mut Values, change: u8) {
         for (page, value) in values {
             *value = value.wrapping_add(change);
-            // SAFETY: a page that is in use, by this test only.
+            // SAFETY: a page in use that only this test uses.
             unsafe { address(region, *page).write(*value) };
         }
     }
 
     fn has(region: &Region, values: &Values) -> bool {
-        // SAFETY: pages that are in use, by this test only.
+        // SAFETY: pages in use that only this test uses.
         values.iter().all(|&(page, value)| unsafe { address(region, page).read() } == value)
     }
 
-    /// Claims a page and writes to all pages; forks, and writes to them again; gives one back. The child must see what the
-    /// owner saw at the fork, and may write.
+    /// Claims a page and writes to all pages, forks, writes to them again, and releases one. The child must see the
+    /// owner's values of the moment of the fork, and may write.
     fn use_and_fork(region: &Region, values: &mut Values, page: usize) {
         assert!(has(region, values));
         assert!(region.claim_exactly(page..page + 1));
@@ -157,7 +162,7 @@ mod tests {
         assert!(has(region, values));
         write(region, values, 1);
         let frozen = region.freeze().unwrap();
-        // SAFETY: nothing in between touches the region; the child ends without returning.
+        // SAFETY: no code in between touches the region; the child exits without returning.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: the child of the fork above, with one thread.
@@ -178,12 +183,12 @@ mod tests {
         region.discard(*given_back..*given_back + 1);
         *value = 0;
         assert!(has(region, values));
-        // What is private is merged, unless the region is pinned.
+        // Merges private pages, unless the region is pinned.
         region.settle();
         assert!(has(region, values));
     }
 
-    /// Every system call of pinning fails once. Then the region is either pinned all the same, or as it was.
+    /// Every system call of pinning fails once. The region must then be either pinned or unchanged.
     #[test]
     fn a_region_whose_pinning_failed_is_used_and_forked_as_before() {
         let fixed = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED;
@@ -216,7 +221,7 @@ mod tests {
             let pinned = std::thread::scope(|scope| scope.spawn(fails).join().unwrap());
             assert_eq!((pinned.is_ok(), region.is_pinned()), (is_pinned, is_pinned), "{what}: {pinned:?}");
             println!("{what} failed: {pinned:?}");
-            // Pages that were accessible before, and pages that were not.
+            // Tests pages that were accessible before, and pages that were not.
             use_and_fork(region, &mut values, 1500);
             use_and_fork(region, &mut values, PAGES - 1);
             region.pin().unwrap();

@@ -1,4 +1,4 @@
-//! The owner's memory and what is known of it.
+//! The owner's memory, and its state.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use crate::statistics::page::Page;
 use crate::statistics::{PauseCounters, Statistics};
 use crate::{Error, Kind, PAGE};
 
-/// What fails when there is no memory for what is known of the region.
+/// The name of the operation that fails if there is no memory for the region's tables.
 const TABLES: &str = "mapping the region's tables";
 
 #[derive(Default)]
@@ -32,31 +32,31 @@ pub(super) struct Counters {
     pub snapshots: AtomicU64,
     pub failed: AtomicU64,
     pub instantaneous: AtomicU64,
-    /// Pages of which the owner had copies when they were merged.
+    /// Number of pages of which the owner had copies when they were merged.
     pub merged: AtomicU64,
     pub merges: AtomicU64,
     pub merges_ns: AtomicU64,
     pub latest_merge_ns: AtomicU64,
-    /// Pages.
+    /// Number of pages.
     pub claimed: AtomicU64,
     pub pauses: PauseCounters,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(super) struct State {
-    /// The newest snapshot's number.
+    /// The number of the newest snapshot.
     pub epoch: u32,
-    /// Pages that are mapped privately.
+    /// The pages that are mapped privately.
     pub private: Range<usize>,
-    /// Pages whose tables were detached for a child and are not dropped yet.
+    /// The pages whose tables were detached for a child and are not dropped yet.
     pub detached: Range<usize>,
-    /// In a pinned region: the file's pages before this one have been tried.
+    /// In a pinned region: pages of the file before this one have been tried.
     pub given_up: usize,
     /// In a pinned region: pages from this one on are anonymous.
     pub anonymous: usize,
-    /// When merging began, since the latest snapshot.
+    /// When merging began after the latest snapshot, in nanoseconds of the monotonic clock.
     pub merge_begin: Option<u64>,
-    /// The snapshot of this process's that has not ended, by its number.
+    /// The number of the active snapshot of this process, if there is one.
     pub task: Option<u32>,
     pub children: Children,
 }
@@ -76,46 +76,47 @@ impl State {
         })
     }
 
-    /// Whether any has not ended.
+    /// Whether any snapshot is active.
     pub fn has_snapshots(&mut self) -> bool {
         self.task.is_some() || self.children.living() > 0
     }
 }
 
-/// A region. See the [module](super) for its lock and invariants.
+/// A region. See the [module](super) for its locks and invariants.
 pub struct Region {
     pub(super) base: usize,
-    /// Where the file is mapped a second time: where detached tables are kept.
+    /// The address of the file's second mapping, which keeps detached tables.
     pub(super) aside: usize,
     pub(super) pages: usize,
     pub(super) huge_pages: bool,
     pub(super) file: OwnedFd,
     pub(super) descriptor: Descriptor,
     pub(super) entries: Entries,
-    /// Used with the state's lock held.
+    /// Used only while the state's lock is held.
     pub(super) maps: ProcMaps,
     state: Mutex<State>,
-    /// Threads that wait for the state's lock.
+    /// Number of threads that wait for the state's lock.
     waiting: AtomicUsize,
     pub(super) accessible: Accessible,
     pub(super) claimed: Pages,
     pub(super) gone: Pages,
     /// No page from this one on was ever claimed.
     pub(super) used: AtomicUsize,
-    /// For the search of free pages.
+    /// Guards the search for free pages.
     pub(super) space: Mutex<()>,
     pub(super) wake_up: EventFd,
     pub(super) counters: Counters,
-    /// The region stays private. Changed with the state's lock held.
+    /// Whether the region stays private. It changes only while the state's lock is held.
     pub(super) pinned: AtomicBool,
-    /// Where other processes can read the statistics. Only the thread that holds the state's lock writes to it.
+    /// The page on which other processes can read the statistics. Only the thread that holds the state's lock
+    /// writes to it.
     pub(super) published: OnceLock<Page>,
-    /// Its thread ends.
+    /// Whether the region's thread must end.
     pub(super) over: AtomicBool,
 }
 
 impl Region {
-    /// Nothing can be accessed yet.
+    /// Maps the file. No page is accessible yet.
     fn map(&mut self) -> Result<(), Errno> {
         self.base = backing::map(&self.file, self.pages * PAGE, NONE)?;
         self.aside = backing::map(&self.file, self.pages * PAGE, NONE)?;
@@ -148,8 +149,8 @@ impl Region {
         }
     }
 
-    /// Lets a waiting thread have the state's lock, which the caller has just released. Otherwise the caller would take it
-    /// again before the other thread has woken up.
+    /// Lets a waiting thread take the state's lock, which the caller has just released. Otherwise the caller would
+    /// take it again before the other thread has woken up.
     pub(super) fn give_way(&self) {
         const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
         if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -157,12 +158,12 @@ impl Region {
         }
     }
 
-    /// Pages up to which some were claimed.
+    /// The number of the first page that was never claimed.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Acquire)
     }
 
-    /// A snapshot begins.
+    /// Begins a snapshot.
     pub(super) fn begin(&self, state: &mut State) -> Result<(), Error> {
         let was_shared = state.private.is_empty();
         let moved = self.make_private(state).map_err(Error::system("making the region private"))?;
@@ -195,7 +196,7 @@ impl Region {
         statistics
     }
 
-    /// Brings the page up to date. A child counts until the thread that merges has noticed that it has ended.
+    /// Updates the published page. An ended child still counts until the merging thread has noticed its end.
     pub(super) fn publish(&self, state: &State) {
         if let Some(page) = self.published.get() {
             page.publish(&self.statistics_with(state, state.children.forked()));
@@ -204,7 +205,7 @@ impl Region {
 }
 
 impl Region {
-    /// Maps it, with addresses for the reserve.
+    /// Creates the region, with addresses for the reserve.
     pub(crate) fn new(options: Options) -> Result<MmapBox<Self>, Error> {
         let (bytes, pages) = (options.reserve, options.reserve / PAGE);
         let descriptor = Descriptor::open(Purpose::HoldingUp).map_err(|refusal| refusal.of(Kind::Remap))?;
@@ -247,7 +248,7 @@ impl Region {
 impl Engine for Region {
     region_as_engine!(Kind::Remap);
 
-    /// One at a time: when the one before has ended, and has been merged.
+    /// Only one snapshot can be active. The previous one must have ended, and is merged first.
     fn snapshot(&self) -> Result<SnapshotId, Error> {
         loop {
             let mut state = self.lock();
@@ -284,7 +285,7 @@ impl Engine for Region {
         self.wake_up.notify();
     }
 
-    /// Merges what can be.
+    /// Merges all chunks that can be merged.
     fn settle(&self) {
         while self.merge_some(&BlockedSignals::all()) == Ok(Merged::Some) {}
     }
@@ -299,7 +300,7 @@ impl Engine for Region {
 impl Arena for Region {
     region_as_arena!();
 
-    /// A pinned region has no snapshots in this process: its page tables would have to be copied.
+    /// A pinned region has no snapshots in this process, because its page tables would have to be copied.
     fn pin(&self) -> Result<(), Error> {
         self.pin_all()
     }
@@ -309,7 +310,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let mappings = [(self.base, self.pages * PAGE), (self.aside, self.pages * PAGE)];
         for (at, len) in mappings.into_iter().filter(|&(at, _)| at != 0) {
-            // SAFETY: the region's own mappings; nobody uses them any more.
+            // SAFETY: the region's own mappings, which no code uses any more.
             let _ = unsafe { munmap(std::ptr::without_provenance_mut(at), len) };
         }
     }

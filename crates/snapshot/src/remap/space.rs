@@ -1,4 +1,4 @@
-//! Which pages are in use, for owners that use parts of a region as they need them.
+//! The pages in use, for owners that claim parts of a region as they need them.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -12,9 +12,10 @@ use crate::PAGE;
 use crate::region::backing;
 
 impl Region {
-    /// Pages are in use from now on, and accessible already. They are zero if they never were before, or were released.
+    /// Marks pages as in use. They must be accessible already. They are zero if they were never in use, or were
+    /// released.
     pub(super) fn claim(&self, pages: Range<usize>) {
-        // A snapshot that begins has all that is in use.
+        // The lock makes a snapshot that begins include all pages in use.
         let state = self.lock();
         let new = self.claimed.insert(pages.clone());
         self.used.fetch_max(pages.end, Ordering::AcqRel);
@@ -22,7 +23,7 @@ impl Region {
         self.publish(&state);
     }
 
-    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    /// Releases pages, and returns their memory to the kernel. Snapshots keep their content.
     pub fn release(&self, pages: Range<usize>) {
         let mut state = self.lock();
         self.give_back(&mut state, pages.clone());
@@ -31,7 +32,7 @@ impl Region {
         self.publish(&state);
     }
 
-    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    /// Makes pages zero, and returns their memory to the kernel. Snapshots keep their content.
     pub fn discard(&self, pages: Range<usize>) {
         self.give_back(&mut self.lock(), pages);
     }
@@ -44,7 +45,7 @@ impl Region {
         }
         backing::punch(&self.file, pages.start..private.start);
         backing::punch(&self.file, private.end..pages.end);
-        // What never was in use the file has nothing of, and nobody has written to it.
+        // The file has no pages that were never in use, and no thread has written to them.
         let private = private.start..private.end.min(self.used());
         if private.is_empty() {
             return;
@@ -58,39 +59,39 @@ impl Region {
             return;
         }
         self.gone.insert(private.clone());
-        // A handler of a signal that used these pages would wait for this thread.
+        // A signal handler that uses these pages would wait for this thread.
         let _blocked = BlockedSignals::all();
         let (mut at, end) = (self.address(private.start), self.address(private.end));
         while at < end {
             let part = self.maps.end_of(at).unwrap_or(end).min(end) - at;
             if self.make_zero(at, part).is_err() {
-                // There are as many mappings as there can be, or there is no memory for page tables.
+                // The limit of mappings is reached, or there is no memory for page tables.
                 let pages = std::ptr::with_exposed_provenance_mut::<u8>(at);
-                // SAFETY: memory of the region that the owner gives back; nobody else changes it.
+                // SAFETY: memory of the region that the owner releases; no other thread changes it.
                 unsafe { pages.write_bytes(0, part) };
             }
             at += part;
         }
     }
 
-    /// The kernel gives anonymous pages that were dropped back as zeros.
+    /// Makes anonymous pages zero: the kernel replaces dropped pages by zeros.
     fn make_anonymous_zero(&self, pages: Range<usize>) {
         let (at, len) = (self.address(pages.start), pages.len() * PAGE);
-        // SAFETY: memory of the region that the owner gives back.
+        // SAFETY: memory of the region that the owner releases.
         if unsafe { drop_pages(at, len) }.is_err() {
-            // SAFETY: as above; nobody else changes it.
+            // SAFETY: as above; no other thread changes it.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_bytes(0, len) };
         }
     }
 
-    /// Drops the owner's copies in a part of one mapping, and maps the kernel's page of zeros in the place of the file's
-    /// pages. (A mapping of zeros in their place would be one more, and a process can only have so many.)
+    /// Drops the owner's copies in a part of one mapping, and maps the kernel's zero page instead of the file's
+    /// pages. A separate mapping of zeros is avoided, because the number of mappings of a process is limited.
     fn make_zero(&self, at: usize, len: usize) -> Result<(), Errno> {
-        // Whoever reads it at this moment must not find what the file has.
-        // SAFETY: whoever waits is woken when it is not registered any more.
+        // A thread that reads the pages at this moment must not see the file's content.
+        // SAFETY: waiting threads are woken when the range is unregistered.
         let held_up = unsafe { self.descriptor.hold_up(at, len) };
         let zeroed = held_up
-            // SAFETY: memory of the region that the owner gives back.
+            // SAFETY: memory of the region that the owner releases.
             .and_then(|()| unsafe { drop_pages(at, len) })
             .and_then(|()| self.descriptor.map_zeros(at, len));
         let unregistered = self.descriptor.unregister(at, len);

@@ -1,4 +1,4 @@
-//! The thread that merges when snapshots have ended, and drops tables that were detached when nobody reads them.
+//! The thread that merges when snapshots have ended, and that drops detached tables which no thread reads.
 
 use std::sync::atomic::Ordering;
 
@@ -10,9 +10,9 @@ use super::merge_back::Merged;
 use super::region::Region;
 use crate::engine::Threads;
 
-/// The time between two looks at whether a child has ended.
+/// The interval between two checks for the end of a child.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// The time after which it is tried again when there was no memory.
+/// The time until the next attempt after a lack of memory.
 const LATER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Threads for Region {
@@ -31,9 +31,9 @@ impl Threads for Region {
 }
 
 impl Region {
-    /// The thread's life.
+    /// The main loop of the thread.
     fn work(&self) {
-        // As it was started.
+        // The thread was started with all signals blocked.
         let blocked = BlockedSignals::all();
         let mut rest = None;
         loop {
@@ -47,7 +47,7 @@ impl Region {
         }
     }
 
-    /// While children live; when they have ended, merging puts it back.
+    /// Drops detached tables while children are alive. When they have ended, merging puts the tables back.
     fn drop_detached_tables(&self) {
         loop {
             let part = {
@@ -61,14 +61,15 @@ impl Region {
                 return;
             }
             let next = self.drop_some_detached(part.clone());
-            // No other snapshot begins with these pages while children live. If the last child has ended meanwhile, and all
-            // was merged, this drops entries that the next use finds again in the file.
+            // No other snapshot begins with these pages while children are alive. If the last child has ended
+            // meanwhile, and everything was merged, this drops entries that the next access finds in the file
+            // again.
             self.lock().detached.start = next.unwrap_or(part.end);
             self.give_way();
         }
     }
 
-    /// Whether a snapshot is active. The page says so, too.
+    /// Whether a snapshot is active. Also publishes this.
     fn lives_on(&self) -> bool {
         let mut state = self.lock();
         let has_snapshots = state.has_snapshots();
@@ -80,13 +81,14 @@ impl Region {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Gives the time after which it is to be looked again, unless that is when a snapshot begins or ends.
+    /// Merges while it can. Returns the time until the next attempt, or `None` if only the begin or end of a
+    /// snapshot requires one.
     fn merge_what_can_be(&self, blocked: &BlockedSignals) -> Option<&'static Timespec> {
         while !self.is_over() {
             match self.merge_some(blocked) {
                 Ok(Merged::Some) => self.give_way(),
-                // Children may live, and nothing of the memory was in use when they were forked. In a pinned region, a
-                // page that is used for the first time may get a page of the file.
+                // Children may be alive for which no memory was in use at their fork. In a pinned region, a page
+                // that is used for the first time may get a page of the file.
                 Ok(Merged::All) => return (self.lives_on() || self.is_pinned()).then_some(&LATER),
                 Ok(Merged::Waits) => return Some(&LOOK),
                 Err(_) => return Some(&LATER),

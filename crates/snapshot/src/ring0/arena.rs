@@ -1,10 +1,10 @@
 //! The [`Arena`] of programs that run in ring 0 and have their snapshots in forked children: [`Region`].
 //!
-//! It is a [`Space`] whose frames forked children share, so that `fork` copies no page tables of it. Parts of it are
-//! claimed and released as the program's allocator asks for them. It exists as long as the process.
+//! It is a [`Space`] whose frames are shared with forked children, so `fork` copies no page tables of it. Parts of
+//! it are claimed and released as the program's allocator requests. It exists as long as the process.
 //!
-//! Nothing that is called while the program forks allocates by the program's own allocator, as long as this library has
-//! one of its own: see the preload library.
+//! No function that is called while the program forks allocates with the program's allocator, as long as this
+//! library has its own allocator; see the preload library.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,10 +28,10 @@ use crate::statistics::page::Page as StatisticsPage;
 use crate::statistics::{PauseCounters, Statistics};
 use crate::{Error, Kind, PAGE};
 
-/// Pages that are given up between two moments in which snapshots can be taken: those of a table.
+/// Number of pages that are released in one step: the pages of one table. Snapshots can be taken between the steps.
 const STEP: usize = 512;
 
-/// See the module.
+/// A region of a program that forks. See the module.
 pub struct Region {
     pub(super) space: &'static Arc<Space>,
     pub(super) control: ControlMapping,
@@ -43,28 +43,28 @@ pub struct Region {
     pub(super) pauses: PauseCounters,
     failed: AtomicU64,
     claimed_count: AtomicU64,
-    /// Where other processes can read the statistics. Only the reaper writes to it.
+    /// The page on which other processes can read the statistics. Only the reaper writes to it.
     published: OnceLock<StatisticsPage>,
 }
 
-/// What happened, besides what every engine counts.
+/// Statistics of children, in addition to those of every engine.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ChildStatistics {
     /// Forked children that ran in ring 0 with a snapshot.
     pub children: u64,
-    /// Pages that they used.
+    /// Pages that the children used.
     pub pages_used: u64,
-    /// Pages that they let go of again, unchanged, to use others.
+    /// Pages that the children dropped unchanged, to make room for others.
     pub pages_let_go: u64,
 }
 
 impl Region {
-    /// Makes it, with so many bytes of addresses, and starts its threads. Builds the process in ring 0 if
-    /// that has not happened.
+    /// Creates the region with `bytes` bytes of addresses, and starts its threads. Builds the process in ring 0 if
+    /// there is none.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is no ring 0; [`Error::System`].
+    /// [`Error::Unavailable`] without ring 0; [`Error::System`].
     pub fn new(bytes: usize) -> Result<&'static Self, Error> {
         let bytes = bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
         let options = Options::new(bytes);
@@ -87,7 +87,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Has this thread enter ring 0.
+    /// Makes this thread enter ring 0.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -114,7 +114,7 @@ impl Region {
                 }
             }
             let at = space.home.address(pages.start * PAGE);
-            // SAFETY: frames whose contents nobody needs any more: snapshots that shared them have copies.
+            // SAFETY: the contents of these frames are not needed any more; snapshots that shared them have copies.
             let removed = unsafe { madvise(at.cast(), pages.len() * PAGE, Advice::LinuxRemove) };
             cpu.relax();
             removed.map_err(Error::system("giving memory back"))
@@ -122,7 +122,7 @@ impl Region {
         discarded.map_err(unavailable).flatten()
     }
 
-    /// What happened in children until now.
+    /// Statistics of children so far.
     pub fn children(&self) -> ChildStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ChildStatistics {
@@ -132,7 +132,7 @@ impl Region {
         }
     }
 
-    /// Brings the page up to date.
+    /// Updates the published page.
     pub(super) fn publish(&'static self) {
         if let Some(page) = self.published.get() {
             page.publish(&self.statistics());
@@ -142,7 +142,7 @@ impl Region {
 
 impl Threads for &'static Region {}
 
-/// A region exists as long as the process, which forked children rely on.
+/// A region exists as long as the process. Forked children rely on that.
 impl Engine for &'static Region {
     fn kind(&self) -> Kind {
         Kind::Ring0
@@ -206,9 +206,9 @@ impl Arena for &'static Region {
         while start < pages.end {
             let end = pages.end.min((start / STEP + 1) * STEP);
             if self.discard_some(start..end).is_err() {
-                // Not in ring 0, and no way in: it is zeroed as any program would.
+                // The thread is not in ring 0 and cannot enter, so it writes zeros as any program would.
                 let at = (self.base() + start * PAGE) as *mut u8;
-                // SAFETY: memory that its owner has given up.
+                // SAFETY: memory that its owner has released.
                 unsafe { at.write_bytes(0, (end - start) * PAGE) };
             }
             start = end;

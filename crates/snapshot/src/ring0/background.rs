@@ -1,5 +1,5 @@
-//! Threads in the background: they make tables ahead of snapshots (4.2), and give pages back that no snapshot needs any
-//! more (4.1). They stay in ring 3, since neither needs a processor's tables.
+//! The background threads. They prepare tables ahead of snapshots (section 4.2), and give back pages that no
+//! snapshot needs any more (section 4.1). They stay in ring 3, because neither task needs page tables of ring 0.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::space::Space;
 use super::tables::PooledTables;
 use crate::{Error, PAGE};
 
-/// The threads of a memory.
+/// The background threads of a memory.
 #[derive(Debug)]
 pub struct Background {
     space: Arc<Space>,
@@ -18,7 +18,8 @@ pub struct Background {
 }
 
 impl Background {
-    /// One that reclaims pages, and so many that copy tables (none if nothing is to be copied ahead).
+    /// Starts one thread that reclaims pages, and `copiers` threads that copy tables. No copiers are started if
+    /// nothing is to be copied ahead.
     pub fn start(space: &Arc<Space>, copiers: usize) -> Result<Self, Error> {
         let mut background = Self { space: space.clone(), threads: Vec::new() };
         background.add("bedplate-reclaim", reclaim)?;
@@ -37,7 +38,7 @@ impl Background {
         Ok(())
     }
 
-    /// Waits until there is nothing to do for now.
+    /// Waits until the threads have nothing to do.
     pub fn settle(&self) {
         let space = &self.space;
         let mut pooled = space.table_pool.lock();
@@ -60,7 +61,7 @@ impl Drop for Background {
     }
 }
 
-/// Whether more tables should be ready: each snapshot takes two.
+/// Whether more tables should be prepared. Each snapshot takes two.
 fn wants(space: &Space, ready: usize) -> bool {
     ready < 2 * space.ahead
 }
@@ -78,7 +79,7 @@ fn reclaim(space: &Space) {
         drop(pooled);
         let first = space.pool.frames.first();
         space.limbo.reclaim(&mut waiting, &space.epochs, |number| {
-            // A frame of this pool that was handed out is never refused.
+            // A frame of this pool that is handed out is never refused.
             let _ = space.pool.frames.give(0, first.offset(u64::from(number)));
         });
         pooled = space.table_pool.lock();
@@ -89,15 +90,15 @@ fn reclaim(space: &Space) {
     }
 }
 
-/// Frees tables that a burst of snapshots has left behind.
+/// Frees surplus tables after a burst of snapshots.
 fn trim(space: &Space, pooled: &mut PooledTables) {
     let missing = (2 * space.ahead).saturating_sub(pooled.ready.len() + pooled.copying);
-    // Without any made ahead, the next snapshot's copy goes over an old one.
+    // Without tables made ahead, one old table is kept for the next snapshot's copy.
     let most = if space.ahead == 0 { 1 } else { missing };
     while pooled.used.len() > most
         && let Some(table) = pooled.used.pop()
     {
-        // SAFETY: nobody uses it: it was in the pool.
+        // SAFETY: the table was in the pool, so no processor uses it.
         unsafe { table.free(space.all(), &mut space.pool.frames.cpu(0)) };
     }
 }

@@ -1,15 +1,16 @@
-//! System calls of threads in ring 0 with buffers in a memory (4.3, 4.4).
+//! System calls of threads in ring 0 with buffers in a memory (sections 4.3 and 4.4).
 //!
-//! Linux has nothing at a memory's addresses. For main, the handler passes on where the same frames are for Linux, which
-//! costs no copy, because main's frames are always the same. If Linux is to write there, the pages are made writable
-//! before, as a store would; and a snapshot that is taken while Linux writes gets copies of those pages
-//! ([`copy_pages_being_written`]), because what Linux does there is noticed by nobody.
+//! Linux has nothing mapped at a memory's addresses. For main, the handler passes the address at which Linux has
+//! the same frames. This needs no copy, because main's frames never change. If Linux is to write there, the pages
+//! are made writable before, as a store would. Linux's writes to these pages cause no faults. A snapshot that is
+//! taken meanwhile therefore gets copies of these pages ([`copy_pages_being_written`]).
 //!
-//! For a task on a snapshot, buffers are copied to and from a staging buffer of its processor's. Longer ones are used in
-//! parts where the call may do less than was asked; `write` and `pwrite64` go on until they are done.
+//! For a task on a snapshot, buffers are copied to and from a staging buffer of its processor. A longer buffer is
+//! used in parts if the call may process less than was requested; `write` and `pwrite64` are repeated until they
+//! are complete.
 //!
-//! Which arguments are buffers is in `shapes`. What is not known there fails with `EFAULT`, because
-//! Linux finds nothing at the address.
+//! `shapes` says which arguments are buffers. Calls that it does not list fail with `EFAULT`, because Linux finds
+//! no memory at the address.
 
 use bedplate_ring0::{Answer, Cpu, SyscallFrame, handlers};
 
@@ -21,18 +22,19 @@ use super::staging::{self, MOST_PIECES, Piece, STAGING, Scratch};
 use super::{child, registry};
 use crate::{Error, PAGE};
 
-/// Buffers of one call that are copied back.
+/// Limit of buffers of one call that are copied back.
 const MOST_BACK: usize = 64;
-/// The longest path, with its end.
+/// Length limit of a path in bytes, with its terminating zero.
 const PATH: u64 = 4096;
 
-/// Sets the handler.
+/// Installs the layer of system calls.
 pub fn install(process: &bedplate_ring0::Process) -> Result<(), Error> {
     staging::prepare(process)?;
     handlers::add_syscall_layer(system_call).map_err(unavailable)
 }
 
-/// With the latch held for writing: snapshots get the pages that Linux is writing to for main.
+/// Copies the pages that Linux is writing to for main, for all snapshots that share them. The caller must hold the
+/// latch for writing.
 pub fn copy_pages_being_written(space: &Space, cpu: Cpu) {
     for number in 0..space.process.cpus() as u32 {
         let Some(scratch) = staging::of(number) else { continue };
@@ -52,9 +54,9 @@ fn pages(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
 /// The layer of system calls between the program and Linux.
 fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
     let task = child::is_on_snapshot(cpu);
-    // A child's threads all see its snapshot.
+    // In a child, all threads see the snapshot.
     if task && !child::is_child() && starts_thread(frame) {
-        // It would see main's memory.
+        // The new thread would see main's memory.
         return Answer::Return(-i64::from(libc::EAGAIN));
     }
     let asked = frame.arguments;
@@ -84,13 +86,14 @@ fn system_call(cpu: Cpu, frame: &mut SyscallFrame) -> Answer {
     } else {
         call(cpu, scratch, frame, buffers, task)
     };
-    // System calls leave these registers alone.
+    // The call does not change these registers.
     frame.arguments = asked;
     Answer::Return(result)
 }
 
-/// A call that blocks signals does not block SIGSEGV, by which threads that touch a memory natively come to ring 0: this
-/// one, if it loses ring 0, and those that it starts. Whether the call was changed.
+/// Removes SIGSEGV from the signals that a call blocks. Threads that touch a memory in ring 3 enter ring 0 by this
+/// signal. This concerns the present thread, if it loses ring 0, and the threads it starts. Returns whether the
+/// call was changed.
 fn leave_segv_unblocked(cpu: Cpu, frame: &mut SyscallFrame) -> bool {
     const SEGV: u64 = 1 << (libc::SIGSEGV - 1);
     let [how, set, ..] = frame.arguments;
@@ -98,39 +101,39 @@ fn leave_segv_unblocked(cpu: Cpu, frame: &mut SyscallFrame) -> bool {
     else {
         return false;
     };
-    // SAFETY: that it can be read is the caller's promise to Linux; see `pieces`.
+    // SAFETY: the caller promises Linux that it can be read; see `pieces`.
     let signals = unsafe { (set as *const u64).read_unaligned() };
     if signals & SEGV == 0 {
         return false;
     }
-    // SAFETY: this handler's.
+    // SAFETY: only this handler uses the word.
     unsafe { *scratch.signals.get() = signals & !SEGV };
     frame.arguments[1] = scratch.signals.get() as u64;
     true
 }
 
-/// Whether a call starts a thread of this process (and not another process).
+/// Whether a call starts a thread of this process, and not another process.
 fn starts_thread(frame: &SyscallFrame) -> bool {
     let flags = match frame.number as i64 {
         libc::SYS_clone => frame.arguments[0],
-        // SAFETY: the structure that the caller passes begins with the flags; an address that cannot be read is the
-        // caller's fault, as in every code of its own.
+        // SAFETY: the structure that the caller passes begins with the flags. If the address cannot be read, the
+        // fault is the caller's error, as in its own code.
         libc::SYS_clone3 if frame.arguments[0] != 0 => unsafe { *(frame.arguments[0] as *const u64) },
         _ => return false,
     };
     flags & libc::CLONE_THREAD as u64 != 0
 }
 
-/// Whether a list of buffers has one in a memory.
+/// Whether a list of buffers contains one in a memory.
 fn points_into_a_memory(frame: &SyscallFrame, buffers: &[Buffer]) -> bool {
     let list = |address: u64, count: u64| {
-        // SAFETY: `pieces` says why.
+        // SAFETY: as explained at `pieces`.
         unsafe { pieces(address, count) }.iter().any(|piece| registry::is_near(piece.address))
     };
     buffers.iter().any(|buffer| match buffer.length {
         Length::Pieces(count) => list(frame.arguments[buffer.argument], frame.arguments[count]),
         Length::Message if frame.arguments[buffer.argument] != 0 => {
-            // SAFETY: a `msghdr`, as the caller says; see `pieces`.
+            // SAFETY: a `msghdr`, by the caller's promise to Linux; see `pieces`.
             let message = unsafe { &*(frame.arguments[buffer.argument] as *const [u64; 7]) };
             [message[0], message[2], message[4]].into_iter().any(registry::is_near)
                 || list(message[2], message[3])
@@ -142,8 +145,8 @@ fn points_into_a_memory(frame: &SyscallFrame, buffers: &[Buffer]) -> bool {
 /// The list of buffers that a caller passes.
 ///
 /// # Safety
-/// It is used during the call only. That it can be read is the caller's promise to Linux; a caller that breaks it gets
-/// SIGSEGV here, where Linux would return `EFAULT`.
+/// The result may be used only during the call. The caller promises Linux that the list can be read. A caller that
+/// breaks the promise gets SIGSEGV here, where Linux would return `EFAULT`.
 unsafe fn pieces<'a>(address: u64, count: u64) -> &'a [Piece] {
     if address == 0 || !address.is_multiple_of(8) || count > MOST_PIECES as u64 {
         return &[];
@@ -166,7 +169,8 @@ fn call(cpu: Cpu, scratch: &Scratch, frame: &mut SyscallFrame, buffers: &[Buffer
     let result = match buffers.iter().try_for_each(|buffer| call.argument(frame, buffer)) {
         Ok(()) => {
             let result = frame.proxy();
-            // What others have asked of this processor meanwhile, before it touches the memory again.
+            // Serve the requests that other processors made meanwhile, before this processor touches the memory
+            // again.
             cpu.relax();
             call.copy_back(result);
             result
@@ -177,7 +181,7 @@ fn call(cpu: Cpu, scratch: &Scratch, frame: &mut SyscallFrame, buffers: &[Buffer
     result
 }
 
-/// `write` and `pwrite64` of a task: as many times as it takes.
+/// `write` and `pwrite64` of a task, repeated until all bytes are written.
 fn write_in_parts(cpu: Cpu, scratch: &Scratch, frame: &mut SyscallFrame) -> i64 {
     let [_, address, bytes, offset, ..] = frame.arguments;
     let mut done = 0;
@@ -197,13 +201,14 @@ fn write_in_parts(cpu: Cpu, scratch: &Scratch, frame: &mut SyscallFrame) -> i64 
     }
 }
 
-/// What is copied from the staging buffer to a memory after a call.
+/// A copy from the staging buffer to a memory after a call.
 #[derive(Debug, Clone, Copy)]
 struct Back {
     from: usize,
     to: u64,
     bytes: u64,
-    /// Where it begins in what the result counts; all of it is copied if the result counts something else.
+    /// The offset of the buffer among the bytes that the result counts. `None` if the result counts something else;
+    /// then the whole buffer is copied.
     counted_from: Option<u64>,
 }
 
@@ -211,25 +216,25 @@ impl Back {
     const NONE: Back = Back { from: 0, to: 0, bytes: 0, counted_from: None };
 }
 
-/// A call on its way.
+/// A call in progress.
 struct Call<'a> {
     cpu: Cpu,
     scratch: &'a Scratch,
     task: bool,
-    /// Bytes of the staging buffer in use.
+    /// Number of bytes of the staging buffer in use.
     used: usize,
-    /// Bytes of buffers that the result counts.
+    /// Number of bytes of buffers that the result counts.
     counted: u64,
     back: [Back; MOST_BACK],
     backs: usize,
-    /// Where a message is that Linux completes, or 0.
+    /// The address of a message that Linux completes, or 0.
     received: u64,
 }
 
 type Errno = i32;
 
 impl Call<'_> {
-    /// Replaces what an argument points to, if it points into a memory.
+    /// Replaces the buffer of an argument, if it is in a memory.
     fn argument(&mut self, frame: &mut SyscallFrame, buffer: &Buffer) -> Result<(), Errno> {
         let address = frame.arguments[buffer.argument];
         if address == 0 || shapes::is_ignored(frame.number, &frame.arguments, buffer.argument) {
@@ -253,7 +258,7 @@ impl Call<'_> {
                 (frame.arguments[buffer.argument], frame.arguments[of]) = (at, bytes);
                 return Ok(());
             }
-            // SAFETY: as the caller promises Linux; see `pieces`.
+            // SAFETY: the caller promises this to Linux; see `pieces`.
             Length::PointedTo(of) if frame.arguments[of] != 0 => unsafe {
                 u64::from((frame.arguments[of] as *const u32).read_unaligned())
             },
@@ -261,14 +266,14 @@ impl Call<'_> {
             Length::Text => self.text(address)?,
         };
         if bytes == 0 {
-            // Linux does not look there, so the address may be any.
+            // Linux does not access an empty buffer, so its address may be any value.
             return Ok(());
         }
         frame.arguments[buffer.argument] = self.whole(address, bytes, buffer.access)?;
         Ok(())
     }
 
-    /// A buffer that is used as a whole: where Linux finds it.
+    /// Prepares a buffer that the call uses as a whole. Returns its address for Linux.
     fn whole(&mut self, address: u64, bytes: u64, access: Access) -> Result<u64, Errno> {
         if !self.task {
             return self.for_main(address, bytes, access);
@@ -280,7 +285,7 @@ impl Call<'_> {
         Ok(self.staged(from))
     }
 
-    /// A buffer of which the result says how much was used: where Linux finds it, and how much of it.
+    /// Prepares a buffer whose used part the result counts. Returns its address and usable length for Linux.
     fn counted(&mut self, address: u64, bytes: u64, access: Access) -> Result<(u64, u64), Errno> {
         if bytes == 0 {
             return Ok((address, 0));
@@ -299,7 +304,7 @@ impl Call<'_> {
         Ok((self.staged(from), bytes))
     }
 
-    /// Where Linux finds main's frames of a buffer.
+    /// The address at which Linux has main's frames of a buffer. Makes its pages writable if Linux writes to them.
     fn for_main(&mut self, address: u64, bytes: u64, access: Access) -> Result<u64, Errno> {
         let space = inside(address, bytes)?;
         if access == Access::Write {
@@ -313,7 +318,7 @@ impl Call<'_> {
         Ok(space.home.address((address - space.base()) as usize) as u64)
     }
 
-    /// Takes a part of the staging buffer for a buffer, with its contents if they matter.
+    /// Reserves a part of the staging buffer for a buffer. Copies the contents if they are needed.
     fn stage(&mut self, address: u64, bytes: u64, contents: bool) -> Result<usize, Errno> {
         inside(address, bytes)?;
         let from = self.used;
@@ -322,7 +327,7 @@ impl Call<'_> {
         }
         self.used = (from + bytes as usize).next_multiple_of(64).min(STAGING);
         if contents {
-            // SAFETY: the memory is there, as this processor sees it, and the staging buffer is this handler's.
+            // SAFETY: this processor sees the memory, and only this handler uses the staging buffer.
             unsafe {
                 let to = self.staged(from) as *mut u8;
                 std::ptr::copy_nonoverlapping(address as *const u8, to, bytes as usize);
@@ -341,22 +346,22 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The length of a text, with its end.
+    /// The length of a text in bytes, with its terminating zero.
     fn text(&self, address: u64) -> Result<u64, Errno> {
         let space = registry::at(address).ok_or(libc::EFAULT)?;
         let most = PATH.min(space.base() + space.bytes() as u64 - address);
-        // SAFETY: the memory is there, as this processor sees it.
+        // SAFETY: this processor sees the memory.
         let found = (0..most).find(|byte| unsafe { *((address + byte) as *const u8) } == 0);
         found.map(|end| end + 1).ok_or(libc::ENAMETOOLONG)
     }
 
-    /// A list of buffers: a copy of it that Linux can use.
+    /// Copies a list of buffers so that Linux can use it. Returns the address of the copy.
     fn list(&mut self, address: u64, count: u64, access: Access) -> Result<u64, Errno> {
         if count > MOST_PIECES as u64 {
             return Err(libc::EINVAL);
         }
         let copies = self.scratch.pieces.get();
-        // SAFETY: `pieces` says why.
+        // SAFETY: as explained at `pieces`.
         for (number, piece) in unsafe { pieces(address, count) }.iter().enumerate() {
             let (at, bytes) = if piece.address != 0 && registry::is_near(piece.address) {
                 self.counted(piece.address, piece.bytes, access)?
@@ -364,10 +369,10 @@ impl Call<'_> {
                 self.counted += piece.bytes;
                 (piece.address, piece.bytes)
             };
-            // SAFETY: below the number there are; this handler's.
+            // SAFETY: the index is below the length, and only this handler uses the copies.
             unsafe { (*copies)[number] = Piece { address: at, bytes } };
             if bytes < piece.bytes {
-                // No more fits: the rest of the list has no bytes.
+                // No more bytes fit, so the rest of the list is empty.
                 for rest in number + 1..count as usize {
                     // SAFETY: as above.
                     unsafe { (*copies)[rest] = Piece { address: 0, bytes: 0 } };
@@ -378,10 +383,10 @@ impl Call<'_> {
         Ok(copies as u64)
     }
 
-    /// A message: a copy of it that Linux can use.
+    /// Copies a message so that Linux can use it. Returns the address of the copy.
     fn message(&mut self, address: u64, access: Access) -> Result<u64, Errno> {
         let copy = self.scratch.message.get();
-        // SAFETY: a `msghdr`, as the caller promises Linux; the copy is this handler's.
+        // SAFETY: a `msghdr`, by the caller's promise to Linux. Only this handler uses the copy.
         let message = unsafe {
             *copy = *(address as *const [u64; 7]);
             &mut *copy
@@ -399,7 +404,7 @@ impl Call<'_> {
         Ok(copy as u64)
     }
 
-    /// After the call: what Linux has written goes where the task sees it.
+    /// Copies everything that Linux has written to the addresses that the task sees.
     fn copy_back(&self, result: i64) {
         if result < 0 {
             return;
@@ -418,7 +423,7 @@ impl Call<'_> {
                 Some(at) => (result as u64).saturating_sub(at).min(back.bytes),
                 None => back.bytes,
             };
-            // SAFETY: both are there; the task's page becomes its own by the fault that this may be.
+            // SAFETY: both are mapped. If this faults, the page becomes the task's own.
             unsafe {
                 let from = self.staged(back.from) as *const u8;
                 std::ptr::copy_nonoverlapping(from, back.to as *mut u8, bytes as usize);
@@ -427,7 +432,7 @@ impl Call<'_> {
     }
 }
 
-/// The memory that a buffer is in, as a whole.
+/// The memory that contains a whole buffer.
 fn inside<'a>(address: u64, bytes: u64) -> Result<&'a Space, Errno> {
     let space = registry::at(address).ok_or(libc::EFAULT)?;
     let last = address.checked_add(bytes.saturating_sub(1)).ok_or(libc::EFAULT)?;

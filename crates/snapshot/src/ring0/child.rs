@@ -1,17 +1,18 @@
-//! A forked child with a snapshot: a process of its own in ring 0, whose page tables show the snapshot.
+//! A forked child with a snapshot: a separate process in ring 0 whose page tables show the snapshot.
 //!
-//! All that is outside of the region is the child's by `fork`, so that Linux sees it as the child does: only addresses of
-//! the region need the staging buffer. In the region, the child's page tables are empty at first. Its handler of page
-//! faults finds a page by the snapshot's tables, which the parent's handlers keep (`fault`), and gives the child a copy of
-//! its own.
+//! All memory outside of the region is the child's own after `fork`, and Linux sees it as the child does. Only
+//! addresses in the region need the staging buffer. In the region, the child's page tables are empty at first. Its
+//! page-fault handler finds a page through the snapshot's tables, which the parent's handlers maintain (`fault`),
+//! and gives the child its own copy.
 //!
-//! So the parent never waits for a child: there is nothing of its pages in the child's TLB. The copy is right if the
-//! snapshot's entry is the same after it was made as before, because the parent changes the entry before it writes to
-//! the page. Of the pages that the child only reads, it keeps [`CLEAN`] at most; it finds the others again as it did
-//! before. A child takes no lock that the parent has, and nothing waits for it, so it may be killed or stopped
-//! at any moment.
+//! The parent never waits for a child, because the child's TLB contains none of the parent's pages. The parent
+//! changes the snapshot's entry before it writes to the page. A copy is therefore valid if the entry is the same
+//! before and after copying. Of the pages that the child only reads, it keeps at most [`CLEAN`]; it copies the
+//! others again when they are needed. A child takes no lock of the parent, and no thread waits for it, so it may be
+//! killed or stopped at any time.
 //!
-//! Its lock ([`Child::state`]) is taken in ring 0 with interrupts off; nothing is touched meanwhile that may fault.
+//! The lock of [`Child::state`] is taken in ring 0 with interrupts off. The holder must not touch memory that may
+//! fault.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -30,35 +31,35 @@ use super::{registry, staging};
 use crate::region::Pages;
 use crate::{Error, PAGE};
 
-/// Pages that a child keeps that it has only read: 16 MiB.
+/// Limit of unchanged pages that a child keeps: 16 MiB.
 const CLEAN: usize = 4096;
 
-/// This process's, if it is a child.
+/// The child that this process is; null if it is none.
 static CURRENT: AtomicPtr<Child> = AtomicPtr::new(std::ptr::null_mut());
 
-/// See the module.
+/// A child with a snapshot. See the module.
 pub struct Child {
     region: &'static Region,
     space: &'static Space,
     process: &'static Process,
     slot: usize,
     epoch: u64,
-    /// The snapshot's tables, which are in memory shared with the parent.
+    /// The snapshot's tables, in memory that is shared with the parent.
     source: &'static TableSet,
     table: TableSet,
     pool: Pool,
-    /// Pages that are zero when they are touched.
+    /// The pages that must be zero on their next access.
     emptied: Pages,
     lock: AtomicBool,
     state: std::cell::UnsafeCell<VecDeque<u32>>,
 }
 
-// SAFETY: what is not atomic is used with the lock held.
+// SAFETY: fields that are not atomic are used only with the lock held.
 unsafe impl Sync for Child {}
 
-/// This process's, if it is a child with a snapshot.
+/// The child that this process is, if it is a child with a snapshot.
 pub fn current() -> Option<&'static Child> {
-    // SAFETY: never dropped.
+    // SAFETY: the value is never dropped.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
@@ -68,7 +69,7 @@ pub fn is_child() -> bool {
     !CURRENT.load(Ordering::Relaxed).is_null()
 }
 
-/// Makes this process, which has just been forked, one that sees the snapshot in this slot, and enters ring 0.
+/// Makes this process, which has just been forked, see the snapshot in this slot, and enters ring 0.
 pub fn enter(region: &'static Region, slot: usize, epoch: u64) -> Result<(), Error> {
     let space: &'static Space = region.space;
     let process = Process::builder().build().map_err(unavailable)?;
@@ -94,7 +95,7 @@ pub fn enter(region: &'static Region, slot: usize, epoch: u64) -> Result<(), Err
         lock: AtomicBool::new(false),
         state: std::cell::UnsafeCell::new(VecDeque::with_capacity(CLEAN + 1)),
     }));
-    // What was mapped before has windows already.
+    // Memory that was mapped before already has windows.
     let queue = child.state.get_mut().as_slices().0.as_ptr() as usize;
     let touched = [
         (std::ptr::from_ref(child) as usize, size_of::<Child>()),
@@ -106,7 +107,7 @@ pub fn enter(region: &'static Region, slot: usize, epoch: u64) -> Result<(), Err
         process.add_windows(address as u64, bytes as u64).map_err(unavailable)?;
     }
     staging::prepare(process)?;
-    // In the place of the parent's.
+    // This replaces the parent's handler.
     handlers::claim_page_faults(space.all(), page_fault).map_err(unavailable)?;
     handlers::adopt_segv();
     own.top().slots[entry_of(range)].store_exclusive(child.table.entry);
@@ -119,21 +120,21 @@ pub fn enter(region: &'static Region, slot: usize, epoch: u64) -> Result<(), Err
 /// The child's handler of page faults in the addresses of all memories.
 fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     match current().filter(|child| child.space.contains(address)) {
-        // A page that is there may be used in every way.
+        // A present page allows every access except instruction fetches.
         Some(child) if !frame.is_fetch() => child.bring(cpu, address & !(PAGE as u64 - 1)),
         _ => Outcome::Pass,
     }
 }
 
 impl Child {
-    /// Has the lock while `act` runs, in ring 0.
+    /// Runs `act` with the lock held, in ring 0.
     fn locked<R>(&self, cpu: Cpu, act: impl FnOnce(&mut VecDeque<u32>) -> R) -> R {
         // SAFETY: in ring 0, and dropped there.
         let _off = unsafe { InterruptsOff::new() };
         while self.lock.swap(true, Ordering::Acquire) {
             cpu.relax();
         }
-        // SAFETY: the lock.
+        // SAFETY: the lock is held.
         let result = act(unsafe { &mut *self.state.get() });
         self.lock.store(false, Ordering::Release);
         result
@@ -144,7 +145,7 @@ impl Child {
         self.locked(cpu, |clean| {
             let Some(entry) = self.table.directory().slot(address) else { return Outcome::Pass };
             if entry.load().is_present() {
-                // Another thread was faster.
+                // Another thread has made the page present.
                 return Outcome::Handled;
             }
             while clean.len() >= CLEAN {
@@ -154,7 +155,7 @@ impl Child {
             let Some(to) = self.pool.frames.address(own) else { return Outcome::Pass };
             let page = ((address - self.space.base()) / PAGE as u64) as usize;
             if self.emptied.contains(page) {
-                // SAFETY: a frame of this process's that nobody uses.
+                // SAFETY: a frame of this process that no other code uses.
                 unsafe { to.write_bytes(0, PAGE) };
             } else {
                 self.read(address, to);
@@ -166,7 +167,7 @@ impl Child {
         })
     }
 
-    /// Copies what the snapshot has at a page.
+    /// Copies a page of the snapshot.
     fn read(&self, address: u64, to: *mut u8) {
         let Some(entry) = self.source.directory().slot(address) else { end("a page is missing") };
         let mut frame: Frame = entry.load().frame();
@@ -175,8 +176,8 @@ impl Child {
                 end("there was no memory to keep it");
             }
             let Some(from) = self.space.address_of(frame) else { end("a page is missing") };
-            // SAFETY: shared frames of the parent's, and one that nobody else uses. If the parent writes to the page
-            // meanwhile, the copy is not used.
+            // SAFETY: a shared frame of the parent, and a frame that no other code uses. If the parent writes to
+            // the page meanwhile, the copy is not used.
             unsafe { copy_frame(to, from) };
             fence(Ordering::SeqCst);
             let now = entry.load().frame();
@@ -190,7 +191,7 @@ impl Child {
         }
     }
 
-    /// Gives up the page that was brought first, unless it was written to.
+    /// Drops the page that was brought first, unless it was written to.
     fn let_go(&self, cpu: Cpu, clean: &mut VecDeque<u32>) {
         let Some(page) = clean.pop_front() else { return };
         let address = self.space.base() + u64::from(page) * PAGE as u64;
@@ -202,15 +203,15 @@ impl Child {
         }
     }
 
-    /// After an entry is empty: no thread uses it any more, and its frame is free.
+    /// Frees the frame of an entry that was emptied, after a shootdown.
     fn forget(&self, cpu: Cpu, address: u64, before: Pte) {
-        // An error would mean that this is not ring 0.
+        // An error would mean that this code does not run in ring 0.
         let _ = cpu.shoot_down_everywhere(&Batch::page(address, PageSize::Size4K));
-        // A frame of this pool that was handed out is never refused.
+        // A frame of this pool that is handed out is never refused.
         let _ = self.pool.frames.give(cpu.number(), before.frame());
     }
 
-    /// Pages become zero.
+    /// Makes pages zero.
     pub fn empty(&self, pages: Range<usize>) {
         for page in pages {
             let address = self.space.base() + (page * PAGE) as u64;
@@ -224,14 +225,14 @@ impl Child {
                 });
             });
             if emptied.is_err() {
-                // There is no way into ring 0, without which it has no memory.
+                // Without ring 0, this process has no access to its memory.
                 end("it cannot enter ring 0");
             }
         }
     }
 }
 
-/// Ends this process, which cannot see its snapshot any more.
+/// Ends this process, because it cannot see its snapshot any more.
 fn end(why: &str) -> ! {
     let parts = ["bedplate snapshot: a child ends: its memory is lost: ", why, "\n"];
     for part in parts {

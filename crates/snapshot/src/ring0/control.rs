@@ -1,6 +1,7 @@
-//! What a process and its forked children share besides the memory: which snapshots are over, and what children did.
+//! State that a process and its forked children share in addition to the memory: which snapshots are over, and
+//! statistics of the children.
 //!
-//! It is one mapping that forked children share. All of it is atomic; nobody waits for anybody.
+//! It is one mapping that is shared with forked children. All fields are atomic, and no process waits for another.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -11,37 +12,37 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use super::protocol::MOST;
 use crate::Error;
 
-/// See the module.
+/// The shared state. See the module.
 #[derive(Debug)]
 pub struct Control {
-    /// For each slot, the epoch of the latest snapshot of a child's that is over.
+    /// For each slot, the epoch of the latest child's snapshot that is over.
     over: [AtomicU64; MOST],
-    /// Children that entered ring 0.
+    /// Number of children that entered ring 0.
     pub children: AtomicU64,
-    /// Pages that children have used.
+    /// Number of pages that children used.
     pub brought: AtomicU64,
-    /// Pages that they let go of, unchanged, to use others.
+    /// Number of pages that children dropped unchanged, to make room for others.
     pub dropped: AtomicU64,
 }
 
 impl Control {
-    /// A snapshot's pages are not kept any more.
+    /// Records that the pages of a snapshot are not kept any more.
     pub fn set_over(&self, slot: usize, epoch: u64) {
         self.over[slot].store(epoch, Ordering::SeqCst);
     }
 
-    /// Whether that has happened.
+    /// Whether the pages of a snapshot are not kept any more.
     #[inline]
     pub fn is_over(&self, slot: usize, epoch: u64) -> bool {
         self.over[slot].load(Ordering::SeqCst) >= epoch
     }
 }
 
-/// The mapping, for as long as the process lives.
+/// The mapping, which exists as long as the process.
 #[derive(Debug)]
 pub struct ControlMapping(NonNull<Control>);
 
-// SAFETY: a reference to atomics that stay.
+// SAFETY: a reference to atomics that are never freed.
 unsafe impl Send for ControlMapping {}
 // SAFETY: as above.
 unsafe impl Sync for ControlMapping {}
@@ -60,7 +61,7 @@ impl Deref for ControlMapping {
     type Target = Control;
 
     fn deref(&self) -> &Control {
-        // SAFETY: mapped as long as the process lives; zeros are values of all of it.
+        // SAFETY: mapped as long as the process lives; zero is a valid value of all fields.
         unsafe { self.0.as_ref() }
     }
 }

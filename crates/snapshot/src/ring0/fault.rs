@@ -1,6 +1,6 @@
-//! The handler of page faults (Figure 5): what ring 0 does when somebody writes to a page that is write-protected.
+//! The page-fault handler (Figure 5): a write to a write-protected page in ring 0.
 //!
-//! Nothing here allocates, or waits without answering other processors.
+//! The handler does not allocate. While it waits, it serves the requests of other processors.
 
 use std::sync::atomic::Ordering;
 
@@ -27,12 +27,13 @@ fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> bedplate_ring0::
     }
 }
 
-/// Has page faults of all memories come here.
+/// Sets the handler of page faults for all memories.
 pub fn install(all: VirtRange) -> Result<(), Error> {
     handlers::claim_page_faults(all, page_fault).map_err(unavailable)
 }
 
-/// Makes a page writable for the tables that this processor uses. `None` where it has no right to it.
+/// Makes a page writable in the tables that this processor uses. Returns `None` if the processor must not write
+/// there.
 #[inline]
 pub fn write(space: &Space, cpu: Cpu, address: u64) -> Option<()> {
     let address = address & !(PAGE as u64 - 1);
@@ -45,7 +46,7 @@ pub fn write(space: &Space, cpu: Cpu, address: u64) -> Option<()> {
         Some((number, slot)) if number == space.number() => {
             count(space, protocol::write_by_snapshot(&page, slot, space.epochs.of(slot)));
         }
-        // A task on another memory's snapshot.
+        // The processor runs a task on a snapshot of another memory.
         Some(_) => return None,
     }
     cpu.flush_page(address);
@@ -59,7 +60,7 @@ fn count(space: &Space, outcome: Outcome) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A page that is written to, on a processor. The latch is held.
+/// A page that is written to, on a processor. The latch must be held.
 pub struct Page<'a> {
     pub space: &'a Space,
     pub cpu: Cpu,
@@ -67,7 +68,7 @@ pub struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Main writes, or Linux does for it.
+    /// Performs a write by main, or by Linux for main.
     #[inline(always)]
     pub fn write_by_main(&self) -> Option<()> {
         let entry = self.space.main().directory().slot(self.address)?;
@@ -87,14 +88,14 @@ impl World<Native> for Page<'_> {
         let from = self.space.address_of(of)?;
         let frames = &self.space.pool.frames;
         let copy = frames.take(self.cpu.number())?;
-        // SAFETY: both are frames of this memory's; nobody else has the new one. If somebody writes to the old one
-        // meanwhile, the copy is not used.
+        // SAFETY: both frames belong to this memory, and no other code has the new one. If another thread writes to
+        // the old one meanwhile, the copy is not used.
         unsafe { copy_frame(frames.address(copy)?, from) };
         Some(copy)
     }
 
     fn discard(&self, copy: Frame) {
-        // Its own frame, taken above, is never refused.
+        // A frame that was taken above is never refused.
         let _ = self.space.pool.frames.give(self.cpu.number(), copy);
     }
 

@@ -1,5 +1,5 @@
-//! Snapshots in forked children: taken just before `fork`, and held still until just after it, so that the memory and
-//! all that is outside of it are of the same moment.
+//! Snapshots in forked children. A snapshot is taken just before `fork`, and writes are held up until just after
+//! it. The memory and all other memory of the process are therefore of the same moment.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use super::spawn::{take, take_tables};
 use super::{arena::Region, child};
 use crate::Error;
 
-/// A snapshot without a child. Nobody writes to protected pages, which all are: whoever holds this must not write to
-/// the region, nor let signals be handled on top of it.
+/// A snapshot whose child does not exist yet. All pages are protected, and no thread can write to them. The holder
+/// must not write to the region, and must not let signals be handled.
 pub struct Frozen {
     region: &'static Region,
     slot: usize,
@@ -26,7 +26,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Takes a snapshot. Signals are blocked.
+    /// Takes a snapshot. Signals must be blocked.
     pub(super) fn new(region: &'static Region) -> Result<Self, Error> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("pipe"))?;
         let begin = Instant::now();
@@ -50,22 +50,22 @@ impl Frozen {
         drop(latch);
         let pause = begin.elapsed().as_nanos() as u64;
         region.pauses.record(pause);
-        // Only the child has the other end now: when it ends, so does the pipe.
+        // Only the child has the other end now, so the pipe is closed when the child ends.
         drop(write);
         region.reaper.watch(slot, read);
         epoch
     }
 
-    /// Enters ring 0, where the region is as it was.
+    /// Enters ring 0, where the region has the content of the snapshot.
     ///
     /// # Safety
-    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    /// As for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, slot, epoch, latch, read, write, .. } = self;
-        // The latch is a copy of the parent's: nobody uses it here.
+        // The latch is a copy of the parent's latch, and is not used here.
         std::mem::forget(latch);
         drop(read);
-        // Open until this process ends.
+        // The pipe stays open until this process ends.
         std::mem::forget(write);
         child::enter(region, slot, epoch)
     }

@@ -1,4 +1,4 @@
-//! Addresses and frames: where ring 0 has the memory, and where the process has the frames behind it.
+//! Addresses and frames: the memory in ring 0, and the frames behind it in the process.
 
 use bedplate_ring0::frames::{Backing, Frame, FramePool, HostMemory};
 use bedplate_ring0::paging::VirtRange;
@@ -8,23 +8,23 @@ use bedplate_ring0::{Attached, Process, Reserved};
 use super::registry::FIRST_ENTRY;
 use crate::{Error, Kind};
 
-/// From an error of ring 0's.
+/// Makes an error of an error of ring 0.
 pub fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() }
 }
 
-/// This process in ring 0, built if it is not.
+/// This process in ring 0. It is built if there is none.
 pub fn process() -> Result<&'static Process, Error> {
     Process::this().map_err(unavailable)
 }
 
-/// Keeps the entry of the topmost page table that a memory of this number has, unless something is mapped there.
+/// Reserves the entry of the topmost page table for the memory with this number. Fails if anything is mapped there.
 pub fn reserve(process: &'static Process, number: usize) -> Result<Reserved, Error> {
     let range = VirtRange::top_level_slot(FIRST_ENTRY + number).map_err(unavailable)?;
     Reserved::new(process, range).map_err(unavailable)
 }
 
-/// Main's frames: page after page in one piece.
+/// Main's frames: contiguous, and in the order of the pages.
 #[derive(Debug)]
 pub struct Home {
     process: &'static Process,
@@ -44,13 +44,13 @@ impl Home {
         Frame::containing(self.attached.physical).offset(page as u64)
     }
 
-    /// Where the process has what is at this offset: natively, too, so for Linux.
+    /// The address of an offset in the process. It is valid in ring 3 too, and thus for Linux.
     #[inline]
     pub fn address(&self, offset: usize) -> *mut u8 {
         self.memory.base().wrapping_add(offset)
     }
 
-    /// Where the process has a frame, if it is one of these.
+    /// The address of a frame in the process, or `None` if it is not one of these frames.
     #[inline]
     pub fn address_of(&self, frame: Frame) -> Option<*mut u8> {
         let offset = frame.address().wrapping_sub(self.attached.physical);
@@ -84,24 +84,24 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many frames are handed out.
+    /// Number of frames that are handed out.
     pub fn in_use(&self) -> u64 {
         let statistics = self.frames.statistics();
         statistics.taken - statistics.given
     }
 
-    /// How many are not.
+    /// Number of free frames.
     pub fn free(&self) -> usize {
         self.count() - self.in_use() as usize
     }
 
-    /// The number of a frame, from 0.
+    /// The number of a frame in the pool, from 0.
     #[inline]
     pub fn number(&self, frame: Frame) -> u32 {
         (frame.number() - self.frames.first().number()) as u32
     }
 
-    /// How many frames there are.
+    /// Number of frames in the pool.
     pub fn count(&self) -> usize {
         self.frames.memory().bytes() / crate::PAGE
     }
@@ -119,7 +119,7 @@ fn attach(
     backing: Backing,
 ) -> Result<(HostMemory, Attached), Error> {
     let memory = HostMemory::map(bytes.next_multiple_of(2 << 20), backing).map_err(unavailable)?;
-    // SAFETY: the memory is kept beside what is returned here, and unmapped after it was detached.
+    // SAFETY: the memory is kept together with the returned value, and unmapped after it was detached.
     let attached =
         unsafe { process.attach(memory.base() as u64, memory.bytes() as u64) }.map_err(unavailable)?;
     Ok((memory, attached))

@@ -1,17 +1,17 @@
 //! The `ring0` engine: SNAPPY (section 4 of the paper) on a privileged process.
 //!
-//! The memory is a range of addresses that only ring 0 can use (`space`). Main's page tables map it to frames, which
-//! are this process's memory at other addresses (`frames`) and never change. A snapshot is another set of tables
-//! (`tables`), with a thread in ring 0 that uses them (`task`). The handler of page faults (`fault`) makes copies
-//! of pages for snapshots; `protocol` says when. Threads in the background (`background`) copy tables ahead of time,
-//! and give pages back. `calls` lets Linux see what ring 0 sees, and `native` brings threads to ring 0 that touch
-//! the memory elsewhere: so nobody ever sees the wrong memory without noticing.
+//! The memory is a range of addresses that only ring 0 can use (`space`). Main's page tables map it to frames that
+//! never change. These frames are memory of this process at other addresses (`frames`). A snapshot is another set
+//! of tables (`tables`), which a thread in ring 0 uses (`task`). The page-fault handler (`fault`) copies pages for
+//! snapshots; `protocol` says when. Background threads (`background`) copy tables ahead of time, and give back
+//! pages. `calls` makes Linux see the same memory as ring 0. `native` makes threads enter ring 0 when they touch
+//! the memory in ring 3. No thread can therefore see the wrong memory unnoticed.
 //!
-//! Programs that fork have their snapshots in children (`arena`, `forked`), which are processes of their own in ring 0
-//! (`child`) and read the memory by the snapshot's tables; `reaper` notices when they end.
+//! Programs that fork have their snapshots in children (`arena`, `forked`). These are separate processes in ring 0
+//! (`child`) and read the memory through the snapshot's tables. `reaper` notices when they end.
 //!
-//! Locks, in this order: the list of tables (`tables::TablePool`), the latch of the protocol, the locks of entries. The
-//! first is never held while the second is waited for.
+//! The locks, in this order: the list of tables (`tables::TablePool`), the latch of the protocol, the locks of
+//! entries. A thread must not hold the first lock while it waits for the second.
 
 mod arena;
 mod background;

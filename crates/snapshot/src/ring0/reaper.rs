@@ -1,8 +1,8 @@
-//! Ends snapshots of forked children that are gone.
+//! Ends the snapshots of forked children that have ended.
 //!
-//! A child holds the one end of a pipe and the parent the other, which a thread of the parent's waits for. So a
-//! snapshot ends however its child does; also when there never was one. Nothing here allocates once the thread runs: a
-//! process forks while its allocator's locks are held.
+//! A child holds one end of a pipe, and the parent the other, on which a thread of the parent waits. A snapshot
+//! therefore ends however its child ends, and also if there never was a child. The thread does not allocate while
+//! it runs, because a process forks while its allocator's locks are held.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,13 +16,13 @@ use super::{arena::Region, task};
 use crate::Error;
 
 const NONE: i32 = -1;
-/// The time after which the statistics are brought up to date, if nothing ends before.
+/// The interval between updates of the statistics if no child ends.
 const PUBLISH: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// See the module.
+/// The thread's state. See the module.
 #[derive(Debug)]
 pub struct Reaper {
-    /// The pipes of children, by the slots of their snapshots.
+    /// The descriptors of the children's pipes, by the slots of their snapshots.
     pipes: [AtomicI32; MOST],
     wake_up: OwnedFd,
 }
@@ -34,17 +34,17 @@ impl Reaper {
         Ok(Self { pipes: [const { AtomicI32::new(NONE) }; MOST], wake_up })
     }
 
-    /// Waits for the end of the child that has this slot, from now on.
+    /// Watches the child that has this slot from now on.
     pub fn watch(&self, slot: usize, pipe: OwnedFd) {
         self.pipes[slot].store(pipe.into_raw_fd(), Ordering::Release);
-        // It cannot be full.
+        // The counter cannot overflow.
         let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
     /// The pipe of a slot, if there is one.
     fn pipe(&self, slot: usize) -> Option<BorrowedFd<'_>> {
         let pipe = self.pipes[slot].load(Ordering::Acquire);
-        // SAFETY: the reaper's thread, which is the caller, is the only one to close it.
+        // SAFETY: the caller is the reaper's thread, and only this thread closes the pipe.
         (pipe != NONE).then(|| unsafe { BorrowedFd::borrow_raw(pipe) })
     }
 
@@ -62,7 +62,7 @@ impl Reaper {
             let mut count = 1;
             for slot in 0..MOST {
                 if let Some(pipe) = self.pipe(slot) {
-                    // The end of the other side is reported in any case.
+                    // A closed other end is reported even without requested events.
                     waits[count] = PollFd::from_borrowed_fd(pipe, PollFlags::empty());
                     slots[count] = slot;
                     count += 1;
@@ -70,7 +70,7 @@ impl Reaper {
             }
             region.publish();
             if poll(&mut waits[..count], Some(&PUBLISH)).is_err() {
-                continue; // A signal.
+                continue; // Interrupted by a signal.
             }
             if !waits[0].revents().is_empty() {
                 let _ = rustix::io::read(self.wake_up.as_fd(), &mut [0; 8]);
@@ -84,9 +84,9 @@ impl Reaper {
 
     fn end(&self, region: &Region, slot: usize) {
         let pipe = self.pipes[slot].swap(NONE, Ordering::AcqRel);
-        // SAFETY: it was given to `watch`, and is known to nobody any more.
+        // SAFETY: the descriptor was given to `watch`, and no other code knows it.
         drop(unsafe { OwnedFd::from_raw_fd(pipe) });
-        // A child that closed its end, but still lives, is to notice.
+        // A child that closed its end but still lives must notice this.
         region.control.set_over(slot, region.space.epochs.of(slot));
         task::end(region.space, slot);
     }

@@ -1,30 +1,31 @@
-//! Which arguments of which system calls point to memory, how much of it Linux uses, and how.
+//! The arguments of system calls that point to memory, the length of that memory, and how Linux uses it.
 //!
-//! Calls that are not listed get `EFAULT` for addresses in a memory, as Linux finds nothing there.
+//! Calls that are not listed fail with `EFAULT` for addresses in a memory, because Linux has nothing mapped there.
 
 use libc::c_long;
 
-/// What Linux does with a buffer.
+/// How Linux uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,
     Write,
 }
 
-/// How long a buffer is.
+/// The length of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// So many bytes.
+    /// A fixed number of bytes.
     Fixed(u64),
-    /// As an argument says, in elements of so many bytes.
+    /// The value of an argument, in elements of this many bytes.
     Argument(usize, u64),
-    /// As an argument says, and the call may do less and return how much it did.
+    /// The value of an argument in bytes. The call may process less, and returns the number of bytes processed.
     Partial(usize),
-    /// As the word says that an argument points to.
+    /// The word that an argument points to, in bytes.
     PointedTo(usize),
-    /// Up to a zero byte.
+    /// Up to and including a zero byte.
     Text,
-    /// As many `iovec` as an argument says, each with a buffer; the call may do less and return how much it did.
+    /// An array of `iovec`, each with a buffer; its length is the value of an argument. The call may process less,
+    /// and returns the number of bytes processed.
     Pieces(usize),
     /// A `msghdr`.
     Message,
@@ -50,7 +51,7 @@ const fn text(argument: usize) -> Buffer {
     reads(argument, Length::Text)
 }
 
-/// Whether memory may be behind an argument without its address being in a memory itself.
+/// Whether an argument may lead to memory although its own address is not in a memory.
 pub fn is_indirect(number: u64) -> bool {
     matches!(
         number as c_long,
@@ -65,7 +66,7 @@ pub fn is_indirect(number: u64) -> bool {
     )
 }
 
-/// Whether a call changes what is mapped at its first argument.
+/// Whether a call changes the mappings at its first argument.
 pub fn changes_mappings(number: u64) -> bool {
     matches!(
         number as c_long,
@@ -79,14 +80,14 @@ pub fn changes_mappings(number: u64) -> bool {
     )
 }
 
-/// Whether Linux does not look at an argument of this call, because of what the other arguments say. The caller need not have
-/// set such an argument: whatever its register held before is there.
+/// Whether Linux ignores an argument of this call because of the other arguments. The caller need not set such an
+/// argument, so its register may contain any value.
 pub fn is_ignored(number: u64, arguments: &[u64; 6], argument: usize) -> bool {
     match (number as c_long, argument) {
         (libc::SYS_futex, 3) => !has_timeout(arguments[1]),
         (libc::SYS_futex, 4) => !has_second_word(arguments[1]),
         (libc::SYS_epoll_ctl, 3) => arguments[1] as i32 == libc::EPOLL_CTL_DEL,
-        // The length of an address that nobody wants.
+        // The length of an address that the caller does not request.
         (libc::SYS_accept | libc::SYS_accept4, 2) => arguments[1] == 0,
         (libc::SYS_recvfrom, 5) => arguments[4] == 0,
         _ => false,
@@ -119,7 +120,7 @@ fn has_second_word(operation: u64) -> bool {
     )
 }
 
-/// The buffers of a call.
+/// The buffers of a system call.
 pub fn of(number: u64) -> &'static [Buffer] {
     use Length::{Argument, Fixed, Message, Partial, Pieces, PointedTo};
     const STAT: Length = Fixed(size_of::<libc::stat>() as u64);
@@ -223,7 +224,7 @@ pub fn of(number: u64) -> &'static [Buffer] {
         libc::SYS_getrusage => const { &[writes(1, Fixed(144))] },
         libc::SYS_waitid => const { &[writes(2, Fixed(128)), writes(4, Fixed(144))] },
         libc::SYS_wait4 => const { &[writes(1, INT), writes(3, Fixed(144))] },
-        // Words that threads wait for: only where they are is used, and what is there.
+        // Words that threads wait for. Only the address and the value of the word matter.
         libc::SYS_futex => const { &[writes(0, INT), reads(3, TIME), writes(4, INT)] },
         _ => &[],
     }

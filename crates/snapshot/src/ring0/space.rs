@@ -1,8 +1,8 @@
-//! One memory: everything that handlers, snapshots and the threads in the background share.
+//! One memory: the state that handlers, snapshots and background threads share.
 //!
-//! Main's tables are those that the process's own topmost table leads to; [`Space::main`] says which they are, and
-//! changes with the latch held for writing. A snapshot's slot ([`SnapshotSlot`]) belongs to its task from the moment it is
-//! taken to the moment it is given back.
+//! Main's tables are those below the process's own topmost table. [`Space::main`] says which they are, and changes
+//! only with the latch held for writing. A snapshot's slot ([`SnapshotSlot`]) belongs to its task from the moment
+//! when it is taken until it is given back.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -20,32 +20,33 @@ use super::{calls, fault, native, registry};
 use crate::engine::{Options, Statistics};
 use crate::{Error, PAGE};
 
-/// No processor.
+/// Stands for no processor.
 pub const NO_CPU: u32 = u32::MAX;
 
-/// How many copies of all pages there is room for: one for each snapshot that may be active, and one for what those that
-/// have ended leave behind until it is reclaimed. If snapshots need more, some are lost ([`Error::Incomplete`]).
+/// Number of copies of all pages for which there is room. There is one for each snapshot that may be active, and
+/// one for the remains of ended snapshots until they are reclaimed. If snapshots need more, some are abandoned
+/// ([`Error::Incomplete`]).
 fn most_copies(options: Options) -> usize {
     options.at_once + 1
 }
 
-/// A snapshot, as long as it is active.
+/// The state of an active snapshot.
 #[derive(Debug)]
 pub struct SnapshotSlot {
-    /// Its tables.
+    /// The snapshot's tables.
     pub table: AtomicPtr<TableSet>,
-    /// The processor that uses them.
+    /// The processor that uses the tables.
     pub cpu: AtomicU32,
-    /// Pages of it were lost.
+    /// Whether pages of the snapshot were lost.
     pub incomplete: AtomicBool,
 }
 
-/// What happened.
+/// Statistics of a memory.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Writes to protected pages for which a copy was made.
     pub copied: AtomicU64,
-    /// Others.
+    /// Other writes to protected pages.
     pub not_copied: AtomicU64,
     pub ended: AtomicU64,
     pub without_copying: AtomicU64,
@@ -53,10 +54,10 @@ pub struct Counters {
     pub protected_ahead: AtomicU64,
 }
 
-/// See the module.
+/// One memory. See the module.
 #[derive(Debug)]
 pub struct Space {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     pub pool: Pool,
     pub home: Home,
     reserved: Reserved,
@@ -65,7 +66,7 @@ pub struct Space {
     bytes: usize,
     range: VirtRange,
     all: VirtRange,
-    /// What the process's topmost table had at this place before.
+    /// The previous entry of the process's topmost table for this memory.
     before: Pte,
     pub latch: Latch<Native>,
     pub epochs: Epochs<Native>,
@@ -73,27 +74,27 @@ pub struct Space {
     pub slots: [SnapshotSlot; MOST],
     main: AtomicPtr<TableSet>,
     pub table_pool: TablePool,
-    /// Stands for pages that were lost.
+    /// The frame that replaces lost pages.
     garbage: Frame,
-    /// How many snapshots can be taken in a row without copying.
+    /// How many snapshots can be taken in a row without copying tables.
     pub ahead: usize,
     pub counters: Counters,
 }
 
-/// How many frames the tables of a memory take.
+/// Number of frames that the tables of a memory of this size in bytes take.
 pub fn table_frames(bytes: usize) -> usize {
     let leaves = bytes.div_ceil(2 << 20);
     1 + 1 + leaves.div_ceil(512) + leaves
 }
 
 impl Space {
-    /// A memory filled with zeros, and main's tables, in use.
+    /// Creates a memory filled with zeros, and main's tables, which are in use.
     pub fn new(process: &'static Process, options: Options) -> Result<Arc<Self>, Error> {
         let backing = if options.huge_pages { Backing::Transparent } else { Backing::Small };
         Self::with(process, options, backing)
     }
 
-    /// The same, backed in this way.
+    /// As `new`, with this kind of backing.
     pub fn with(process: &'static Process, options: Options, backing: Backing) -> Result<Arc<Self>, Error> {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;
@@ -104,7 +105,7 @@ impl Space {
         let mapped = options.bytes.next_multiple_of(PageSize::Size2M.bytes() as usize);
         let range = VirtRange::at(reserved.range().start(), mapped as u64).map_err(unavailable)?;
         let home = Home::new(process, options.bytes, backing)?;
-        // None of it is touched before it is used.
+        // The host provides these frames only when they are used.
         let frames = most_copies(options) * mapped / PAGE
             + table_frames(mapped) * (MOST + 2 * options.ahead + 2)
             + 512;
@@ -163,33 +164,33 @@ impl Space {
         Ok(space)
     }
 
-    /// Its number.
+    /// The number of the memory.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Where ring 0 has it.
+    /// The address of the memory in ring 0.
     pub fn base(&self) -> u64 {
         self.range.start()
     }
 
-    /// Its size.
+    /// The size of the memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The addresses of all memories.
+    /// The addresses of all possible memories.
     pub fn all(&self) -> VirtRange {
         self.all
     }
 
-    /// Whether an address is in it.
+    /// Whether an address is in this memory.
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.range.start()) < self.bytes as u64
     }
 
-    /// The process's page tables, for the entry of this memory.
+    /// The process's page tables, to change the entry of this memory.
     pub fn process_tables(&self) -> PageTables<'static, Windows> {
         // SAFETY: only the entry of the reserved range is changed through them.
         unsafe { self.process.page_tables() }
@@ -198,27 +199,28 @@ impl Space {
     /// Main's tables.
     #[inline]
     pub fn main(&self) -> &TableSet {
-        // SAFETY: tables are freed with the memory only.
+        // SAFETY: tables are freed only with the memory.
         unsafe { &*self.main.load(Ordering::Acquire) }
     }
 
-    /// Lets main use other tables, and returns those it used. With the latch held for writing; who uses the old ones
-    /// is flushed by the caller.
+    /// Switches main to other tables, and returns the previous ones. The caller must hold the latch for writing,
+    /// and must flush the processors that use the previous tables.
     pub fn replace_main(&self, table: Box<TableSet>) -> Box<TableSet> {
         self.process_tables().top().slots[entry_of(self.range)].store_exclusive(table.entry);
         let old = self.main.swap(Box::into_raw(table), Ordering::AcqRel);
-        // SAFETY: it was made of a box, and nobody but main knows it.
+        // SAFETY: the pointer was made of a box, and only main knew it.
         unsafe { Box::from_raw(old) }
     }
 
-    /// Tables of an active snapshot.
+    /// The tables of an active snapshot.
     #[inline]
     pub fn snapshot(&self, slot: usize) -> Option<&TableSet> {
-        // SAFETY: they stay as long as the snapshot is active, which the latch, held by the caller, keeps it.
+        // SAFETY: the tables exist as long as the snapshot is active. The latch, which the caller holds, keeps it
+        // active.
         unsafe { self.slots.get(slot)?.table.load(Ordering::Acquire).as_ref() }
     }
 
-    /// New tables.
+    /// Creates tables.
     pub fn new_table(&self) -> Result<Box<TableSet>, Error> {
         let frames = &mut self.pool.frames.cpu(0);
         let table = TableSet::new(&self.process_tables(), self.all, self.range, frames);
@@ -231,7 +233,7 @@ impl Space {
         Ok(Box::new(table))
     }
 
-    /// The processors that are on main's tables: all that are not on a snapshot of this memory.
+    /// The processors that use main's tables: all that use no snapshot of this memory.
     pub fn processors_of_main(&self) -> CpuSet {
         let mut cpus = CpuSet::first(self.process.cpus());
         for (slot, _) in self.epochs.active() {
@@ -240,39 +242,39 @@ impl Space {
         cpus
     }
 
-    /// Has a processor of each of these snapshots forget a page.
+    /// Makes the processors of these snapshots (one bit for each slot) drop their translations of a page.
     pub fn flush_snapshots(&self, cpu: Cpu, snapshots: u64, address: u64) {
         let mut cpus = CpuSet::new();
         for slot in (0..MOST).filter(|slot| snapshots & 1 << slot != 0) {
             cpus.insert(self.slots[slot].cpu.load(Ordering::SeqCst) as usize);
         }
-        // An error would mean that this is not ring 0, where no processor is.
+        // An error would mean that this code does not run in ring 0.
         let _ = cpu.shoot_down(&cpus, &Batch::page(address, PageSize::Size4K));
     }
 
-    /// Whether a frame stands for a lost page.
+    /// Whether a frame replaces a lost page.
     pub fn is_garbage(&self, frame: Frame) -> bool {
         frame == self.garbage
     }
 
-    /// The addresses kept for it.
+    /// The addresses reserved for the memory.
     pub fn addresses(&self) -> VirtRange {
         self.reserved.range()
     }
 
-    /// The addresses that its tables map.
+    /// The addresses that the memory's tables map.
     pub fn range(&self) -> VirtRange {
         self.range
     }
 
-    /// Marks a snapshot as lost, and says what it sees from now on where nothing could be kept.
+    /// Marks a snapshot as incomplete, and returns the frame that replaces its lost pages.
     #[cold]
     pub fn tear(&self, slot: usize) -> Frame {
         self.slots[slot].incomplete.store(true, Ordering::Release);
         self.garbage
     }
 
-    /// Where the process has a frame.
+    /// The address of a frame in the process.
     #[inline]
     pub fn address_of(&self, frame: Frame) -> Option<*mut u8> {
         self.home.address_of(frame).or_else(|| self.pool.frames.address(frame))
@@ -300,11 +302,11 @@ impl Drop for Space {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         registry::set(self.number, std::ptr::null());
         self.process_tables().top().slots[entry_of(self.range)].store_exclusive(self.before);
-        // Processors that are not in ring 0 now forget everything when they come in. A forked child cannot enter, but
-        // has none in ring 0 either.
+        // Processors that are not in ring 0 now drop all translations when they enter. A forked child cannot enter
+        // this process, but has no processor in ring 0 either.
         let _ = self.process.run(|cpu| cpu.shoot_down_everywhere(&Batch::full()));
         let main = self.main.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made of a box; nothing uses it any more. Its frames go with the pool.
+        // SAFETY: the pointer was made of a box, and nothing uses it any more. Its frames are freed with the pool.
         drop(unsafe { Box::from_raw(main) });
     }
 }

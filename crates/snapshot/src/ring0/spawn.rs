@@ -1,9 +1,9 @@
 //! Taking a snapshot.
 //!
-//! With the latch held, so that no write to a protected page is completed meanwhile: main's tables are replaced by
-//! write-protected ones, or write-protected while they are copied; then main's processors forget what they had cached.
-//! Writes they make before they have done so are in the snapshot; those they make later wait for the latch. So the
-//! snapshot is of one moment, whatever main's threads tell each other.
+//! The latch is held, so no write to a protected page completes meanwhile. Main's tables are replaced by
+//! write-protected ones, or are write-protected while they are copied. Then main's processors flush their cached
+//! translations. Writes before a processor's flush are in the snapshot; later writes wait for the latch. The
+//! snapshot is therefore of one moment, even if main's threads communicate meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,11 +22,11 @@ use crate::engine::Work;
 use crate::task::Task;
 use crate::{Error, PAGE};
 
-/// Tables for a snapshot.
+/// The tables for a snapshot.
 pub enum Tables {
-    /// Both are ready.
+    /// Two prepared sets: one for the snapshot and one for main.
     Ready { snapshot: Box<TableSet>, main: Box<TableSet> },
-    /// To be copied.
+    /// One set, to which main's tables must be copied.
     Empty(Box<TableSet>),
 }
 
@@ -51,8 +51,7 @@ pub fn spawn(space: &Arc<Space>, work: Work) -> Result<Task, Error> {
     Ok(Task::new(Box::new(task), epoch, pause))
 }
 
-/// Tables for the next snapshot. Waits for the frames that ended snapshots leave behind, if there may be too few without
-/// them.
+/// Takes tables for the next snapshot. If there may be too few frames, waits for the frames of ended snapshots.
 pub fn take_tables(space: &Space) -> Result<Tables, Error> {
     let mut pooled = space.table_pool.lock();
     while pooled.is_reclaimed_soon() && space.pool.free() < space.bytes() / PAGE {
@@ -72,8 +71,8 @@ pub fn take_tables(space: &Space) -> Result<Tables, Error> {
     }
 }
 
-/// Takes a snapshot, in ring 0. `then` gets the latch, which keeps writes to protected pages waiting until it is dropped;
-/// then signals may be handled again in ring 0.
+/// Takes a snapshot, in ring 0. `then` gets the latch. Writes to protected pages wait until the latch is dropped;
+/// afterwards signals may be handled in ring 0 again.
 pub fn take<'s, R>(
     space: &'s Space,
     cpu: Cpu,
@@ -82,7 +81,7 @@ pub fn take<'s, R>(
     then: impl FnOnce(Writing<'s, Native>) -> R,
 ) -> Result<(u64, Duration, R), Error> {
     let begin = Instant::now();
-    // Signals that are handled in ring 0 must not write to the memory while this has the latch.
+    // Signals that are handled in ring 0 must not write to the memory while this code holds the latch.
     // SAFETY: in ring 0, and dropped there.
     let off = unsafe { InterruptsOff::new() };
     let writing = space.latch.write(|| cpu.relax());
@@ -98,7 +97,8 @@ pub fn take<'s, R>(
             let frames = &mut space.pool.frames.cpu(cpu.number());
             let made = snapshot.copy(space.main(), frames, || cpu.relax());
             if made.is_err() {
-                // Some of main's pages are write-protected without need, which the next write to them undoes.
+                // Some of main's pages are write-protected without need. The next write to each of them undoes
+                // this.
                 flush_main(space, cpu)?;
                 drop((writing, off));
                 space.table_pool.lock().used.push(snapshot);
@@ -133,7 +133,7 @@ pub fn take<'s, R>(
     Ok((epoch, pause, result))
 }
 
-/// Main's processors use no entry any more that has lost the right to write.
+/// Makes main's processors drop all translations that may still allow writes.
 fn flush_main(space: &Space, cpu: Cpu) -> Result<(), Error> {
     cpu.shoot_down(&space.processors_of_main(), &Batch::full()).map_err(unavailable)
 }

@@ -1,8 +1,8 @@
-//! What each processor has for its system calls, in memory that Linux sees where ring 0 does: a staging buffer (4.3),
-//! copies of lists of buffers, and which addresses Linux is writing to at the moment.
+//! The data of each processor for its system calls: a staging buffer (section 4.3), copies of lists of buffers, and
+//! the addresses to which Linux is writing. They are in memory that Linux and ring 0 see at the same addresses.
 //!
-//! A processor's part is used by its own handler of system calls only, but for [`Writing`], which those who take
-//! snapshots read.
+//! Only the processor's own system-call handler uses its part. The exception is [`Writing`], which a thread that
+//! takes a snapshot also reads.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -15,14 +15,14 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use super::frames::unavailable;
 use crate::Error;
 
-/// Bytes of the staging buffer.
+/// Size of the staging buffer in bytes.
 pub const STAGING: usize = 1 << 20;
-/// How many buffers Linux takes in one call.
+/// Limit of buffers that Linux accepts in one call.
 pub const MOST_PIECES: usize = 1024;
-/// Buffers of one call besides.
+/// Limit of further buffers of one call.
 const MORE: usize = 8;
 
-/// A processor's part.
+/// The part of one processor.
 #[repr(C, align(4096))]
 pub struct Scratch {
     pub writing: Writing,
@@ -42,14 +42,14 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// Where Linux may write at the moment, for main: addresses of a memory.
+/// The ranges of a memory to which Linux may be writing for main.
 pub struct Writing {
     count: AtomicU32,
     ranges: [(AtomicU64, AtomicU64); MOST_PIECES + MORE],
 }
 
 impl Writing {
-    /// Adds a range, before its pages are made writable. Says whether there was room.
+    /// Adds a range. Must be called before the range's pages are made writable. Returns whether there was room.
     pub fn add(&self, address: u64, bytes: u64) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         let Some(range) = self.ranges.get(count as usize) else { return false };
@@ -59,12 +59,12 @@ impl Writing {
         true
     }
 
-    /// Linux has written.
+    /// Removes all ranges, after Linux has written.
     pub fn clear(&self) {
         self.count.store(0, Ordering::Release);
     }
 
-    /// The ranges: address and length.
+    /// The ranges, as address and length in bytes.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let count = self.count.load(Ordering::Acquire) as usize;
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
@@ -74,19 +74,19 @@ impl Writing {
 
 struct All(*const Scratch);
 
-// SAFETY: a processor's part is used by its own handler, or made of atomics.
+// SAFETY: only its own processor's handler uses a part, except for atomics.
 unsafe impl Send for All {}
 // SAFETY: as above.
 unsafe impl Sync for All {}
 
 static ALL: OnceLock<All> = OnceLock::new();
 
-/// Maps the parts of all processors. They take no memory until they are used.
+/// Maps the parts of all processors. They use no memory until they are used.
 pub fn prepare(process: &Process) -> Result<(), Error> {
     let bytes = size_of::<Scratch>() * MOST_CPUS;
     if ALL.get().is_none() {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, which stays as long as the process. Zeros are values of all that is in a part.
+        // SAFETY: a new mapping that exists as long as the process. Zeros are valid values of all fields of a part.
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let at = at.map_err(Error::system("mapping staging buffers"))?;
@@ -96,9 +96,9 @@ pub fn prepare(process: &Process) -> Result<(), Error> {
     process.add_windows(at, bytes as u64).map_err(unavailable)
 }
 
-/// A processor's part.
+/// The part of a processor.
 pub fn of(cpu: u32) -> Option<&'static Scratch> {
     let all = ALL.get()?;
-    // SAFETY: the mapping has so many, and stays.
+    // SAFETY: the mapping has this many parts, and is never unmapped.
     ((cpu as usize) < MOST_CPUS).then(|| unsafe { &*all.0.add(cpu as usize) })
 }

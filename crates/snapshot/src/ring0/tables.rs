@@ -1,14 +1,15 @@
-//! Page tables of a memory: main's, snapshots', and those that wait to be one or the other.
+//! Page tables of a memory: main's tables, snapshots' tables, and tables that are not in use.
 //!
-//! A [`TableSet`] is a whole set: a topmost table, which a snapshot's processor uses, and an entry of it that leads to the
-//! memory, which can also be put into the process's own topmost table: then it is main's.
+//! A [`TableSet`] is a complete set. It has a topmost table, which a snapshot's processor uses, and the entry of
+//! that table for the memory. The entry can also be put into the process's own topmost table; then the set is
+//! main's.
 //!
-//! Taking a snapshot without copying (4.2) takes two that are ready: one becomes the snapshot's, and one, which is
-//! write-protected as well, takes main's place. What was main's goes back to be made ready again.
+//! Taking a snapshot without copying (section 4.2) takes two prepared sets. One becomes the snapshot's. The other,
+//! which is write-protected as well, replaces main's. Main's previous set is prepared again.
 //!
-//! What is ready never goes stale, so nothing has to be kept in step: with prioritized copy-on-write (4.4) main's frames
-//! are always the same, and all that happens to main's entries is that pages become writable, which those of a ready
-//! table are not to be. For the same reason a ready table is written without looking at main's, which is in use.
+//! A prepared set never becomes outdated. With prioritized copy-on-write (section 4.4), main's frames never change.
+//! The only changes of main's entries make pages writable, and a prepared set must not contain these. For the same
+//! reason a set is prepared without reading main's tables, which are in use.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -18,20 +19,21 @@ use bedplate_ring0::paging::{
     Directory, PageSize, PageTables, PagingError, Protect, Pte, PteFlags, TableSource, VirtRange,
 };
 
-/// How much is copied between two looks at what other processors want: 64 tables.
+/// Number of bytes copied between two checks for requests of other processors: 64 tables.
 const STEP: u64 = 128 << 20;
 
-/// See the module.
+/// A set of tables. See the module.
 #[derive(Debug)]
 pub struct TableSet {
     tables: PageTables<'static, Windows>,
     directory: Directory<'static>,
-    /// What a topmost table has at the memory's place.
+    /// The entry of a topmost table for the memory.
     pub entry: Pte,
 }
 
 impl TableSet {
-    /// Tables that share everything with the process's but the memories, and can map `range`; they do not yet.
+    /// Creates tables that share everything with the process's except the memories. They have leaf tables for
+    /// `range`, but map nothing yet.
     pub fn new(
         process: &PageTables<'static, Windows>,
         all: VirtRange,
@@ -50,7 +52,7 @@ impl TableSet {
         Ok(Self { tables, directory, entry })
     }
 
-    /// The topmost table.
+    /// The guest-physical address of the topmost table.
     pub fn root(&self) -> u64 {
         self.tables.root().address()
     }
@@ -61,8 +63,8 @@ impl TableSet {
         &self.directory
     }
 
-    /// Becomes ready: write-protected, with the frames of main's. Nobody uses it, and no processor has anything of it
-    /// cached.
+    /// Prepares the set: maps main's frames, write-protected. No processor may use the set or have cached any of
+    /// it.
     pub fn protect(&self, frame: impl Fn(usize) -> Frame) {
         for (page, address) in self.directory.range().pages().enumerate() {
             if let Some(entry) = self.directory.slot(address) {
@@ -71,8 +73,9 @@ impl TableSet {
         }
     }
 
-    /// Becomes a copy of `main`, and both are write-protected. Nobody changes main's entries meanwhile, but the
-    /// processors that use them: their accessed and dirty bits may be lost, which nobody looks at. `between` is called from time to time.
+    /// Copies `main` into this set, and write-protects both. No other code may change main's entries meanwhile.
+    /// Processors may use them; their accessed and dirty bits may be lost, but are not needed. Calls `between` from
+    /// time to time.
     pub fn copy(
         &self,
         main: &TableSet,
@@ -92,59 +95,59 @@ impl TableSet {
         Ok(())
     }
 
-    /// Gives its frames back.
+    /// Gives back the frames of the set.
     ///
     /// # Safety
-    /// No processor uses it, and nobody else knows it.
+    /// No processor may use the set, and no other code may know it.
     pub unsafe fn free(self, all: VirtRange, frames: &mut impl TableSource) {
         free(self.tables, all, frames);
     }
 }
 
 fn free(tables: PageTables<'static, Windows>, all: VirtRange, frames: &mut impl TableSource) {
-    // SAFETY: by the callers' promise no processor uses them; what is below `all` is their own.
+    // SAFETY: by the callers' promise no processor uses the tables; those below `all` belong to this set.
     unsafe {
         tables.free_range(all, bedplate_ring0::paging::Which::All, frames);
         tables.free_root(frames);
     }
 }
 
-/// Which entry of a topmost table leads to a range.
+/// The index of the entry of a topmost table that leads to a range.
 pub fn entry_of(range: VirtRange) -> usize {
     (range.start() >> 39) as usize & 511
 }
 
-/// Tables that nobody uses.
+/// The tables that are not in use.
 #[derive(Debug, Default)]
 #[expect(clippy::vec_box, reason = "put into use with the latch held, where nothing may be allocated")]
 pub struct PooledTables {
-    /// Copies of main's, write-protected.
+    /// Prepared sets: write-protected, with main's frames.
     pub ready: Vec<Box<TableSet>>,
-    /// To be copied again.
+    /// Sets that must be prepared again.
     pub used: Vec<Box<TableSet>>,
-    /// How many somebody is copying.
+    /// Number of sets that are being prepared.
     pub copying: usize,
-    /// Pages in limbo, as of the last look.
+    /// Number of pages in limbo at the last check.
     pub waiting: u64,
-    /// Snapshots have ended since limbo was looked at.
+    /// Whether snapshots have ended since the last check of limbo.
     pub ended: bool,
-    /// Somebody is looking.
+    /// Whether limbo is being checked.
     pub looking: bool,
-    /// Copying failed for want of frames; tried again when a snapshot has ended.
+    /// Whether preparing failed for lack of frames. It is tried again when a snapshot has ended.
     pub short: bool,
-    /// The memory's owner is gone.
+    /// Whether the memory is being dropped.
     pub closing: bool,
 }
 
 impl PooledTables {
-    /// Whether the thread that reclaims frames looks, or will look, for those of snapshots that have ended; it then says
-    /// that the pool has changed.
+    /// Whether the reclaiming thread is checking, or will check, for frames of ended snapshots. It notifies waiters
+    /// of the pool afterwards.
     pub fn is_reclaimed_soon(&self) -> bool {
         !self.closing && (self.ended || self.looking)
     }
 }
 
-/// The tables that nobody uses, and the threads that wait for them to change.
+/// The tables that are not in use, with a condition variable for changes.
 #[derive(Debug, Default)]
 pub struct TablePool {
     pooled: Mutex<PooledTables>,

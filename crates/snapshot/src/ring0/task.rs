@@ -1,4 +1,4 @@
-//! A task on a snapshot: a thread in ring 0 with the snapshot's tables.
+//! A task on a snapshot: a thread in ring 0 that uses the snapshot's tables.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +16,11 @@ use crate::task::Completion;
 use crate::{Error, View};
 
 thread_local! {
-    /// The memory on whose snapshot this thread runs a task.
+    /// The number of the memory on whose snapshot this thread runs a task.
     static ON_SNAPSHOT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The memory on whose snapshot this thread runs a task. Also for signal handlers.
+/// The number of the memory on whose snapshot this thread runs a task. Signal handlers may call this.
 pub fn running_on() -> Option<usize> {
     ON_SNAPSHOT.try_with(Cell::get).unwrap_or_default()
 }
@@ -51,10 +51,12 @@ fn run(space: &Arc<Space>, slot: usize, work: Work, incomplete: &AtomicBool) -> 
         let here = &space.slots[slot];
         registry::set_snapshot(cpu.number(), Some((space.number(), slot)));
         here.cpu.store(cpu.number(), Ordering::SeqCst);
-        // A handler that has changed an entry has seen this processor, or changed it before it is used here.
+        // A handler that has changed an entry either saw this processor, or changed the entry before this
+        // processor uses it.
         fence(Ordering::SeqCst);
         let root = space.snapshot(slot).map_or(0, super::tables::TableSet::root);
-        // SAFETY: the tables share all but the memory with the process's, and stay until this has left them.
+        // SAFETY: the tables share everything but the memory with the process's, and exist until this
+        // processor has left them.
         let result = unsafe { cpu.set_root(root) }.map_err(unavailable).and_then(|()| {
             // SAFETY: the memory as this processor sees it does not change until `end`.
             let view =
@@ -63,7 +65,7 @@ fn run(space: &Arc<Space>, slot: usize, work: Work, incomplete: &AtomicBool) -> 
         });
         // The task may have lost ring 0.
         let cpu = space.process.enter().map_err(unavailable)?;
-        // SAFETY: what it had.
+        // SAFETY: the process's own tables.
         unsafe { cpu.set_root(space.process.root()) }.map_err(unavailable)?;
         registry::set_snapshot(cpu.number(), None);
         incomplete.store(here.incomplete.load(Ordering::Acquire), Ordering::Release);
@@ -74,14 +76,14 @@ fn run(space: &Arc<Space>, slot: usize, work: Work, incomplete: &AtomicBool) -> 
     match done {
         Ok(result) => result,
         Err(error) => {
-            // It could not enter ring 0, so nobody has used the tables.
+            // The thread could not enter ring 0, so no processor has used the tables.
             end(space, slot);
             Err(unavailable(error))
         }
     }
 }
 
-/// Ends a snapshot whose tables no processor uses any more.
+/// Ends a snapshot. No processor may use its tables any more.
 pub fn end(space: &Space, slot: usize) {
     let here = &space.slots[slot];
     let table = {
@@ -99,7 +101,8 @@ pub fn end(space: &Space, slot: usize) {
     space.counters.ended.fetch_add(1, Ordering::Relaxed);
     let mut pooled = space.table_pool.lock();
     if !table.is_null() {
-        // SAFETY: made of a box when the snapshot was taken; nobody knows it any more.
+        // SAFETY: the pointer was made of a box when the snapshot was taken, and no other code knows it any
+        // more.
         pooled.used.push(unsafe { Box::from_raw(table) });
     }
     pooled.ended = true;

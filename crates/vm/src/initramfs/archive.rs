@@ -1,4 +1,4 @@
-//! An archive in the kernel's format (cpio "newc"), with every folder before what is in it.
+//! An archive in the kernel's format (cpio "newc"). Every folder precedes its contents.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub(super) struct Archive {
     out: BufWriter<File>,
     path: PathBuf,
-    /// What it has, so that nothing is in it twice.
+    /// The names of all entries, so that no entry is added twice.
     names: HashSet<PathBuf>,
     inode: u32,
 }
@@ -29,7 +29,7 @@ impl Archive {
         })
     }
 
-    /// Copies a file of the host, following links.
+    /// Copies a file of the host. Symbolic links are followed.
     pub(super) fn add_file(&mut self, host: &Path, guest: &Path) -> Result<()> {
         let add = |archive: &mut Self| {
             let mut file = File::open(host)?;
@@ -54,7 +54,7 @@ impl Archive {
             .map_err(self.failed())
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub(super) fn add_node(&mut self, guest: &str, major: u32, minor: u32) -> Result<()> {
         let node = (major, minor);
         self.add(Path::new(guest), ModeFileType::Char, 0o600, node, 0, &mut io::empty())

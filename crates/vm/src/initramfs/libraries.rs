@@ -1,4 +1,4 @@
-//! The shared libraries that a program needs, as the host's dynamic loader finds them.
+//! The shared libraries of a program, as the host's dynamic loader finds them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +7,8 @@ use object::{Object, ObjectSegment};
 
 use crate::{Error, Result};
 
-/// Libraries under the names by which the loader opens them, and the loader itself; none for files that are
-/// not dynamically linked.
+/// The libraries of a program and the loader itself, under the names by which the loader opens them. Empty
+/// for files that are not dynamically linked.
 pub(super) fn of(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let bytes = std::fs::read(program).map_err(Error::io(format!("read {}", program.display())))?;
     if !is_dynamic(&bytes) {
@@ -22,13 +22,13 @@ pub(super) fn of(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
 
 fn is_dynamic(bytes: &[u8]) -> bool {
     let Ok(elf) = object::File::parse(bytes) else { return false };
-    // A static executable that can be loaded anywhere has a dynamic section, too, but names no library.
+    // A static position-independent executable has a dynamic section too, but imports nothing.
     let loaded = elf.segments().any(|segment| segment.size() > 0);
     loaded && (elf.section_by_name(".interp").is_some() || elf.imports().is_ok_and(|i| !i.is_empty()))
 }
 
-/// Lines are `name => /path (address)`, `/path (address)`, `name (address)` (of the kernel) or
-/// `name => not found`.
+/// Parses the output of ldd. Lines are `name => /path (address)`, `/path (address)`, `name (address)` (of the
+/// kernel), or `name => not found`.
 fn parse(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
     let mut libraries = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ldd_says_is_understood() {
+    fn output_of_ldd_is_parsed() {
         let text = "\tlinux-vdso.so.1 (0x00007ffc)\n\
                     \tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f01)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f02)\n";

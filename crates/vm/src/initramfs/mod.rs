@@ -1,7 +1,7 @@
 //! The guest's file system: an archive that the kernel unpacks into memory.
 //!
-//! It has busybox, the kernel's modules, the jobs as shell scripts, the programs that they run, under their
-//! own paths, and the libraries that these need.
+//! It contains busybox, the kernel's modules, and the jobs as shell scripts. It also contains the programs of the
+//! jobs under their own paths, with the libraries they need.
 
 mod archive;
 mod libraries;
@@ -18,36 +18,36 @@ use crate::{Error, Kernel, Result};
 
 const INIT: &[u8] = include_bytes!("../../guest/init");
 
-/// Modules that every guest has, if the kernel has them as such.
+/// Modules that every guest gets, if the kernel has them as modules.
 const MODULES: [&str; 2] = ["kvm-amd", "kvm-intel"];
 
-/// What the scratch disk takes.
+/// The modules that the scratch disk needs.
 const DISK_MODULES: [&str; 2] = ["loop", "ext4"];
 
-/// A file of the host for the guest.
+/// A file of the host to copy into the guest.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Path on the host; of a folder, everything in it. A program's libraries come along.
+    /// Path on the host. A folder is copied with everything in it, and a program with its libraries.
     pub host: PathBuf,
     /// Absolute path in the guest.
     pub guest: PathBuf,
 }
 
-/// Everything that is put into the archive.
+/// The contents of the archive.
 pub(crate) struct Contents<'a> {
     pub(crate) kernel: &'a Kernel,
-    /// Which of the modules that virtualize are to be there: those of the processor.
+    /// Further modules to load, with those they depend on.
     pub(crate) modules: &'a [String],
-    /// The size of the scratch disk, if there is to be one.
+    /// The size of the scratch disk in bytes, if there is one.
     pub(crate) disk: Option<u64>,
-    /// Whether there is an NVMe device.
+    /// Whether the guest has an NVMe device.
     pub(crate) nvme: bool,
     pub(crate) files: &'a [File],
     pub(crate) jobs: &'a [Job],
-    /// How many processors there are beside the first one, if jobs are to be kept off that. The guest's KVM is kept from
-    /// rewriting itself then, too: see [`pin`].
+    /// Number of processors besides the first one, if jobs must not run on the first one. The guest's KVM is then
+    /// also kept from patching itself; see [`pin`].
     pub(crate) kept_off: Option<u32>,
-    /// Of every job, by name.
+    /// The environment variables of all jobs: name and value.
     pub(crate) environment: &'a [(String, String)],
 }
 
@@ -99,7 +99,7 @@ impl Contents<'_> {
         archive.finish()
     }
 
-    /// Adds a file, or a folder with all that is in it.
+    /// Adds a file, or a folder with all its contents.
     fn add(&self, archive: &mut Archive, host: &Path, guest: &Path) -> Result<()> {
         let read = || Error::io(format!("read {}", host.display()));
         if host.is_dir() {
@@ -124,7 +124,7 @@ impl Contents<'_> {
     }
 }
 
-/// The host's busybox, which must not need libraries.
+/// The host's busybox, which must be statically linked.
 fn busybox() -> Result<PathBuf> {
     let missing = Error::Missing { program: "a static busybox", package: "busybox-static" };
     let places = ["/bin/busybox", "/usr/bin/busybox", "/sbin/busybox"];

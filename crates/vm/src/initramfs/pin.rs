@@ -1,17 +1,20 @@
-//! A program for the guest that keeps its KVM from rewriting itself.
+//! A program for the guest that keeps the guest's KVM from patching itself.
 //!
-//! Linux switches some branches of KVM by patching its own code: when the first machine is made or the last one goes, and
-//! whenever no processor's interrupt controller is switched off any more, or one is again (that is with almost every
-//! processor that a test makes). QEMU up to 8.0, executing several processors, may translate such code while another of
-//! them patches it, and go on with what was there before: a breakpoint that nobody expects (the guest's kernel
-//! panics), or the other branch (a virtual processor never gets on).
+//! Linux switches some branches of KVM by patching its own code. It does so when the first virtual machine is
+//! created or the last one is removed. It also does so when the number of processors with a switched-off interrupt
+//! controller becomes zero or nonzero. The latter happens with almost every processor that a test creates. QEMU up
+//! to 8.0 emulates several processors in parallel. It may translate such code while another processor patches it,
+//! and then execute the old code. The result is an unexpected breakpoint, on which the guest's kernel panics, or
+//! the wrong branch, with which a virtual processor makes no progress.
 //!
-//! So one machine with one processor, its controller switched off as after a reset, exists as long as the guest runs. It
-//! never runs, and KVM's branches stay where they are from before the first job.
+//! This program therefore creates one virtual machine with one processor that exists as long as the guest runs. The
+//! processor's controller is switched off, as after a reset. The machine never runs. KVM's branches then keep their
+//! state from before the first job.
 
 use std::arch::global_asm;
 
-// A complete ELF file, and the only thing in its one segment. Every call that fails ends it with status 1.
+// A complete ELF file with one segment, which contains the whole file. If a call fails, the program exits with
+// status 1.
 global_asm!(
     r#"
     .section .rodata.bedplate_vm_pin, "a"
@@ -77,10 +80,10 @@ unsafe extern "C" {
     static bedplate_vm_pin_ends: u8;
 }
 
-/// The program's file.
+/// The program's ELF file.
 pub(super) fn program() -> &'static [u8] {
     let (begins, ends) = (&raw const bedplate_vm_pin_begins, &raw const bedplate_vm_pin_ends);
-    // SAFETY: the assembly above puts bytes that never change between the two.
+    // SAFETY: the assembly above puts constant bytes between the two symbols.
     unsafe { std::slice::from_raw_parts(begins, ends as usize - begins as usize) }
 }
 
@@ -92,7 +95,7 @@ mod tests {
     fn it_is_a_program() {
         let file = object::File::parse(super::program()).unwrap();
         assert!(object::Object::entry(&file) > 0x400000);
-        // Where there is no KVM, it says so by its status, and does not stay.
+        // Without KVM, the program must exit with status 1 instead of staying in the background.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pin");
         std::fs::write(&path, super::program()).unwrap();

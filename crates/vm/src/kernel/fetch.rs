@@ -1,8 +1,7 @@
 //! Fetching a kernel from Debian's archive with apt, which verifies what it downloads.
 //!
-//! apt works on a state of its own in the cache's folder, with Debian 12 as its only source: the system's
-//! sources and packages are neither used nor changed, so this also works on other releases, and without
-//! privileges.
+//! apt uses its own state in the cache's folder, with Debian 12 as its only source. It neither uses nor
+//! changes the system's sources and packages. It therefore works on other releases and without privileges.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,10 +12,10 @@ use std::process::Command;
 use super::{MODULES, Series, modules};
 use crate::{Error, Result};
 
-/// Keys that Debian signs its archive with.
+/// The keys with which Debian signs its archive.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The modules that guests can need; the others are not kept.
+/// The modules that guests may need. Other modules are not kept.
 const KEPT: [&str; 12] = [
     "kvm-amd",
     "kvm-intel",
@@ -32,13 +31,13 @@ const KEPT: [&str; 12] = [
     "tun",
 ];
 
-/// Replaces the series' folder in the cache by the newest kernel. The caller has the cache's [`lock`].
+/// Replaces the series' folder in the cache by the newest kernel. The caller must hold the cache's [`lock`].
 pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
     let failed = |problem: String| Error::NoKernel { series: series.name().into(), problem };
     if !Path::new(KEYRING).exists() {
         return Err(failed(format!("{KEYRING} is not there (package debian-archive-keyring)")));
     }
-    // On the cache's file system, so that the result can be renamed into place.
+    // The folder is on the cache's file system, so that the result can be renamed into place.
     let work = tempfile::tempdir_in(cache).map_err(Error::io("create a folder in the cache"))?;
     let apt = Apt::new(work.path())?;
     apt.run("apt-get", &["update", "-qq"]).map_err(failed)?;
@@ -62,7 +61,7 @@ pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
     fs::rename(&kept, &place).map_err(Error::io(format!("create {}", place.display())))
 }
 
-/// Lets one process at a time change the cache, until the file is closed.
+/// Locks the cache against changes by other processes. The lock is released when the file is closed.
 pub(super) fn lock(cache: &Path) -> Result<fs::File> {
     fs::create_dir_all(cache).map_err(Error::io(format!("create {}", cache.display())))?;
     let path = cache.join(".lock");
@@ -71,7 +70,7 @@ pub(super) fn lock(cache: &Path) -> Result<fs::File> {
     Ok(file)
 }
 
-/// Copies the image, and unpacks the modules that can be needed.
+/// Copies the kernel image, and unpacks the modules that guests may need.
 fn keep(whole: &Path, kept: &Path) -> Result<()> {
     let create =
         |folder: &Path| fs::create_dir_all(folder).map_err(Error::io("create a folder in the cache"));
@@ -83,7 +82,7 @@ fn keep(whole: &Path, kept: &Path) -> Result<()> {
     keep_modules(whole, &kept.join(MODULES))
 }
 
-/// Unpacks the modules below `from` that can be needed, and what they need, into a folder.
+/// Unpacks the modules below `from` that guests may need, and those they depend on, into `folder`.
 pub(super) fn keep_modules(from: &Path, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(Error::io("create a folder in the cache"))?;
     let mut files = HashMap::new();
@@ -99,7 +98,7 @@ pub(super) fn keep_modules(from: &Path, folder: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// All files of modules below a folder, by the modules' names.
+/// Collects the files of all modules below a folder, by module name.
 fn modules_below(folder: &Path, files: &mut HashMap<String, PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -113,7 +112,7 @@ fn modules_below(folder: &Path, files: &mut HashMap<String, PathBuf>) -> std::io
     Ok(())
 }
 
-/// Copies a module's file, uncompressed: the guest's tools cannot decompress.
+/// Copies a module's file and decompresses it, because the guest's tools cannot.
 fn unpack(packed: &Path, to: &Path) -> Result<()> {
     let bytes = match packed.extension().and_then(|e| e.to_str()) {
         Some("xz") => {
@@ -131,7 +130,7 @@ fn unpack(packed: &Path, to: &Path) -> Result<()> {
     fs::write(to, bytes).map_err(Error::io(format!("write {}", to.display())))
 }
 
-/// apt with a state of its own.
+/// apt with its own state.
 struct Apt<'a> {
     work: &'a Path,
     options: Vec<String>,
@@ -139,7 +138,7 @@ struct Apt<'a> {
 
 impl<'a> Apt<'a> {
     fn new(work: &'a Path) -> Result<Self> {
-        // apt reads with another user's rights when it runs as root.
+        // As root, apt reads these files with the rights of another user.
         let set_up = || {
             fs::set_permissions(work, fs::Permissions::from_mode(0o755))?;
             for folder in ["lists/partial", "cache/archives/partial"] {
@@ -177,7 +176,7 @@ impl<'a> Apt<'a> {
         command(program, &args, self.work)
     }
 
-    /// The kernel that a package without content depends on.
+    /// The newest kernel package, on which the empty package `package` depends.
     fn newest(&self, package: &str) -> Result<String, String> {
         let text = self.run("apt-cache", &["depends", "--no-recommends", "--no-suggests", package])?;
         let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends:"));
@@ -186,7 +185,7 @@ impl<'a> Apt<'a> {
     }
 }
 
-/// Runs a program to its end: what it printed, or why it failed.
+/// Runs a program to its end. Returns its output, or the reason of its failure.
 fn command<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S], folder: &Path) -> Result<String, String> {
     let output = Command::new(program)
         .args(args)

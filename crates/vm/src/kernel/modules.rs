@@ -1,4 +1,4 @@
-//! Which modules a kernel needs for some modules: every module's file names those it depends on.
+//! Dependencies between modules. Every module's file names the modules it depends on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,9 @@ use object::{Object, ObjectSection};
 
 use crate::{Error, Result};
 
-/// Modules by name with their dependencies, in the order of loading. `file` finds a module's (uncompressed)
-/// file by its name; those that it does not find are left out, because they may be built in.
+/// The files of the named modules and of their dependencies, in load order. `file` returns a module's
+/// uncompressed file by its name. Modules for which it returns `None` are omitted, because they may be built
+/// in.
 pub(super) fn closure(
     names: &[&str],
     file: &mut dyn FnMut(&str) -> Result<Option<PathBuf>>,
@@ -37,7 +38,8 @@ fn add(
     Ok(())
 }
 
-/// The modules that a module's file says it depends on. There are no cycles: depmod would refuse them.
+/// The modules that a module's file names as its dependencies. There are no cycles, because depmod refuses
+/// them.
 fn depends(bytes: &[u8]) -> Vec<String> {
     let Ok(elf) = object::File::parse(bytes) else { return Vec::new() };
     let Some(Ok(info)) = elf.section_by_name(".modinfo").map(|s| s.data()) else { return Vec::new() };
@@ -49,13 +51,13 @@ fn depends(bytes: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// A module's name from that of its file: underscores and dashes are the same to the kernel.
+/// A module's name, derived from its file name. The kernel does not distinguish underscores and dashes.
 pub(super) fn name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     plain(file.split(".ko").next().unwrap_or(&file))
 }
 
-/// A module's name as the kernel writes it.
+/// A module's name in the kernel's spelling.
 pub(super) fn plain(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -1,24 +1,24 @@
-//! The guest's clock. QEMU's processor in software counts time as the host's does; a guest that has to find out how fast
-//! that is measures wrongly on a machine with much else to do, by a factor of ten and more: its time flies, and its
-//! kernel complains of processors that do not move. So it is told.
+//! The speed of the guest's clock. QEMU's software processor uses the host's counter. On a busy machine, a guest
+//! that measures the counter's frequency may be wrong by a factor of ten or more. Its clock then runs too fast, and
+//! its kernel reports stalled processors. The harness therefore passes the frequency to the guest.
 
 use std::time::{Duration, Instant};
 
-/// The kernel's arguments that say how fast the processor's counter is, in kilohertz; empty where that is not known. With
-/// `ticks`, how many times a second the kernel's clock ticks, also per tick: Linux 6.12 takes seconds to find that out for
-/// a processor that starts late.
+/// The kernel arguments with the frequency of the processor's counter, in kilohertz; empty if it is unknown. With
+/// `ticks`, the timer frequency in ticks per second, they also contain the loops per tick. Linux 6.12 needs seconds
+/// to measure these for a processor that starts late.
 pub(super) fn arguments(count_instructions: bool, ticks: Option<u64>) -> String {
-    // A nanosecond an instruction.
+    // One instruction takes one nanosecond.
     let kilohertz = if count_instructions { Some(1_000_000) } else { measured() };
     let Some(kilohertz) = kilohertz else { return String::new() };
     let per_tick = ticks.map_or(String::new(), |ticks| format!(" lpj={}", kilohertz * 1000 / ticks));
     format!("tsc_early_khz={kilohertz}{per_tick}")
 }
 
-/// How fast the host's counter is.
+/// The frequency of the host's counter in kilohertz.
 #[cfg(target_arch = "x86_64")]
 fn measured() -> Option<u64> {
-    // Both clocks at one moment, or almost: the best of some tries.
+    // Reads both clocks at almost the same moment: the fastest of 20 tries.
     let both = || {
         let now = || {
             let before = Instant::now();
@@ -35,7 +35,7 @@ fn measured() -> Option<u64> {
     u64::try_from(u128::from(last.checked_sub(first)?) * 1_000_000 / nanoseconds).ok()
 }
 
-/// Only this architecture's counter is passed on.
+/// The harness knows only this counter of x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn measured() -> Option<u64> {
     None

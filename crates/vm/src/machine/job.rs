@@ -1,10 +1,10 @@
-//! What a guest is to run.
+//! The commands that a guest runs.
 
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// A command for the guest.
+/// A command to run in the guest.
 #[derive(Clone, Debug)]
 pub struct Job {
     args: Vec<String>,
@@ -13,32 +13,32 @@ pub struct Job {
 }
 
 impl Job {
-    /// A command and its arguments. The command is a program of the host, as a path or to be found in `$PATH`;
-    /// if there is none of that name, it is one of busybox's.
+    /// Creates a job of a command and its arguments. The command is a program of the host, either a path or a name
+    /// to find in `$PATH`. If there is no program of that name, it is a command of busybox.
     ///
     /// # Panics
-    /// Without a command.
+    /// If `args` is empty.
     pub fn new<S: Into<String>>(args: impl IntoIterator<Item = S>) -> Job {
         let args: Vec<String> = args.into_iter().map(Into::into).collect();
         assert!(!args.is_empty(), "a job is a command");
         Job { args, title: None, environment: Vec::new() }
     }
 
-    /// A line that is written to the output before the command's own.
+    /// Sets a line that is written to the output before the command's own output.
     #[must_use]
     pub fn title(mut self, title: impl Into<String>) -> Job {
         self.title = Some(title.into());
         self
     }
 
-    /// An environment variable of this command.
+    /// Sets an environment variable of this command.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Job {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// The host's program that it runs; `None` for one of busybox's.
+    /// The program of the host to run; `None` for a command of busybox.
     pub(crate) fn program(&self) -> Result<Option<PathBuf>> {
         let name = &self.args[0];
         if name.contains('/') {
@@ -50,7 +50,7 @@ impl Job {
         Ok(in_path(name).filter(|program| !program.ends_with("busybox")))
     }
 
-    /// The script that runs it.
+    /// The shell script that runs the job.
     pub(crate) fn script(&self, program: &Option<PathBuf>, environment: &[(String, String)]) -> String {
         let mut script = String::new();
         if let Some(title) = &self.title {
@@ -66,14 +66,14 @@ impl Job {
     }
 }
 
-/// The host's program of this name in `$PATH`, under the path that it has without symbolic links.
+/// The path of a program of the host in `$PATH`, with symbolic links resolved.
 pub(super) fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|p| p.is_file());
     found.and_then(|program| std::fs::canonicalize(program).ok())
 }
 
-/// One word for the shell, whatever is in it.
+/// Quotes a word for the shell, whatever it contains.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,28 +1,28 @@
-//! Guests that QEMU in software loses, through no fault of what runs in them (docs/vm.md).
+//! Restarting guests that QEMU's emulation loses. The programs in the guest do not cause these losses (docs/vm.md).
 
 use super::{Acceleration, Job, Machine, Report};
 use crate::error::Result;
 
-/// How often a guest that was lost is started again.
+/// How often a lost guest is started again.
 const RESTARTS: u32 = 2;
 
-/// What jobs wrote, and what became of them.
+/// The output of jobs, and their report.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// What became of them.
+    /// How the jobs ended.
     pub report: Report,
-    /// Their output.
+    /// The standard output of the jobs.
     pub out: String,
-    /// Their errors.
+    /// The standard error output of the jobs.
     pub err: String,
 }
 
 impl Machine {
-    /// [Runs](Machine::run) jobs and keeps what they write, [despite losses](Machine::run_despite_losses): it is the last
-    /// attempt's. What is not UTF-8 is replaced.
+    /// [Runs](Machine::run) jobs, [restarts lost guests](Machine::run_despite_losses), and returns the output of
+    /// the last attempt. Bytes that are not UTF-8 are replaced.
     ///
     /// # Errors
-    /// Those of the last attempt.
+    /// The errors of the last attempt.
     pub fn capture_despite_losses(&self, jobs: &[Job], tell: impl FnMut(&str)) -> Result<Captured> {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let attempt = |machine: &Machine| {
@@ -35,12 +35,12 @@ impl Machine {
         Ok(Captured { report, out: text(out), err: text(err) })
     }
 
-    /// Makes an attempt, which is to [`run`](Machine::run) jobs, and another one as long as QEMU in software has lost
-    /// the guest, that is, it died or hung: two more at most, and none because a job failed. Before each, `tell` gets a
-    /// text that says why.
+    /// Calls `attempt`, which should [`run`](Machine::run) jobs. Repeats this at most twice if QEMU's emulation has
+    /// lost the guest, that is, if the guest died or hung. The failure of a job does not cause another attempt.
+    /// Before each repetition, `tell` gets a text with the reason.
     ///
     /// # Errors
-    /// Those of the last attempt.
+    /// The errors of the last attempt.
     pub fn run_despite_losses(
         &self,
         mut attempt: impl FnMut(&Machine) -> Result<Report>,
@@ -74,7 +74,7 @@ mod tests {
         Report { statuses: vec![0, status], log: String::new(), complaints: vec![], boot: none, whole: none }
     }
 
-    /// How often a job that always ends this way is run, and how it ends.
+    /// Runs a job that always ends this way. Returns the number of attempts and the final result.
     fn attempts(how: Acceleration, end: impl Fn() -> Result<Report>) -> (u32, Result<Report>) {
         let kernel = Kernel::from_image(Path::new("/proc/version")).unwrap();
         let machine = Machine { acceleration: how, ..Machine::new(kernel) };
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_in_software_runs_again_twice() {
+    fn a_guest_lost_in_software_is_restarted_twice() {
         let died = || Err(Error::TimedOut { limit: Duration::ZERO, console: String::new() });
         assert!(matches!(attempts(Acceleration::Software, died), (3, Err(Error::TimedOut { .. }))));
         assert!(matches!(attempts(Acceleration::Hardware, died), (1, Err(_))));
     }
 
     #[test]
-    fn what_fails_does_not() {
+    fn a_failed_job_is_not_restarted() {
         assert_eq!(attempts(Acceleration::Software, || Ok(report(101))).0, 1);
         assert_eq!(attempts(Acceleration::Software, || Ok(report(139))).0, 1);
         assert_eq!(attempts(Acceleration::Software, || Err(Error::Qemu("no".into()))).0, 1);

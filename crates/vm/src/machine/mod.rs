@@ -1,4 +1,4 @@
-//! A machine: boots a kernel, runs jobs in it, and tells how they ended.
+//! A machine: it boots a kernel, runs jobs in it, and reports how they ended.
 
 mod clock;
 mod job;
@@ -19,20 +19,21 @@ use crate::complaints::complaints;
 use crate::initramfs::{Contents, File};
 use crate::{Error, Kernel, MARK, Result};
 
-/// A guest that has not booted after this time will not.
+/// Time limit of booting.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 
-/// So long an idle machine of today takes to boot a guest in software. A time limit is stretched by how much longer it
-/// took: the machine is slower, or has much else to do, and the jobs take longer as well.
+/// The time that an idle current machine takes to boot a guest in software. If booting takes longer, the time limit
+/// of the jobs is extended by the same factor. The machine is then slower or busy, and the jobs take longer as
+/// well.
 const USUAL_BOOT: Duration = Duration::from_secs(4);
 
-/// The most that a limit is stretched by.
+/// The largest factor by which a limit is extended.
 const MOST_STRETCH: f64 = 8.0;
 
-/// A guest that is done has nothing more to say when it has been silent for so long.
+/// After a guest is done, its output counts as complete when there was none for this time.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// So much of the end of the console is kept for errors, in bytes.
+/// Number of bytes of the end of the console's output that are kept for errors.
 const CONSOLE_END: usize = 16 << 10;
 
 /// Settings of a machine.
@@ -52,30 +53,30 @@ pub struct Machine {
     environment: Vec<(String, String)>,
 }
 
-/// What became of the jobs.
+/// The results of the jobs.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Exit status of every job, as a shell tells it: 128 + N for signal N.
+    /// Exit status of every job in the shell's form: 128 + N for signal N.
     pub statuses: Vec<i32>,
     /// The kernel's log.
     pub log: String,
-    /// Lines of the log in which the kernel complains about itself: bugs, warnings, oopses, stalls.
+    /// Lines of the log that report errors of the kernel: bugs, warnings, oopses, stalls.
     pub complaints: Vec<String>,
-    /// From the start of QEMU to the first job.
+    /// Time from the start of QEMU to the first job.
     pub boot: Duration,
-    /// From the start of QEMU to its end.
+    /// Time from the start of QEMU to its end.
     pub whole: Duration,
 }
 
 impl Report {
-    /// Whether every job ended with status 0 and the kernel did not complain.
+    /// Whether every job ended with status 0 and the log has no complaints.
     pub fn succeeded(&self) -> bool {
         self.statuses.iter().all(|status| *status == 0) && self.complaints.is_empty()
     }
 }
 
 impl Machine {
-    /// A machine with 2 processors, 2 GiB of memory and a time limit of 5 minutes.
+    /// Creates a machine with 2 processors, 2 GiB of memory and a time limit of 5 minutes.
     pub fn new(kernel: Kernel) -> Machine {
         Machine {
             kernel,
@@ -93,30 +94,31 @@ impl Machine {
         }
     }
 
-    /// How many processors the jobs may use. In software the guest has one more, if they are several.
+    /// Sets the number of processors that the jobs may use. If there are several, a guest in software has one more.
     #[must_use]
     pub fn cpus(mut self, cpus: u32) -> Machine {
         self.cpus = cpus.max(1);
         self
     }
 
-    /// The guest's memory in bytes, what it runs included; whole mebibytes count.
+    /// Sets the guest's memory in bytes, rounded down to whole mebibytes. It includes the programs of the guest.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Machine {
         self.memory = bytes;
         self
     }
 
-    /// So long the jobs may take together, counted from the first one's start; then the guest is killed. The limit is
-    /// for a machine that boots a guest in four seconds, and stretched on one that takes longer.
+    /// Sets the time limit of all jobs together, counted from the start of the first job. When it is exceeded, the
+    /// guest is killed. The limit applies to a machine that boots a guest in four seconds, and is extended on
+    /// slower machines, at most by a factor of 8.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Machine {
         self.limit = limit;
         self
     }
 
-    /// Makes the guest's clock count instructions: one processor, one nanosecond an instruction, so that what
-    /// a program measures is the same in every run.
+    /// Makes the guest's clock count instructions. The guest gets one processor, and each instruction takes one
+    /// nanosecond. Measurements in the guest are therefore the same in every run.
     #[must_use]
     pub fn count_instructions(mut self) -> Machine {
         self.count_instructions = true;
@@ -125,44 +127,45 @@ impl Machine {
         self
     }
 
-    /// Further arguments of the kernel.
+    /// Sets further arguments of the kernel.
     #[must_use]
     pub fn append(mut self, arguments: &str) -> Machine {
         self.append = arguments.into();
         self
     }
 
-    /// A further module to load, with those it depends on.
+    /// Adds a module to load, with those it depends on.
     #[must_use]
     pub fn module(mut self, name: impl Into<String>) -> Machine {
         self.modules.push(name.into());
         self
     }
 
-    /// A scratch file system at `/disk`: ext4 on a loop device of so many bytes in the guest's memory. So direct access
-    /// (`O_DIRECT`) works there, and what it takes is counted like everything else.
+    /// Adds a scratch file system at `/disk`: ext4 on a loop device of `bytes` bytes in the guest's memory. It
+    /// supports direct access (`O_DIRECT`). Its contents count towards the guest's memory.
     #[must_use]
     pub fn disk(mut self, bytes: u64) -> Machine {
         self.disk = Some(bytes);
         self
     }
 
-    /// An NVMe device of so many bytes, all zero and gone with the guest: `/dev/nvme0n1`, and `/dev/ng0n1` for its own
-    /// commands. QEMU keeps it in a sparse file.
+    /// Adds an NVMe device of `bytes` bytes, initially zero and discarded with the guest. It is `/dev/nvme0n1`, and
+    /// `/dev/ng0n1` for NVMe commands. QEMU keeps its contents in a sparse file.
     #[must_use]
     pub fn nvme(mut self, bytes: u64) -> Machine {
         self.nvme = Some(bytes);
         self
     }
 
-    /// A file of the host that the jobs find.
+    /// Adds a file of the host for the jobs.
     #[must_use]
     pub fn file(mut self, file: File) -> Machine {
         self.files.push(file);
         self
     }
 
-    /// A program of the host, found in `$PATH`, that scripts of the guest find under its name: in `/usr/local/bin`.
+    /// Adds a program of the host that is found in `$PATH`. Scripts of the guest find it under its name, in
+    /// `/usr/local/bin`.
     ///
     /// # Errors
     /// [`Error::NotFound`] if it is not installed.
@@ -173,25 +176,25 @@ impl Machine {
         Ok(self.file(File { host, guest: Path::new("/usr/local/bin").join(name) }))
     }
 
-    /// An environment variable of all jobs.
+    /// Sets an environment variable of all jobs.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Machine {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// What executes the guest.
+    /// How the guest's instructions are executed.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }
 
-    /// Boots the kernel, runs the jobs one after the other and ends the machine. The jobs' output and errors
-    /// are written as they come.
+    /// Boots the kernel, runs the jobs one after the other, and ends the machine. The jobs' output and errors are
+    /// written as they arrive. A failed job is no error; see [`Report`].
     ///
     /// # Errors
-    /// [`Error::Died`] and [`Error::TimedOut`] if the guest did not come to the end of the jobs;
-    /// [`Error::NotFound`] if a program or one of its libraries is not there; [`Error::Missing`] without QEMU
-    /// or busybox; [`Error::Qemu`] if QEMU does not start. That a job fails is no error: see [`Report`].
+    /// [`Error::Died`] and [`Error::TimedOut`] if the guest did not finish the jobs; [`Error::NotFound`] if a
+    /// program or one of its libraries does not exist; [`Error::Missing`] without QEMU or busybox; [`Error::Qemu`]
+    /// if QEMU does not start.
     pub fn run(&self, jobs: &[Job], out: &mut dyn Write, err: &mut dyn Write) -> Result<Report> {
         let folder = tempfile::tempdir().map_err(Error::io("create a temporary folder"))?;
         let initramfs = folder.path().join("initramfs");
@@ -225,30 +228,31 @@ impl Machine {
         session.listen(qemu, jobs.len(), out, err)
     }
 
-    /// Whether the guest has one more processor than its jobs: the first, which they are kept away from. QEMU in
-    /// software (7.2 to 10.0) changes a word of that processor's state from the threads of all others, without a lock,
-    /// whenever they load the state of their floating-point unit (`cpu_clear_ignne`). In that word is whether the
-    /// processor has nested page tables and lets interrupts in: a virtual machine that runs there loses its memory now
-    /// and then, and triple-faults, or the guest's own kernel does (docs/vm.md).
+    /// Whether the guest has one more processor than its jobs use. The jobs must not use the first processor,
+    /// because of an error in QEMU's emulation (7.2 to 10.0). The threads of all other processors change a word of
+    /// the first processor's state without a lock, whenever they load the state of their floating-point unit
+    /// (`cpu_clear_ignne`). This word says whether the processor uses nested page tables and has interrupts
+    /// enabled. A virtual machine on that processor therefore sometimes loses its memory and triple-faults; the
+    /// guest's kernel may fail in the same way (docs/vm.md).
     fn has_spare(&self) -> bool {
         self.acceleration == Acceleration::Software && self.cpus > 1 && !self.count_instructions
     }
 }
 
-/// Makes a file of holes.
+/// Creates a sparse file.
 fn sparse(path: &Path, bytes: u64) -> Result<PathBuf> {
     let what = Error::io(format!("create {}", path.display()));
     std::fs::File::create(path).and_then(|file| file.set_len(bytes)).map_err(what)?;
     Ok(path.to_owned())
 }
 
-/// A piece of what came out of a port.
+/// A piece of the output of a serial port.
 struct Piece {
     port: usize,
     bytes: Vec<u8>,
 }
 
-/// What the guest has said so far.
+/// The guest's output so far.
 #[derive(Default)]
 struct Said {
     console: Vec<u8>,
@@ -259,16 +263,16 @@ struct Said {
     done: bool,
 }
 
-/// A machine while it runs.
+/// A running machine.
 struct Session {
     start: Instant,
-    /// Of booting, and then of the jobs.
+    /// Deadline of booting, and later of the jobs.
     deadline: Instant,
     limit: Duration,
     said: Said,
 }
 
-/// A limit on a machine that took so long to boot the guest.
+/// The limit on a machine that took the time `boot` to boot the guest.
 fn stretched(limit: Duration, boot: Duration) -> Duration {
     limit.mul_f64((boot.as_secs_f64() / USUAL_BOOT.as_secs_f64()).clamp(1.0, MOST_STRETCH))
 }
@@ -285,10 +289,10 @@ impl Session {
         let ports = std::mem::replace(&mut qemu.ports, [0; 4].map(|_| closed()));
         let words = qemu.child.stderr.take();
         let (complete, last) = std::thread::scope(|scope| {
-            // Read all the time: a QEMU that has much to warn about must not wait for us.
+            // Read continuously, so that a QEMU with many warnings does not block.
             let words = scope.spawn(move || {
                 let mut text = String::new();
-                // What is not UTF-8 is not worth an error.
+                // Output that is not UTF-8 is ignored.
                 let _ = words.map(|mut words| words.read_to_string(&mut text));
                 text
             });
@@ -298,7 +302,7 @@ impl Session {
             }
             drop(sender);
             let complete = self.until_closed(&pieces, out, err);
-            // Ends the threads, too: their pipes close.
+            // This ends the threads too, because their pipes close.
             let _ = qemu.child.kill();
             complete.map(|complete| (complete, words.join().unwrap_or_default()))
         })?;
@@ -310,8 +314,8 @@ impl Session {
         }
         let Some(boot) = self.said.boot else {
             let last = last.trim();
-            // A guest that resets or panics while it boots ends QEMU as one does that is done. What QEMU said before then were
-            // warnings.
+            // A guest that resets or panics while it boots ends QEMU with success, as a guest that is done. The
+            // output of QEMU then contains only warnings.
             let started = ended.is_ok_and(|status| status.success()) || !self.said.console.is_empty();
             if started || last.is_empty() {
                 return Err(self.died(console()));
@@ -335,8 +339,8 @@ impl Session {
         Error::Died { why, console }
     }
 
-    /// Takes what comes until all ports are closed, or silent after the guest is done: true; or until the time is over:
-    /// false.
+    /// Processes output until all ports are closed, or until there is silence after the guest is done. Returns true
+    /// in these cases, and false if the deadline has passed.
     fn until_closed(
         &mut self,
         pieces: &Receiver<Piece>,
@@ -369,7 +373,7 @@ impl Session {
         }
     }
 
-    /// Understands the complete lines of the control port.
+    /// Processes the complete lines of the control port.
     fn control(&mut self) {
         let said = &mut self.said;
         let Some(end) = said.control.iter().rposition(|byte| *byte == b'\n') else { return };
@@ -395,7 +399,7 @@ impl Session {
     }
 }
 
-/// A pipe at its end.
+/// A pipe whose writing end is closed.
 fn closed() -> PipeReader {
     std::io::pipe().expect("a pipe was just created").0
 }

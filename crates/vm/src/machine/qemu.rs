@@ -1,4 +1,4 @@
-//! QEMU: on which processor the guest runs, and how it is started.
+//! QEMU: the processor on which the guest runs, and starting QEMU.
 
 use std::fs;
 use std::io::{PipeReader, pipe};
@@ -12,18 +12,18 @@ use command_fds::{CommandFdExt, FdMapping};
 use super::clock;
 use crate::{Error, Kernel, Result};
 
-/// What executes the guest's instructions.
+/// How the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceleration {
-    /// The processor, by KVM, with its own virtualization nested in it.
+    /// By the host's processor with KVM. Its virtualization is available to the guest.
     Hardware,
-    /// QEMU, as an AMD processor that has AMD-V.
+    /// By QEMU, which emulates an AMD processor with AMD-V.
     Software,
 }
 
 impl Acceleration {
-    /// The best that this machine has. A `/dev/kvm` that is not backed by VT-x or AMD-V, or does not nest, is of
-    /// no use to a guest that wants KVM itself.
+    /// The best method of this machine. `/dev/kvm` is not used if VT-x or AMD-V is missing or cannot be nested,
+    /// because the guest needs KVM itself.
     pub fn detect() -> Acceleration {
         let nests = |module: &str| {
             fs::read_to_string(format!("/sys/module/{module}/parameters/nested"))
@@ -38,22 +38,22 @@ impl Acceleration {
     }
 }
 
-/// The machine's settings as QEMU needs them.
+/// The machine's settings for QEMU.
 pub(super) struct Settings<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) initramfs: &'a Path,
-    /// The file behind the NVMe device, if there is to be one.
+    /// The file behind the NVMe device, if there is one.
     pub(super) nvme: Option<&'a Path>,
     pub(super) acceleration: Acceleration,
     pub(super) cpus: u32,
-    /// Whether there is one more, which is the first and boots alone.
+    /// Whether the guest has one more processor. It is the first one, and boots alone.
     pub(super) spare: bool,
     pub(super) memory: u64,
     pub(super) count_instructions: bool,
     pub(super) append: &'a str,
 }
 
-/// A running QEMU, killed when dropped, and what comes out of the guest's four serial ports.
+/// A running QEMU, with the output of the guest's four serial ports. It is killed when dropped.
 pub(super) struct Qemu {
     pub(super) child: Child,
     pub(super) ports: [PipeReader; 4],
@@ -82,12 +82,12 @@ impl Qemu {
             command.args(["-device", "nvme,serial=bedplate,drive=nvme"]);
         }
         command.arg("-kernel").arg(settings.kernel.image()).arg("-initrd").arg(settings.initramfs);
-        // Without mitigations TCG is twice as fast; a panic ends QEMU.
-        // The console gets warnings and worse, which are all there is of them when the guest dies.
+        // Without mitigations, emulation is twice as fast. A panic ends QEMU. The console gets warnings and more
+        // severe messages, because nothing else remains of them if the guest dies.
         let append = "console=ttyS0 loglevel=5 log_buf_len=4M panic=-1 mitigations=off tsc=reliable \
                       8250.nr_uarts=4 net.ifnames=0";
-        // QEMU up to 8.0 may translate code while another processor patches it (docs/vm.md): a kernel that boots does so
-        // a lot, and would also take its locks out for a single processor.
+        // QEMU up to 8.0 may translate code while another processor patches it (docs/vm.md). A kernel patches much
+        // code while it boots. On a single processor it would also remove its lock prefixes.
         let alone = if settings.spare { "maxcpus=1 noreplace-smp" } else { "" };
         let clock = match settings.acceleration {
             Acceleration::Software => {
@@ -109,7 +109,7 @@ impl Qemu {
         }
         command.fd_mappings(mappings).map_err(|e| Error::Qemu(e.to_string()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // SAFETY: the closure makes one system call, which may be made between fork and exec.
+        // SAFETY: the closure makes one system call, which is allowed between fork and exec.
         unsafe { command.pre_exec(die_with_parent) };
         let child = command.spawn().map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => {
@@ -117,13 +117,13 @@ impl Qemu {
             }
             _ => Error::Io { what: "start qemu-system-x86_64".into(), source },
         })?;
-        // The writing ends stay with the child alone: `command` and its mappings go here.
+        // Only the child has the writing ends afterwards: `command` and its mappings are dropped here.
         let ports = ports.try_into().unwrap_or_else(|_| unreachable!("four ports"));
         Ok(Qemu { child, ports })
     }
 }
 
-/// A guest must not go on when the harness was killed.
+/// Makes the kernel kill QEMU when the harness dies.
 fn die_with_parent() -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     Ok(())

@@ -1,25 +1,25 @@
-//! Epochs (4.1): which snapshots are active, and in which order they were taken.
+//! Epochs (section 4.1): which snapshots are active, and the order in which they were taken.
 //!
-//! [`begin`](Epochs::begin) and [`end`](Epochs::end) are called with the latch held for writing; what looks at active
-//! snapshots to change their tables holds it for reading. [`oldest`](Epochs::oldest) needs no latch.
+//! [`begin`](Epochs::begin) and [`end`](Epochs::end) must be called with the latch held for writing. Code that
+//! changes the tables of active snapshots must hold it for reading. [`oldest`](Epochs::oldest) needs no latch.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use bedplate_ring0::word::{Atomic, Atomics};
 
-/// How many snapshots can be active at once: as many as a word has bits.
+/// Limit of active snapshots: one for each bit of a word.
 pub const MOST: usize = 64;
 
-/// See the module.
+/// The epochs of a memory. See the module.
 #[derive(Debug)]
 pub struct Epochs<A: Atomics> {
     /// The epoch of the latest snapshot.
     global: A::U64,
-    /// A bit for each slot that somebody has.
+    /// One bit for each slot that is taken.
     taken: A::U64,
-    /// A bit for each slot whose snapshot is active.
+    /// One bit for each slot whose snapshot is active.
     active: A::U64,
-    /// The epochs of active snapshots.
+    /// The epochs of the active snapshots.
     of: [A::U64; MOST],
 }
 
@@ -29,7 +29,7 @@ impl<A: Atomics> Epochs<A> {
         Self { global: zero(), taken: zero(), active: zero(), of: std::array::from_fn(|_| zero()) }
     }
 
-    /// A slot for a snapshot, if there is one; it is not active yet.
+    /// Takes a free slot for a snapshot, which is not active yet. Returns `None` if there is none.
     pub fn take_slot(&self) -> Option<usize> {
         loop {
             let free = (!self.taken.load(Relaxed)).trailing_zeros() as usize;
@@ -42,12 +42,12 @@ impl<A: Atomics> Epochs<A> {
         }
     }
 
-    /// Gives a slot back, whose snapshot is not active.
+    /// Gives a slot back. Its snapshot must not be active.
     pub fn give_slot(&self, slot: usize) {
         self.taken.fetch_and(!(1 << slot), Release);
     }
 
-    /// A snapshot becomes active, with an epoch greater than all before.
+    /// Makes a snapshot active, and returns its epoch, which is larger than all earlier ones.
     pub fn begin(&self, slot: usize) -> u64 {
         let epoch = self.global.fetch_add(1, AcqRel) + 1;
         self.of[slot].store(epoch, Relaxed);
@@ -55,12 +55,12 @@ impl<A: Atomics> Epochs<A> {
         epoch
     }
 
-    /// A snapshot's pages are used no more, by no processor.
+    /// Ends a snapshot. No processor may use its pages any more.
     pub fn end(&self, slot: usize) {
         self.active.fetch_and(!(1 << slot), AcqRel);
     }
 
-    /// Places and epochs of active snapshots.
+    /// The slots and epochs of the active snapshots.
     #[inline]
     pub fn active(&self) -> impl Iterator<Item = (usize, u64)> {
         let mut left = self.active.load(Acquire);
@@ -76,8 +76,8 @@ impl<A: Atomics> Epochs<A> {
         self.of[slot].load(Relaxed)
     }
 
-    /// The least epoch of an active snapshot. One that begins meanwhile may be left out: its epoch is greater than
-    /// that of any page that was in limbo before.
+    /// The smallest epoch of an active snapshot. A snapshot that begins meanwhile may be missed. That is harmless,
+    /// because its epoch is larger than that of any page already in limbo.
     pub fn oldest(&self) -> Option<u64> {
         self.active().map(|(_, epoch)| epoch).min()
     }

@@ -1,7 +1,8 @@
-//! The read-write latch (4.1): many page faults, or one change of the set of snapshots.
+//! The read-write latch (section 4.1). Page faults hold it for reading; a change of the set of snapshots holds it
+//! for writing.
 //!
-//! It spins, because it is taken in handlers; whoever waits calls `relax`, which answers what other processors wait
-//! for. A writer that waits keeps new readers out, so that a snapshot does not wait for a busy database.
+//! It is a spin lock, because handlers take it. A waiting thread calls `relax`, which must serve the requests of
+//! other processors. A waiting writer keeps new readers out, so a snapshot does not wait for a busy database.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -10,10 +11,10 @@ use bedplate_ring0::word::{Atomic, Atomics};
 const WRITER: u32 = 1 << 31;
 const MINUS_ONE: u32 = u32::MAX;
 
-/// See the module.
+/// The latch. See the module.
 #[derive(Debug)]
 pub struct Latch<A: Atomics> {
-    /// How many readers there are, and whether a writer is there or waits.
+    /// The number of readers, and a bit for a writer that holds the latch or waits for it.
     word: A::U32,
 }
 
@@ -22,7 +23,7 @@ impl<A: Atomics> Latch<A> {
         Self { word: A::U32::new(0) }
     }
 
-    /// Shares it with other readers.
+    /// Acquires the latch for reading.
     #[inline]
     pub fn read(&self, relax: impl Fn()) -> Reading<'_, A> {
         while self.word.fetch_add(1, Acquire) & WRITER != 0 {
@@ -34,7 +35,7 @@ impl<A: Atomics> Latch<A> {
         Reading(self)
     }
 
-    /// Has it alone.
+    /// Acquires the latch for writing.
     pub fn write(&self, relax: impl Fn()) -> Writing<'_, A> {
         while self.word.fetch_or(WRITER, Acquire) & WRITER != 0 {
             relax();
@@ -46,7 +47,7 @@ impl<A: Atomics> Latch<A> {
     }
 }
 
-/// A reader, until it is dropped.
+/// The latch held for reading. Dropping it releases the latch.
 #[must_use]
 pub struct Reading<'a, A: Atomics>(&'a Latch<A>);
 
@@ -57,7 +58,7 @@ impl<A: Atomics> Drop for Reading<'_, A> {
     }
 }
 
-/// The writer, until it is dropped.
+/// The latch held for writing. Dropping it releases the latch.
 #[must_use]
 pub struct Writing<'a, A: Atomics>(&'a Latch<A>);
 

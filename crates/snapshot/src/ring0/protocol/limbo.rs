@@ -1,11 +1,12 @@
-//! The limbo list (4.1): copies of pages that active snapshots may use.
+//! The limbo list (section 4.1): copies of pages that active snapshots may use.
 //!
-//! A page is put here with an end epoch, that of the youngest snapshot it was made for. No later snapshot can reach
-//! it, so it can be given back when `end epoch < min(epochs of active snapshots)` (P1).
+//! A page is put into the list with an end epoch: the epoch of the youngest snapshot it was made for. No later
+//! snapshot can use the page. It can therefore be given back when `end epoch < min(epochs of active snapshots)`
+//! (condition P1).
 //!
-//! Handlers push, without waiting: a list through an array with a word for each frame. One reclaimer at a time takes
-//! the whole list and keeps it by end epochs ([`Waiting`]), so that looking at it costs nothing for pages whose time
-//! has not come.
+//! Handlers push pages without waiting, to a list in an array with a word for each frame. One reclaiming thread at
+//! a time takes the whole list, and sorts the pages by end epoch ([`Waiting`]). Checking it therefore costs nothing
+//! for pages that do not satisfy P1 yet.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -14,20 +15,20 @@ use bedplate_ring0::word::{Atomic, Atomics};
 
 use super::Epochs;
 
-/// Ends a list.
+/// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// See the module. Frames are numbered from 0.
+/// The limbo list. See the module. Frames are numbered from 0.
 #[derive(Debug)]
 pub struct Limbo<A: Atomics> {
     head: A::U32,
-    /// For each frame in a list, the next one.
+    /// For each frame in a list, the next frame.
     next: Box<[A::U32]>,
     /// For each frame in a list, its end epoch.
     end: Box<[A::U64]>,
 }
 
-/// Pages that are waiting, by end epoch.
+/// The waiting pages, by end epoch.
 #[derive(Debug, Default)]
 pub struct Waiting(BTreeMap<u64, Chain>);
 
@@ -46,7 +47,7 @@ impl<A: Atomics> Limbo<A> {
         }
     }
 
-    /// Address and length of what [`push`](Self::push) touches besides this.
+    /// Address and length of the memory that [`push`](Self::push) touches, except for this value itself.
     pub fn spans(&self) -> [(usize, usize); 2] {
         [
             (self.next.as_ptr() as usize, size_of_val(&*self.next)),
@@ -54,7 +55,7 @@ impl<A: Atomics> Limbo<A> {
         ]
     }
 
-    /// Puts a frame here that is not here yet.
+    /// Pushes a frame that is not in the list.
     #[inline]
     pub fn push(&self, frame: u32, end_epoch: u64) {
         self.end[frame as usize].store(end_epoch, Relaxed);
@@ -68,10 +69,11 @@ impl<A: Atomics> Limbo<A> {
         }
     }
 
-    /// Gives pages back that satisfy P1, to `give`, and returns how many. `waiting` is the caller's from one call to
-    /// the next; nobody else reclaims meanwhile.
+    /// Gives back all pages that satisfy P1, by `give`, and returns their number. The caller must keep `waiting`
+    /// from one call to the next. Only one thread may reclaim at a time.
     pub fn reclaim(&self, waiting: &mut Waiting, epochs: &Epochs<A>, mut give: impl FnMut(u32)) -> u64 {
-        // In this order: a snapshot that a page taken here was made for is found active below, or has ended.
+        // The list is taken before the epochs are read. The snapshot of a page taken here is therefore found active
+        // below, or has ended.
         let mut frame = self.head.swap(NONE, AcqRel);
         while frame != NONE {
             let next = self.next[frame as usize].load(Relaxed);
@@ -90,7 +92,7 @@ impl<A: Atomics> Limbo<A> {
             let Chain { mut first, pages } = entry.remove();
             given += pages;
             while first != NONE {
-                // Given back, it may be here again at once.
+                // After `give`, the frame may be pushed again at once.
                 let next = self.next[first as usize].load(Relaxed);
                 give(first);
                 first = next;
@@ -101,7 +103,7 @@ impl<A: Atomics> Limbo<A> {
 }
 
 impl Waiting {
-    /// How many pages wait.
+    /// Number of waiting pages.
     pub fn pages(&self) -> u64 {
         self.0.values().map(|chain| chain.pages).sum()
     }

@@ -1,16 +1,17 @@
-//! The protocol of snapshots (section 4.1 and 4.4 of the paper), without a machine: who may change which entry when,
-//! which page is whose, and when a page can be given back.
+//! The protocol of snapshots (sections 4.1 and 4.4 of the paper), independent of the machine. It says which code
+//! may change which entry, which pages belong to which snapshot, and when a page can be given back.
 //!
-//! * [`Latch`]: writes to pages share it, taking and ending snapshots has it alone.
-//! * [`Epochs`]: a number for each snapshot, and which are active. Changed under the latch.
-//! * [`write_by_main`], [`write_by_snapshot`]: what a write to a protected page does.
-//! * [`Limbo`]: pages that only active snapshots may still use, until none can (P1).
+//! * [`Latch`]: writes to pages hold it for reading; taking and ending a snapshot hold it for writing.
+//! * [`Epochs`]: a number for each snapshot, and which snapshots are active. They change with the latch held for
+//!   writing.
+//! * [`write_by_main`], [`write_by_snapshot`]: a write to a protected page.
+//! * [`Limbo`]: pages that only active snapshots may still use, until none can (condition P1).
 //!
-//! All of it works on the atomic words of [`bedplate_ring0::word`], so that the model checker runs what ring 0 runs. It
-//! neither allocates nor blocks, except [`Limbo::reclaim`], which is not for handlers.
+//! Everything works on the atomic words of [`bedplate_ring0::word`], so the model checker runs the same code as
+//! ring 0. No function allocates or blocks, except [`Limbo::reclaim`], which handlers must not call.
 //!
-//! Order of the latch and the locks of entries: the latch first. Snapshots' entries are not locked but compared and
-//! swapped.
+//! The latch comes before the locks of entries. Entries of snapshots are not locked but changed by
+//! compare-and-swap.
 
 mod epochs;
 mod latch;

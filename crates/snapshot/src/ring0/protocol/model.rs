@@ -1,8 +1,8 @@
-//! Every interleaving of a few steps of the protocol, by loom.
+//! Loom models of a few steps of the protocol. They cover every interleaving with up to three preemptions.
 //!
-//! The machine: a page with a number in it, main's frame 0, and two frames for copies. A snapshot's processor has what
-//! it uses "cached" from the moment it has looked at its entry (and set the accessed bit, as processors do) until it is
-//! done with it; a flush waits for that, as a shootdown does.
+//! The machine has a page with a number in it, main's frame 0, and two frames for copies. A snapshot's processor
+//! caches its entry from the moment it reads the entry and sets the accessed bit, as processors do, until it is
+//! done with it. A flush waits for that, as a shootdown does.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -33,14 +33,14 @@ struct Machine {
     main: Slot,
     snapshot: Slot,
     contents: [U64; FRAMES],
-    /// Frames for copies that are free, a bit for each.
+    /// The free frames for copies, one bit for each.
     free: U32,
-    /// Whether the snapshot's processor uses what it has cached.
+    /// Whether the snapshot's processor uses its cached entry.
     using: U32,
 }
 
 impl Machine {
-    /// With a snapshot, or just without.
+    /// Creates the machine. A snapshot is active if `active` is set.
     fn new(active: bool) -> Self {
         let machine = Self {
             latch: Latch::new(),
@@ -72,7 +72,7 @@ impl Machine {
         assert_eq!(self.free.fetch_or(1 << frame, AcqRel) & 1 << frame, 0, "given back twice");
     }
 
-    /// Main's processor writes, by its handler.
+    /// Models a write by main's processor, with its handler.
     fn main_writes(&self) {
         {
             let _reading = self.latch.read(Loom::relax);
@@ -81,7 +81,7 @@ impl Machine {
         self.contents[0].store(NEW, Relaxed);
     }
 
-    /// The snapshot's processor reads.
+    /// Models a read by the snapshot's processor.
     fn snapshot_reads(&self) -> u64 {
         self.using.store(1, Relaxed);
         Loom::fence();
@@ -187,7 +187,7 @@ fn a_copy_is_not_given_back_while_its_snapshot_is_active() {
         let reclaimer = thread::spawn(move || {
             let mut waiting = Waiting::default();
             other.limbo.reclaim(&mut waiting, &other.epochs, |frame| {
-                // Somebody else takes it, and writes to it.
+                // Another user takes the frame, and writes to it.
                 other.contents[frame as usize].store(99, Relaxed);
                 other.give(frame);
             });
@@ -205,15 +205,15 @@ fn a_copy_is_not_given_back_while_its_snapshot_is_active() {
     });
 }
 
-/// A snapshot is taken while main writes: with the latch, pages are protected and then flushed, so what main wrote
-/// before is in it, and what main writes later is not.
+/// A snapshot is taken while main writes. With the latch held, pages are protected and then flushed. Main's earlier
+/// writes must be in the snapshot, and its later writes must not.
 #[test]
 fn a_snapshot_that_begins_is_of_one_moment() {
     check(|| {
         let machine = Arc::new(Machine::new(false));
         let other = machine.clone();
         let main = thread::spawn(move || {
-            // A store through a cached entry, which a shootdown waits for; or else one that takes the handler.
+            // Either a store through a cached entry, for which a shootdown waits, or one that calls the handler.
             other.using.store(1, Relaxed);
             Loom::fence();
             if other.main.load().is_writable() {
@@ -246,7 +246,7 @@ fn a_snapshot_that_begins_is_of_one_moment() {
 #[test]
 fn the_latch_keeps_readers_and_the_writer_apart() {
     check(|| {
-        // The number is changed in two steps, by the writer only.
+        // Only the writer changes the number, in two steps.
         let shared = Arc::new((Latch::<Loom>::new(), U64::new(0), U64::new(0)));
         let other = shared.clone();
         let writer = thread::spawn(move || {

@@ -1,13 +1,13 @@
-//! A write to a page that is write-protected for snapshots (Figure 5, with prioritized copy-on-write, 4.4).
+//! A write to a page that is write-protected for snapshots (Figure 5, with prioritized copy-on-write, section 4.4).
 //!
 //! Invariants, while snapshots are active:
-//! * Main's entry of a page is writable only if no active snapshot's entry leads to main's frame. So it becomes so
-//!   last, after those entries lead to a copy and no processor has the old ones cached.
-//! * A snapshot's entry leads to main's frame until it leads to a copy, and never back. So if it can be compared and
-//!   swapped, what it leads to has not changed in between.
-//! * Main's frame of a page is always the same.
+//! * Main's entry of a page is writable only if no active snapshot's entry leads to main's frame. It therefore
+//!   becomes writable last, after those entries lead to a copy and no processor has cached the old ones.
+//! * A snapshot's entry leads to main's frame until it leads to a copy, and never leads back. If a compare-and-swap
+//!   of the entry succeeds, its frame has not changed in between.
+//! * Main's frame of a page never changes.
 //!
-//! Both functions are called with the latch held for reading (or for writing).
+//! Both functions must be called with the latch held for reading or for writing.
 
 use bedplate_ring0::frames::Frame;
 use bedplate_ring0::paging::{Locked, PteFlags, RawSlot};
@@ -15,43 +15,43 @@ use bedplate_ring0::word::Atomics;
 
 use super::Epochs;
 
-/// What the protocol needs from the machine, about the page that was written to.
+/// The operations that the protocol needs from the machine, for the page that is written to.
 pub trait World<A: Atomics> {
-    /// The entry in the tables of an active snapshot.
+    /// The entry of the page in the tables of an active snapshot.
     fn entry(&self, slot: usize) -> Option<&RawSlot<A::U64>>;
-    /// A new frame with the contents of this one, if there is one.
+    /// A new frame with the contents of `of`, or `None` if no frame is free.
     fn copy(&self, of: Frame) -> Option<Frame>;
-    /// Takes a copy back that nobody has seen.
+    /// Takes back a copy that no other code has seen.
     fn discard(&self, copy: Frame);
     /// Puts a copy into limbo.
     fn leave_in_limbo(&self, copy: Frame, end_epoch: u64);
-    /// Marks a snapshot as lost for want of memory, and says which frame stands for what it lost.
+    /// Marks a snapshot as incomplete for lack of memory, and returns the frame that replaces its lost page.
     fn tear(&self, slot: usize) -> Frame;
-    /// Returns when no processor on these snapshots (a bit for each slot) uses what it has cached of the page.
+    /// Waits until no processor of these snapshots (one bit for each slot) uses cached translations of the page.
     fn flush(&self, snapshots: u64);
-    /// One turn of a loop that waits for another processor.
+    /// One iteration of a loop that waits for another processor.
     fn relax(&self);
 }
 
 /// Main's entry.
 pub type Main<A> = RawSlot<<A as Atomics>::U64>;
 
-/// What a write did.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The page was writable already.
     Nothing,
-    /// It is writable now; no snapshot needed it.
+    /// The page is writable now. No snapshot needed a copy.
     Allowed,
-    /// A snapshot has a copy now.
+    /// The page is writable now. Snapshots have a copy.
     Copied,
-    /// There was no frame for a copy, so a snapshot is lost.
+    /// The page is writable now. There was no frame for a copy, so a snapshot is incomplete.
     Incomplete,
 }
 
 const WRITABLE: PteFlags = PteFlags::WRITABLE;
 
-/// Main writes: active snapshots that share its frame get one copy, together, and main may write.
+/// A write by main. The active snapshots that share its frame get one common copy, and main may write.
 #[inline(always)] // the path of every first write to a page
 pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs: &Epochs<A>) -> Outcome {
     let locked: Locked<'_, A::U64> = loop {
@@ -81,10 +81,10 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
                 world.tear(slot)
             }
         };
-        // It fails if the snapshot has just made a copy of its own.
+        // This fails if the snapshot has just made its own copy.
         if let Ok(old) = entry.update(|pte| (pte.frame() == shared).then(|| pte.at(new))) {
             end_epoch = end_epoch.max(epoch);
-            // What has not been used is in no TLB.
+            // An entry that was never used is in no TLB.
             cached |= u64::from(old.is_accessed()) << slot;
         }
     }
@@ -102,8 +102,8 @@ pub fn write_by_main<A: Atomics, W: World<A>>(world: &W, main: &Main<A>, epochs:
     }
 }
 
-/// A snapshot writes: it gets a page of its own, whomever it shared it with. Its processor, which is the caller's,
-/// flushes the page afterwards.
+/// A write by a snapshot. It gets its own page, whether it shared the page with main or with other snapshots. The
+/// caller's processor, which is the snapshot's, must flush the page afterwards.
 pub fn write_by_snapshot<A: Atomics, W: World<A>>(world: &W, slot: usize, epoch: u64) -> Outcome {
     let Some(entry) = world.entry(slot) else { return Outcome::Nothing };
     loop {
@@ -119,7 +119,7 @@ pub fn write_by_snapshot<A: Atomics, W: World<A>>(world: &W, slot: usize, epoch:
                 return Outcome::Copied;
             }
             (Ok(()), None) => return Outcome::Incomplete,
-            // Main has made a copy for it, or its processor has used the entry.
+            // Main has made a copy for the snapshot, or the snapshot's processor has used the entry.
             (Err(_), Some(copy)) => world.discard(copy),
             (Err(_), None) => {}
         }

@@ -1,4 +1,4 @@
-//! The protocol against a model, step by step: what main and snapshots see, and which copies there are.
+//! Tests of the protocol against a model, step by step: what main and snapshots see, and which copies exist.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use super::{Epochs, Limbo, MOST, Outcome, Waiting, World, write_by_main, write_b
 
 const PAGES: usize = 4;
 const COPIES: usize = 12;
-/// What stands for pages that were lost.
+/// The frame that replaces lost pages.
 const GARBAGE: usize = PAGES + COPIES;
 
 fn pte(frame: usize, flags: PteFlags) -> Pte {
     Pte::leaf(Frame::new(frame as u64), PageSize::Size4K, flags)
 }
 
-/// A machine of one processor: frames with a number in each, main's entries and snapshots'.
+/// A machine with one processor: frames with a number in each, main's entries and snapshots' entries.
 struct Machine {
     contents: RefCell<Vec<u64>>,
     free: RefCell<Vec<usize>>,
@@ -131,7 +131,7 @@ proptest! {
         let machine = Machine::new();
         let mut waiting = Waiting::default();
         let mut main: Vec<u64> = (0..PAGES as u64).collect();
-        // What each snapshot sees, and its epoch.
+        // The values that each snapshot must see, and its epoch.
         let mut seen: BTreeMap<usize, (u64, Vec<u64>)> = BTreeMap::new();
         let nth = |seen: &BTreeMap<usize, (u64, Vec<u64>)>, n: usize| {
             (!seen.is_empty()).then(|| *seen.keys().nth(n % seen.len()).unwrap())
