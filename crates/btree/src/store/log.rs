@@ -285,6 +285,20 @@ impl Log {
         outcome
     }
 
+    /// Writes the log if at least this number of bytes is not durable. While another thread writes, the caller waits only if as
+    /// many bytes again have been appended meanwhile. So threads that append do not wait for each fsync.
+    pub fn write_if_long(&self, bytes: u64) -> io::Result<()> {
+        let end = {
+            let state = self.lock();
+            let pending = state.end - state.durable;
+            if pending < bytes || state.writing && pending < 2 * bytes {
+                return Ok(());
+            }
+            state.end
+        };
+        self.make_durable(end)
+    }
+
     /// Writes a batch that begins at `from`, and makes it durable.
     fn write(&self, writer: &mut Writer, from: u64, batch: &[u8]) -> io::Result<()> {
         if writer.len >= SEGMENT_BYTES {
