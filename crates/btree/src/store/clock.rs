@@ -10,7 +10,6 @@
 //!
 //! Lock: `state`, a leaf.
 
-use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Whether a snapshot sees commits that a crash could still undo.
@@ -30,15 +29,46 @@ pub(crate) struct Clock {
 struct State {
     visible: u64,
     durable: u64,
-    /// Timestamps of the active snapshots, and how many have each.
-    active: BTreeMap<u64, usize>,
+    active: Active,
     /// No snapshot begins now.
     closed: bool,
 }
 
 impl State {
     fn horizon(&self) -> u64 {
-        self.active.first_key_value().map_or(self.durable, |(oldest, _)| self.durable.min(*oldest))
+        self.active.oldest().map_or(self.durable, |oldest| self.durable.min(oldest))
+    }
+}
+
+/// The timestamps of the active snapshots in rising order, and how many have each. New snapshots have the last timestamps, and most
+/// snapshots are short, so the list is short and changes at its end. It keeps its memory, so that a snapshot allocates nothing.
+#[derive(Default)]
+struct Active(Vec<(u64, usize)>);
+
+impl Active {
+    fn add(&mut self, timestamp: u64) {
+        let end = self.0.iter().rposition(|(of, _)| *of <= timestamp).map_or(0, |last| last + 1);
+        match end.checked_sub(1).map(|last| &mut self.0[last]) {
+            Some((of, count)) if *of == timestamp => *count += 1,
+            _ => self.0.insert(end, (timestamp, 1)),
+        }
+    }
+
+    fn remove(&mut self, timestamp: u64) {
+        if let Ok(at) = self.0.binary_search_by_key(&timestamp, |(of, _)| *of) {
+            self.0[at].1 -= 1;
+            if self.0[at].1 == 0 {
+                self.0.remove(at);
+            }
+        }
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.0.first().map(|(timestamp, _)| *timestamp)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -59,19 +89,14 @@ impl Clock {
             Sees::Durable => state.durable,
             Sees::Visible => state.visible,
         };
-        *state.active.entry(timestamp).or_default() += 1;
+        state.active.add(timestamp);
         timestamp
     }
 
     /// Ends a snapshot; returns the horizon.
     pub fn end(&self, timestamp: u64) -> u64 {
         let mut state = self.lock();
-        if let Some(count) = state.active.get_mut(&timestamp) {
-            *count -= 1;
-            if *count == 0 {
-                state.active.remove(&timestamp);
-            }
-        }
+        state.active.remove(timestamp);
         state.horizon()
     }
 
@@ -120,6 +145,32 @@ impl Drop for Closed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn active_snapshots_are_a_sorted_map_of_counts(steps in prop::collection::vec((any::<bool>(), 0u64..8), 0..60)) {
+            let (mut active, mut model) = (Active::default(), BTreeMap::<u64, usize>::new());
+            for (is_added, timestamp) in steps {
+                if is_added {
+                    active.add(timestamp);
+                    *model.entry(timestamp).or_default() += 1;
+                } else if let Some(count) = model.get_mut(&timestamp) {
+                    active.remove(timestamp);
+                    *count -= 1;
+                    if *count == 0 {
+                        model.remove(&timestamp);
+                    }
+                }
+                prop_assert_eq!(&active.0, &model.clone().into_iter().collect::<Vec<_>>());
+                prop_assert_eq!(active.oldest(), model.keys().next().copied());
+                prop_assert_eq!(active.is_empty(), model.is_empty());
+            }
+        }
+    }
 
     #[test]
     fn the_horizon_is_the_oldest_snapshot_or_the_last_durable_commit() {

@@ -190,9 +190,11 @@ impl Store {
 
     /// Makes a visible commit durable, removes old versions, and makes a checkpoint if one is due.
     pub(crate) fn finish_commit(&self, timestamp: u64, lsn: u64) -> Result<()> {
-        if self.durability == Durability::Sync || self.log.pending() >= LOG_BUFFER_BYTES {
-            self.log.make_durable(lsn).map_err(Error::Log)?;
+        match self.durability {
+            Durability::Sync => self.log.make_durable(lsn),
+            Durability::Async => self.log.write_if_long(LOG_BUFFER_BYTES),
         }
+        .map_err(Error::Log)?;
         self.versions.prune(self.clock.set_durable(timestamp));
         self.checkpoint_if_due();
         Ok(())

@@ -50,7 +50,8 @@ pub(crate) const LOG_SLACK_BYTES: u64 = 1 << 20;
 /// A divisor. Recovery of random records of all sizes appends a fortieth of the bytes that it repeats.
 pub(crate) const LOG_SLACK_SHARE: u64 = 8;
 
-/// Bytes of the log that wait in memory in asynchronous durability; the commit that reaches it writes them.
+/// Bytes of the log that wait in memory in asynchronous durability. The commit that reaches this number writes them. Meanwhile,
+/// others can append as many bytes again before they wait.
 pub(crate) const LOG_BUFFER_BYTES: u64 = 4 << 20;
 
 /// The longest duration that [`Store::latencies`](super::Store::latencies) tells from others. Longer ones count as this.

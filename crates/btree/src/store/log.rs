@@ -23,6 +23,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -42,6 +43,8 @@ pub(crate) struct Log {
     state: Mutex<State>,
     written: Condvar,
     writer: Mutex<Writer>,
+    /// A write failed. It is set under `state`, and every transaction reads it.
+    failed: AtomicBool,
     /// Durations of writes with their fsync.
     write_latency: Recorder,
     /// Whether the log stands for one that cannot be read, so that every LSN counts as durable.
@@ -71,7 +74,6 @@ struct State {
     /// LSNs from which on the log is held, and how often each is.
     holds: BTreeMap<u64, usize>,
     writing: bool,
-    failed: bool,
 }
 
 struct Writer {
@@ -164,6 +166,7 @@ impl Log {
             state: Mutex::new(state),
             written: Condvar::new(),
             writer: Mutex::new(writer),
+            failed: AtomicBool::new(false),
             write_latency: Recorder::new(),
             covers_every_lsn: false,
             process,
@@ -242,7 +245,7 @@ impl Log {
 
     /// Whether the log refuses everything.
     pub fn has_failed(&self) -> bool {
-        self.lock().failed
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Returns when the log is durable up to an LSN.
@@ -255,7 +258,7 @@ impl Log {
             if state.durable >= up_to {
                 return Ok(());
             }
-            if state.failed {
+            if self.has_failed() {
                 return Err(io::Error::other("an earlier write of the log failed"));
             }
             if !state.writing {
@@ -279,10 +282,24 @@ impl Log {
         state.spare = batch;
         match &outcome {
             Ok(()) => state.durable = end,
-            Err(_) => state.failed = true,
+            Err(_) => self.failed.store(true, Ordering::Release),
         }
         self.written.notify_all();
         outcome
+    }
+
+    /// Writes the log if at least this number of bytes is not durable. While another thread writes, the caller waits only if as
+    /// many bytes again have been appended meanwhile. So threads that append do not wait for each fsync.
+    pub fn write_if_long(&self, bytes: u64) -> io::Result<()> {
+        let end = {
+            let state = self.lock();
+            let pending = state.end - state.durable;
+            if pending < bytes || state.writing && pending < 2 * bytes {
+                return Ok(());
+            }
+            state.end
+        };
+        self.make_durable(end)
     }
 
     /// Writes a batch that begins at `from`, and makes it durable.

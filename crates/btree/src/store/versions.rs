@@ -58,6 +58,8 @@ pub(crate) struct Superseded {
 
 pub(crate) struct Versions {
     newest: AtomicU64,
+    /// The timestamp of the oldest entry; the greatest number if there is none. It changes under `state`.
+    oldest: AtomicU64,
     limit: usize,
     state: RwLock<State>,
 }
@@ -108,7 +110,7 @@ fn seen(entries: &VecDeque<(u64, Old)>, snapshot: u64) -> Option<Old> {
 impl Versions {
     /// An empty overlay that keeps at most this number of bytes.
     pub fn new(limit: usize) -> Self {
-        Self { newest: AtomicU64::new(0), limit, state: RwLock::default() }
+        Self { newest: AtomicU64::new(0), oldest: AtomicU64::new(u64::MAX), limit, state: RwLock::default() }
     }
 
     /// Before the commit with this timestamp changes the trees.
@@ -126,17 +128,24 @@ impl Versions {
             state.floor = oldest;
             state.pop();
         }
+        self.note_oldest(&state);
     }
 
     /// Removes the entries that no snapshot at or after this timestamp needs.
     pub fn prune(&self, horizon: u64) {
-        if self.read().oldest().is_none_or(|oldest| oldest > horizon) {
+        // Every snapshot calls this at its end. An entry that is inserted at the same time is for a later call.
+        if self.oldest.load(Ordering::Relaxed) > horizon {
             return;
         }
         let mut state = self.write();
         while state.oldest().is_some_and(|oldest| oldest <= horizon) {
             state.pop();
         }
+        self.note_oldest(&state);
+    }
+
+    fn note_oldest(&self, state: &State) {
+        self.oldest.store(state.oldest().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Bytes that are kept.

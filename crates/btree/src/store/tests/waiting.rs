@@ -1,11 +1,14 @@
 //! Operations that wait for storage, and others that must not wait for them.
 
-use std::sync::mpsc;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use bedplate_bufpool::PAGE;
 
 use super::blocking::{Blocking, LIMIT};
 use super::devices::Devices;
+use crate::store::disk::{Disk, Segment};
+use crate::store::limits::LOG_BUFFER_BYTES;
 use crate::store::{Durability, Store};
 
 #[test]
@@ -45,4 +48,125 @@ fn a_commit_that_waits_for_a_leaf_holds_up_no_other_commit() {
     for key in [absent, present] {
         assert_eq!(snapshot.get(&tree, &key).unwrap().as_deref(), Some(&b"new"[..]));
     }
+}
+
+/// A log whose syncs wait while the gate is shut.
+struct SlowLog {
+    log: Arc<dyn Disk>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_shut: bool,
+    waiting: usize,
+}
+
+impl Gate {
+    fn set(&self, is_shut: bool) {
+        self.state.lock().unwrap().is_shut = is_shut;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.waiting += 1;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |state| state.is_shut).unwrap();
+        state.waiting -= 1;
+    }
+
+    /// Returns when a thread waits.
+    fn wait_for_one(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| state.waiting == 0).unwrap());
+    }
+}
+
+struct SlowSegment {
+    segment: Box<dyn Segment>,
+    gate: Arc<Gate>,
+}
+
+impl SlowLog {
+    fn slow(&self, segment: Box<dyn Segment>) -> Box<dyn Segment> {
+        Box::new(SlowSegment { segment, gate: Arc::clone(&self.gate) })
+    }
+}
+
+impl Disk for SlowLog {
+    fn list(&self) -> io::Result<Vec<u64>> {
+        self.log.list()
+    }
+
+    fn read(&self, number: u64) -> io::Result<Vec<u8>> {
+        self.log.read(number)
+    }
+
+    fn create(&self, number: u64, content: &[u8], reserve: u64) -> io::Result<Box<dyn Segment>> {
+        self.log.create(number, content, reserve).map(|segment| self.slow(segment))
+    }
+
+    fn reopen(&self, number: u64, content: &[u8]) -> io::Result<Box<dyn Segment>> {
+        self.log.reopen(number, content).map(|segment| self.slow(segment))
+    }
+
+    fn remove(&self, number: u64) -> io::Result<()> {
+        self.log.remove(number)
+    }
+}
+
+impl Segment for SlowSegment {
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        self.segment.reserve(bytes)
+    }
+
+    fn trim(&mut self) -> io::Result<()> {
+        self.segment.trim()
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.segment.append(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.gate.pass();
+        self.segment.sync()
+    }
+}
+
+/// An asynchronous commit that finds the log long writes it. Others go on, up to the same length again.
+#[test]
+fn asynchronous_commits_do_not_wait_for_a_sync_of_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let devices = Devices::new(1);
+    let gate = Arc::new(Gate::default());
+    let log = Arc::new(SlowLog { log: Arc::new(devices.log.clone()), gate: Arc::clone(&gate) });
+    let builder = Store::builder(directory.path()).memory(4096 * PAGE).capacity(64 << 20);
+    let store = builder.durability(Durability::Async).devices(Box::new(devices.pages.clone()), log);
+    let store = store.open().unwrap();
+    let tree = store.create_tree("t").unwrap();
+    let value = vec![1; 256 << 10];
+    let put = |n: u64| store.update(|transaction| transaction.put(&tree, &n.to_be_bytes(), &value)).unwrap();
+    std::thread::scope(|scope| {
+        gate.set(true);
+        scope.spawn(|| (0..LOG_BUFFER_BYTES >> 18).for_each(put));
+        gate.wait_for_one();
+        let before = store.log.pending();
+        assert!((LOG_BUFFER_BYTES..2 * LOG_BUFFER_BYTES - (2 << 20)).contains(&before), "{before}");
+        let (sender, committed) = mpsc::channel();
+        scope.spawn(move || {
+            put(1000);
+            sender.send(()).unwrap();
+        });
+        let outcome = committed.recv_timeout(LIMIT);
+        gate.set(false);
+        outcome.expect("the commit waits for the sync");
+    });
 }
